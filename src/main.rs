@@ -1,0 +1,2 @@
+//! gshare
+fn main() {}
