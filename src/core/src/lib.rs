@@ -1,1 +1,12 @@
-//! gshare-core
+//! The pure heart of gshare: units, claims, the ledger, placement and the queue.
+//!
+//! Invariants: no IO, no clock, no randomness. Everything that decides is reached through
+//! [`machine::Machine::step`], which takes the time and one event and returns actions. Only the
+//! service turns actions into system calls.
+#![forbid(unsafe_code)]
+
+pub mod claim;
+pub mod units;
+
+pub use claim::{ClaimId, Class, Request};
+pub use units::{Bytes, Share};

@@ -1,1 +1,27 @@
-//! gshare-proto
+//! The wire between `gshared` and its clients: JSON lines over a Unix socket.
+//!
+//! Shape: the client's first line is [`Hello`]; each further line is a [`Call`]. The service answers
+//! every line with one [`Reply`] line; `claim` and `watch` answer with several. A line is at most
+//! [`MAX_LINE`] bytes. Who the client is comes from the kernel (SO_PEERCRED), never from a field.
+//!
+//! Compatibility: fields may be added and unknown fields are ignored, so a newer service serves an
+//! older client of the same [`PROTOCOL`]; a change of meaning raises the number, and the service
+//! refuses other numbers with the code `protocol`.
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod client;
+pub mod snapshot;
+
+pub use call::{Call, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
+pub use client::{Client, ClientError};
+pub use snapshot::{
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,
+    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+};
+
+/// Version of the protocol that this build speaks.
+pub const PROTOCOL: u32 = 1;
+
+/// Longest line either side accepts, in bytes.
+pub const MAX_LINE: usize = 256 * 1024;

@@ -1,0 +1,173 @@
+//! What a claim asks for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::units::{Bytes, Share, UnitError};
+
+/// Number of a claim; printed and read as `c12`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimId(pub u64);
+
+impl fmt::Display for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("c{}", self.0))
+    }
+}
+
+impl FromStr for ClaimId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.strip_prefix('c').unwrap_or(text).parse().map(Self)
+    }
+}
+
+/// What kind of work a claim is for; sets priority, preemptibility and idle rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Notebooks and shells.
+    Interactive,
+    /// Commands that run to an end.
+    #[default]
+    Batch,
+    /// Servers that answer requests.
+    Inference,
+}
+
+impl Class {
+    /// All classes, in the order in which help texts list them.
+    pub const ALL: [Self; 3] = [Self::Interactive, Self::Batch, Self::Inference];
+
+    /// The word used in the command line, the config and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Batch => "batch",
+            Self::Inference => "inference",
+        }
+    }
+}
+
+impl FromStr for Class {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|c| c.name() == text)
+            .ok_or_else(|| format!("class `{text}` is not one of interactive, batch, inference"))
+    }
+}
+
+/// The request and limit of a claim, checked: limit >= request, a part of one GPU or whole GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many GPUs (1 for every fraction).
+    pub gpus: u32,
+    /// Guaranteed part of each GPU's memory, unless [`Request::mem`] says bytes.
+    pub share: Share,
+    /// Guaranteed bytes on each GPU; `None` takes `share` of the allocatable.
+    pub mem: Option<Bytes>,
+    /// Most bytes on each GPU while others leave them free; `None` is the request.
+    pub mem_limit: Option<Bytes>,
+    /// Guaranteed part of each GPU's SMs.
+    pub sm: Share,
+    /// Most SMs while others leave them free.
+    pub sm_limit: Share,
+    /// Only these GPUs (indices in the service's order); empty means any.
+    pub only_gpus: Vec<u32>,
+    /// Lease: the claim ends after this time.
+    pub lease: Option<Duration>,
+    /// Class of work.
+    pub class: Class,
+}
+
+/// What is wrong with the sizes of a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A unit could not be read.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    /// More than one GPU, but not a whole number of them.
+    #[error("-g {0} is neither a part of one GPU (up to 1) nor a whole number of GPUs")]
+    NotWhole(Share),
+    /// A limit below the guaranteed part.
+    #[error(
+        "{what} limit {limit} is below the request {request}; a limit is the most a claim may use, so it cannot be lower"
+    )]
+    LimitBelowRequest {
+        /// `memory` or `SM`.
+        what: &'static str,
+        /// The limit as written.
+        limit: String,
+        /// The request as written.
+        request: String,
+    },
+    /// More than all SMs.
+    #[error("{0} of a GPU's SMs is more than all of them")]
+    TooManySms(Share),
+    /// No memory at all.
+    #[error("a claim needs some memory; --gpu-mem is 0")]
+    NoMemory,
+}
+
+impl Request {
+    /// The request for `-g <gpus>` with every other part at its default: SMs as the share, SM limit
+    /// `sm_limit`, memory limit equal to the request.
+    ///
+    /// # Errors
+    /// When `gpus` is above one and not whole.
+    pub fn from_gpus(gpus: Share, sm_limit: Share, class: Class) -> Result<Self, RequestError> {
+        let (count, share) = if gpus.milli() <= 1000 {
+            (1, gpus)
+        } else if gpus.milli().is_multiple_of(1000) {
+            (gpus.milli() / 1000, Share::ONE)
+        } else {
+            return Err(RequestError::NotWhole(gpus));
+        };
+        Ok(Self {
+            gpus: count,
+            share,
+            mem: None,
+            mem_limit: None,
+            sm: share,
+            sm_limit: sm_limit.max(share),
+            only_gpus: Vec::new(),
+            lease: None,
+            class,
+        })
+    }
+
+    /// Checks that limits are not below requests and that something is asked.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), RequestError> {
+        if self.sm > Share::ONE || self.sm_limit > Share::ONE {
+            return Err(RequestError::TooManySms(self.sm.max(self.sm_limit)));
+        }
+        if self.sm_limit < self.sm {
+            return Err(RequestError::LimitBelowRequest {
+                what: "SM",
+                limit: format!("{} %", self.sm_limit.percent()),
+                request: format!("{} %", self.sm.percent()),
+            });
+        }
+        if self.mem == Some(Bytes::ZERO) {
+            return Err(RequestError::NoMemory);
+        }
+        if let (Some(limit), Some(mem)) = (self.mem_limit, self.mem)
+            && limit < mem
+        {
+            return Err(RequestError::LimitBelowRequest {
+                what: "memory",
+                limit: limit.to_string(),
+                request: mem.to_string(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! Requests and replies.
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::Snapshot;
+
+/// The first line a client sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`crate::PROTOCOL`] of the client.
+    pub gshare: u32,
+    /// Who calls, for the log: `gshare 0.1.0`.
+    #[serde(default)]
+    pub client: String,
+}
+
+/// How long a claim may wait in the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// Until it is granted.
+    #[default]
+    Forever,
+    /// Not at all: refuse with `not_available`.
+    No,
+    /// At most this many seconds.
+    Seconds(u64),
+}
+
+/// What is claimed. Sizes in bytes per GPU, shares in thousandths of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimSpec {
+    /// `-g`: thousandths of a GPU (500), or whole GPUs (2000). `None` takes the class's default size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_milli: Option<u32>,
+    /// `--gpu-mem`: guaranteed bytes per GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem: Option<u64>,
+    /// `--gpu-mem-limit`: most bytes per GPU while others leave them free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_limit: Option<u64>,
+    /// `--sm`: guaranteed SMs in thousandths of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_milli: Option<u32>,
+    /// `--limit`: most SMs in thousandths of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_limit_milli: Option<u32>,
+    /// `--name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `--project`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// `--class`: `interactive`, `batch` or `inference`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// `-t`: lease in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<u64>,
+    /// `--gpu-ids`: indices, UUIDs or unique UUID prefixes; empty means any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_ids: Vec<String>,
+    /// How long to wait.
+    #[serde(default)]
+    pub wait: Wait,
+    /// Whether the claim outlives the command (`--hold`): it ends with `release` or its lease.
+    #[serde(default)]
+    pub hold: bool,
+    /// The command line, for the screen.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Working directory, for the screen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// A request, one a line: `{"op":"snapshot"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Call {
+    /// Claims. Answers [`Reply::Queued`] whenever its place or reason changes, then [`Reply::Granted`]
+    /// or [`Reply::Error`]. Closing the connection before the grant withdraws the claim. The caller's
+    /// process (from the kernel) becomes the claim's command: it execs in place after the grant.
+    Claim(ClaimSpec),
+    /// Puts the calling process (or, with `parent`, the process that started it) into an existing claim
+    /// of the same user. Answers [`Reply::Granted`].
+    Join {
+        /// The claim, `c3` or its name.
+        id: String,
+        /// Move the caller's parent instead (`eval "$(gshare env c3)"`).
+        #[serde(default)]
+        parent: bool,
+    },
+    /// The environment of a claim; answers [`Reply::Granted`] without moving anybody.
+    Env {
+        /// The claim, `c3` or its name.
+        id: String,
+    },
+    /// Ends a claim or withdraws a waiting one. Owner or root only. Answers [`Reply::Done`].
+    Release {
+        /// The claim, `c3` or its name.
+        id: String,
+    },
+    /// Ends all claims of the caller. Answers [`Reply::Done`].
+    ReleaseAll,
+    /// One [`Reply::Snapshot`].
+    Snapshot,
+    /// A [`Reply::Snapshot`] now and after every tick or change, at most one per `min_interval_ms`.
+    Watch {
+        /// Shortest time between two snapshots, in milliseconds.
+        #[serde(default)]
+        min_interval_ms: u64,
+    },
+    /// What the service found and can do. Answers [`Reply::Doctor`].
+    Doctor,
+}
+
+/// A claim waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Queued {
+    /// Its id, valid for `release` while it waits.
+    pub id: String,
+    /// 1 is the head of the queue.
+    pub position: u32,
+    /// Why, with who holds what: `wants 11.8 GiB; most free is 5.8 on GPU 0`.
+    pub reason: String,
+    /// What would start now, as arguments: `-g 0.2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would_start: Option<String>,
+}
+
+/// A claim is granted (or looked up by `env` and `join`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Its id, `c3`.
+    pub id: String,
+    /// The sentence for people: `c3: 0.50 of GPU 1 (11.8 GiB, ...)`.
+    pub message: String,
+    /// Environment to set, name and value. An empty value for a name with `prepend` set is never sent.
+    pub env: Vec<(String, String)>,
+    /// Environment to prepend with `:` (`LD_LIBRARY_PATH`), name and directory.
+    #[serde(default)]
+    pub env_prepend: Vec<(String, String)>,
+    /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).
+    #[serde(default)]
+    pub phases_us: Vec<(String, u64)>,
+}
+
+/// A line from the service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Answer to [`Hello`].
+    Hello {
+        /// [`crate::PROTOCOL`] of the service.
+        gshare: u32,
+        /// `gshared 0.1.0`.
+        server: String,
+    },
+    /// The claim waits; more lines follow.
+    Queued(Queued),
+    /// The claim is held.
+    Granted(Granted),
+    /// Done, with a sentence for people.
+    Done {
+        /// `c3 released`.
+        message: String,
+    },
+    /// The state of everything.
+    Snapshot(Box<Snapshot>),
+    /// Lines of `gshare doctor`.
+    Doctor {
+        /// One row per mechanism.
+        checks: Vec<Check>,
+    },
+    /// The request failed.
+    Error(WireError),
+}
+
+/// One line of `gshare doctor`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Mechanism: `device filter`.
+    pub name: String,
+    /// `ok`, `limited` or `missing`.
+    pub state: String,
+    /// What was found.
+    pub detail: String,
+    /// `seen on hardware 2026-..`, `real control program only`, `simulation only`, or empty where no GPU is involved.
+    #[serde(default)]
+    pub status: String,
+    /// The command or step that mends it, if one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+/// Kinds of failure; the client turns them into exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The line is not a request.
+    BadRequest,
+    /// Another protocol version.
+    Protocol,
+    /// A request that can never be met here (exit 64).
+    Usage,
+    /// Not now, or not within the wait (exit 75).
+    NotAvailable,
+    /// Not the owner (exit 77).
+    NotPermitted,
+    /// No such claim.
+    NoClaim,
+    /// The claim was released or its lease ended while it waited (exit 124).
+    Ended,
+    /// Something broke in the service.
+    Internal,
+}
+
+/// A failure: what, why and what next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireError {
+    /// Kind.
+    pub code: ErrorCode,
+    /// Sentence, lower case, no full stop.
+    pub message: String,
+    /// What the user can do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl WireError {
+    /// An error without a hint.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// The same with advice.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}

@@ -1,0 +1,117 @@
+//! A small blocking client, for the command line: no runtime, so that `gshare claim` starts fast.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error("no gshare service answers at {path}")]
+    NoService {
+        /// Socket.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the gshare service broke")]
+    Io(#[from] io::Error),
+    /// The service closed the connection.
+    #[error("the gshare service closed the connection")]
+    Closed,
+    /// The service said something that this client does not understand.
+    #[error("the gshare service answered something that this client does not understand")]
+    Garbled(#[source] serde_json::Error),
+    /// The service refused.
+    #[error("{}", .0.message)]
+    Refused(WireError),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    reader: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects. The greeting goes out with the first call, so that a call costs one round trip.
+    ///
+    /// # Errors
+    /// [`ClientError::NoService`] when nothing listens at `path`.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|source| ClientError::NoService {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut client = Self {
+            reader: BufReader::new(stream),
+        };
+        client.write(&Hello {
+            gshare: PROTOCOL,
+            client: concat!("gshare ", env!("CARGO_PKG_VERSION")).to_owned(),
+        })?;
+        Ok(client)
+    }
+
+    /// Sends a call and returns the first reply that is not the greeting's.
+    ///
+    /// # Errors
+    /// A refusal by the service is [`ClientError::Refused`].
+    pub fn call(&mut self, call: &Call) -> Result<Reply, ClientError> {
+        self.write(call)?;
+        self.next_reply()
+    }
+
+    /// The next line of an answer that has several.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub fn next_reply(&mut self) -> Result<Reply, ClientError> {
+        loop {
+            match self.read()? {
+                Reply::Hello { .. } => {}
+                Reply::Error(e) => return Err(ClientError::Refused(e)),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Bounds how long a read may block; `None` waits for ever.
+    ///
+    /// # Errors
+    /// When the socket option cannot be set.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.reader.get_ref().set_read_timeout(timeout)
+    }
+
+    fn write(&mut self, line: &impl serde::Serialize) -> Result<(), ClientError> {
+        let mut text = serde_json::to_string(line).map_err(ClientError::Garbled)?;
+        text.push('\n');
+        self.reader.get_mut().write_all(text.as_bytes())?;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Reply, ClientError> {
+        // Snapshots grow with the number of claims, so replies may be longer than requests.
+        let mut line = Vec::new();
+        let limit = 64 * MAX_LINE as u64;
+        let n = io::Read::take(&mut self.reader, limit).read_until(b'\n', &mut line)?;
+        if n == 0 || line.last() != Some(&b'\n') {
+            return Err(ClientError::Closed);
+        }
+        serde_json::from_slice(&line).map_err(ClientError::Garbled)
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.get_ref().as_fd()
+    }
+}

@@ -1,0 +1,337 @@
+//! What the screen, `ps` and `status` show. Bytes are bytes, shares are parts of one GPU (0.5), percent
+//! is 0 to 100, times are Unix milliseconds. A figure that is not known is absent, never 0.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a figure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// NVML GPM counters (Hopper and later).
+    Gpm,
+    /// Counters of the shim in the claim's page.
+    Shim,
+    /// NVML: the fraction of time with any kernel resident.
+    TimeBusy,
+    /// NVML memory figures.
+    Nvml,
+    /// gshare's own ledger.
+    Ledger,
+}
+
+/// A measured figure with its source.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The value; unit as the field says.
+    pub value: f64,
+    /// Where it comes from.
+    pub source: Source,
+    /// An estimate: drawn with `~`.
+    #[serde(default)]
+    pub estimate: bool,
+}
+
+/// How members are held to their caps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Caps {
+    /// By the launcher, against users who try to get around (not yet available).
+    Strict,
+    /// By the library path: holds for programs that do not try to get around it.
+    #[default]
+    Cooperative,
+    /// Not at all: look only.
+    None,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When, Unix milliseconds.
+    pub taken_ms: u64,
+    /// Host name.
+    pub host: String,
+    /// Driver version, `580.95.05`.
+    pub driver: Option<String>,
+    /// Whether the driver is the simulated one.
+    pub simulated: bool,
+    /// The strongest way of holding caps that is in force.
+    pub caps: Caps,
+    /// The service; absent in the read-only monitor.
+    pub service: Option<ServiceView>,
+    /// GPUs by index.
+    pub gpus: Vec<GpuView>,
+    /// Granted claims by id.
+    pub claims: Vec<ClaimView>,
+    /// Waiting claims, head first.
+    pub queue: Vec<QueueView>,
+    /// Users with claims, waiting or unclaimed use.
+    pub users: Vec<UserView>,
+    /// GPU processes outside claims.
+    pub unclaimed: Vec<UnclaimedView>,
+    /// Latest things worth telling, newest first (refusals, ended claims, crashes).
+    pub notices: Vec<Notice>,
+    /// Sentences of advice that are true now.
+    #[serde(default)]
+    pub advice: Vec<Advice>,
+}
+
+/// The service itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceView {
+    /// Version.
+    pub version: String,
+    /// `system` (root) or `user`.
+    pub mode: String,
+    /// Since when, Unix milliseconds.
+    pub started_ms: u64,
+    /// Whether claims have cgroups of their own.
+    pub cgroups: bool,
+    /// Whether the device filter is in force.
+    pub device_filter: bool,
+    /// Whether claims have the shim on their library path.
+    pub shim: bool,
+    /// uid of the service.
+    pub uid: u32,
+}
+
+/// State of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuState {
+    /// Answers.
+    #[default]
+    Ok,
+    /// Fell off the bus or answers "GPU is lost".
+    Lost,
+    /// Its driver calls hang: figures are absent.
+    Hung,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuView {
+    /// Index in NVML order.
+    pub index: u32,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Full name, `NVIDIA GeForce RTX 4090`.
+    pub model: String,
+    /// Short name, `RTX 4090`.
+    pub short: String,
+    /// How it is shared: `timeslice`.
+    pub mode: String,
+    /// State.
+    pub state: GpuState,
+    /// SMs.
+    pub sms: Option<u32>,
+    /// Physical bytes.
+    pub mem_total: Option<u64>,
+    /// Bytes that claims can divide.
+    pub mem_allocatable: Option<u64>,
+    /// Bytes in use by everybody, as the driver says.
+    pub mem_used: Option<u64>,
+    /// Bytes requested by claims (the guarantee).
+    pub mem_claimed: u64,
+    /// Bytes charged to claims now.
+    pub mem_charged: Option<u64>,
+    /// Bytes used by processes outside claims.
+    pub mem_unclaimed: Option<u64>,
+    /// Part of the SMs that claims requested, 0 to 1.
+    pub sm_claimed: f64,
+    /// Largest share that a new claim could get here now (memory and SMs), 0 to 1.
+    pub claimable: f64,
+    /// Percent of SMs active, averaged over time.
+    pub sm_active: Option<Figure>,
+    /// Resident warps over the maximum, percent.
+    pub sm_occupancy: Option<Figure>,
+    /// Percent of time with any kernel resident.
+    pub time_busy: Option<Figure>,
+    /// Last minutes of SM activity (or time busy where there is no better figure), oldest first, percent.
+    #[serde(default)]
+    pub history: Vec<Option<f32>>,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// Watts.
+    pub power_w: Option<f64>,
+    /// Watts.
+    pub power_limit_w: Option<f64>,
+}
+
+/// A claim's part of one GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClaimGpu {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// UUID of the GPU.
+    pub uuid: String,
+    /// Guaranteed part of the SMs, 0 to 1.
+    pub sm_request: f64,
+    /// Most of the SMs, 0 to 1.
+    pub sm_limit: f64,
+    /// Guaranteed bytes.
+    pub mem_request: u64,
+    /// Most bytes (the cap).
+    pub mem_limit: u64,
+    /// Bytes charged now (ledger: rounded to the driver's granularity, with context overhead).
+    pub mem_charge: Option<u64>,
+    /// Bytes that the driver says the claim's processes use.
+    pub mem_used: Option<u64>,
+    /// Percent of the GPU's time that the claim's processes got (driver's process utilisation).
+    pub time_busy: Option<Figure>,
+    /// Percent of SMs active through this claim.
+    pub sm_active: Option<Figure>,
+    /// Percent of warps resident through this claim.
+    pub sm_occupancy: Option<Figure>,
+}
+
+/// State of a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimState {
+    /// Its command runs.
+    #[default]
+    Running,
+    /// Held without a command (`--hold`).
+    Held,
+    /// Its command has exited; remaining members still use the GPU.
+    Ending,
+}
+
+/// A granted claim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClaimView {
+    /// `c3`.
+    pub id: String,
+    /// Name given by the user.
+    pub name: Option<String>,
+    /// Owner.
+    pub uid: u32,
+    /// Owner's name.
+    pub user: String,
+    /// Project it counts for.
+    pub project: String,
+    /// `interactive`, `batch` or `inference`.
+    pub class: String,
+    /// What runs, for people: `python train.py`.
+    pub what: String,
+    /// Full command line.
+    pub command: Vec<String>,
+    /// Pid of the command.
+    pub pid: Option<u32>,
+    /// `strict`, `cooperative`.
+    pub caps: Caps,
+    /// State.
+    pub state: ClaimState,
+    /// The state in words for the screen: `run`, `idle 41m`, `at cap`, `ends 16:05`.
+    pub state_text: String,
+    /// Granted at, Unix milliseconds.
+    pub since_ms: u64,
+    /// Lease end, Unix milliseconds.
+    pub ends_ms: Option<u64>,
+    /// Its GPUs.
+    pub gpus: Vec<ClaimGpu>,
+    /// Live processes in the claim.
+    pub members: Vec<u32>,
+    /// Kernel launches so far.
+    pub launches: Option<u64>,
+    /// Seconds since the last launch.
+    pub idle_s: Option<u64>,
+    /// How often an allocation was refused at the cap.
+    pub refusals: u64,
+}
+
+/// A waiting claim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// `c22`.
+    pub id: String,
+    /// Name given by the user.
+    pub name: Option<String>,
+    /// Owner.
+    pub uid: u32,
+    /// Owner's name.
+    pub user: String,
+    /// Project.
+    pub project: String,
+    /// Class.
+    pub class: String,
+    /// What would run.
+    pub what: String,
+    /// How many GPUs.
+    pub gpus: u32,
+    /// Requested part of each GPU, 0 to 1.
+    pub share: f64,
+    /// Most SMs, 0 to 1.
+    pub sm_limit: f64,
+    /// Bytes needed on each GPU, where known.
+    pub mem_request: Option<u64>,
+    /// Waiting since, Unix milliseconds.
+    pub since_ms: u64,
+    /// 1 is the head.
+    pub position: u32,
+    /// The inequality that fails, with who holds what.
+    pub reason: String,
+    /// Arguments that would start now: `-g 0.2`.
+    pub would_start: Option<String>,
+}
+
+/// Totals of a user.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserView {
+    /// uid.
+    pub uid: u32,
+    /// Name.
+    pub user: String,
+    /// Claimed parts of GPUs, summed (the larger of memory and SM share of each claim).
+    pub claimed: f64,
+    /// Used GPUs: SM activity of the user's claims, in GPUs; absent where it cannot be attributed.
+    pub sm_used: Option<Figure>,
+    /// Bytes requested.
+    pub mem_claimed: u64,
+    /// Bytes used by the user's claims.
+    pub mem_used: Option<u64>,
+    /// Requested parts of GPUs that wait.
+    pub waiting: f64,
+    /// Number of granted claims.
+    pub claims: u32,
+}
+
+/// A GPU process outside claims.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UnclaimedView {
+    /// Process.
+    pub pid: u32,
+    /// Owner's uid, if the process could be read.
+    pub uid: Option<u32>,
+    /// Owner's name.
+    pub user: Option<String>,
+    /// Command line.
+    pub what: String,
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Bytes, as the driver says.
+    pub mem_used: Option<u64>,
+    /// Graphics process (exempt).
+    pub graphics: bool,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// When, Unix milliseconds.
+    pub at_ms: u64,
+    /// Claim it concerns.
+    pub claim: Option<String>,
+    /// Sentence.
+    pub text: String,
+}
+
+/// Advice: a true sentence and a command that works.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// Sentence.
+    pub text: String,
+    /// Command that acts on it.
+    pub command: Option<String>,
+}
