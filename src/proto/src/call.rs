@@ -81,7 +81,7 @@ pub enum Call {
     /// Claims. Answers [`Reply::Queued`] whenever its place or reason changes, then [`Reply::Granted`]
     /// or [`Reply::Error`]. Closing the connection before the grant withdraws the claim. The caller's
     /// process (from the kernel) becomes the claim's command: it execs in place after the grant.
-    Claim(ClaimSpec),
+    Claim(Box<ClaimSpec>),
     /// Puts the calling process (or, with `parent`, the process that started it) into an existing claim
     /// of the same user. Answers [`Reply::Granted`].
     Join {
