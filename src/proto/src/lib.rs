@@ -13,6 +13,8 @@ pub mod call;
 pub mod client;
 pub mod snapshot;
 
+pub use gshare_core::units;
+
 pub use call::{Call, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
 pub use client::{Client, ClientError};
 pub use snapshot::{
