@@ -6,7 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod claim;
+pub mod ledger;
+pub mod machine;
+pub mod place;
+pub mod reason;
 pub mod units;
 
-pub use claim::{ClaimId, Class, Request};
+pub use claim::{ClaimId, Class, Request, RequestError};
+pub use ledger::{GpuFacts, Ledger, Slice};
+pub use machine::{Action, Event, Machine};
+pub use reason::Reason;
 pub use units::{Bytes, Share};

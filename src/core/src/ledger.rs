@@ -1,0 +1,430 @@
+//! Who holds what on which GPU, and what is left.
+//!
+//! The rule that every grant keeps: on each GPU, requests plus what is borrowed above them stay within
+//! the allocatable, for memory; requests stay within the whole, for SMs.
+
+use std::collections::BTreeMap;
+
+use crate::claim::{ClaimId, Request};
+use crate::units::{Bytes, Share};
+
+/// What the service knows about a GPU, refreshed each tick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// `GPU-...`, the identity.
+    pub uuid: String,
+    /// Bytes that the driver lets programs have: physical total less the driver's own reserve. `None`
+    /// while the driver does not answer.
+    pub usable: Option<Bytes>,
+    /// Held back for safety (and for the desktop on a display GPU).
+    pub reserve: Bytes,
+    /// Used now by processes outside claims.
+    pub unclaimed: Bytes,
+    /// The GPU answers and may get new claims.
+    pub healthy: bool,
+}
+
+impl GpuFacts {
+    /// What claims can divide now: `usable - reserve - unclaimed`.
+    #[must_use]
+    pub fn allocatable(&self) -> Option<Bytes> {
+        self.usable.map(|u| {
+            u.saturating_sub(self.reserve)
+                .saturating_sub(self.unclaimed)
+        })
+    }
+
+    /// What claims could divide if nobody outside them used the GPU.
+    #[must_use]
+    pub fn capacity(&self) -> Option<Bytes> {
+        self.usable.map(|u| u.saturating_sub(self.reserve))
+    }
+}
+
+/// A claim's part of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Index of the GPU in the ledger.
+    pub gpu: usize,
+    /// Guaranteed bytes.
+    pub mem: Bytes,
+    /// Most bytes the claim may ever be let have.
+    pub mem_limit: Bytes,
+    /// Most bytes it may have now: between `mem` and `mem_limit`, as far as others leave it free.
+    pub mem_cap: Bytes,
+    /// Bytes charged at the last reading.
+    pub charge: Bytes,
+    /// Guaranteed SMs.
+    pub sm: Share,
+    /// Most SMs.
+    pub sm_limit: Share,
+}
+
+impl Slice {
+    /// Bytes above the guarantee that are in use.
+    #[must_use]
+    pub fn borrowed(&self) -> Bytes {
+        self.charge.saturating_sub(self.mem)
+    }
+}
+
+/// Device memory is granted in these steps: the driver's allocation granularity.
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// The ledger.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    gpus: Vec<GpuFacts>,
+    held: BTreeMap<ClaimId, Vec<Slice>>,
+}
+
+impl Ledger {
+    /// The GPUs by index.
+    #[must_use]
+    pub fn gpus(&self) -> &[GpuFacts] {
+        &self.gpus
+    }
+
+    /// Takes fresh facts. GPUs are matched by position; their number does not change while the service runs.
+    pub fn set_gpus(&mut self, gpus: Vec<GpuFacts>) {
+        self.gpus = gpus;
+    }
+
+    /// All slices by claim.
+    pub fn held(&self) -> impl Iterator<Item = (ClaimId, &[Slice])> {
+        self.held.iter().map(|(id, s)| (*id, s.as_slice()))
+    }
+
+    /// A claim's slices.
+    #[must_use]
+    pub fn slices(&self, id: ClaimId) -> Option<&[Slice]> {
+        self.held.get(&id).map(Vec::as_slice)
+    }
+
+    /// Enters a claim.
+    pub fn insert(&mut self, id: ClaimId, slices: Vec<Slice>) {
+        self.held.insert(id, slices);
+    }
+
+    /// Takes a claim out; false if it held nothing.
+    pub fn remove(&mut self, id: ClaimId) -> bool {
+        self.held.remove(&id).is_some()
+    }
+
+    /// Takes what a claim's pages say is charged on a GPU.
+    pub fn set_charge(&mut self, id: ClaimId, gpu: usize, charge: Bytes) {
+        for slice in self.held.get_mut(&id).into_iter().flatten() {
+            if slice.gpu == gpu {
+                slice.charge = charge;
+            }
+        }
+    }
+
+    fn on(&self, gpu: usize) -> impl Iterator<Item = (ClaimId, &Slice)> {
+        self.held().flat_map(move |(id, slices)| {
+            slices
+                .iter()
+                .filter(move |s| s.gpu == gpu)
+                .map(move |s| (id, s))
+        })
+    }
+
+    /// Bytes requested on a GPU.
+    #[must_use]
+    pub fn mem_requested(&self, gpu: usize) -> Bytes {
+        self.on(gpu)
+            .fold(Bytes::ZERO, |sum, (_, s)| sum.saturating_add(s.mem))
+    }
+
+    /// SMs requested on a GPU.
+    #[must_use]
+    pub fn sm_requested(&self, gpu: usize) -> Share {
+        self.on(gpu)
+            .fold(Share::ZERO, |sum, (_, s)| sum.saturating_add(s.sm))
+    }
+
+    /// Bytes that a new claim could be guaranteed on a GPU now.
+    #[must_use]
+    pub fn mem_free(&self, gpu: usize) -> Bytes {
+        let Some(facts) = self.gpus.get(gpu).filter(|g| g.healthy) else {
+            return Bytes::ZERO;
+        };
+        let taken = self.on(gpu).fold(Bytes::ZERO, |sum, (_, s)| {
+            sum.saturating_add(s.mem).saturating_add(s.borrowed())
+        });
+        facts
+            .allocatable()
+            .unwrap_or_default()
+            .saturating_sub(taken)
+    }
+
+    /// SMs that a new claim could be guaranteed on a GPU now.
+    #[must_use]
+    pub fn sm_free(&self, gpu: usize) -> Share {
+        Share::ONE.saturating_sub(self.sm_requested(gpu))
+    }
+
+    /// Claims that hold a part of a GPU.
+    #[must_use]
+    pub fn holders(&self, gpu: usize) -> Vec<ClaimId> {
+        self.on(gpu).map(|(id, _)| id).collect()
+    }
+
+    /// Bytes that `request` needs on a GPU with `of` bytes to divide.
+    #[must_use]
+    pub fn mem_wanted(request: &Request, of: Bytes) -> Bytes {
+        request
+            .mem
+            .unwrap_or_else(|| of.times(request.share).round_down(GRANULARITY))
+    }
+
+    /// The slice that `request` would get on `gpu`, if it fits there now.
+    #[must_use]
+    pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
+        let allocatable = self.gpus.get(gpu)?.allocatable()?;
+        let mem = Self::mem_wanted(request, allocatable);
+        let fits =
+            mem > Bytes::ZERO && mem <= self.mem_free(gpu) && request.sm <= self.sm_free(gpu);
+        fits.then(|| Slice {
+            gpu,
+            mem,
+            mem_limit: request.mem_limit.unwrap_or(mem).max(mem),
+            mem_cap: mem,
+            charge: Bytes::ZERO,
+            sm: request.sm,
+            sm_limit: request.sm_limit,
+        })
+    }
+
+    /// Whether `request` could ever run on `gpu`: alone, with nobody outside claims.
+    #[must_use]
+    pub fn could_ever_fit(&self, request: &Request, gpu: usize) -> bool {
+        self.gpus
+            .get(gpu)
+            .and_then(GpuFacts::capacity)
+            .is_some_and(|cap| {
+                let want = Self::mem_wanted(request, cap);
+                want > Bytes::ZERO && want <= cap
+            })
+    }
+
+    /// Largest share, in hundredths of a GPU, that would fit on `gpu` now.
+    #[must_use]
+    pub fn claimable(&self, gpu: usize) -> Share {
+        let Some(allocatable) = self
+            .gpus
+            .get(gpu)
+            .filter(|g| g.healthy)
+            .and_then(GpuFacts::allocatable)
+        else {
+            return Share::ZERO;
+        };
+        let by_sm = self.sm_free(gpu).milli() / 10;
+        let free = self.mem_free(gpu);
+        let fits = |hundredths: &u32| {
+            let want = allocatable
+                .times(Share::from_milli(hundredths * 10))
+                .round_down(GRANULARITY);
+            want > Bytes::ZERO && want <= free
+        };
+        (1..=by_sm)
+            .rev()
+            .find(fits)
+            .map_or(Share::ZERO, |h| Share::from_milli(h * 10))
+    }
+
+    /// Caps fall to the guarantee, so that no charge can grow above it: charges read after the pages
+    /// have these caps are upper bounds. Returns the slices that changed.
+    pub fn freeze_caps(&mut self) -> Vec<(ClaimId, Slice)> {
+        let caps = self
+            .held()
+            .flat_map(|(id, s)| s.iter().map(move |s| ((id, s.gpu), s.mem)))
+            .collect();
+        self.apply_caps(&caps)
+    }
+
+    /// Sets every cap: the guarantee and what is borrowed already, plus (while `lend`) an equal part of
+    /// what is left, up to the limit. The sum of the caps stays within the allocatable as long as the
+    /// charges known here do. Returns the slices that changed.
+    pub fn lend_caps(&mut self, lend: bool) -> Vec<(ClaimId, Slice)> {
+        let caps = self.lent_caps(lend);
+        self.apply_caps(&caps)
+    }
+
+    /// Whether [`Self::lend_caps`] would lower the cap of anybody: that takes a freeze first.
+    #[must_use]
+    pub fn lending_lowers(&self) -> bool {
+        let caps = self.lent_caps(true);
+        self.held().any(|(id, slices)| {
+            slices
+                .iter()
+                .any(|s| caps.get(&(id, s.gpu)).is_some_and(|cap| *cap < s.mem_cap))
+        })
+    }
+
+    fn lent_caps(&self, lend: bool) -> Caps {
+        let mut caps = BTreeMap::new();
+        for gpu in 0..self.gpus.len() {
+            let mut spare = self.gpus[gpu]
+                .allocatable()
+                .unwrap_or_default()
+                .saturating_sub(self.mem_requested(gpu));
+            let mut wants: Vec<(ClaimId, Bytes)> = self
+                .on(gpu)
+                .map(|(id, s)| (id, s.mem_limit.saturating_sub(s.mem)))
+                .collect();
+            let borrowed: BTreeMap<ClaimId, Bytes> =
+                self.on(gpu).map(|(id, s)| (id, s.borrowed())).collect();
+            let mut extra: BTreeMap<ClaimId, Bytes>;
+            // Who already borrows more than an equal part keeps it; the others divide the rest.
+            loop {
+                extra = if lend {
+                    water_fill(spare, &wants)
+                } else {
+                    BTreeMap::new()
+                };
+                let over = wants
+                    .iter()
+                    .position(|(id, _)| borrowed[id] > extra.get(id).copied().unwrap_or_default());
+                let Some(over) = over else { break };
+                let (id, _) = wants.swap_remove(over);
+                spare = spare.saturating_sub(borrowed[&id]);
+                caps.insert((id, gpu), borrowed[&id]);
+            }
+            caps.extend(
+                wants
+                    .iter()
+                    .map(|(id, _)| ((*id, gpu), extra.get(id).copied().unwrap_or_default())),
+            );
+            for (id, s) in self.on(gpu) {
+                let cap = caps.entry((id, gpu)).or_default();
+                *cap = s.mem.saturating_add(*cap).min(s.mem_limit);
+            }
+        }
+        caps
+    }
+
+    fn apply_caps(&mut self, caps: &Caps) -> Vec<(ClaimId, Slice)> {
+        let mut changed = Vec::new();
+        for (id, slices) in &mut self.held {
+            for slice in slices {
+                let cap = caps.get(&(*id, slice.gpu)).copied().unwrap_or(slice.mem);
+                if cap != slice.mem_cap {
+                    slice.mem_cap = cap;
+                    changed.push((*id, slice.clone()));
+                }
+            }
+        }
+        changed
+    }
+}
+
+/// Caps by claim and GPU.
+type Caps = BTreeMap<(ClaimId, usize), Bytes>;
+
+/// Divides `spare` equally among `wants`, none getting more than it wants, in steps of the granularity.
+fn water_fill(spare: Bytes, wants: &[(ClaimId, Bytes)]) -> BTreeMap<ClaimId, Bytes> {
+    let mut order: Vec<_> = wants.iter().filter(|(_, w)| *w > Bytes::ZERO).collect();
+    order.sort_by_key(|(_, want)| *want);
+    let mut left = spare;
+    let mut out = BTreeMap::new();
+    for (i, (id, want)) in order.iter().enumerate() {
+        let rest = (order.len() - i) as u64;
+        let give = Bytes(left.0 / rest).round_down(GRANULARITY).min(*want);
+        left = left.saturating_sub(give);
+        out.insert(*id, give);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::Class;
+
+    fn gpu(gib: u64) -> GpuFacts {
+        GpuFacts {
+            uuid: "GPU-0".into(),
+            usable: Some(Bytes::gib(gib)),
+            reserve: Bytes::ZERO,
+            unclaimed: Bytes::ZERO,
+            healthy: true,
+        }
+    }
+
+    fn request(share: u32) -> Request {
+        Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap()
+    }
+
+    fn ledger(gib: u64) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.set_gpus(vec![gpu(gib)]);
+        ledger
+    }
+
+    #[test]
+    fn two_halves_always_fit() {
+        for odd in [0, 1, 4097, (2 << 20) - 1, (3 << 20) + 5] {
+            let mut ledger = ledger(24);
+            let mut facts = gpu(24);
+            facts.unclaimed = Bytes(odd);
+            ledger.set_gpus(vec![facts]);
+            for id in 1..=2 {
+                let slice = ledger.fit(&request(500), 0).unwrap();
+                ledger.insert(ClaimId(id), vec![slice]);
+            }
+            assert!(ledger.fit(&request(10), 0).is_none());
+        }
+    }
+
+    #[test]
+    fn a_claim_needs_both_memory_and_sms() {
+        let mut ledger = ledger(24);
+        let mut small = request(900);
+        small.mem = Some(Bytes::gib(1));
+        ledger.insert(ClaimId(1), vec![ledger.fit(&small, 0).unwrap()]);
+        assert_eq!(ledger.sm_free(0), Share::from_milli(100));
+        assert!(ledger.fit(&request(200), 0).is_none(), "no SMs left for it");
+        assert_eq!(ledger.claimable(0), Share::from_milli(100));
+    }
+
+    #[test]
+    fn borrowing_stays_within_the_allocatable_and_shrinks_when_not_lent() {
+        let mut ledger = ledger(24);
+        for id in 1..=2 {
+            let mut r = request(250);
+            r.mem_limit = Some(Bytes::gib(20));
+            ledger.insert(ClaimId(id), vec![ledger.fit(&r, 0).unwrap()]);
+        }
+        ledger.lend_caps(true);
+        let caps: Bytes = ledger
+            .held()
+            .fold(Bytes::ZERO, |s, (_, x)| s.saturating_add(x[0].mem_cap));
+        assert_eq!(caps, Bytes::gib(24));
+        ledger.set_charge(ClaimId(1), 0, Bytes::gib(9));
+        assert!(!ledger.lending_lowers());
+        assert_eq!(ledger.freeze_caps().len(), 2);
+        ledger.lend_caps(false);
+        assert_eq!(ledger.slices(ClaimId(1)).unwrap()[0].mem_cap, Bytes::gib(9));
+        assert_eq!(ledger.slices(ClaimId(2)).unwrap()[0].mem_cap, Bytes::gib(6));
+        assert_eq!(
+            ledger.mem_free(0),
+            Bytes::gib(9),
+            "what is borrowed is not free"
+        );
+    }
+
+    #[test]
+    fn an_unhealthy_or_unknown_gpu_offers_nothing() {
+        let mut sick = gpu(24);
+        sick.healthy = false;
+        let mut unknown = gpu(24);
+        unknown.usable = None;
+        let mut ledger = Ledger::default();
+        ledger.set_gpus(vec![sick, unknown]);
+        for g in 0..2 {
+            assert!(ledger.fit(&request(10), g).is_none());
+            assert_eq!(ledger.claimable(g), Share::ZERO);
+        }
+    }
+}

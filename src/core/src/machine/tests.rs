@@ -1,0 +1,325 @@
+//! The machine in virtual time: a small driver that answers `Measure` as the service does.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::claim::Class;
+use crate::units::Share;
+
+struct World {
+    machine: Machine,
+    now: Now,
+    log: Vec<Action>,
+    /// Truth: bytes in use by claim and GPU.
+    used: std::collections::BTreeMap<(ClaimId, usize), Bytes>,
+}
+
+fn facts(gib: u64) -> GpuFacts {
+    GpuFacts {
+        uuid: format!("GPU-{gib}"),
+        usable: Some(Bytes::gib(gib)),
+        reserve: Bytes::ZERO,
+        unclaimed: Bytes::ZERO,
+        healthy: true,
+    }
+}
+
+impl World {
+    fn new(gpus: &[u64]) -> Self {
+        let mut world = Self {
+            machine: Machine::default(),
+            now: Duration::ZERO,
+            log: Vec::new(),
+            used: std::collections::BTreeMap::new(),
+        };
+        world.send(Event::Gpus(gpus.iter().map(|g| facts(*g)).collect()));
+        world
+    }
+
+    fn send(&mut self, event: Event) {
+        let mut todo = vec![event];
+        while let Some(event) = todo.pop() {
+            for action in self.machine.step(self.now, event) {
+                if action == Action::Measure {
+                    let read = self.used.iter().map(|((id, g), b)| (*id, *g, *b)).collect();
+                    todo.push(Event::Measured(read));
+                }
+                self.log.push(action);
+            }
+        }
+        self.check();
+    }
+
+    fn submit(&mut self, id: u64, share: u32) {
+        let request =
+            Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap();
+        self.submit_request(id, request, None);
+    }
+
+    fn submit_request(&mut self, id: u64, request: Request, patience: Option<Duration>) {
+        self.send(Event::Submit {
+            id: ClaimId(id),
+            request,
+            patience,
+        });
+    }
+
+    fn granted(&self, id: u64) -> Option<Vec<usize>> {
+        self.machine
+            .ledger()
+            .slices(ClaimId(id))
+            .map(|s| s.iter().map(|s| s.gpu).collect())
+    }
+
+    /// Invariant 3: requests and charges within the allocatable, SMs within the whole.
+    fn check(&self) {
+        let ledger = self.machine.ledger();
+        for (g, facts) in ledger.gpus().iter().enumerate() {
+            let allocatable = facts.allocatable().unwrap();
+            assert!(
+                ledger.mem_requested(g) <= allocatable,
+                "requests on GPU {g}"
+            );
+            assert!(ledger.sm_requested(g) <= Share::ONE, "SMs on GPU {g}");
+            let caps: u64 = ledger
+                .held()
+                .flat_map(|(_, s)| s)
+                .filter(|s| s.gpu == g)
+                .map(|s| s.mem_cap.0)
+                .sum();
+            assert!(caps <= allocatable.0, "caps on GPU {g}");
+        }
+    }
+}
+
+#[test]
+fn best_fit_keeps_a_whole_gpu_claimable() {
+    let mut w = World::new(&[24, 24]);
+    w.submit(1, 250);
+    w.submit(2, 500);
+    w.submit(3, 1000);
+    assert_eq!(w.granted(1), Some(vec![0]));
+    assert_eq!(w.granted(2), Some(vec![0]));
+    assert_eq!(w.granted(3), Some(vec![1]));
+}
+
+#[test]
+fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
+    let mut w = World::new(&[24]);
+    w.submit(1, 500);
+    w.submit(2, 1000);
+    w.submit(3, 250);
+    assert_eq!(w.granted(3), None);
+    let told = w.machine.reason(ClaimId(3)).unwrap();
+    assert_eq!(told, &Reason::Behind { ahead: ClaimId(2) });
+    w.send(Event::Gone { id: ClaimId(1) });
+    assert_eq!(w.granted(2), Some(vec![0]));
+    w.send(Event::Gone { id: ClaimId(2) });
+    assert_eq!(w.granted(3), Some(vec![0]));
+}
+
+#[test]
+fn a_waiting_claim_on_one_gpu_does_not_block_the_others() {
+    let mut w = World::new(&[24, 24]);
+    w.submit(1, 1000);
+    let mut pinned = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
+    pinned.only_gpus = vec![0];
+    w.submit_request(2, pinned, None);
+    w.submit(3, 500);
+    assert_eq!(w.granted(2), None);
+    assert_eq!(w.granted(3), Some(vec![1]));
+}
+
+#[test]
+fn the_reason_names_the_inequality_and_what_would_start() {
+    let mut w = World::new(&[24]);
+    w.submit(1, 750);
+    w.submit(2, 500);
+    let Some(Action::Wait {
+        position: 1,
+        reason,
+        ..
+    }) = w.log.last()
+    else {
+        panic!("{:?}", w.log)
+    };
+    assert_eq!(
+        reason.to_string(),
+        "wants 12.0 GiB; most free is 6.0 GiB on GPU 0"
+    );
+    assert_eq!(reason.would_start(), Some(Share::from_milli(250)));
+    assert_eq!(reason.holders(), [ClaimId(1)]);
+}
+
+#[test]
+fn what_can_never_run_is_refused_at_once() {
+    let mut w = World::new(&[24]);
+    let mut big = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
+    big.mem = Some(Bytes::gib(30));
+    w.submit_request(1, big, None);
+    assert!(matches!(
+        w.log.last(),
+        Some(Action::Refuse {
+            for_now: false,
+            reason: Reason::TooBig { .. },
+            ..
+        })
+    ));
+    w.submit(2, 2000);
+    assert!(matches!(
+        w.log.last(),
+        Some(Action::Refuse {
+            for_now: false,
+            reason: Reason::TooManyGpus {
+                wanted: 2,
+                present: 1
+            },
+            ..
+        })
+    ));
+}
+
+#[test]
+fn patience_ends_in_a_refusal_with_the_reason() {
+    let mut w = World::new(&[24]);
+    w.submit(1, 1000);
+    let half = Request::from_gpus(Share::from_milli(500), Share::ONE, Class::Batch).unwrap();
+    w.submit_request(2, half.clone(), Some(Duration::ZERO));
+    assert!(matches!(
+        w.log.last(),
+        Some(Action::Cap { .. } | Action::Refuse { for_now: true, .. })
+    ));
+    assert_eq!(w.machine.queue().count(), 0);
+    w.submit_request(3, half, Some(Duration::from_secs(60)));
+    w.now = Duration::from_secs(59);
+    w.send(Event::Tick);
+    assert_eq!(w.machine.queue().count(), 1);
+    w.now = Duration::from_secs(60);
+    w.send(Event::Tick);
+    assert_eq!(w.machine.queue().count(), 0);
+}
+
+#[test]
+fn leases_end() {
+    let mut w = World::new(&[24]);
+    let mut r = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
+    r.lease = Some(Duration::from_secs(10));
+    w.submit_request(1, r, None);
+    w.now = Duration::from_secs(10);
+    w.send(Event::Tick);
+    assert!(w.log.contains(&Action::LeaseOver { id: ClaimId(1) }));
+    w.send(Event::Tick);
+    assert_eq!(
+        w.log
+            .iter()
+            .filter(|a| matches!(a, Action::LeaseOver { .. }))
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn borrowed_bytes_are_not_promised_to_another() {
+    let mut w = World::new(&[24]);
+    let mut r = Request::from_gpus(Share::from_milli(250), Share::ONE, Class::Batch).unwrap();
+    r.mem_limit = Some(Bytes::gib(24));
+    w.submit_request(1, r, None);
+    assert_eq!(
+        w.machine.ledger().slices(ClaimId(1)).unwrap()[0].mem_cap,
+        Bytes::gib(24)
+    );
+    // The claim grew to 10 GiB just before the next one came; nobody had told the machine yet.
+    w.used.insert((ClaimId(1), 0), Bytes::gib(10));
+    w.submit(2, 750);
+    assert_eq!(w.granted(2), None, "18 GiB are not free beside 10");
+    assert_eq!(
+        w.machine.ledger().slices(ClaimId(1)).unwrap()[0].mem_cap,
+        Bytes::gib(10),
+        "and it grows no more"
+    );
+    w.used.insert((ClaimId(1), 0), Bytes::gib(6));
+    w.send(Event::Tick);
+    assert_eq!(w.granted(2), Some(vec![0]));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit {
+        share: u32,
+        limit: bool,
+        patience: Option<u64>,
+    },
+    Gone(usize),
+    Use {
+        claim: usize,
+        part: u8,
+    },
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (1u32..=1000, any::<bool>(), prop::option::of(0u64..100)).prop_map(
+            |(share, limit, patience)| Step::Submit {
+                share,
+                limit,
+                patience
+            }
+        ),
+        (0usize..20).prop_map(Step::Gone),
+        (0usize..20, any::<u8>()).prop_map(|(claim, part)| Step::Use { claim, part }),
+        (0u64..50).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    /// Random histories keep the ledger's rule (checked after every event), and everybody who waits is
+    /// granted once the others have gone.
+    #[test]
+    fn never_over_and_nobody_is_forgotten(steps in steps()) {
+        let mut w = World::new(&[24, 48, 80]);
+        let mut next = 1;
+        for step in steps {
+            let holders: Vec<ClaimId> = w.machine.ledger().held().map(|(id, _)| id).collect();
+            match step {
+                Step::Submit { share, limit, patience } => {
+                    let mut r = Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap();
+                    r.mem_limit = limit.then_some(Bytes::gib(80));
+                    w.submit_request(next, r, patience.map(Duration::from_secs));
+                    next += 1;
+                }
+                Step::Gone(i) => {
+                    if let Some(id) = holders.get(i) {
+                        w.used.retain(|(c, _), _| c != id);
+                        w.send(Event::Gone { id: *id });
+                    }
+                }
+                Step::Use { claim, part } => {
+                    if let Some(id) = holders.get(claim) {
+                        // A member never uses more than its page's cap.
+                        let s = w.machine.ledger().slices(*id).unwrap()[0].clone();
+                        w.used.insert((*id, s.gpu), Bytes(s.mem_cap.0 / 255 * u64::from(part)));
+                    }
+                }
+                Step::Wait(s) => {
+                    w.now += Duration::from_secs(s);
+                    w.send(Event::Tick);
+                }
+            }
+            for (g, facts) in w.machine.ledger().gpus().iter().enumerate() {
+                let used: u64 = w.used.iter().filter(|((_, x), _)| *x == g).map(|(_, b)| b.0).sum();
+                prop_assert!(used <= facts.allocatable().unwrap().0);
+            }
+        }
+        let all: Vec<ClaimId> = w.machine.ledger().held().map(|(id, _)| id).collect();
+        let waiting = w.machine.queue().count();
+        w.used.clear();
+        for id in all {
+            w.send(Event::Gone { id });
+        }
+        if waiting > 0 {
+            prop_assert!(w.machine.queue().count() < waiting, "the head starts on an empty machine");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Why a claim waits or is refused: the inequality that fails, and what would start now.
+
+use std::fmt;
+
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{GpuFacts, Ledger};
+use crate::place;
+use crate::units::{Bytes, Share};
+
+/// The rule that keeps a claim from starting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No GPU answers.
+    NoGpu,
+    /// More GPUs than the machine (or `--gpu-ids`) has.
+    TooManyGpus {
+        /// Asked.
+        wanted: u32,
+        /// Present.
+        present: u32,
+    },
+    /// More memory than any GPU could ever give.
+    TooBig {
+        /// Asked bytes on one GPU.
+        wanted: Bytes,
+        /// Most bytes that claims can divide on one GPU.
+        largest: Bytes,
+    },
+    /// Not enough memory is free.
+    Memory {
+        /// Asked bytes on one GPU.
+        wanted: Bytes,
+        /// Most bytes free on one GPU.
+        free: Bytes,
+        /// That GPU.
+        gpu: usize,
+        /// Who holds parts of it.
+        holders: Vec<ClaimId>,
+        /// Bytes that processes outside claims use there.
+        unclaimed: Bytes,
+        /// Largest share that would start now, if any.
+        would_start: Option<Share>,
+    },
+    /// Memory is free, but not enough SMs.
+    Sms {
+        /// Asked SMs.
+        wanted: Share,
+        /// Most SMs free on a GPU with enough memory.
+        free: Share,
+        /// That GPU.
+        gpu: usize,
+        /// Who holds parts of it.
+        holders: Vec<ClaimId>,
+        /// Largest share that would start now, if any.
+        would_start: Option<Share>,
+    },
+    /// Some GPUs fit, but fewer than asked.
+    FewerGpus {
+        /// Asked.
+        wanted: u32,
+        /// GPUs on which it fits now.
+        fit: u32,
+    },
+    /// It would fit, but others came first.
+    Behind {
+        /// The claim just ahead.
+        ahead: ClaimId,
+    },
+}
+
+impl Reason {
+    /// The share that would start now, if one would.
+    #[must_use]
+    pub fn would_start(&self) -> Option<Share> {
+        match self {
+            Self::Memory { would_start, .. } | Self::Sms { would_start, .. } => *would_start,
+            _ => None,
+        }
+    }
+
+    /// The claims that stand in the way.
+    #[must_use]
+    pub fn holders(&self) -> &[ClaimId] {
+        match self {
+            Self::Memory { holders, .. } | Self::Sms { holders, .. } => holders,
+            Self::Behind { ahead } => std::slice::from_ref(ahead),
+            _ => &[],
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGpu => f.write_str("no GPU answers on this machine"),
+            Self::TooManyGpus { wanted, present } => {
+                write!(f, "wants {wanted} GPUs; {present} can be used here")
+            }
+            Self::TooBig { wanted, largest } => {
+                write!(
+                    f,
+                    "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
+                )
+            }
+            Self::Memory {
+                wanted,
+                free,
+                gpu,
+                unclaimed,
+                ..
+            } => {
+                write!(f, "wants {wanted}; most free is {free} on GPU {gpu}")?;
+                if *unclaimed >= Bytes::mib(64) {
+                    write!(f, " ({unclaimed} there is used outside claims)")?;
+                }
+                Ok(())
+            }
+            Self::Sms {
+                wanted, free, gpu, ..
+            } => write!(
+                f,
+                "wants {} % of a GPU's SMs; most free is {} % on GPU {gpu}",
+                wanted.percent(),
+                free.percent()
+            ),
+            Self::FewerGpus { wanted, fit } => {
+                write!(f, "wants {wanted} GPUs at once; {fit} would fit now")
+            }
+            Self::Behind { ahead } => write!(f, "would fit, but {ahead} came first"),
+        }
+    }
+}
+
+/// The reason why a request can never be met here, if there is one.
+#[must_use]
+pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
+    let candidates = place::candidates(ledger, request);
+    let known: Vec<usize> = candidates
+        .iter()
+        .copied()
+        .filter(|&g| ledger.gpus()[g].capacity().is_some())
+        .collect();
+    let present = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
+    if present < request.gpus {
+        return Some(Reason::TooManyGpus {
+            wanted: request.gpus,
+            present,
+        });
+    }
+    let possible = known
+        .iter()
+        .filter(|&&g| ledger.could_ever_fit(request, g))
+        .count();
+    // A GPU that does not answer now may answer later: only what is known can be ruled out.
+    let unknown = candidates.len() - known.len();
+    if possible + unknown >= request.gpus as usize {
+        return None;
+    }
+    let largest = known
+        .iter()
+        .filter_map(|&g| ledger.gpus()[g].capacity())
+        .max()
+        .unwrap_or_default();
+    let wanted = Ledger::mem_wanted(request, largest);
+    Some(Reason::TooBig { wanted, largest })
+}
+
+/// The reason why a request does not start now.
+#[must_use]
+pub fn waits(
+    ledger: &Ledger,
+    request: &Request,
+    blocked: &[bool],
+    ahead: Option<ClaimId>,
+) -> Reason {
+    let candidates = place::candidates(ledger, request);
+    let fit = candidates
+        .iter()
+        .filter(|&&g| ledger.fit(request, g).is_some())
+        .count();
+    if fit >= request.gpus as usize
+        && let Some(ahead) = ahead
+    {
+        return Reason::Behind { ahead };
+    }
+    if fit > 0 {
+        let fit = u32::try_from(fit).unwrap_or(u32::MAX);
+        return Reason::FewerGpus {
+            wanted: request.gpus,
+            fit,
+        };
+    }
+    let usable =
+        |g: &&usize| ledger.gpus()[**g].healthy && ledger.gpus()[**g].allocatable().is_some();
+    let Some(&gpu) = candidates
+        .iter()
+        .filter(usable)
+        .max_by_key(|&&g| (ledger.mem_free(g), std::cmp::Reverse(g)))
+    else {
+        return Reason::NoGpu;
+    };
+    let free_share = candidates
+        .iter()
+        .filter(|&&g| !blocked.get(g).copied().unwrap_or(false))
+        .map(|&g| ledger.claimable(g))
+        .max()
+        .filter(|s| *s > Share::ZERO && request.gpus == 1 && ahead.is_none());
+    // A smaller share helps only if it is really smaller than what was asked.
+    let would_start = free_share.filter(|s| request.mem.is_some() || *s < request.share);
+    let wanted_on =
+        |g: usize| Ledger::mem_wanted(request, ledger.gpus()[g].allocatable().unwrap_or_default());
+    let enough_memory = candidates
+        .iter()
+        .copied()
+        .filter(|&g| {
+            ledger.gpus()[g].healthy
+                && wanted_on(g) > Bytes::ZERO
+                && wanted_on(g) <= ledger.mem_free(g)
+        })
+        .max_by_key(|&g| (ledger.sm_free(g), std::cmp::Reverse(g)));
+    if let Some(gpu) = enough_memory {
+        return Reason::Sms {
+            wanted: request.sm,
+            free: ledger.sm_free(gpu),
+            gpu,
+            holders: ledger.holders(gpu),
+            would_start,
+        };
+    }
+    Reason::Memory {
+        wanted: wanted_on(gpu),
+        free: ledger.mem_free(gpu),
+        gpu,
+        holders: ledger.holders(gpu),
+        unclaimed: ledger
+            .gpus()
+            .get(gpu)
+            .map_or(Bytes::ZERO, |g: &GpuFacts| g.unclaimed),
+        would_start,
+    }
+}
