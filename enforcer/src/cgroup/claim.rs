@@ -1,0 +1,337 @@
+//! The cgroup of one claim: move processes in, list, freeze, thaw, kill, remove.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
+use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, own_cgroup_path};
+use crate::proc::PidFd;
+
+/// An open cgroup of a claim. It keeps the directory open, so it can never come to mean another
+/// cgroup that was made later under the same name.
+#[derive(Debug)]
+pub struct ClaimCgroup {
+    fd: File,
+    dir: PathBuf,
+    /// The kernel's name, as in `/proc/<pid>/cgroup`.
+    kernel_path: PathBuf,
+    place: ClaimPlace,
+    id: u64,
+}
+
+impl ClaimCgroup {
+    pub(super) fn open(
+        dir: PathBuf,
+        kernel_path: PathBuf,
+        place: ClaimPlace,
+    ) -> Result<Self, CgroupError> {
+        let fd = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&dir)
+            .map_err(|e| CgroupError::io("open", &dir, e))?;
+        let id = fd
+            .metadata()
+            .map_err(|e| CgroupError::io("stat", &dir, e))?
+            .ino();
+        Ok(Self {
+            fd,
+            dir,
+            kernel_path,
+            place,
+            id,
+        })
+    }
+
+    /// The directory of the cgroup.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whose claim it is, and which.
+    #[must_use]
+    pub fn place(&self) -> ClaimPlace {
+        self.place
+    }
+
+    /// The kernel's id of the cgroup (inode number), what `bpf_get_current_cgroup_id` returns.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Moves a process (all its threads) into the cgroup and makes sure that it arrived.
+    ///
+    /// Give the `pidfd` wherever there is one: a number alone may by now mean another process.
+    ///
+    /// # Errors
+    /// [`CgroupError::Vanished`] if it ended, [`CgroupError::NotMoved`] if it is elsewhere after
+    /// the move, [`CgroupError::Io`] otherwise.
+    pub fn move_process(&self, pid: i32, pidfd: Option<&PidFd>) -> Result<(), CgroupError> {
+        let vanished = || CgroupError::Vanished {
+            pid,
+            cgroup: self.dir.clone(),
+        };
+        if pidfd.is_some_and(PidFd::has_exited) {
+            return Err(vanished());
+        }
+        match self.write("cgroup.procs", &pid.to_string()) {
+            Err(CgroupError::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {
+                return Err(vanished());
+            }
+            other => other?,
+        }
+        // A pidfd alive now proves that the number meant this process all along.
+        if pidfd.is_some_and(PidFd::has_exited) {
+            return Err(vanished());
+        }
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
+            return Err(vanished());
+        };
+        let found = own_cgroup_path(&text).unwrap_or_default();
+        if Path::new(found).starts_with(&self.kernel_path) {
+            Ok(())
+        } else {
+            Err(CgroupError::NotMoved {
+                pid,
+                wanted: self.kernel_path.clone(),
+                found: found.to_owned(),
+            })
+        }
+    }
+
+    /// The pids of all members, in this cgroup and below (members may make cgroups of their own).
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    pub fn procs(&self) -> Result<Vec<i32>, CgroupError> {
+        let mut pids = parse_pids(&self.read("cgroup.procs")?);
+        for child in descendants(&self.dir) {
+            // A child may vanish, or be threaded: then its processes are listed further up.
+            if let Ok(text) = fs::read_to_string(child.join("cgroup.procs")) {
+                pids.extend(parse_pids(&text));
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// Whether it holds live processes and whether it is frozen.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    pub fn events(&self) -> Result<CgroupEvents, CgroupError> {
+        self.watch()?.read()
+    }
+
+    /// A watch on this cgroup alone; for many claims use [`super::TreeWatch`].
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    pub fn watch(&self) -> Result<EventsWatch, CgroupError> {
+        let name = "cgroup.events";
+        let file = self.open_file(name, OFlag::O_RDONLY, "open")?;
+        Ok(EventsWatch::new(file, self.dir.join(name)))
+    }
+
+    /// Stops all members, and returns when the last one stands still or at `timeout`.
+    ///
+    /// # Errors
+    /// [`CgroupError::Timeout`] if a member cannot be stopped in time (it stays marked for
+    /// freezing; call [`ClaimCgroup::thaw`] to give up).
+    pub fn freeze(&self, timeout: Duration) -> Result<(), CgroupError> {
+        let mut watch = self.watch()?;
+        self.write("cgroup.freeze", "1")?;
+        watch.wait(timeout, "frozen", |e| e.frozen == Some(true))
+    }
+
+    /// Lets all members run again, and returns when they do or at `timeout`.
+    ///
+    /// # Errors
+    /// [`CgroupError::Timeout`], for instance because a cgroup above is frozen.
+    pub fn thaw(&self, timeout: Duration) -> Result<(), CgroupError> {
+        let mut watch = self.watch()?;
+        self.write("cgroup.freeze", "0")?;
+        watch.wait(timeout, "thawed", |e| e.frozen == Some(false))
+    }
+
+    /// Kills all members with SIGKILL, those that fork meanwhile too. Returns at once.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`]; before Linux 5.14 the file does not exist.
+    pub fn kill(&self) -> Result<(), CgroupError> {
+        self.write("cgroup.kill", "1")
+    }
+
+    /// Waits until no live process is left.
+    ///
+    /// # Errors
+    /// [`CgroupError::Timeout`].
+    pub fn wait_empty(&self, timeout: Duration) -> Result<(), CgroupError> {
+        self.watch()?.wait(timeout, "empty", |e| !e.populated)
+    }
+
+    /// Removes the cgroup and the empty ones that members made below it.
+    ///
+    /// # Errors
+    /// [`CgroupError::Busy`] while processes are in it; a cgroup that is gone is no error.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        let mut dirs = descendants(&self.dir);
+        dirs.reverse();
+        dirs.push(self.dir.clone());
+        for dir in dirs {
+            match fs::remove_dir(&dir) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err(CgroupError::Busy {
+                        cgroup: self.dir.clone(),
+                        members: self.procs().map_or(0, |pids| pids.len()),
+                    });
+                }
+                Err(e) => return Err(CgroupError::io("remove", dir, e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn open_file(&self, name: &str, flags: OFlag, verb: &'static str) -> Result<File, CgroupError> {
+        openat(&self.fd, name, flags | OFlag::O_CLOEXEC, Mode::empty())
+            .map(File::from)
+            .map_err(|e| CgroupError::io(verb, self.dir.join(name), e.into()))
+    }
+
+    fn read(&self, name: &str) -> Result<String, CgroupError> {
+        let mut text = String::new();
+        self.open_file(name, OFlag::O_RDONLY, "open")?
+            .read_to_string(&mut text)
+            .map_err(|e| CgroupError::io("read", self.dir.join(name), e))?;
+        Ok(text)
+    }
+
+    fn write(&self, name: &str, value: &str) -> Result<(), CgroupError> {
+        self.open_file(name, OFlag::O_WRONLY, "open")?
+            .write_all(value.as_bytes())
+            .map_err(|e| CgroupError::io("write", self.dir.join(name), e))
+    }
+}
+
+impl AsFd for ClaimCgroup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn parse_pids(text: &str) -> Vec<i32> {
+    // 0 stands for a process outside this pid namespace; there is no way to name it.
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|pid| *pid > 0)
+        .collect()
+}
+
+/// All cgroups below `dir`, parents before children. What vanishes meanwhile is left out.
+fn descendants(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                found.push(entry.path());
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that plays a cgroup.
+    fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, ClaimCgroup) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let place = ClaimPlace {
+            uid: 1000,
+            claim: 7,
+        };
+        let cgroup =
+            ClaimCgroup::open(dir.path().into(), "/gshare/user-1000/claim-7".into(), place)
+                .unwrap();
+        (dir, cgroup)
+    }
+
+    #[test]
+    fn lists_members_of_the_whole_subtree() {
+        let (_dir, cgroup) = fake(&[
+            ("cgroup.procs", "12\n3\n0\n"),
+            ("a/cgroup.procs", "40\n12\n"),
+            ("a/b/cgroup.procs", "5\n"),
+        ]);
+        assert_eq!(cgroup.procs().unwrap(), [3, 5, 12, 40]);
+    }
+
+    #[test]
+    fn reads_events() {
+        let (_dir, cgroup) = fake(&[("cgroup.events", "populated 1\nfrozen 0\n")]);
+        let events = cgroup.events().unwrap();
+        assert!(events.populated);
+        assert_eq!(events.frozen, Some(false));
+    }
+
+    #[test]
+    fn names_what_is_wrong() {
+        let (_dir, cgroup) = fake(&[("cgroup.events", "nonsense")]);
+        let error = cgroup.events().unwrap_err().to_string();
+        assert!(
+            error.contains("cgroup.events") && error.contains("nonsense"),
+            "{error}"
+        );
+        let error = cgroup.procs().unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        assert!(error.to_string().contains("cgroup.procs"), "{error}");
+    }
+
+    #[test]
+    fn freezing_writes_and_gives_up_in_time() {
+        let (dir, cgroup) = fake(&[
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cgroup.freeze", ""),
+            ("cgroup.kill", ""),
+        ]);
+        let error = cgroup.freeze(Duration::from_millis(5)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                CgroupError::Timeout {
+                    wanted: "frozen",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(read("cgroup.freeze"), "1");
+        cgroup.thaw(Duration::from_secs(1)).unwrap();
+        assert_eq!(read("cgroup.freeze"), "0");
+        cgroup.kill().unwrap();
+        assert_eq!(read("cgroup.kill"), "1");
+    }
+}

@@ -1,0 +1,15 @@
+//! Which GPU a member can open: a BPF device filter on the claim's cgroup.
+//!
+//! The rules of a claim ([`DeviceRules`]) become a small program ([`program`], pure), which the
+//! kernel runs at every open and mknod of a device node by a member or its children ([`Filters`]).
+//! It is attached to the cgroup itself, so it stays when the service dies; descriptors that are
+//! already open are not touched. A parent's filter is asked too: one refusal is enough.
+
+mod filter;
+mod insn;
+mod program;
+mod sys;
+
+pub use filter::{Attached, DeviceError, Filters};
+pub use insn::Insn;
+pub use program::{DeviceRules, program};

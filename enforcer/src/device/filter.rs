@@ -1,0 +1,245 @@
+//! Loading filters (one per distinct set of rules) and setting them on cgroups.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::{DeviceRules, program, sys};
+use crate::cgroup::ClaimCgroup;
+
+/// The name under which the filters show in `bpftool cgroup show`; how they are recognised.
+const NAME: &str = "gshare_dev";
+/// How many loaded programs are kept at hand. All sets of four GPUs are 16.
+const KEPT: usize = 64;
+
+/// What can go wrong with a device filter.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The kernel does not let this process use BPF.
+    #[error(
+        "the device filter needs root (CAP_BPF and CAP_NET_ADMIN): {verb} was not permitted\n\
+         hint: run gshared as root; without it members can open every GPU"
+    )]
+    NotPermitted {
+        /// What was attempted.
+        verb: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's verifier turned the program down.
+    #[error("the kernel refused the device filter: {log}")]
+    Refused {
+        /// What the verifier said; empty if it said nothing.
+        log: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Any other failure.
+    #[error("cannot {verb} the device filter of {cgroup}")]
+    Io {
+        /// What was attempted.
+        verb: &'static str,
+        /// The claim's cgroup.
+        cgroup: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl DeviceError {
+    fn new(verb: &'static str, cgroup: &Path, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { verb, source },
+            _ => Self::Io {
+                verb,
+                cgroup: cgroup.into(),
+                source,
+            },
+        }
+    }
+}
+
+/// A filter found on a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// The kernel's id of the program.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Hash of its instructions: equal tags are equal rules.
+    pub tag: [u8; 8],
+    /// Whether gshare made it.
+    pub ours: bool,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    fd: OwnedFd,
+    id: u32,
+    tag: [u8; 8],
+}
+
+/// The loaded filters. Programs are shared by all claims with equal rules. Nothing is lost with
+/// this value: what is attached stays attached, and [`Filters::set`] looks before it acts.
+#[derive(Debug, Default)]
+pub struct Filters {
+    loaded: BTreeMap<DeviceRules, Loaded>,
+}
+
+impl Filters {
+    /// Loads the program for `rules`, so that the first claim with them need not wait. Also the
+    /// probe of whether filters work here at all.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotPermitted`] or [`DeviceError::Refused`].
+    pub fn preload(&mut self, rules: &DeviceRules) -> Result<(), DeviceError> {
+        self.loaded(rules).map(drop)
+    }
+
+    /// Makes `rules` the one filter of gshare on `cgroup`: attaches it, or puts it in the place of
+    /// an older one in a single step, so that there is no moment without a filter. Filters of
+    /// others are left alone.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed; the old filter is then still in place.
+    pub fn set(&mut self, cgroup: &ClaimCgroup, rules: &DeviceRules) -> Result<(), DeviceError> {
+        let dir = cgroup.dir();
+        let io = |verb, source| DeviceError::new(verb, dir, source);
+        let wanted = self.loaded(rules)?;
+        let found = ours(cgroup.as_fd()).map_err(|e| io("query", e))?;
+        let (mut placed, mut extra) = (false, Vec::new());
+        for (fd, seen) in &found {
+            // The kernel refuses the same program twice on one cgroup.
+            if seen.id == wanted.id && !placed {
+                placed = true;
+            } else {
+                extra.push((fd, seen));
+            }
+        }
+        if !placed {
+            let replace = extra.pop().map(|(fd, _)| fd.as_fd());
+            sys::attach(cgroup.as_fd(), wanted.fd.as_fd(), replace).map_err(|e| io("attach", e))?;
+        }
+        for (fd, _) in extra {
+            sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the filter on a cgroup that was just made and so has none: saves the look.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn set_on_new(
+        &mut self,
+        cgroup: &ClaimCgroup,
+        rules: &DeviceRules,
+    ) -> Result<(), DeviceError> {
+        let wanted = self.loaded(rules)?;
+        sys::attach(cgroup.as_fd(), wanted.fd.as_fd(), None)
+            .map_err(|e| DeviceError::new("attach", cgroup.dir(), e))
+    }
+
+    /// Whether the filter of exactly these rules is on the cgroup, also after a restart.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if it cannot be told.
+    pub fn is_set(
+        &mut self,
+        cgroup: &ClaimCgroup,
+        rules: &DeviceRules,
+    ) -> Result<bool, DeviceError> {
+        let tag = self.loaded(rules)?.tag;
+        let found = attached(cgroup)?;
+        Ok(found.iter().any(|a| a.ours && a.tag == tag))
+    }
+
+    /// Takes gshare's filters off the cgroup; those of others stay.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn clear(&self, cgroup: &ClaimCgroup) -> Result<(), DeviceError> {
+        let io = |verb, source| DeviceError::new(verb, cgroup.dir(), source);
+        for (fd, _) in ours(cgroup.as_fd()).map_err(|e| io("query", e))? {
+            sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
+        }
+        Ok(())
+    }
+
+    /// The device filters on a cgroup, gshare's and others'.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the kernel does not tell.
+    pub fn attached(&self, cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {
+        attached(cgroup)
+    }
+
+    fn loaded(&mut self, rules: &DeviceRules) -> Result<&Loaded, DeviceError> {
+        if !self.loaded.contains_key(rules) {
+            if self.loaded.len() >= KEPT {
+                self.loaded.pop_first();
+            }
+            let program = load(rules)?;
+            self.loaded.insert(rules.clone(), program);
+        }
+        Ok(&self.loaded[rules])
+    }
+}
+
+fn load(rules: &DeviceRules) -> Result<Loaded, DeviceError> {
+    let fd = sys::load(NAME, &program(rules)).map_err(|(source, log)| {
+        if log.is_empty() && matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+            DeviceError::NotPermitted {
+                verb: "load",
+                source,
+            }
+        } else {
+            DeviceError::Refused { log, source }
+        }
+    })?;
+    let info =
+        sys::info(fd.as_fd()).map_err(|e| DeviceError::new("inspect", Path::new(NAME), e))?;
+    Ok(Loaded {
+        fd,
+        id: info.id,
+        tag: info.tag,
+    })
+}
+
+fn attached(cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {
+    let found = all(cgroup.as_fd()).map_err(|e| DeviceError::new("query", cgroup.dir(), e))?;
+    Ok(found.into_iter().map(|(_, attached)| attached).collect())
+}
+
+fn ours(cgroup: BorrowedFd<'_>) -> io::Result<Vec<(OwnedFd, Attached)>> {
+    let mut found = all(cgroup)?;
+    found.retain(|(_, attached)| attached.ours);
+    Ok(found)
+}
+
+fn all(cgroup: BorrowedFd<'_>) -> io::Result<Vec<(OwnedFd, Attached)>> {
+    let mut found = Vec::new();
+    for id in sys::query(cgroup)? {
+        let fd = match sys::by_id(id) {
+            Ok(fd) => fd,
+            // Detached and unloaded since the query.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        let info = sys::info(fd.as_fd())?;
+        let name = info.name();
+        let attached = Attached {
+            id,
+            ours: name == NAME,
+            name,
+            tag: info.tag,
+        };
+        found.push((fd, attached));
+    }
+    Ok(found)
+}

@@ -1,0 +1,184 @@
+//! From the rules of a claim to the program of its filter. Pure: no system call here.
+
+use std::collections::BTreeSet;
+
+use super::insn::{Insn, Reg};
+use crate::nodes::Majors;
+
+/// Minor of `/dev/nvidiactl`, which every CUDA process needs.
+pub(crate) const MINOR_CONTROL: u32 = 255;
+/// Minors of the unified-memory driver: `nvidia-uvm` and `nvidia-uvm-tools` (for debuggers).
+pub(crate) const MINORS_UVM: [u32; 2] = [0, 1];
+/// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
+const CHARACTER: u32 = 2;
+
+/// What the members of a claim may open. Devices that are not NVIDIA's are left as they were.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceRules {
+    /// The device numbers of this machine.
+    pub majors: Majors,
+    /// Minors N of the granted `/dev/nvidia<N>`.
+    pub minors: BTreeSet<u32>,
+    /// Minors N of the granted `/dev/nvidia-caps/nvidia-cap<N>` (MIG instances).
+    pub caps: BTreeSet<u32>,
+}
+
+impl DeviceRules {
+    /// The GPUs with these minors, no MIG capabilities.
+    #[must_use]
+    pub fn gpus(majors: Majors, minors: impl IntoIterator<Item = u32>) -> Self {
+        Self {
+            majors,
+            minors: minors.into_iter().collect(),
+            caps: BTreeSet::new(),
+        }
+    }
+
+    /// Per major the minors that may be opened; all others of these majors are refused.
+    fn table(&self) -> Vec<(u32, Vec<u32>)> {
+        // 254 (nvidia-modeset) and 255 share the major with the GPUs: no grant may name them.
+        let gpus = self.minors.iter().copied().filter(|m| *m < 254);
+        let mut table = vec![(
+            self.majors.nvidia,
+            std::iter::once(MINOR_CONTROL).chain(gpus).collect(),
+        )];
+        table.extend(self.majors.uvm.map(|major| (major, MINORS_UVM.to_vec())));
+        let caps = self.caps.iter().copied().collect();
+        table.extend(self.majors.caps.map(|major| (major, caps)));
+        table
+    }
+}
+
+/// The program: returns 1 to allow, 0 to refuse.
+///
+/// Block devices and all majors that are not NVIDIA's pass. For each of NVIDIA's majors a list of
+/// comparisons ends in a refusal.
+#[must_use]
+pub fn program(rules: &DeviceRules) -> Vec<Insn> {
+    let allow = || [Insn::set(Reg::R0, 1), Insn::exit()];
+    let deny = || [Insn::set(Reg::R0, 0), Insn::exit()];
+    let mut out = vec![
+        Insn::load_word(Reg::R2, Reg::R1, 0),
+        Insn::load_word(Reg::R3, Reg::R1, 4),
+        Insn::load_word(Reg::R4, Reg::R1, 8),
+        // The context's first word is access << 16 | type.
+        Insn::and(Reg::R2, 0xffff),
+        Insn::skip_if_equal(Reg::R2, CHARACTER, 2),
+    ];
+    out.extend(allow());
+    for (major, minors) in rules.table() {
+        let comparisons = distance(minors.len());
+        out.push(Insn::skip_unless_equal(Reg::R3, major, comparisons + 4));
+        for (done, minor) in (0..).zip(minors) {
+            // Over the comparisons left and the refusal, onto this block's own allowance.
+            out.push(Insn::skip_if_equal(Reg::R4, minor, comparisons - done + 1));
+        }
+        out.extend(deny());
+        out.extend(allow());
+    }
+    out.extend(allow());
+    out
+}
+
+/// Minors are below 256 for GPUs, so distances stay far below the limit of a jump; more MIG
+/// capabilities than fit one jump are cut off, which refuses them.
+fn distance(minors: usize) -> i16 {
+    i16::try_from(minors).unwrap_or(i16::MAX - 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: u32 = 2;
+
+    /// Runs the program as the kernel would for one access.
+    fn allowed(rules: &DeviceRules, kind: u32, access: u32, major: u32, minor: u32) -> bool {
+        let bytes: Vec<u8> = program(rules)
+            .into_iter()
+            .flat_map(Insn::to_bytes)
+            .collect();
+        let vm = rbpf::EbpfVmRaw::new(Some(&bytes)).unwrap();
+        let mut context = Vec::new();
+        for word in [access << 16 | kind, major, minor] {
+            context.extend(word.to_ne_bytes());
+        }
+        let verdict = vm.execute_program(&mut context).unwrap();
+        assert!(verdict <= 1, "the kernel expects 0 or 1, not {verdict}");
+        verdict == 1
+    }
+
+    /// What the rules mean, said once more and differently.
+    fn expected(rules: &DeviceRules, kind: u32, major: u32, minor: u32) -> bool {
+        if kind != CHARACTER {
+            return true;
+        }
+        if major == rules.majors.nvidia {
+            return minor == 255 || (minor < 254 && rules.minors.contains(&minor));
+        }
+        if Some(major) == rules.majors.uvm {
+            return minor <= 1;
+        }
+        Some(major) != rules.majors.caps || rules.caps.contains(&minor)
+    }
+
+    #[test]
+    fn every_access_is_judged_by_the_rules() {
+        let full = Majors {
+            nvidia: 195,
+            uvm: Some(508),
+            caps: Some(511),
+        };
+        let bare = Majors {
+            nvidia: 240,
+            uvm: None,
+            caps: None,
+        };
+        let sets: [&[u32]; 5] = [&[], &[0], &[2], &[0, 1, 2, 3], &[7, 16, 247, 254]];
+        let mut cases = 0;
+        for majors in [full, bare] {
+            for minors in sets {
+                let mut rules = DeviceRules::gpus(majors.clone(), minors.iter().copied());
+                for caps in [vec![], vec![3, 4, 130]] {
+                    rules.caps = caps.into_iter().collect();
+                    for kind in [1, CHARACTER] {
+                        for access in 1..8 {
+                            for major in [0, 1, OTHER, 195, 226, 240, 508, 511] {
+                                for minor in [0, 1, 2, 3, 4, 7, 16, 130, 247, 253, 254, 255, 256] {
+                                    assert_eq!(
+                                        allowed(&rules, kind, access, major, minor),
+                                        expected(&rules, kind, major, minor),
+                                        "{rules:?} kind {kind} access {access} {major}:{minor}"
+                                    );
+                                    cases += 1;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(cases, 2 * 5 * 2 * 2 * 7 * 8 * 13);
+    }
+
+    #[test]
+    fn a_grant_of_one_gpu_reads_as_expected() {
+        let majors = Majors {
+            nvidia: 195,
+            uvm: Some(508),
+            caps: Some(511),
+        };
+        let rules = DeviceRules::gpus(majors, [1]);
+        let open = |major, minor| allowed(&rules, CHARACTER, 6, major, minor);
+        assert!(open(195, 1), "the granted GPU");
+        assert!(!open(195, 0), "another GPU");
+        assert!(open(195, 255), "nvidiactl");
+        assert!(!open(195, 254), "nvidia-modeset");
+        assert!(open(508, 0) && open(508, 1), "nvidia-uvm and its tools");
+        assert!(!open(511, 1), "a MIG capability");
+        assert!(
+            open(1, 3) && open(226, 0),
+            "/dev/null and a DRM node stay as they were"
+        );
+    }
+}

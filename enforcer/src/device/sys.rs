@@ -1,0 +1,258 @@
+//! The `bpf` system call, as far as device filters need it.
+#![allow(unsafe_code, reason = "bpf(2) has no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::insn::Insn;
+
+const PROG_LOAD: libc::c_long = 5;
+const PROG_ATTACH: libc::c_long = 8;
+const PROG_DETACH: libc::c_long = 9;
+const PROG_GET_FD_BY_ID: libc::c_long = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const PROG_QUERY: libc::c_long = 16;
+
+const TYPE_CGROUP_DEVICE: u32 = 15;
+const ATTACH_CGROUP_DEVICE: u32 = 6;
+const ALLOW_MULTI: u32 = 1 << 1;
+const REPLACE: u32 = 1 << 2;
+
+/// Most programs on one cgroup and kind (`BPF_CGROUP_MAX_PROGS`).
+const MAX_PROGRAMS: usize = 64;
+/// Longest name of a program without the final NUL.
+const NAME_BYTES: usize = 15;
+
+/// `bpf_attr` as PROG_LOAD reads it.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; NAME_BYTES + 1],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// `bpf_attr` as PROG_ATTACH and PROG_DETACH read it.
+#[repr(C)]
+#[derive(Default)]
+struct AttachAttr {
+    target_fd: u32,
+    attach_bpf_fd: u32,
+    attach_type: u32,
+    attach_flags: u32,
+    replace_bpf_fd: u32,
+}
+
+/// `bpf_attr` as PROG_QUERY reads and writes it.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    padding: u32,
+    prog_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
+}
+
+/// `bpf_attr` as PROG_GET_FD_BY_ID reads it.
+#[repr(C)]
+#[derive(Default)]
+struct IdAttr {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+/// `bpf_attr` as OBJ_GET_INFO_BY_FD reads it.
+#[repr(C)]
+#[derive(Default)]
+struct InfoAttr {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The first fields of `bpf_prog_info`; the kernel fills as many bytes as it is given.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct ProgInfo {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    /// Hash of the instructions.
+    pub(super) tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited: u64,
+    xlated: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    nr_map_ids: u32,
+    map_ids: u64,
+    name: [u8; NAME_BYTES + 1],
+}
+
+const _: () = assert!(size_of::<LoadAttr>() == 72);
+const _: () = assert!(size_of::<AttachAttr>() == 20);
+const _: () = assert!(size_of::<QueryAttr>() == 64);
+const _: () = assert!(size_of::<ProgInfo>() == 80);
+
+impl ProgInfo {
+    pub(super) fn name(&self) -> String {
+        let end = self.name.iter().position(|b| *b == 0);
+        String::from_utf8_lossy(&self.name[..end.unwrap_or(self.name.len())]).into_owned()
+    }
+}
+
+/// One call; returns what the kernel returned (a descriptor or 0).
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
+    loop {
+        // SAFETY: `attr` is a live, exclusively borrowed, fully initialised repr(C) struct laid out
+        // as the kernel's union for `command`, and its true size is passed, so the kernel reads
+        // and writes only inside it. Addresses in it come from buffers that the callers below keep
+        // alive over the call.
+        let returned = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                command,
+                std::ptr::from_mut(attr),
+                size_of::<T>(),
+            )
+        };
+        if let Ok(value @ 0..) = i32::try_from(returned) {
+            return Ok(value);
+        }
+        let error = io::Error::last_os_error();
+        // Loading may say EAGAIN when a signal is pending.
+        if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
+            return Err(error);
+        }
+    }
+}
+
+fn bpf_fd<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attr)?;
+    // SAFETY: the commands that callers pass here return a new descriptor (close-on-exec by
+    // default) which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn raw(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn address<T: ?Sized>(buffer: &T) -> u64 {
+    std::ptr::from_ref(buffer).cast::<u8>().addr() as u64
+}
+
+/// Loads a device filter. On failure the verifier's log comes with the error.
+pub(super) fn load(name: &str, insns: &[Insn]) -> Result<OwnedFd, (io::Error, String)> {
+    let mut attr = LoadAttr {
+        prog_type: TYPE_CGROUP_DEVICE,
+        insn_cnt: u32::try_from(insns.len()).unwrap_or(u32::MAX),
+        insns: address(insns),
+        license: address(c"Dual MIT/GPL".to_bytes_with_nul()),
+        expected_attach_type: ATTACH_CGROUP_DEVICE,
+        ..LoadAttr::default()
+    };
+    for (to, from) in attr.prog_name[..NAME_BYTES].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    let error = match bpf_fd(PROG_LOAD, &mut attr) {
+        Ok(fd) => return Ok(fd),
+        Err(error) => error,
+    };
+    // Once more with a log: asking for it in the first place would slow every load.
+    let mut log = vec![0_u8; 64 * 1024];
+    attr.log_level = 1;
+    attr.log_size = 64 * 1024;
+    attr.log_buf = std::ptr::from_mut(log.as_mut_slice())
+        .cast::<u8>()
+        .expose_provenance() as u64;
+    match bpf_fd(PROG_LOAD, &mut attr) {
+        Ok(fd) => Ok(fd),
+        Err(_) => {
+            let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+            Err((error, String::from_utf8_lossy(&log[..end]).into_owned()))
+        }
+    }
+}
+
+/// Attaches `program` beside what else is attached, or in place of `replace` in one step.
+pub(super) fn attach(
+    cgroup: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    replace: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut attr = AttachAttr {
+        target_fd: raw(cgroup),
+        attach_bpf_fd: raw(program),
+        attach_type: ATTACH_CGROUP_DEVICE,
+        attach_flags: ALLOW_MULTI | replace.map_or(0, |_| REPLACE),
+        replace_bpf_fd: replace.map_or(0, raw),
+    };
+    bpf(PROG_ATTACH, &mut attr).map(drop)
+}
+
+/// Detaches `program`.
+pub(super) fn detach(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = AttachAttr {
+        target_fd: raw(cgroup),
+        attach_bpf_fd: raw(program),
+        attach_type: ATTACH_CGROUP_DEVICE,
+        ..AttachAttr::default()
+    };
+    bpf(PROG_DETACH, &mut attr).map(drop)
+}
+
+/// The ids of the device filters attached to this very cgroup.
+pub(super) fn query(cgroup: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; MAX_PROGRAMS];
+    let mut attr = QueryAttr {
+        target_fd: raw(cgroup),
+        attach_type: ATTACH_CGROUP_DEVICE,
+        prog_ids: std::ptr::from_mut(ids.as_mut_slice())
+            .cast::<u8>()
+            .expose_provenance() as u64,
+        prog_cnt: MAX_PROGRAMS as u32,
+        ..QueryAttr::default()
+    };
+    bpf(PROG_QUERY, &mut attr)?;
+    ids.truncate(attr.prog_cnt as usize);
+    Ok(ids)
+}
+
+/// Opens a loaded program by its id.
+pub(super) fn by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut attr = IdAttr {
+        id,
+        ..IdAttr::default()
+    };
+    bpf_fd(PROG_GET_FD_BY_ID, &mut attr)
+}
+
+/// What the kernel knows of a program.
+pub(super) fn info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
+    let mut info = ProgInfo::default();
+    let mut attr = InfoAttr {
+        bpf_fd: raw(program),
+        info_len: size_of::<ProgInfo>() as u32,
+        info: std::ptr::from_mut(&mut info).expose_provenance() as u64,
+    };
+    bpf(OBJ_GET_INFO_BY_FD, &mut attr)?;
+    Ok(info)
+}

@@ -1,0 +1,207 @@
+//! Device numbers of the NVIDIA driver, and stand-in nodes for machines without one.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+use crate::device::DeviceRules;
+
+/// The major that NVIDIA's GPUs and `nvidiactl` have had since ever.
+const NVIDIA_MAJOR: u32 = 195;
+/// Majors that the kernel leaves for local use, where stand-ins look for a free one.
+const LOCAL_MAJORS: std::ops::RangeInclusive<u32> = 240..=254;
+
+/// Majors of the driver's character devices on this machine. All but the first change from one
+/// load of the module to the next.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Majors {
+    /// Of `nvidia<N>` and `nvidiactl`.
+    pub nvidia: u32,
+    /// Of `nvidia-uvm`; absent while its module is not loaded.
+    pub uvm: Option<u32>,
+    /// Of `nvidia-caps/nvidia-cap<N>`; absent on drivers without MIG.
+    pub caps: Option<u32>,
+}
+
+/// What can go wrong with device nodes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A system call failed.
+    #[error("cannot {verb} {path}")]
+    Io {
+        /// What was attempted.
+        verb: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// All majors for local use are taken.
+    #[error("no character device major is free between 240 and 254")]
+    NoFreeMajor,
+}
+
+impl Majors {
+    /// Reads `/proc/devices`.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] if it is unreadable.
+    pub fn of_this_machine() -> Result<Self, NodeError> {
+        proc_devices().map(|text| Self::parse(&text))
+    }
+
+    /// Reads the text of a `/proc/devices` file. Without a driver the major is the usual one, so
+    /// that a filter made before the module is loaded still holds.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let major = |wanted: &str| characters(text).find(|(_, name)| *name == wanted);
+        let number = |wanted: &str| major(wanted).map(|(number, _)| number);
+        Self {
+            nvidia: number("nvidia-frontend")
+                .or_else(|| number("nvidia"))
+                .or_else(|| number("nvidiactl"))
+                .unwrap_or(NVIDIA_MAJOR),
+            uvm: number("nvidia-uvm"),
+            caps: number("nvidia-caps"),
+        }
+    }
+
+    /// Majors that no driver has, for [`make_stand_ins`].
+    ///
+    /// # Errors
+    /// [`NodeError::NoFreeMajor`] or [`NodeError::Io`].
+    pub fn free_on_this_machine() -> Result<Self, NodeError> {
+        Self::parse_free(&proc_devices()?)
+    }
+
+    fn parse_free(text: &str) -> Result<Self, NodeError> {
+        let mut free =
+            LOCAL_MAJORS.filter(|major| !characters(text).any(|(number, _)| number == *major));
+        let nvidia = free.next().ok_or(NodeError::NoFreeMajor)?;
+        Ok(Self {
+            nvidia,
+            uvm: Some(free.next().ok_or(NodeError::NoFreeMajor)?),
+            caps: None,
+        })
+    }
+}
+
+fn proc_devices() -> Result<String, NodeError> {
+    let path = Path::new("/proc/devices");
+    fs::read_to_string(path).map_err(|source| NodeError::Io {
+        verb: "read",
+        path: path.into(),
+        source,
+    })
+}
+
+fn characters(text: &str) -> impl Iterator<Item = (u32, &str)> {
+    text.lines()
+        .skip_while(|line| !line.starts_with("Character devices"))
+        .skip(1)
+        .take_while(|line| !line.starts_with("Block devices"))
+        .filter_map(|line| line.trim().split_once(char::is_whitespace))
+        .filter_map(|(number, name)| Some((number.parse().ok()?, name.trim())))
+}
+
+/// Makes character devices in `dir` that stand in for the driver's: `nvidia<N>` for each of
+/// `minors`, `nvidiactl`, `nvidia-uvm`. No driver is behind them: opening one fails with ENXIO
+/// where the device filter allows it and with EPERM where it does not. Nodes that exist are made
+/// anew. Needs root and a file system that is not mounted `nodev`.
+///
+/// # Errors
+/// [`NodeError::Io`] naming the node.
+pub fn make_stand_ins(dir: &Path, majors: &Majors, minors: &[u32]) -> Result<(), NodeError> {
+    fs::create_dir_all(dir).map_err(|source| NodeError::Io {
+        verb: "create",
+        path: dir.into(),
+        source,
+    })?;
+    let gpus = minors
+        .iter()
+        .map(|minor| (format!("nvidia{minor}"), majors.nvidia, *minor));
+    let control = ("nvidiactl".to_owned(), majors.nvidia, 255);
+    let uvm = majors.uvm.map(|major| ("nvidia-uvm".to_owned(), major, 0));
+    for (name, major, minor) in gpus.chain([control]).chain(uvm) {
+        let path = dir.join(name);
+        make_node(&path, major, minor).map_err(|source| NodeError::Io {
+            verb: "make the device node",
+            path,
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn make_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let device = makedev(major.into(), minor.into());
+    mknod(
+        path,
+        SFlag::S_IFCHR,
+        Mode::from_bits_truncate(0o666),
+        device,
+    )?;
+    // The umask may have taken bits away.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+}
+
+impl DeviceRules {
+    /// Rules for this machine's driver; see [`DeviceRules::gpus`].
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] if `/proc/devices` is unreadable.
+    pub fn for_this_machine(minors: impl IntoIterator<Item = u32>) -> Result<Self, NodeError> {
+        Ok(Self::gpus(Majors::of_this_machine()?, minors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_majors() {
+        let check = |text: &str, nvidia, uvm, caps| {
+            assert_eq!(Majors::parse(text), Majors { nvidia, uvm, caps }, "{text}");
+        };
+        check(
+            "Character devices:\n  1 mem\n195 nvidia-frontend\n234 nvidia-caps\n508 nvidia-uvm\n\n\
+             Block devices:\n  7 loop\n",
+            195,
+            Some(508),
+            Some(234),
+        );
+        check(
+            "Character devices:\n195 nvidia\n195 nvidiactl\n235 nvidia-caps-imex-channels\n",
+            195,
+            None,
+            None,
+        );
+        check("Character devices:\n200 nvidiactl\n", 200, None, None);
+        check(
+            "Character devices:\n 1 mem\nBlock devices:\n200 nvidia\n",
+            195,
+            None,
+            None,
+        );
+        check("", 195, None, None);
+    }
+
+    #[test]
+    fn finds_free_majors() {
+        let free = Majors::parse_free("Character devices:\n240 x\n242 y\nBlock devices:\n241 z\n");
+        let free = free.unwrap();
+        assert_eq!((free.nvidia, free.uvm, free.caps), (241, Some(243), None));
+        let all: String = LOCAL_MAJORS.map(|m| format!("{m} taken\n")).collect();
+        assert!(Majors::parse_free(&format!("Character devices:\n{all}")).is_err());
+    }
+}

@@ -1,0 +1,14 @@
+//! Processes: what `/proc` says of them, who is at the other end of a socket, when they end.
+//!
+//! A process may end between any two looks. "Gone" is `None` here, never an error, and a pid is
+//! only as good as the moment: [`ProcessKey`] and [`PidFd`] stay true.
+
+mod pidfd;
+mod read;
+mod sys;
+
+pub use pidfd::PidFd;
+pub use read::{
+    ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_name, groups_of, key,
+    primary_gid, stat, uids, user_name,
+};

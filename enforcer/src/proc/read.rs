@@ -1,0 +1,267 @@
+//! Readers of `/proc/<pid>/*`. Each returns `None` for a process that is gone or closed to us.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+
+/// The fields of `/proc/<pid>/stat` that gshare uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: i32,
+    /// Name of the executable, at most 15 bytes; may hold spaces and parentheses.
+    pub comm: String,
+    /// `R`, `S`, `D`, `Z` (zombie), `T` (stopped), ...
+    pub state: char,
+    /// Parent.
+    pub ppid: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// A process for good: pids are used again, the pair with the start time is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessKey {
+    /// Process id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// The user ids of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uids {
+    /// Who started it.
+    pub real: u32,
+    /// With whose rights it acts.
+    pub effective: u32,
+}
+
+impl Stat {
+    /// Reads the text of the file.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        // The name may contain anything, so it ends at the *last* parenthesis.
+        let (head, tail) = text.rsplit_once(')')?;
+        let (pid, comm) = head.split_once('(')?;
+        let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+        Some(Self {
+            pid: pid.trim().parse().ok()?,
+            comm: comm.to_owned(),
+            state: fields.first()?.chars().next()?,
+            ppid: fields.get(1)?.parse().ok()?,
+            start_ticks: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// The process for good.
+    #[must_use]
+    pub fn key(&self) -> ProcessKey {
+        ProcessKey {
+            pid: self.pid,
+            start_ticks: self.start_ticks,
+        }
+    }
+}
+
+impl Uids {
+    /// Reads the text of `/proc/<pid>/status`.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let mut ids = line.split_ascii_whitespace().map(str::parse);
+        Some(Self {
+            real: ids.next()?.ok()?,
+            effective: ids.next()?.ok()?,
+        })
+    }
+}
+
+fn bytes(pid: i32, file: &str) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/{file}")).ok()
+}
+
+/// `/proc/<pid>/stat`.
+#[must_use]
+pub fn stat(pid: i32) -> Option<Stat> {
+    Stat::parse(&String::from_utf8_lossy(&bytes(pid, "stat")?))
+}
+
+/// The process that has this pid now, for good.
+#[must_use]
+pub fn key(pid: i32) -> Option<ProcessKey> {
+    stat(pid).map(|stat| stat.key())
+}
+
+/// Real and effective user id.
+#[must_use]
+pub fn uids(pid: i32) -> Option<Uids> {
+    Uids::parse(&String::from_utf8_lossy(&bytes(pid, "status")?))
+}
+
+/// The arguments; empty for a zombie or a kernel thread.
+#[must_use]
+pub fn cmdline(pid: i32) -> Option<Vec<OsString>> {
+    bytes(pid, "cmdline").map(|bytes| split_nul(&bytes))
+}
+
+/// The environment as it was at exec. What it says is the user's word: fit for names on a screen,
+/// never for a decision.
+#[must_use]
+pub fn environ(pid: i32) -> Option<Vec<OsString>> {
+    bytes(pid, "environ").map(|bytes| split_nul(&bytes))
+}
+
+fn split_nul(bytes: &[u8]) -> Vec<OsString> {
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    bytes
+        .split(|byte| *byte == 0)
+        .map(|part| OsString::from_vec(part.to_vec()))
+        .collect()
+}
+
+/// The executable; absent for kernel threads and, without the right to look, for others'.
+#[must_use]
+pub fn exe(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The process and those it descends from, nearest first, as far as they can be seen. A chain that
+/// changes under the reader is cut, never followed in circles.
+#[must_use]
+pub fn ancestors(pid: i32) -> Vec<Stat> {
+    let mut chain: Vec<Stat> = Vec::new();
+    let mut next = pid;
+    while next > 0 && !chain.iter().any(|seen| seen.pid == next) {
+        let Some(found) = stat(next) else { break };
+        // A parent cannot be younger than its child: then the pid was taken over meanwhile.
+        if chain
+            .last()
+            .is_some_and(|child| child.start_ticks < found.start_ticks)
+        {
+            break;
+        }
+        next = found.ppid;
+        chain.push(found);
+    }
+    chain
+}
+
+/// The login name of a user.
+#[must_use]
+pub fn user_name(uid: u32) -> Option<String> {
+    user(uid).map(|user| user.name)
+}
+
+/// The primary group of a user.
+#[must_use]
+pub fn primary_gid(uid: u32) -> Option<u32> {
+    user(uid).map(|user| user.gid.as_raw())
+}
+
+/// The name of a group.
+#[must_use]
+pub fn group_name(gid: u32) -> Option<String> {
+    let group = Group::from_gid(Gid::from_raw(gid)).ok()??;
+    Some(group.name)
+}
+
+/// All groups of a user, by the system's databases.
+#[must_use]
+pub fn groups_of(uid: u32) -> Option<Vec<u32>> {
+    let user = user(uid)?;
+    let name = std::ffi::CString::new(user.name).ok()?;
+    let groups = getgrouplist(&name, user.gid).ok()?;
+    Some(groups.into_iter().map(Gid::as_raw).collect())
+}
+
+fn user(uid: u32) -> Option<User> {
+    User::from_uid(Uid::from_raw(uid)).ok()?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_stat() {
+        let tail = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 6201 1000 200";
+        let text = format!("42 (a) (b c)) S {tail}");
+        let stat = Stat::parse(&text).unwrap();
+        assert_eq!(
+            (stat.pid, stat.comm.as_str(), stat.state),
+            (42, "a) (b c)", 'S')
+        );
+        assert_eq!((stat.ppid, stat.start_ticks), (1, 6201));
+        for broken in [
+            "",
+            "42",
+            "42 (a",
+            "42 (a) S",
+            "x (a) S 1 2",
+            "42 (a) S 1 7 7",
+        ] {
+            assert_eq!(Stat::parse(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn parses_uids() {
+        let check = |text: &str, expect: Option<(u32, u32)>| {
+            assert_eq!(Uids::parse(text).map(|u| (u.real, u.effective)), expect);
+        };
+        check("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\n", Some((1000, 0)));
+        check("Name:\tx\n", None);
+        check("Uid:\t\n", None);
+    }
+
+    #[test]
+    fn splits_arguments() {
+        let check = |bytes: &[u8], expect: &[&str]| assert_eq!(split_nul(bytes), expect);
+        check(b"", &[]);
+        check(b"a\0", &["a"]);
+        check(b"a\0\0b c\0", &["a", "", "b c"]);
+        check(b"overwritten title", &["overwritten title"]);
+    }
+
+    #[test]
+    fn looks_at_itself() {
+        let own = std::process::id().cast_signed();
+        let own_stat = stat(own).unwrap();
+        assert_eq!(own_stat.ppid, nix::unistd::getppid().as_raw());
+        assert_eq!(key(own), Some(own_stat.key()));
+        assert_eq!(uids(own).unwrap().real, nix::unistd::getuid().as_raw());
+        assert_eq!(exe(own), std::env::current_exe().ok());
+        let args: Vec<OsString> = std::env::args_os().collect();
+        assert_eq!(cmdline(own), Some(args));
+        let chain: Vec<i32> = ancestors(own).iter().map(|stat| stat.pid).collect();
+        assert_eq!(chain.first(), Some(&own));
+        assert_eq!(chain.get(1), Some(&own_stat.ppid));
+    }
+
+    #[test]
+    fn the_gone_are_none() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        child.wait().unwrap();
+        assert_eq!(stat(pid), None);
+        assert_eq!(uids(pid), None);
+        assert_eq!(cmdline(pid), None);
+        assert_eq!(exe(pid), None);
+        assert!(ancestors(pid).is_empty());
+        assert_eq!(user_name(u32::MAX - 7), None);
+    }
+
+    #[test]
+    fn names_root() {
+        assert_eq!(user_name(0).as_deref(), Some("root"));
+        assert_eq!(primary_gid(0), Some(0));
+        assert_eq!(group_name(0).as_deref(), Some("root"));
+        assert!(groups_of(0).unwrap().contains(&0));
+    }
+}

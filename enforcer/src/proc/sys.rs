@@ -1,0 +1,55 @@
+//! pidfd calls that have no safe wrapper.
+#![allow(unsafe_code, reason = "pidfd system calls have no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    owned(fd)
+}
+
+/// The pidfd of the process that connected (or made the pair), `SO_PEERPIDFD`, Linux 6.5.
+pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: RawFd = -1;
+    let mut length = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: `fd` and `length` are live locals, and `length` holds the true size of `fd`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            std::ptr::from_mut(&mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    owned(if result == 0 { fd.into() } else { -1 })
+}
+
+pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo is allowed; the rest are integers.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            no_info,
+            0,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match RawFd::try_from(fd) {
+        // SAFETY: the kernel has just handed out this descriptor, and nothing else owns it.
+        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
