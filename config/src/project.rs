@@ -1,0 +1,183 @@
+//! `.gshare.toml`: what a project claims by default, found from the working directory upwards.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use directories::BaseDirs;
+use gshare_core::{Bytes, Class, Share};
+use nix::unistd::Uid;
+
+use crate::keys::CLASSES;
+use crate::problem::Problem;
+use crate::read::{self, Reader};
+use crate::{ConfigError, value};
+
+/// Name of the file.
+pub const PROJECT_FILE: &str = ".gshare.toml";
+
+/// Defaults of one project; the command line goes before them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProjectDefaults {
+    /// `gpus`: as `-g`.
+    pub gpus: Option<Share>,
+    /// `gpu-mem`: guaranteed bytes per GPU.
+    pub gpu_mem: Option<Bytes>,
+    /// `gpu-mem-limit`: most bytes per GPU.
+    pub gpu_mem_limit: Option<Bytes>,
+    /// `sm`: guaranteed part of the SMs.
+    pub sm: Option<Share>,
+    /// `limit`: most SMs.
+    pub limit: Option<Share>,
+    /// `class`: class of work.
+    pub class: Option<Class>,
+    /// `project`: whom the claim counts for.
+    pub project: Option<String>,
+    /// `name`: name of the claim.
+    pub name: Option<String>,
+    /// `time`: lease.
+    pub time: Option<Duration>,
+}
+
+/// A file that was found but not read, because someone else could have planted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IgnoredFile {
+    /// File.
+    pub path: PathBuf,
+    /// Its owner.
+    pub owner: u32,
+}
+
+/// What was found from a directory upwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProjectFile {
+    /// The file that was read.
+    pub path: Option<PathBuf>,
+    /// Its values.
+    pub defaults: ProjectDefaults,
+    /// Nearer files that belong to others.
+    pub ignored: Vec<IgnoredFile>,
+}
+
+impl ProjectDefaults {
+    /// Reads the text of a file; `file` is only named in problems.
+    ///
+    /// # Errors
+    /// All problems, in the order of the file.
+    pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
+        Reader::read(text, file, |reader, root| {
+            let mut s = reader.top(root);
+            let time = read::time(Duration::from_secs(1)..=Duration::from_secs(366 * 86_400));
+            let value = Self {
+                gpus: s.optional("gpus", read::gpus),
+                gpu_mem: s.optional("gpu-mem", read::memory),
+                gpu_mem_limit: s.optional("gpu-mem-limit", read::memory),
+                sm: s.optional("sm", |v| value::sm(&read::number_text(v)?)),
+                limit: s.optional("limit", read::limit),
+                class: s.optional("class", read::word(CLASSES)),
+                project: s.optional("project", read::text),
+                name: s.optional("name", read::text),
+                time: s.optional("time", time),
+            };
+            s.finish();
+            value
+        })
+    }
+}
+
+impl ProjectFile {
+    /// The nearest file from `start` upwards, as far as the home directory (or the root, outside it),
+    /// that belongs to this user or to root.
+    ///
+    /// # Errors
+    /// When that file cannot be read or is not valid.
+    pub fn find(start: &Path) -> Result<Self, ConfigError> {
+        let home = BaseDirs::new().map(|b| b.home_dir().to_owned());
+        Self::find_below(start, home.as_deref(), Uid::effective().as_raw())
+    }
+
+    fn find_below(start: &Path, home: Option<&Path>, uid: u32) -> Result<Self, ConfigError> {
+        let mut found = Self::default();
+        for dir in start.ancestors() {
+            let path = dir.join(PROJECT_FILE);
+            match fs::metadata(&path) {
+                Ok(meta) if meta.uid() == uid || meta.uid() == 0 => {
+                    let text =
+                        fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable {
+                            path: path.clone(),
+                            source,
+                        })?;
+                    found.defaults =
+                        ProjectDefaults::check(&text, &path).map_err(ConfigError::Invalid)?;
+                    found.path = Some(path);
+                    return Ok(found);
+                }
+                Ok(meta) => found.ignored.push(IgnoredFile {
+                    path,
+                    owner: meta.uid(),
+                }),
+                Err(e) if absent(&e) => {}
+                Err(source) => return Err(ConfigError::Unreadable { path, source }),
+            }
+            if Some(dir) == home {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A directory on the way that may not be searched has no file for us either.
+fn absent(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_file_of_the_user_counts() {
+        let tmp = tempfile::tempdir().expect("tempdir");
+        let home = tmp.path().join("home");
+        let deep = home.join("a/b");
+        fs::create_dir_all(&deep).expect("dirs");
+        let uid = fs::metadata(&deep).expect("metadata").uid();
+
+        fs::write(tmp.path().join(PROJECT_FILE), "gpus = 2").expect("write");
+        let none = ProjectFile::find_below(&deep, Some(&home), uid).expect("find");
+        assert_eq!(none.path, None, "the search ends at the home directory");
+
+        fs::write(home.join(PROJECT_FILE), "gpus = 0.25\nsm = \"30%\"").expect("write");
+        let far = ProjectFile::find_below(&deep, Some(&home), uid).expect("find");
+        assert_eq!(far.defaults.gpus, Some(Share::from_milli(250)));
+        assert_eq!(far.defaults.sm, Some(Share::from_milli(300)));
+
+        fs::write(deep.join(PROJECT_FILE), "gpus = 1").expect("write");
+        let near = ProjectFile::find_below(&deep, Some(&home), uid).expect("find");
+        assert_eq!(near.path, Some(deep.join(PROJECT_FILE)));
+        assert_eq!(near.defaults.gpus, Some(Share::ONE));
+        assert_eq!(near.defaults.sm, None, "files do not add up");
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_ignored_and_named() {
+        let tmp = tempfile::tempdir().expect("tempdir");
+        let path = tmp.path().join(PROJECT_FILE);
+        fs::write(&path, "gpus = 2").expect("write");
+        let owner = fs::metadata(&path).expect("metadata").uid();
+        if owner == 0 && nix::unistd::chown(&path, Some(4711.into()), None).is_err() {
+            println!("skipped: cannot give a file to another user");
+            return;
+        }
+        let owner = if owner == 0 { 4711 } else { owner };
+        let found = ProjectFile::find_below(tmp.path(), None, owner + 1).expect("find");
+        assert_eq!(found.defaults, ProjectDefaults::default());
+        assert_eq!(found.ignored, [IgnoredFile { path, owner }]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Prints a configuration as a file that reads back as the same configuration.
+
+use std::fmt::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use gshare_core::{Bytes, Share};
+
+use crate::keys::{Config, Wait};
+
+impl Config {
+    /// Every key with the value in force, as a valid file.
+    #[must_use]
+    pub fn show(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> fmt::Result {
+        let auto =
+            |p: &Option<std::path::PathBuf>| p.as_deref().map_or_else(|| quote("auto"), path);
+        let number = |n: Option<u32>| n.map_or_else(|| quote("auto"), |n| n.to_string());
+        let on = |b: bool| quote(if b { "auto" } else { "off" });
+        let s = &self.service;
+        writeln!(out, "[service]")?;
+        writeln!(out, "socket = {}", auto(&s.socket))?;
+        writeln!(out, "runtime-dir = {}", auto(&s.runtime_dir))?;
+        writeln!(out, "state-dir = {}", auto(&s.state_dir))?;
+        writeln!(out, "tick = {}", quote(&duration(s.tick)))?;
+        writeln!(out, "log = {}", quote(s.log.name()))?;
+        writeln!(out, "idle-connections = {}", s.idle_connections)?;
+        writeln!(out, "\n[driver]")?;
+        writeln!(out, "libcuda = {}", auto(&self.driver.libcuda))?;
+        writeln!(out, "libnvidia-ml = {}", auto(&self.driver.libnvidia_ml))?;
+        let d = &self.devices;
+        writeln!(out, "\n[devices]")?;
+        writeln!(out, "dir = {}", path(&d.dir))?;
+        writeln!(out, "nvidia-major = {}", number(d.nvidia_major))?;
+        writeln!(out, "uvm-major = {}", number(d.uvm_major))?;
+        writeln!(out, "filter = {}", on(d.filter))?;
+        writeln!(out, "\n[memory]")?;
+        writeln!(out, "reserve = {}", quote(&bytes(self.memory.reserve)))?;
+        let display = bytes(self.memory.display_reserve);
+        writeln!(out, "display-reserve = {}", quote(&display))?;
+        let d = &self.defaults;
+        writeln!(out, "\n[defaults]")?;
+        writeln!(out, "size-command = {}", share(d.size_command))?;
+        writeln!(out, "size-interactive = {}", share(d.size_interactive))?;
+        writeln!(out, "sm-limit = {}", share(d.sm_limit))?;
+        writeln!(out, "class = {}", quote(d.class.name()))?;
+        let wait = match d.wait {
+            Wait::Forever => "forever".to_owned(),
+            Wait::No => "no".to_owned(),
+            Wait::For(time) => duration(time),
+        };
+        writeln!(out, "wait = {}", quote(&wait))?;
+        writeln!(out, "\n[claims]")?;
+        let grace = duration(self.claims.leftover_grace);
+        writeln!(out, "leftover-grace = {}", quote(&grace))?;
+        writeln!(out, "\n[cgroup]")?;
+        writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
+        writeln!(out, "root = {}", quote(&self.cgroup.root))?;
+        writeln!(out, "\n[projects]")?;
+        for (name, project) in &self.projects {
+            let list = |names: &[String]| {
+                let quoted: Vec<String> = names.iter().map(|n| quote(n)).collect();
+                quoted.join(", ")
+            };
+            writeln!(
+                out,
+                "{} = {{ users = [{}], groups = [{}] }}",
+                quote(name),
+                list(&project.users),
+                list(&project.groups)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn quote(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn path(path: &Path) -> String {
+    quote(&path.to_string_lossy())
+}
+
+fn share(share: Share) -> String {
+    format!("{:?}", share.as_f64())
+}
+
+/// Exact, unlike the text for people: `90s` is not rounded to a minute.
+pub(crate) fn duration(d: Duration) -> String {
+    match d.as_secs() {
+        _ if d.subsec_nanos() != 0 => format!("{}s", d.as_secs_f64()),
+        s if s != 0 && s.is_multiple_of(86_400) => format!("{}d", s / 86_400),
+        s if s != 0 && s.is_multiple_of(3600) => format!("{}h", s / 3600),
+        s if s != 0 && s.is_multiple_of(60) => format!("{}m", s / 60),
+        s => format!("{s}s"),
+    }
+}
+
+/// As people write it where that is exact, else in bytes.
+fn bytes(b: Bytes) -> String {
+    let text = b.to_string();
+    if text.parse() == Ok(b) {
+        text
+    } else {
+        format!("{} B", b.0)
+    }
+}
