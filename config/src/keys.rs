@@ -411,7 +411,9 @@ fn walk_projects<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> BTreeMap<St
                 Some("add users = [\"...\"] or groups = [\"...\"]".to_owned()),
             );
         }
-        projects.insert(name.to_owned(), project);
+        if s.exists() {
+            projects.insert(name.to_owned(), project);
+        }
     });
     projects
 }

@@ -211,9 +211,14 @@ impl<'r, 't, 'd> Section<'r, 't, 'd> {
         self.table.is_some_and(|t| t.contains_key(key))
     }
 
+    /// Whether the section is there; the example of [`Self::named`] is not.
+    pub(crate) fn exists(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// Whether the section is there and nothing in it was wrong so far.
     pub(crate) fn is_sound(&self) -> bool {
-        self.table.is_some() && self.reader.problems.len() == self.problems_before
+        self.exists() && self.reader.problems.len() == self.problems_before
     }
 
     /// A problem with the value of `key`, or with the section where the key is absent.
