@@ -1,1 +1,32 @@
-//! gshare-abi
+//! What the service and the processes of a claim share: two mapped pages per claim and GPU, the
+//! protocol by which members reserve memory in them, and the registration message.
+//!
+//! * [`LimitsPage`] goes one way: the service writes it, members map it read-only.
+//! * [`UsagePage`] goes the other way: members write their own slot, the service reads it as
+//!   untrusted input. There is no total anywhere; a total is the sum of the slots, so a process that
+//!   dies between two stores loses nothing and the service gives its bytes back by zeroing one slot.
+//!
+//! Modules: `host` is the service's side, `member` the side of the preloaded library, [`wire`] the
+//! message with which a member obtains its descriptors.
+
+#![allow(
+    unsafe_code,
+    reason = "maps shared memory; every block states why it is sound"
+)]
+
+pub mod host;
+mod layout;
+mod ledger;
+mod member;
+mod sys;
+mod uuid;
+pub mod wire;
+
+pub use layout::{
+    ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, Slot, State, USAGE_BYTES,
+    UsagePage,
+};
+pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, reserve};
+pub use member::{LimitsMap, UsageMap};
+pub use sys::{monotonic_coarse_ns, monotonic_ns, move_fd_up, recv_with_fds, send_with_fds};
+pub use uuid::{GpuUuid, InvalidUuid};

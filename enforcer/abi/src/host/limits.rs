@@ -1,0 +1,192 @@
+//! The limits page as a file: outlives the service, is found again by its path.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::{OpenOptionsExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
+
+use crate::{
+    ABI_VERSION, GRANULARITY_BYTES, GpuUuid, LIMITS_BYTES, LimitsPage, State,
+    layout::LIMITS_MAGIC,
+    member::{check_limits, wrong},
+    sys::{Mapping, file_bytes, monotonic_ns},
+};
+
+/// What a new limits page says.
+#[derive(Debug, Clone)]
+pub struct LimitsInit {
+    /// The claim.
+    pub claim: u64,
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// Any number; ties the usage page of the same grant to this one.
+    pub token: u64,
+    /// Number of the service's start.
+    pub epoch: u64,
+    /// Whether the claim holds the GPU.
+    pub state: State,
+    /// Bytes that the charges of all members together may reach.
+    pub memory_cap_bytes: u64,
+    /// Bytes that the claim is guaranteed.
+    pub memory_request_bytes: u64,
+    /// Bytes that a context costs.
+    pub context_overhead_bytes: u64,
+    /// Bytes by which the driver takes memory.
+    pub granularity_bytes: u64,
+    /// Guaranteed share of the SMs in thousandths.
+    pub sm_request_permille: u32,
+    /// Largest share of the SMs in thousandths.
+    pub sm_limit_permille: u32,
+}
+
+impl Default for LimitsInit {
+    fn default() -> Self {
+        Self {
+            claim: 0,
+            uuid: GpuUuid([0; 16]),
+            token: 0,
+            epoch: 0,
+            state: State::Granted,
+            memory_cap_bytes: 0,
+            memory_request_bytes: 0,
+            context_overhead_bytes: 0,
+            granularity_bytes: GRANULARITY_BYTES,
+            sm_request_permille: 0,
+            sm_limit_permille: 1000,
+        }
+    }
+}
+
+/// A limits page with the file that holds it.
+#[derive(Debug)]
+pub struct LimitsFile {
+    path: PathBuf,
+    map: Mapping<LimitsPage>,
+}
+
+impl LimitsFile {
+    /// Makes the file (mode 0644 whatever the umask; fails if it is there) and fills it.
+    pub fn create(path: &Path, init: &LimitsInit) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        file.set_len(LIMITS_BYTES as u64)?;
+        let map: Mapping<LimitsPage> = Mapping::new(file.as_fd(), true)?;
+        let page = map.get();
+        let store = Ordering::Relaxed;
+        page.version.store(ABI_VERSION, store);
+        page.bytes.store(LIMITS_BYTES as u32, store);
+        page.claim.store(init.claim, store);
+        let (low, high) = halves(init.uuid);
+        page.uuid[0].store(low, store);
+        page.uuid[1].store(high, store);
+        page.token.store(init.token, store);
+        page.epoch.store(init.epoch, store);
+        page.state.store(init.state as u32, store);
+        page.memory_cap_bytes.store(init.memory_cap_bytes, store);
+        page.memory_request_bytes
+            .store(init.memory_request_bytes, store);
+        page.context_overhead_bytes
+            .store(init.context_overhead_bytes, store);
+        page.granularity_bytes.store(init.granularity_bytes, store);
+        page.sm_request_permille
+            .store(init.sm_request_permille, store);
+        page.sm_limit_permille.store(init.sm_limit_permille, store);
+        page.driver_free_bytes.store(u64::MAX, store);
+        page.heartbeat_ns.store(monotonic_ns(), store);
+        // Last, so that a page which a crash left half filled is not taken for a page.
+        page.magic.store(LIMITS_MAGIC, Ordering::Release);
+        Ok(Self {
+            path: path.to_owned(),
+            map,
+        })
+    }
+
+    /// Maps a page that an earlier run of the service made.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)?;
+        if file_bytes(file.as_fd())? < LIMITS_BYTES as u64 {
+            return Err(wrong(format!(
+                "limits page {} is too short",
+                path.display()
+            )));
+        }
+        let map: Mapping<LimitsPage> = Mapping::new(file.as_fd(), true)?;
+        check_limits(map.get()).map_err(|error| wrong(format!("{error}: {}", path.display())))?;
+        Ok(Self {
+            path: path.to_owned(),
+            map,
+        })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The page; its public words may be stored to.
+    pub fn page(&self) -> &LimitsPage {
+        self.map.get()
+    }
+
+    /// A descriptor that can only be read through, to hand to a member.
+    pub fn member_fd(&self) -> io::Result<OwnedFd> {
+        Ok(File::open(&self.path)?.into())
+    }
+
+    /// Sets whether the claim may use the GPU.
+    pub fn set_state(&self, state: State) {
+        self.page().state.store(state as u32, Ordering::SeqCst);
+    }
+
+    /// Sets the bytes that the charges of all members together may reach.
+    pub fn set_memory_cap(&self, bytes: u64) {
+        self.page().memory_cap_bytes.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Bytes that the charges of all members together may reach.
+    pub fn memory_cap(&self) -> u64 {
+        self.page().memory_cap_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Sets the guaranteed and the largest share of the SMs, in thousandths.
+    pub fn set_sm_permille(&self, request: u32, limit: u32) {
+        let page = self.page();
+        page.sm_request_permille.store(request, Ordering::Relaxed);
+        page.sm_limit_permille.store(limit, Ordering::Relaxed);
+    }
+
+    /// Tells the members that the service has started anew: each registers again at its next
+    /// allocation.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.page().epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Notes that the service lives, and what the GPU has free where that is known (bytes).
+    pub fn beat(&self, driver_free_bytes: Option<u64>) {
+        let page = self.page();
+        page.driver_free_bytes
+            .store(driver_free_bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        page.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
+    }
+}
+
+pub(super) fn halves(uuid: GpuUuid) -> (u64, u64) {
+    let whole = u128::from_le_bytes(uuid.0);
+    (whole as u64, (whole >> 64) as u64)
+}

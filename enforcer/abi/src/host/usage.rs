@@ -1,0 +1,314 @@
+//! The usage page as a sealed memfd: its memory lives as long as any member, its length is fixed,
+//! and the service's record of who has which slot is its own.
+
+use std::{
+    fmt, fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::Ordering,
+};
+
+use super::limits::halves;
+use crate::{
+    ABI_VERSION, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
+    layout::USAGE_MAGIC,
+    member::{map_usage, wrong},
+    sys::{Mapping, memfd, seal},
+};
+
+/// A slot as handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assigned {
+    /// Number of the slot.
+    pub slot: usize,
+    /// How often it was handed out.
+    pub generation: u64,
+}
+
+/// No slot is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignError {
+    /// Process that wanted one.
+    pub pid: u32,
+}
+
+impl fmt::Display for AssignError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "process {} cannot join: the claim already has {SLOTS} processes on this GPU",
+            self.pid
+        )
+    }
+}
+
+impl std::error::Error for AssignError {}
+
+/// What a member says about itself; every number is its own word, clamped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotView {
+    /// Number of the slot.
+    pub slot: usize,
+    /// How often it was handed out.
+    pub generation: u64,
+    /// Process that the service gave it to.
+    pub pid: u32,
+    /// Start time of that process in clock ticks after boot.
+    pub start_time: u64,
+    /// Bytes that count towards the cap, at most the GPU's size.
+    pub charge_bytes: u64,
+    /// Bytes as the program asked for them, at most the GPU's size.
+    pub requested_bytes: u64,
+    /// Part of the charge that is context overhead.
+    pub context_bytes: u64,
+    /// Allocations that live.
+    pub allocations: u64,
+    /// Kernels launched.
+    pub launches: u64,
+    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds.
+    pub last_launch_ns: Option<u64>,
+    /// Allocations refused at the cap.
+    pub refusals: u64,
+    /// Bytes that the last refused allocation asked for.
+    pub last_refused_bytes: Option<u64>,
+    /// CLOCK_MONOTONIC of the last refusal in nanoseconds.
+    pub last_refusal_ns: Option<u64>,
+    /// Bit 0: the process allocated managed memory.
+    pub flags: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    pid: u32,
+    start_time: u64,
+    generation: u64,
+}
+
+/// The usage page of one claim on one GPU.
+#[derive(Debug)]
+pub struct UsageMemfd {
+    map: Mapping<UsagePage>,
+    fd: OwnedFd,
+    owners: Vec<Option<Owner>>,
+}
+
+/// How the memfd of a claim's usage page on a GPU is called in `/proc/PID/fd`.
+fn memfd_name(claim: u64, uuid: GpuUuid) -> String {
+    format!("gshare-usage:{claim}:{uuid}")
+}
+
+impl UsageMemfd {
+    /// Makes the page, seals its length and its seals.
+    pub fn create(claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
+        let fd = memfd(&memfd_name(claim, uuid))?;
+        let file = fs::File::from(fd);
+        file.set_len(USAGE_BYTES as u64)?;
+        let fd = OwnedFd::from(file);
+        let map: Mapping<UsagePage> = Mapping::new(fd.as_fd(), true)?;
+        let header = &map.get().header;
+        let store = Ordering::Relaxed;
+        header.version.store(ABI_VERSION, store);
+        header.bytes.store(USAGE_BYTES as u32, store);
+        header.claim.store(claim, store);
+        header.token.store(token, store);
+        let (low, high) = halves(uuid);
+        header.uuid[0].store(low, store);
+        header.uuid[1].store(high, store);
+        header.magic.store(USAGE_MAGIC, Ordering::Release);
+        seal(fd.as_fd())?;
+        Ok(Self {
+            map,
+            fd,
+            owners: vec![None; SLOTS],
+        })
+    }
+
+    /// Takes over a page that an earlier run of the service made, if it is what it says: sealed, of
+    /// the right length, of this claim, GPU and token. The processes named in it are in
+    /// [`Self::owners`] and are the members' word until the caller has checked each.
+    pub fn adopt(fd: OwnedFd, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
+        let map = map_usage(fd.as_fd())?;
+        let page = map.get();
+        let header = &page.header;
+        let (low, high) = halves(uuid);
+        if header.claim.load(Ordering::Relaxed) != claim
+            || header.token.load(Ordering::Relaxed) != token
+            || header.uuid[0].load(Ordering::Relaxed) != low
+            || header.uuid[1].load(Ordering::Relaxed) != high
+        {
+            return Err(wrong(format!(
+                "usage page is not that of claim {claim} on {uuid}"
+            )));
+        }
+        let mut highest = 0;
+        let owners = page
+            .slots
+            .iter()
+            .enumerate()
+            .map(|(index, slot)| {
+                let pid = slot.pid.load(Ordering::Relaxed);
+                let used = slot.in_use.load(Ordering::SeqCst) == 1 && pid != 0;
+                used.then(|| {
+                    highest = index + 1;
+                    Owner {
+                        pid,
+                        start_time: slot.start_time.load(Ordering::Relaxed),
+                        generation: slot.generation.load(Ordering::Relaxed),
+                    }
+                })
+            })
+            .collect();
+        let adopted = Self { map, fd, owners };
+        adopted.raise_high_water(highest);
+        Ok(adopted)
+    }
+
+    /// Looks for the page among the descriptors and mappings of process `pid` and takes it over.
+    /// `Ok(None)` when the process has none.
+    pub fn find(pid: u32, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Option<Self>> {
+        let wanted = format!("/memfd:{}", memfd_name(claim, uuid));
+        for directory in ["fd", "map_files"] {
+            let entries = match fs::read_dir(format!("/proc/{pid}/{directory}")) {
+                Ok(entries) => entries,
+                Err(error) if directory == "fd" => return Err(error),
+                // Needs privileges that a service of a user does not have.
+                Err(_) => continue,
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let named = fs::read_link(&path)
+                    .is_ok_and(|link| link.to_string_lossy().starts_with(&wanted));
+                if !named {
+                    continue;
+                }
+                let opened = fs::OpenOptions::new().read(true).write(true).open(&path);
+                if let Ok(file) = opened
+                    && let Ok(found) = Self::adopt(file.into(), claim, uuid, token)
+                {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The descriptor to hand to members.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The page itself.
+    pub fn page(&self) -> &UsagePage {
+        self.map.get()
+    }
+
+    /// Who has a slot: slot, pid, start time.
+    pub fn owners(&self) -> impl Iterator<Item = (Assigned, u32, u64)> + '_ {
+        self.owners.iter().enumerate().filter_map(|(slot, owner)| {
+            owner.map(|owner| {
+                let assigned = Assigned {
+                    slot,
+                    generation: owner.generation,
+                };
+                (assigned, owner.pid, owner.start_time)
+            })
+        })
+    }
+
+    /// Gives a process its slot: the one it has, else a free one.
+    pub fn assign_slot(&mut self, pid: u32, start_time: u64) -> Result<Assigned, AssignError> {
+        if let Some((assigned, ..)) = self
+            .owners()
+            .find(|&(_, owner, start)| owner == pid && start == start_time)
+        {
+            return Ok(assigned);
+        }
+        let slot = self
+            .owners
+            .iter()
+            .position(Option::is_none)
+            .ok_or(AssignError { pid })?;
+        let words = &self.page().slots[slot];
+        let generation = words
+            .generation
+            .load(Ordering::Relaxed)
+            .wrapping_add(1)
+            .max(1);
+        words.clear();
+        words.generation.store(generation, Ordering::SeqCst);
+        words.start_time.store(start_time, Ordering::Relaxed);
+        words.pid.store(pid, Ordering::Relaxed);
+        words.in_use.store(1, Ordering::SeqCst);
+        self.raise_high_water(slot + 1);
+        self.owners[slot] = Some(Owner {
+            pid,
+            start_time,
+            generation,
+        });
+        Ok(Assigned { slot, generation })
+    }
+
+    /// Gives back the bytes of a process that is gone; `false` when the slot has another owner now.
+    pub fn reclaim(&mut self, slot: usize, generation: u64) -> bool {
+        let Some(entry) = self.owners.get_mut(slot) else {
+            return false;
+        };
+        if entry.is_none_or(|owner| owner.generation != generation) {
+            return false;
+        }
+        *entry = None;
+        let words = &self.page().slots[slot];
+        // The number changes first: a process that was not dead after all sees that the slot is no
+        // longer its own before the charge is gone.
+        words
+            .generation
+            .store(generation.wrapping_add(1).max(1), Ordering::SeqCst);
+        words.clear();
+        true
+    }
+
+    /// What the members say, numbers clamped to the size of the GPU (`gpu_bytes`).
+    pub fn read_slots(&self, gpu_bytes: u64) -> Vec<SlotView> {
+        // A member can lower the mark; the others must go on counting everybody.
+        let highest = self.owners.iter().rposition(Option::is_some);
+        self.raise_high_water(highest.map_or(0, |highest| highest + 1));
+        let some = |value: u64| (value != 0).then_some(value);
+        self.owners()
+            .map(|(assigned, pid, start_time)| {
+                let words = &self.page().slots[assigned.slot];
+                let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+                let refusals = read(&words.refusals);
+                SlotView {
+                    slot: assigned.slot,
+                    generation: assigned.generation,
+                    pid,
+                    start_time,
+                    charge_bytes: words.charge.load(Ordering::SeqCst).min(gpu_bytes),
+                    requested_bytes: read(&words.requested).min(gpu_bytes),
+                    context_bytes: read(&words.context_bytes).min(gpu_bytes),
+                    allocations: read(&words.allocations),
+                    launches: read(&words.launches),
+                    last_launch_ns: some(read(&words.last_launch_ns)),
+                    refusals,
+                    last_refused_bytes: (refusals > 0).then(|| read(&words.last_refused_bytes)),
+                    last_refusal_ns: some(read(&words.last_refusal_ns)),
+                    flags: read(&words.flags),
+                }
+            })
+            .collect()
+    }
+
+    /// Sum of the members' charges in bytes, each clamped to the size of the GPU.
+    pub fn charged_bytes(&self, gpu_bytes: u64) -> u64 {
+        self.read_slots(gpu_bytes)
+            .iter()
+            .fold(0, |sum, slot| sum.saturating_add(slot.charge_bytes))
+    }
+
+    fn raise_high_water(&self, slots: usize) {
+        let mark = &self.page().header.high_water;
+        let now = mark.load(Ordering::Relaxed);
+        if (now as usize) < slots || now as usize > SLOTS {
+            mark.store(slots.min(SLOTS) as u32, Ordering::SeqCst);
+        }
+    }
+}

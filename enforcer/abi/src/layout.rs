@@ -1,0 +1,211 @@
+//! The two pages. Every word is an atomic, so that a torn or concurrent read is a stale number and
+//! never undefined behaviour.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::GpuUuid;
+
+/// Version of both layouts and of the registration message.
+pub const ABI_VERSION: u32 = 1;
+/// Bytes of a [`LimitsPage`] and of the file that holds it.
+pub const LIMITS_BYTES: usize = 4096;
+/// Processes that one claim can have on one GPU.
+pub const SLOTS: usize = 128;
+/// Bytes of a [`UsagePage`] and of the memfd that holds it.
+pub const USAGE_BYTES: usize = 4096 + SLOTS * 256;
+/// Bytes by which the driver takes device memory, unless the limits page says otherwise.
+pub const GRANULARITY_BYTES: u64 = 2 << 20;
+
+pub(crate) const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"gshrlim1");
+pub(crate) const USAGE_MAGIC: u64 = u64::from_le_bytes(*b"gshruse1");
+
+/// Whether the claim may use its GPU now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// The claim holds the GPU.
+    Granted = 1,
+    /// The claim has ended or is not yet granted: allocations and launches are refused.
+    NotGranted = 2,
+    /// The claim's memory is parked in host RAM.
+    Detached = 3,
+}
+
+impl State {
+    /// The state behind a stored word; anything unknown is `NotGranted`.
+    pub fn from_word(word: u32) -> Self {
+        match word {
+            1 => Self::Granted,
+            3 => Self::Detached,
+            _ => Self::NotGranted,
+        }
+    }
+}
+
+/// What one claim may use on one GPU. Written by the service only.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct LimitsPage {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) bytes: AtomicU32,
+    pub(crate) claim: AtomicU64,
+    pub(crate) uuid: [AtomicU64; 2],
+    pub(crate) token: AtomicU64,
+    /// Grows with every start of the service; members that see it change register again.
+    pub epoch: AtomicU64,
+    pub(crate) state: AtomicU32,
+    _pad: AtomicU32,
+    /// Bytes of device memory that the charges of all members together may reach.
+    pub memory_cap_bytes: AtomicU64,
+    /// Bytes of device memory that the claim is guaranteed.
+    pub memory_request_bytes: AtomicU64,
+    /// Bytes that a context of one process costs on this GPU.
+    pub context_overhead_bytes: AtomicU64,
+    /// Bytes by which the driver takes device memory.
+    pub granularity_bytes: AtomicU64,
+    /// Guaranteed share of the SMs, in thousandths.
+    pub sm_request_permille: AtomicU32,
+    /// Largest share of the SMs, in thousandths.
+    pub sm_limit_permille: AtomicU32,
+    /// Free bytes of the GPU when the service last looked; a hint, `u64::MAX` when not known.
+    pub driver_free_bytes: AtomicU64,
+    /// CLOCK_MONOTONIC of the service's last sign of life, in nanoseconds.
+    pub heartbeat_ns: AtomicU64,
+}
+
+impl LimitsPage {
+    /// Whether the claim may use the GPU now.
+    #[inline]
+    pub fn state(&self) -> State {
+        State::from_word(self.state.load(Ordering::Relaxed))
+    }
+
+    /// The claim that this page belongs to.
+    pub fn claim(&self) -> u64 {
+        self.claim.load(Ordering::Relaxed)
+    }
+
+    /// Number that ties the usage pages of this grant to it.
+    pub fn token(&self) -> u64 {
+        self.token.load(Ordering::Relaxed)
+    }
+
+    /// The GPU that this page belongs to.
+    pub fn uuid(&self) -> GpuUuid {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.uuid[0].load(Ordering::Relaxed).to_le_bytes());
+        bytes[8..].copy_from_slice(&self.uuid[1].load(Ordering::Relaxed).to_le_bytes());
+        GpuUuid(bytes)
+    }
+}
+
+/// What one process of a claim uses on one GPU. The process is the only writer while it lives; the
+/// service writes it when it hands the slot out and when it takes it back.
+///
+/// The two halves lie on different cache lines, because neighbours read the first at every
+/// allocation and the owner writes the second at every launch.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Bytes that count towards the cap.
+    pub charge: AtomicU64,
+    /// Bytes of a reservation that is being decided.
+    pub reserving: AtomicU64,
+    /// Number of times that the slot was handed out; a member whose number differs has lost it.
+    pub generation: AtomicU64,
+    /// Bytes as the program asked for them.
+    pub requested: AtomicU64,
+    /// Part of `charge` that is context overhead.
+    pub context_bytes: AtomicU64,
+    /// Allocations that live.
+    pub allocations: AtomicU64,
+    /// Start time of the process in clock ticks after boot (`/proc/PID/stat`, field 22).
+    pub start_time: AtomicU64,
+    pub(crate) pid: AtomicU32,
+    pub(crate) in_use: AtomicU32,
+    _pad0: [AtomicU64; 8],
+    /// Kernels launched.
+    pub launches: AtomicU64,
+    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds; 0 before the first.
+    pub last_launch_ns: AtomicU64,
+    /// Allocations refused at the cap.
+    pub refusals: AtomicU64,
+    /// Bytes that the last refused allocation asked for.
+    pub last_refused_bytes: AtomicU64,
+    /// CLOCK_MONOTONIC of the last refusal in nanoseconds; 0 before the first.
+    pub last_refusal_ns: AtomicU64,
+    /// Bit 0: the process allocated managed memory.
+    pub flags: AtomicU64,
+    _pad1: [AtomicU64; 10],
+}
+
+impl Slot {
+    /// Empties the slot: nothing is charged any more, and the counters start again.
+    pub(crate) fn clear(&self) {
+        // The charge goes first, so that a reader in between sees too little use, never bytes that
+        // belong to nobody.
+        self.reserving.store(0, Ordering::SeqCst);
+        self.charge.store(0, Ordering::SeqCst);
+        for word in [
+            &self.requested,
+            &self.context_bytes,
+            &self.allocations,
+            &self.start_time,
+            &self.launches,
+            &self.last_launch_ns,
+            &self.refusals,
+            &self.last_refused_bytes,
+            &self.last_refusal_ns,
+            &self.flags,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.pid.store(0, Ordering::Relaxed);
+        self.in_use.store(0, Ordering::SeqCst);
+    }
+}
+
+/// The use of one claim on one GPU: a slot per process.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct UsagePage {
+    pub(crate) header: UsageHeader,
+    /// The slots; they never move.
+    pub slots: [Slot; SLOTS],
+}
+
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub(crate) struct UsageHeader {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) bytes: AtomicU32,
+    pub(crate) claim: AtomicU64,
+    pub(crate) token: AtomicU64,
+    pub(crate) uuid: [AtomicU64; 2],
+    pub(crate) high_water: AtomicU32,
+}
+
+impl UsagePage {
+    /// Number of slots from the start that were ever handed out.
+    #[inline]
+    pub fn high_water(&self) -> usize {
+        (self.header.high_water.load(Ordering::Acquire) as usize).min(SLOTS)
+    }
+
+    /// Bytes that all members are charged, as now stored.
+    pub fn charged_bytes(&self) -> u64 {
+        self.slots[..self.high_water()]
+            .iter()
+            .fold(0, |sum: u64, slot| {
+                sum.saturating_add(slot.charge.load(Ordering::SeqCst))
+            })
+    }
+}
+
+const _: () = assert!(size_of::<LimitsPage>() == LIMITS_BYTES);
+const _: () = assert!(size_of::<Slot>() == 256);
+const _: () = assert!(size_of::<UsageHeader>() == 4096);
+const _: () = assert!(size_of::<UsagePage>() == USAGE_BYTES);
+const _: () = assert!(std::mem::offset_of!(Slot, launches) == 128);

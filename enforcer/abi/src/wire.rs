@@ -1,0 +1,375 @@
+//! The message by which a member obtains its pages, both sides.
+//!
+//! The member sends one JSON line, the service answers with one. A positive answer carries two
+//! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page.
+
+mod json;
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+use self::json::{Value, quote};
+use crate::{ABI_VERSION, GpuUuid, recv_with_fds, sys::connect};
+
+/// Longest line of either side in bytes.
+pub const LINE_LIMIT: usize = 64 << 10;
+
+/// What a member asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Register {
+    /// Version of the pages that the member understands.
+    pub abi: u32,
+    /// Version of the preloaded library.
+    pub shim: String,
+    /// The process, in its own pid namespace; the service goes by the socket's credentials.
+    pub pid: u32,
+    /// Claim that the environment names; a hint only.
+    pub hint: Option<u64>,
+}
+
+/// One GPU of a positive answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// The slot in its usage page.
+    pub slot: usize,
+    /// How often the slot was handed out.
+    pub generation: u64,
+}
+
+/// The service's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The process is a member.
+    Member {
+        /// Number of the claim.
+        claim: u64,
+        /// Its name, for messages.
+        name: String,
+        /// A seat on each of its GPUs.
+        gpus: Vec<Seat>,
+    },
+    /// The process is not a member.
+    Refused {
+        /// A word for programs, such as `no_claim`.
+        code: String,
+        /// A sentence for people.
+        message: String,
+    },
+}
+
+/// The line is not such a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed(pub String);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "malformed registration: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+fn missing(field: &str) -> Malformed {
+    Malformed(format!("`{field}` is missing or of the wrong kind"))
+}
+
+impl Register {
+    /// Whether a line asks for registration, without looking at the rest of it.
+    pub fn is_register(line: &str) -> bool {
+        Value::parse(line).is_ok_and(|value| value.text("op") == Some("register"))
+    }
+
+    /// Reads the line.
+    pub fn parse(line: &str) -> Result<Self, Malformed> {
+        let value = Value::parse(line)?;
+        if value.text("op") != Some("register") {
+            return Err(missing("op"));
+        }
+        Ok(Self {
+            abi: value
+                .number("abi")
+                .and_then(|abi| u32::try_from(abi).ok())
+                .ok_or_else(|| missing("abi"))?,
+            shim: value.text("shim").unwrap_or_default().to_owned(),
+            pid: value
+                .number("pid")
+                .and_then(|pid| u32::try_from(pid).ok())
+                .ok_or_else(|| missing("pid"))?,
+            hint: value.number("hint"),
+        })
+    }
+
+    /// The line, with its newline.
+    pub fn line(&self) -> String {
+        let hint = self
+            .hint
+            .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
+        format!(
+            "{{\"op\":\"register\",\"abi\":{},\"shim\":{},\"pid\":{},\"hint\":{hint}}}\n",
+            self.abi,
+            quote(&self.shim),
+            self.pid
+        )
+    }
+}
+
+impl Answer {
+    /// Reads the line.
+    pub fn parse(line: &str) -> Result<Self, Malformed> {
+        let value = Value::parse(line)?;
+        match value.get("ok") {
+            Some(Value::Bool(true)) => {}
+            Some(Value::Bool(false)) => {
+                return Ok(Self::Refused {
+                    code: value.text("code").unwrap_or("unknown").to_owned(),
+                    message: value.text("message").unwrap_or_default().to_owned(),
+                });
+            }
+            _ => return Err(missing("ok")),
+        }
+        let Some(Value::Array(entries)) = value.get("gpus") else {
+            return Err(missing("gpus"));
+        };
+        let seat = |entry: &Value| -> Result<Seat, Malformed> {
+            Ok(Seat {
+                uuid: entry
+                    .text("uuid")
+                    .ok_or_else(|| missing("uuid"))?
+                    .parse()
+                    .map_err(|error| Malformed(format!("{error}")))?,
+                slot: entry
+                    .number("slot")
+                    .and_then(|slot| usize::try_from(slot).ok())
+                    .ok_or_else(|| missing("slot"))?,
+                generation: entry
+                    .number("generation")
+                    .ok_or_else(|| missing("generation"))?,
+            })
+        };
+        Ok(Self::Member {
+            claim: value.number("claim").ok_or_else(|| missing("claim"))?,
+            name: value.text("name").unwrap_or_default().to_owned(),
+            gpus: entries.iter().map(seat).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The line, with its newline.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Member { claim, name, gpus } => {
+                let gpus: Vec<String> = gpus
+                    .iter()
+                    .map(|seat| {
+                        format!(
+                            "{{\"uuid\":\"{}\",\"slot\":{},\"generation\":{}}}",
+                            seat.uuid, seat.slot, seat.generation
+                        )
+                    })
+                    .collect();
+                format!(
+                    "{{\"ok\":true,\"claim\":{claim},\"name\":{},\"gpus\":[{}]}}\n",
+                    quote(name),
+                    gpus.join(",")
+                )
+            }
+            Self::Refused { code, message } => format!(
+                "{{\"ok\":false,\"code\":{},\"message\":{}}}\n",
+                quote(code),
+                quote(message)
+            ),
+        }
+    }
+}
+
+/// Registers this process with the service at `socket`; takes at most about `timeout`. The
+/// descriptors are two for each GPU of a positive answer.
+pub fn register(
+    socket: &str,
+    shim: &str,
+    hint: Option<u64>,
+    timeout: Duration,
+) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = connect(socket, timeout)?;
+    let message = Register {
+        abi: ABI_VERSION,
+        shim: shim.to_owned(),
+        pid: std::process::id(),
+        hint,
+    };
+    send_all(&mut stream, message.line().as_bytes())?;
+    let mut fds = Vec::new();
+    let line = read_line(&mut stream, &mut fds, deadline)?;
+    let answer =
+        Answer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let expected = match &answer {
+        Answer::Member { gpus, .. } => 2 * gpus.len(),
+        Answer::Refused { .. } => 0,
+    };
+    if fds.len() != expected {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the service sent {} descriptors, expected {expected}",
+                fds.len()
+            ),
+        ));
+    }
+    Ok((answer, fds))
+}
+
+fn send_all(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    // Not `write_all`, which would raise SIGPIPE in a program that has not ignored it.
+    while !bytes.is_empty() {
+        let sent = crate::send_with_fds(stream.as_fd(), bytes, &[])?;
+        bytes = &bytes[sent..];
+    }
+    stream.flush()
+}
+
+fn read_line(
+    stream: &mut UnixStream,
+    fds: &mut Vec<OwnedFd>,
+    deadline: Instant,
+) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let left = deadline
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+            .ok_or(io::ErrorKind::TimedOut)?;
+        stream.set_read_timeout(Some(left))?;
+        let count = match recv_with_fds(stream.as_fd(), &mut chunk, fds) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        line.extend_from_slice(&chunk[..count]);
+        if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
+            line.truncate(end);
+            return String::from_utf8(line)
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "answer is not UTF-8"));
+        }
+        if line.len() > LINE_LIMIT {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "answer is longer than 64 KiB",
+            ));
+        }
+    }
+}
+
+/// Reads one line of at most [`LINE_LIMIT`] bytes, for a service that handles a connection in a
+/// thread of its own.
+pub fn read_request(stream: &mut UnixStream) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() <= LINE_LIMIT {
+        match stream.read(&mut byte)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if byte[0] == b'\n' => {
+                return String::from_utf8(line)
+                    .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"));
+            }
+            _ => line.push(byte[0]),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "line too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_the_line() {
+        for hint in [None, Some(0), Some(u64::MAX)] {
+            let register = Register {
+                abi: 1,
+                shim: "0.1.0 \"x\"\n".to_owned(),
+                pid: 4711,
+                hint,
+            };
+            let line = register.line();
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            assert_eq!(Register::parse(line.trim_end()), Ok(register));
+        }
+    }
+
+    #[test]
+    fn an_answer_survives_the_line() {
+        for answer in [
+            Answer::Member {
+                claim: 3,
+                name: "c3 ü \\ \"".to_owned(),
+                gpus: vec![
+                    Seat {
+                        uuid: GpuUuid([7; 16]),
+                        slot: 5,
+                        generation: 9,
+                    },
+                    Seat {
+                        uuid: GpuUuid([8; 16]),
+                        slot: 127,
+                        generation: u64::MAX,
+                    },
+                ],
+            },
+            Answer::Member {
+                claim: 0,
+                name: String::new(),
+                gpus: vec![],
+            },
+            Answer::Refused {
+                code: "no_claim".to_owned(),
+                message: "process 12 is in no claim".to_owned(),
+            },
+        ] {
+            assert_eq!(Answer::parse(answer.line().trim_end()), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn what_the_service_writes_is_what_the_member_expects() {
+        let line = r#"{"ok": true, "claim": 3, "name": "c3", "extra": [1, {"a": null}],
+            "gpus": [{"uuid": "GPU-0123abcd-4567-89ef-0011-aabbccddeeff", "slot": 5, "generation": 9}]}"#;
+        let Ok(Answer::Member { claim, gpus, .. }) = Answer::parse(line) else {
+            panic!("{line}");
+        };
+        assert_eq!((claim, gpus[0].slot, gpus[0].generation), (3, 5, 9));
+    }
+
+    #[test]
+    fn other_lines_are_errors_that_name_the_field() {
+        for (line, expected) in [
+            ("", "end"),
+            ("{", "field name"),
+            ("[]", "ok"),
+            (r#"{"ok":1}"#, "ok"),
+            (r#"{"ok":true,"claim":1}"#, "gpus"),
+            (r#"{"ok":true,"claim":-1,"gpus":[]}"#, "claim"),
+            (r#"{"ok":true,"claim":1,"gpus":[{}]}"#, "uuid"),
+            (
+                r#"{"ok":true,"claim":1,"gpus":[{"uuid":"GPU-1"}]}"#,
+                "GPU-1",
+            ),
+        ] {
+            let error = Answer::parse(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+        assert!(Register::parse(r#"{"op":"register","abi":1}"#).is_err());
+        assert!(!Register::is_register(r#"{"op":"ps"}"#));
+        assert!(Register::is_register(r#"{"op":"register"}"#));
+    }
+}

@@ -1,0 +1,282 @@
+//! The pages between real processes: members that are killed at random moments, members that
+//! scribble, a service that starts anew.
+
+#![allow(unsafe_code, reason = "kills its own children and inspects seals")]
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Read,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    process::{Child, Command, Stdio},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use gshare_abi::{
+    GpuUuid, LimitsMap, Outcome, State, UsageMap,
+    host::{LimitsFile, LimitsInit, UsageMemfd},
+};
+
+const UUID: GpuUuid = GpuUuid([9; 16]);
+const GPU_BYTES: u64 = 80 << 30;
+
+fn open_fd_of_parent(variable: &str, write: bool) -> Option<OwnedFd> {
+    let path = std::env::var(variable).ok()?;
+    let file = OpenOptions::new().read(true).write(write).open(path);
+    Some(file.unwrap().into())
+}
+
+fn spawn(role: &str, limits: &OwnedFd, usage: &UsageMemfd, slot: usize) -> Child {
+    let fd_path = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", role, "--nocapture"])
+        .env("CHILD_LIMITS", fd_path(limits.as_raw_fd()))
+        .env("CHILD_USAGE", fd_path(usage.fd().as_raw_fd()))
+        .env("CHILD_SLOT", slot.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test of its own: what a member does, when the environment says so.
+#[test]
+fn child_reserves_and_gives_back_for_ever() {
+    let (Some(limits), Some(usage)) = (
+        open_fd_of_parent("CHILD_LIMITS", false),
+        open_fd_of_parent("CHILD_USAGE", true),
+    ) else {
+        println!("skipped: runs as a child of another test only");
+        return;
+    };
+    let me: usize = std::env::var("CHILD_SLOT").unwrap().parse().unwrap();
+    let limits = LimitsMap::new(limits.as_fd()).unwrap();
+    let usage = UsageMap::new(usage).unwrap();
+    let page = usage.page();
+    let (mut own, mut dice) = (0_u64, 88_172_645_463_325_252 ^ me as u64);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        let bytes = dice % 400;
+        if dice & 4096 == 0 {
+            let cap = limits.page().memory_cap_bytes.load(Ordering::Relaxed);
+            if page.reserve(me, own, bytes, cap) == Outcome::Granted {
+                own += bytes;
+            }
+        } else {
+            own -= bytes.min(own);
+            page.slots[me].charge.store(own, Ordering::SeqCst);
+        }
+        page.slots[me].launches.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn killed_members_lose_nothing_and_the_cap_holds_throughout() {
+    let directory = tempfile::tempdir().unwrap();
+    let init = LimitsInit {
+        claim: 3,
+        uuid: UUID,
+        token: 77,
+        memory_cap_bytes: 1000,
+        ..LimitsInit::default()
+    };
+    let file = LimitsFile::create(&directory.path().join("3"), &init).unwrap();
+    let limits = file.member_fd().unwrap();
+    let mut usage = UsageMemfd::create(3, UUID, 77).unwrap();
+    let role = "child_reserves_and_gives_back_for_ever";
+    let mut members: Vec<_> = (0..8)
+        .map(|_| {
+            let seat = usage.assign_slot(std::process::id(), rand_start()).unwrap();
+            (seat, spawn(role, &limits, &usage, seat.slot))
+        })
+        .collect();
+    let mut looked: u64 = 0;
+    for kill in 0..60 {
+        let seen = usage.page().slots[members[kill % 8].0.slot]
+            .launches
+            .load(Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // Lets the victim run for a while that differs, watching the sum all the time.
+        loop {
+            let slot = &usage.page().slots[members[kill % 8].0.slot];
+            if let Some(sum) = sum_at_one_moment(&usage) {
+                assert!(sum <= 1000, "{sum}");
+                looked += 1;
+            }
+            let done = slot.launches.load(Ordering::Relaxed);
+            if done > seen + 10 + (kill as u64 * 37) % 101 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "member {kill} stands still");
+        }
+        let (seat, child) = &mut members[kill % 8];
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(usage.reclaim(seat.slot, seat.generation));
+        assert!(!usage.reclaim(seat.slot, seat.generation), "only once");
+        let again = usage.assign_slot(std::process::id(), rand_start()).unwrap();
+        assert_eq!(again.slot, seat.slot, "the free slot is handed out again");
+        assert!(again.generation > seat.generation);
+        *seat = again;
+        *child = spawn(role, &limits, &usage, again.slot);
+    }
+    for (seat, child) in &mut members {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(usage.reclaim(seat.slot, seat.generation));
+    }
+    assert!(looked > 60, "only {looked} looks");
+    assert_eq!(usage.page().charged_bytes(), 0);
+    assert_eq!(usage.charged_bytes(GPU_BYTES), 0);
+    assert!(usage.page().slots.iter().all(|slot| {
+        slot.charge.load(Ordering::SeqCst) == 0 && slot.reserving.load(Ordering::SeqCst) == 0
+    }));
+}
+
+/// The sum of the charges, if nobody changed anything while they were read: each change of a charge
+/// is followed by a step of the member's counter.
+fn sum_at_one_moment(usage: &UsageMemfd) -> Option<u64> {
+    let collect = || -> Vec<(u64, u64)> {
+        let slots = &usage.page().slots[..8];
+        slots
+            .iter()
+            .map(|slot| {
+                let charge = slot.charge.load(Ordering::SeqCst);
+                (charge, slot.launches.load(Ordering::SeqCst))
+            })
+            .collect()
+    };
+    let (first, second) = (collect(), collect());
+    (first == second).then(|| first.iter().map(|(charge, _)| charge).sum())
+}
+
+/// Start times that differ, so that one process can stand in for many.
+fn rand_start() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[test]
+fn a_stopped_member_in_the_middle_costs_a_moment() {
+    let usage = UsageMemfd::create(1, UUID, 0).unwrap();
+    let mut usage = usage;
+    let stopped = usage.assign_slot(1, 1).unwrap();
+    let me = usage.assign_slot(2, 1).unwrap();
+    let page = usage.page();
+    page.slots[stopped.slot]
+        .reserving
+        .store(900, Ordering::SeqCst);
+    let begun = Instant::now();
+    assert_eq!(page.reserve(me.slot, 0, 100, 1000), Outcome::Granted);
+    let refused = page.reserve(me.slot, 100, 100, 1000);
+    assert_eq!(refused, Outcome::Refused { charged: 100 });
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_scribbling_member_is_read_with_clamps() {
+    let mut usage = UsageMemfd::create(1, UUID, 0).unwrap();
+    let first = usage.assign_slot(10, 1).unwrap();
+    let second = usage.assign_slot(11, 1).unwrap();
+    let member = UsageMap::new(usage.fd().try_clone_to_owned().unwrap()).unwrap();
+    let file = File::from(usage.fd().try_clone_to_owned().unwrap());
+    assert!(file.set_len(10).is_err(), "sealed");
+    assert!(file.set_len(1 << 20).is_err(), "sealed");
+    for slot in &member.page().slots {
+        slot.charge.store(u64::MAX, Ordering::SeqCst);
+        slot.requested.store(u64::MAX, Ordering::SeqCst);
+        slot.generation.store(u64::MAX, Ordering::SeqCst);
+    }
+    let seen = usage.read_slots(GPU_BYTES);
+    assert_eq!(seen.len(), 2, "only slots that were handed out");
+    assert_eq!((seen[0].pid, seen[1].pid), (10, 11));
+    assert_eq!(seen[0].charge_bytes, GPU_BYTES);
+    assert_eq!(usage.charged_bytes(u64::MAX), u64::MAX, "saturates");
+    assert!(matches!(
+        usage.page().reserve(second.slot, 0, 1, 100),
+        Outcome::Refused { charged: u64::MAX }
+    ));
+    assert!(usage.reclaim(first.slot, first.generation));
+    assert_eq!(usage.read_slots(GPU_BYTES).len(), 1);
+}
+
+#[test]
+fn slots_run_out_with_a_message_and_come_back() {
+    let mut usage = UsageMemfd::create(1, UUID, 0).unwrap();
+    let seats: Vec<_> = (1..=128)
+        .map(|pid| usage.assign_slot(pid, 5).unwrap())
+        .collect();
+    let error = usage.assign_slot(500, 5).unwrap_err().to_string();
+    assert!(error.contains("500") && error.contains("128"), "{error}");
+    let again = usage.assign_slot(7, 5).unwrap();
+    assert_eq!(again, seats[6], "a process keeps its slot");
+    assert!(usage.reclaim(seats[3].slot, seats[3].generation));
+    assert_eq!(usage.assign_slot(500, 5).unwrap().slot, seats[3].slot);
+}
+
+#[test]
+fn a_restarted_service_finds_the_page_in_a_member() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("limits");
+    let init = LimitsInit {
+        claim: 4,
+        uuid: UUID,
+        token: 5,
+        epoch: 1,
+        memory_cap_bytes: 500,
+        ..LimitsInit::default()
+    };
+    let file = LimitsFile::create(&path, &init).unwrap();
+    let again = LimitsFile::create(&path, &init).unwrap_err();
+    assert_eq!(again.kind(), std::io::ErrorKind::AlreadyExists);
+    let member_limits = LimitsMap::new(file.member_fd().unwrap().as_fd()).unwrap();
+    let mut usage = UsageMemfd::create(4, UUID, 5).unwrap();
+    let seat = usage.assign_slot(4711, 99).unwrap();
+    let member = UsageMap::new(usage.fd().try_clone_to_owned().unwrap()).unwrap();
+    member.page().slots[seat.slot]
+        .charge
+        .store(123, Ordering::SeqCst);
+    drop((file, usage));
+
+    let file = LimitsFile::open(&path).unwrap();
+    assert_eq!((file.page().claim(), file.page().uuid()), (4, UUID));
+    assert_eq!(file.page().token(), 5);
+    let me = std::process::id();
+    assert!(UsageMemfd::find(me, 9, UUID, 5).unwrap().is_none());
+    assert!(UsageMemfd::find(me, 4, UUID, 6).unwrap().is_none());
+    let usage = UsageMemfd::find(me, 4, UUID, 5).unwrap().unwrap();
+    let owners: Vec<_> = usage.owners().collect();
+    assert_eq!(owners, [(seat, 4711, 99)]);
+    assert_eq!(usage.charged_bytes(GPU_BYTES), 123);
+    file.set_epoch(2);
+    file.set_memory_cap(600);
+    file.set_state(State::NotGranted);
+    let seen = member_limits.page();
+    assert_eq!(seen.epoch.load(Ordering::Relaxed), 2);
+    assert_eq!(seen.memory_cap_bytes.load(Ordering::Relaxed), 600);
+    assert_eq!(seen.state(), State::NotGranted);
+}
+
+#[test]
+fn descriptors_that_are_not_pages_are_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "short").unwrap();
+    let open = |path: &std::path::Path| -> OwnedFd { File::open(path).unwrap().into() };
+    assert!(LimitsMap::new(open(&path).as_fd()).is_err());
+    assert!(UsageMap::new(open(&path)).is_err());
+    assert!(LimitsFile::open(&path).is_err());
+    std::fs::write(&path, vec![0xff; 40 << 10]).unwrap();
+    assert!(LimitsMap::new(open(&path).as_fd()).is_err());
+    assert!(UsageMap::new(open(&path)).is_err());
+    let mut text = String::new();
+    let error = LimitsFile::open(&path).unwrap_err();
+    text.push_str(&error.to_string());
+    assert!(text.contains("not a limits page"), "{text}");
+    let (mut reader, _writer) = std::io::pipe().unwrap();
+    assert!(UsageMap::new(reader.as_fd().try_clone_to_owned().unwrap()).is_err());
+    drop(_writer);
+    reader.read_to_string(&mut text).unwrap();
+}
