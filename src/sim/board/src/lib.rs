@@ -1,1 +1,33 @@
-//! gshare-sim-board
+//! The simulated workstation: GPUs, processes, memory and time in one file that all share.
+//!
+//! [`Board::create`] makes a board, [`Board::open`] joins it. The simulated driver registers each
+//! process, takes memory and queues kernels; the simulated NVML takes [`Board::snapshot`]s. Time is
+//! fluid and lazy: nothing runs between two looks, and each look advances the board to now. The
+//! kernel tells when a process has died, and the next look removes what it had.
+
+mod board;
+mod clock;
+mod cost;
+mod costs;
+mod error;
+mod models;
+mod process;
+mod slots;
+mod snapshot;
+mod state;
+mod store;
+
+pub use board::{Board, BoardSpec, Finished, Slot, Work};
+pub use clock::now_ns;
+pub use cost::{Phase, Shape, block_ns_from_instructions, phases, resident_blocks};
+pub use costs::Costs;
+pub use error::BoardError;
+pub use models::{GRANULARITY, MIB, MODELS, Model};
+pub use process::ProcessInfo;
+pub use snapshot::{BoardSnapshot, GpuSnapshot, ProcessSnapshot, Recent, Xid, uuid_text};
+pub use state::{
+    GpuMode, MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
+};
+
+/// Length in nanoseconds of a real GPU's time slice, which the simulation takes as infinitely short.
+pub const SLICE_NS: u64 = 2_000_000;

@@ -1,0 +1,546 @@
+//! The board as processes use it: every call is one commit, and every look advances the time.
+
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::now_ns;
+use crate::cost::Shape;
+use crate::error::BoardError;
+use crate::models::MODELS;
+use crate::process::ProcessInfo;
+use crate::slots::SlotLocks;
+use crate::snapshot::{self, BoardSnapshot};
+use crate::state::{Kernel, MAX_DEPS, MAX_PROCS, MemoryKind, State, Submit, XIDS};
+use crate::store::{OpenError, Store, zeroed};
+
+/// A waiter looks again after this many nanoseconds at the latest, so that it also sees neighbours
+/// that died.
+const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// Dead processes are looked for at most this often on the launch path, in nanoseconds.
+const REAP_NS: u64 = 1_000_000;
+/// A look commits what it found if the board has not moved for this many nanoseconds.
+const STALE_NS: u64 = 50_000_000;
+
+/// What a new board holds.
+#[derive(Debug, Clone)]
+pub struct BoardSpec {
+    /// Model slugs of the GPUs, by index.
+    pub gpus: Vec<String>,
+    /// Driver version that NVML prints.
+    pub driver_version: String,
+    /// CUDA version of the driver, such as 13000 for 13.0.
+    pub cuda_version: u32,
+    /// Makes the UUIDs; boards with the same seed and GPUs have the same ones.
+    pub seed: u64,
+}
+
+impl BoardSpec {
+    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0.
+    #[must_use]
+    pub fn new(gpus: &[&str]) -> BoardSpec {
+        BoardSpec {
+            gpus: gpus.iter().map(|&g| g.to_owned()).collect(),
+            driver_version: "580.95.05".to_owned(),
+            cuda_version: 13_000,
+            seed: 0,
+        }
+    }
+}
+
+/// A registered process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    row: usize,
+    id: u64,
+}
+
+impl Slot {
+    /// Identity of the process on the board, as [`crate::ProcessSnapshot::id`] shows it.
+    #[must_use]
+    pub fn id(self) -> u64 {
+        self.id
+    }
+}
+
+/// One piece of work for a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// Index of the GPU.
+    pub gpu: usize,
+    /// The context, from [`Board::add_context`].
+    pub context: u64,
+    /// What a kernel takes; `None` for a marker, which takes no time and joins its dependencies.
+    pub shape: Option<Shape>,
+    /// Nanoseconds that one block takes.
+    pub block_ns: u64,
+    /// Tickets of the work that must be done first; 0 for none.
+    pub deps: [u64; MAX_DEPS],
+}
+
+/// Work that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finished {
+    /// Its ticket.
+    pub ticket: u64,
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// When it ended; `None` if it failed (its context ended, its GPU was lost).
+    pub end_ns: Option<u64>,
+}
+
+/// A simulated workstation, shared by all processes that open the same file.
+#[derive(Debug)]
+pub struct Board {
+    path: PathBuf,
+    store: Store,
+    locks: SlotLocks,
+    scratch: Mutex<Scratch>,
+}
+
+struct Scratch {
+    state: Box<State>,
+    /// For predictions; made when first needed.
+    other: Option<Box<State>>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}
+
+fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> BoardError {
+    let path = path.to_owned();
+    move |source| BoardError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".locks");
+    path.with_file_name(name)
+}
+
+/// A well-mixed number from a counter (the finaliser of splitmix64).
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn uuid(seed: u64, index: u64, model: u64) -> [u8; 16] {
+    let a = mix(seed ^ (index + 1) << 32 ^ (model + 1));
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&a.to_be_bytes());
+    bytes[8..].copy_from_slice(&mix(a).to_be_bytes());
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    bytes
+}
+
+impl Board {
+    /// Makes a board file (and its lock file beside it), open to every user of the machine.
+    ///
+    /// # Errors
+    /// If a model is unknown, there are no or too many GPUs, or a file cannot be made.
+    pub fn create(path: &Path, spec: &BoardSpec) -> Result<Board, BoardError> {
+        let mut state = zeroed();
+        if spec.gpus.is_empty() || spec.gpus.len() > state.gpus.len() {
+            return Err(BoardError::NoSuchGpu {
+                gpu: spec.gpus.len(),
+            });
+        }
+        for (i, slug) in spec.gpus.iter().enumerate() {
+            let model = MODELS
+                .iter()
+                .position(|m| m.slug == slug)
+                .ok_or_else(|| BoardError::UnknownModel { slug: slug.clone() })?;
+            let g = &mut state.gpus[i];
+            g.model = model as u64;
+            g.pci_bus = 1 + 0x10 * i as u64;
+            g.uuid = uuid(spec.seed, i as u64, model as u64);
+        }
+        state.head.gpu_count = spec.gpus.len() as u64;
+        state.head.now_ns = now_ns();
+        state.head.cuda_version = u64::from(spec.cuda_version);
+        let version = spec.driver_version.as_bytes();
+        let len = version.len().min(31);
+        state.head.driver_version[..len].copy_from_slice(&version[..len]);
+
+        let locks = lock_path(path);
+        let open_to_all = Permissions::from_mode(0o666);
+        let make = |path: &Path| {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).open(path)?;
+            file.set_permissions(open_to_all.clone())?;
+            Ok(file)
+        };
+        make(&locks).map_err(io("make the lock file", &locks))?;
+        // A board that others have open stays theirs: the new one is another file.
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(format!(".{}", std::process::id()));
+        let fresh = PathBuf::from(fresh);
+        let file = make(&fresh).map_err(io("make the board", &fresh))?;
+        let store = Store::create(&file, &state).map_err(io("lay out the board", &fresh))?;
+        std::fs::rename(&fresh, path).map_err(io("put in place the board", path))?;
+        Board::with(path, store)
+    }
+
+    /// Opens a board that [`Board::create`] made.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is no board of this version.
+    pub fn open(path: &Path) -> Result<Board, BoardError> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(io("open the board", path))?;
+        let store = Store::open(&file).map_err(|e| match e {
+            OpenError::Io(source) => io("map the board", path)(source),
+            OpenError::Bad(why) => BoardError::NotABoard {
+                path: path.to_owned(),
+                why,
+            },
+        })?;
+        Board::with(path, store)
+    }
+
+    fn with(path: &Path, store: Store) -> Result<Board, BoardError> {
+        let locks = lock_path(path);
+        Ok(Board {
+            path: path.to_owned(),
+            store,
+            locks: SlotLocks::open(&locks).map_err(io("open the lock file", &locks))?,
+            scratch: Mutex::new(Scratch {
+                state: zeroed(),
+                other: None,
+            }),
+        })
+    }
+
+    /// The board file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn scratch(&self) -> MutexGuard<'_, Scratch> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes processes that have died; true if there were any.
+    fn reap(&self, state: &mut State) -> bool {
+        let mut any = false;
+        for slot in 0..state.procs().len() {
+            // The high-water mark may sink while rows are removed.
+            let taken = state.procs().get(slot).is_some_and(|p| p.id != 0);
+            if taken && self.locks.holder(slot).is_none() {
+                state.remove_process(slot);
+                any = true;
+            }
+        }
+        state.head.last_reap_ns = state.head.now_ns;
+        any
+    }
+
+    /// One commit: the board is brought to now, dead processes go, then comes the change.
+    fn change<R>(
+        &self,
+        reap_always: bool,
+        mut f: impl FnMut(&mut State) -> Result<R, BoardError>,
+    ) -> Result<R, BoardError> {
+        let mut scratch = self.scratch();
+        let mut reaped = false;
+        let result = self.store.transact(&mut scratch.state, |state| {
+            reaped = self.look(state, now_ns(), reap_always);
+            let result = f(state);
+            let commit = reaped || result.is_ok();
+            (result, commit)
+        });
+        drop(scratch);
+        if reaped {
+            self.store.wake();
+        }
+        result
+    }
+
+    fn look(&self, state: &mut State, now: u64, reap_always: bool) -> bool {
+        let due = reap_always || now.saturating_sub(state.head.last_reap_ns) > REAP_NS;
+        state.advance(now);
+        due && self.reap(state)
+    }
+
+    /// Puts this process on the board. The kernel tells the others when it ends.
+    ///
+    /// # Errors
+    /// If the board has no room for another process.
+    pub fn register(&self, info: &ProcessInfo) -> Result<Slot, BoardError> {
+        let full = BoardError::Full {
+            what: "rows for processes",
+            rows: MAX_PROCS,
+        };
+        let mut from = 0;
+        loop {
+            let row = {
+                let mut scratch = self.scratch();
+                self.store.load(&mut scratch.state);
+                let state = &scratch.state;
+                let is_free = |&row: &usize| {
+                    state.procs().get(row).is_none_or(|p| p.id == 0)
+                        || self.locks.holder(row).is_none()
+                };
+                (from..MAX_PROCS).find(is_free)
+            };
+            let Some(row) = row else {
+                return Err(full);
+            };
+            from = row + 1;
+            if self.locks.holder(row).is_some() || !self.locks.take(row) {
+                continue;
+            }
+            let id = self.change(false, |state| {
+                // The row may still show a process that died; its lock is ours now.
+                state.remove_process(row);
+                let id = state.add_process(
+                    row,
+                    u64::from(info.pid),
+                    u64::from(info.uid),
+                    info.start,
+                    &info.name,
+                );
+                Ok(id)
+            })?;
+            return Ok(Slot { row, id });
+        }
+    }
+
+    /// Takes this process off the board with all that it has.
+    ///
+    /// # Errors
+    /// If it is not on the board.
+    pub fn unregister(&self, slot: Slot) -> Result<(), BoardError> {
+        let result = self.change(false, |state| {
+            if !state.is_registered(slot.id) {
+                return Err(BoardError::NotRegistered);
+            }
+            state.remove_process(slot.row);
+            Ok(())
+        });
+        self.locks.give_back(slot.row);
+        self.store.wake();
+        result
+    }
+
+    /// Makes a context on a GPU, which costs the model's overhead; gives its id.
+    ///
+    /// # Errors
+    /// If the GPU is full, lost or absent.
+    pub fn add_context(&self, slot: Slot, gpu: usize) -> Result<u64, BoardError> {
+        self.retry_full(|s| s.add_context(slot.id, gpu))
+    }
+
+    /// Ends a context and fails its kernels.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
+    pub fn remove_context(&self, slot: Slot, gpu: usize, context: u64) -> Result<(), BoardError> {
+        self.change(false, |s| s.remove_context(slot.id, gpu, context))?;
+        self.store.wake();
+        Ok(())
+    }
+
+    /// Takes device memory; gives the bytes taken, a multiple of [`crate::GRANULARITY`].
+    ///
+    /// # Errors
+    /// [`BoardError::OutOfMemory`] if the GPU has not that much left.
+    pub fn alloc(
+        &self,
+        slot: Slot,
+        gpu: usize,
+        kind: MemoryKind,
+        bytes: u64,
+    ) -> Result<u64, BoardError> {
+        self.retry_full(|s| s.reserve(slot.id, gpu, kind, bytes))
+    }
+
+    /// Gives device memory back.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
+    pub fn free(
+        &self,
+        slot: Slot,
+        gpu: usize,
+        kind: MemoryKind,
+        bytes: u64,
+    ) -> Result<(), BoardError> {
+        self.change(false, |s| s.release(slot.id, gpu, kind, bytes))
+    }
+
+    /// Before it says that a GPU is full, it looks for the dead.
+    fn retry_full<R>(
+        &self,
+        mut f: impl FnMut(&mut State) -> Result<R, BoardError>,
+    ) -> Result<R, BoardError> {
+        match self.change(false, &mut f) {
+            Err(BoardError::OutOfMemory { .. }) => self.change(true, f),
+            other => other,
+        }
+    }
+
+    /// Bytes that CUDA can still hand out on a GPU, and bytes in all.
+    ///
+    /// # Errors
+    /// If the GPU is lost or absent.
+    pub fn memory(&self, gpu: usize) -> Result<(u64, u64), BoardError> {
+        self.change(true, |s| {
+            s.check_gpu(gpu)?;
+            Ok((s.free_bytes(gpu), s.gpus()[gpu].model().cuda_total()))
+        })
+    }
+
+    /// Queues work; gives its ticket and what this process finished meanwhile.
+    ///
+    /// # Errors
+    /// [`BoardError::Full`] if the process has too much in the queue: wait for some of it.
+    pub fn submit(&self, slot: Slot, work: &Work) -> Result<(u64, Vec<Finished>), BoardError> {
+        let submit = Submit {
+            gpu: work.gpu,
+            context: work.context,
+            shape: work.shape,
+            block_ns: work.block_ns,
+            deps: work.deps,
+        };
+        self.change(false, |s| {
+            let done = s.collect(slot.id);
+            let ticket = s.submit(slot.id, &submit)?;
+            Ok((ticket, finished(done)))
+        })
+    }
+
+    /// Gives the work of this process that is over since the last time.
+    pub fn poll(&self, slot: Slot) -> Vec<Finished> {
+        let done = self.change(false, |s| Ok(s.collect(slot.id)));
+        done.map(finished).unwrap_or_default()
+    }
+
+    /// Sleeps until the work with this ticket is over (see [`Board::poll`] for how it went).
+    pub fn wait(&self, ticket: u64) {
+        loop {
+            let seen = self.store.change_word();
+            let now = now_ns();
+            let mut until = None;
+            let mut scratch = self.scratch();
+            let Scratch { state, other } = &mut *scratch;
+            let mut reaped = false;
+            self.store.transact(state, |state| {
+                reaped = self.look(state, now, true);
+                let other = other.get_or_insert_with(zeroed);
+                until = state.predict(ticket, other);
+                ((), reaped)
+            });
+            drop(scratch);
+            if reaped {
+                self.store.wake();
+            }
+            let Some(until) = until else { return };
+            let ns = until.saturating_sub(now_ns()).min(LONGEST_SLEEP_NS);
+            if ns > 0 && !reaped {
+                self.store.sleep(seen, ns);
+            }
+        }
+    }
+
+    /// The board now.
+    #[must_use]
+    pub fn snapshot(&self) -> BoardSnapshot {
+        self.snapshot_at(now_ns())
+    }
+
+    /// The board at `now` (nanoseconds of `CLOCK_MONOTONIC`), or at its last commit if that is later.
+    #[must_use]
+    pub fn snapshot_at(&self, now: u64) -> BoardSnapshot {
+        let mut scratch = self.scratch();
+        self.store.load(&mut scratch.state);
+        let stale = now.saturating_sub(scratch.state.head.now_ns) > STALE_NS;
+        let mut reaped = self.look(&mut scratch.state, now, true);
+        if stale || reaped {
+            self.store.transact(&mut scratch.state, |state| {
+                reaped = self.look(state, now, true);
+                ((), true)
+            });
+            self.store.wake();
+        }
+        snapshot::take(&scratch.state, self.locks)
+    }
+
+    /// Takes a GPU off the bus (its kernels fail, Xid 79 is raised), or puts it back.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
+    pub fn set_lost(&self, gpu: usize, lost: bool) -> Result<(), BoardError> {
+        self.on_gpu(gpu, |s| {
+            if lost && s.gpus[gpu].lost == 0 {
+                s.cancel(|k: &Kernel| k.gpu == gpu as u64);
+                raise(s, gpu, 79);
+            }
+            s.gpus[gpu].lost = u64::from(lost);
+        })?;
+        self.store.wake();
+        Ok(())
+    }
+
+    /// Raises an Xid event on a GPU.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
+    pub fn raise_xid(&self, gpu: usize, code: u64) -> Result<(), BoardError> {
+        self.on_gpu(gpu, |s| raise(s, gpu, code))
+    }
+
+    /// Makes NVML calls hang, or lets them go on.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn set_nvml_hang(&self, hang: bool) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            s.head.nvml_hang = u64::from(hang);
+            Ok(())
+        })
+    }
+
+    fn on_gpu(&self, gpu: usize, mut f: impl FnMut(&mut State)) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            if gpu >= s.gpus().len() {
+                return Err(BoardError::NoSuchGpu { gpu });
+            }
+            f(s);
+            Ok(())
+        })
+    }
+}
+
+fn raise(s: &mut State, gpu: usize, code: u64) {
+    let at = s.head.now_ns;
+    let g = &mut s.gpus[gpu];
+    g.xids[(g.xid_count % XIDS as u64) as usize] = [code, at];
+    g.xid_count += 1;
+}
+
+fn finished(done: Vec<(u64, u64, Option<u64>)>) -> Vec<Finished> {
+    done.into_iter()
+        .map(|(ticket, start_ns, end_ns)| Finished {
+            ticket,
+            start_ns,
+            end_ns,
+        })
+        .collect()
+}

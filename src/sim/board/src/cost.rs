@@ -1,0 +1,156 @@
+//! The block-level cost model: how many blocks fit on an SM, and how a grid runs in waves.
+//!
+//! A grid of `B` blocks, of which `R` fit on one SM at a time, runs on `S` SMs in
+//! `ceil(B / (S * R))` waves of equal length. All waves but the last fill the GPU; the last one
+//! (the tail) spreads its blocks over as many SMs as it has blocks.
+
+use crate::models::Model;
+
+/// What one block of a kernel takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks of the grid.
+    pub blocks: u64,
+    /// Threads per block.
+    pub threads: u32,
+    /// Registers per thread.
+    pub regs: u32,
+    /// Shared memory per block in bytes, static and dynamic.
+    pub shared: u32,
+}
+
+impl Shape {
+    /// Warps per block.
+    #[must_use]
+    pub fn warps(&self) -> u32 {
+        self.threads.div_ceil(32).max(1)
+    }
+}
+
+/// Blocks of this shape that one SM can hold at a time; 0 when not even one fits.
+#[must_use]
+pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
+    let warps = shape.warps();
+    if shape.threads == 0 || shape.threads > 1024 {
+        return 0;
+    }
+    let by_warps = model.warps_per_sm() / warps;
+    // Registers are handed out per warp in units of 256, warps in groups of four.
+    let regs_per_warp = (shape.regs.max(1) * 32).next_multiple_of(256);
+    let by_regs = (model.regs_per_sm / regs_per_warp) / 4 * 4 / warps;
+    // The driver keeps 1 KiB of shared memory for each resident block.
+    let shared = shape.shared.saturating_add(1024).next_multiple_of(128);
+    let by_shared = if shape.shared > model.shared_optin {
+        0
+    } else {
+        model.shared_per_sm / shared
+    };
+    by_warps
+        .min(by_regs)
+        .min(by_shared)
+        .min(model.blocks_per_sm)
+}
+
+/// A stretch of a kernel's life over which its demand is constant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    /// Blocks resident when the kernel has all the SMs that it wants.
+    pub blocks: u64,
+    /// Length in nanoseconds when the kernel has all the SMs that it wants.
+    pub ns: f64,
+}
+
+/// Splits a grid into its full waves and its tail (either may have length 0).
+#[must_use]
+pub fn phases(sms: u32, resident: u32, blocks: u64, block_ns: u64) -> [Phase; 2] {
+    let wave = u64::from(sms) * u64::from(resident.max(1));
+    let waves = blocks.div_ceil(wave);
+    let full = if blocks.is_multiple_of(wave) {
+        waves
+    } else {
+        waves - 1
+    };
+    let tail = blocks - full * wave;
+    let t = block_ns as f64;
+    [
+        Phase {
+            blocks: if full > 0 { wave } else { 0 },
+            ns: full as f64 * t,
+        },
+        Phase {
+            blocks: tail,
+            ns: if tail > 0 { t } else { 0.0 },
+        },
+    ]
+}
+
+/// Duration in nanoseconds of one block whose grid executed `instructions` thread instructions.
+///
+/// Co-resident blocks share an SM's issue slots: two warp instructions per cycle.
+#[must_use]
+pub fn block_ns_from_instructions(model: &Model, shape: &Shape, instructions: u64) -> u64 {
+    let per_block = instructions / shape.blocks.max(1);
+    let spread = shape.blocks.div_ceil(u64::from(model.sms));
+    let co_resident = u64::from(resident_blocks(model, shape).max(1)).min(spread.max(1));
+    let cycles = (per_block / 32) * co_resident / 2;
+    1_000 + cycles * 1_000 / u64::from(model.sm_clock_mhz)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(slug: &str) -> &'static Model {
+        Model::by_slug(slug).expect("model")
+    }
+
+    #[test]
+    fn resident_blocks_by_hand() {
+        // (model, threads, regs, shared) -> blocks per SM
+        for (slug, threads, regs, shared, expect) in [
+            ("h100", 256, 32, 0, 8),       // 2048 / 256
+            ("h100", 1024, 32, 0, 2),      // 2048 / 1024
+            ("rtx4090", 1024, 32, 0, 1),   // 1536 / 1024
+            ("h100", 32, 32, 0, 32),       // block limit
+            ("rtx4090", 32, 32, 0, 24),    // block limit
+            ("h100", 256, 128, 0, 2),      // 65536 / (128 * 256)
+            ("h100", 128, 32, 98_304, 2),  // 233472 / 99328
+            ("h100", 128, 32, 232_448, 1), // the opt-in maximum
+            ("h100", 128, 32, 232_449, 0), // beyond it
+            ("h100", 2048, 32, 0, 0),      // no such block
+            ("rtx4090", 200, 40, 0, 6),    // 7 warps of 1280 regs: 51 -> 48 warps / 7 = 6
+        ] {
+            let shape = Shape {
+                blocks: 1,
+                threads,
+                regs,
+                shared,
+            };
+            assert_eq!(
+                resident_blocks(model(slug), &shape),
+                expect,
+                "{slug} {shape:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn waves_and_tails_by_hand() {
+        // (sms, resident, blocks) at 10 ns a block -> full blocks, full ns, tail blocks, tail ns
+        for (sms, resident, blocks, full, full_ns, tail, tail_ns) in [
+            (4, 2, 8, 8, 10.0, 0, 0.0),  // exactly one wave
+            (4, 2, 9, 8, 10.0, 1, 10.0), // one block more
+            (4, 2, 3, 0, 0.0, 3, 10.0),  // only a tail
+            (4, 2, 24, 8, 30.0, 0, 0.0), // three waves
+            (4, 2, 30, 8, 30.0, 6, 10.0),
+            (132, 8, 2112, 1056, 20.0, 0, 0.0),
+        ] {
+            let [a, b] = phases(sms, resident, blocks, 10);
+            assert_eq!(
+                (a.blocks, a.ns, b.blocks, b.ns),
+                (full, full_ns, tail, tail_ns),
+                "{sms} SMs, {resident} resident, {blocks} blocks"
+            );
+        }
+    }
+}

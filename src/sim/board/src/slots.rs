@@ -1,0 +1,79 @@
+//! How the death of a process is seen: each holds a kernel lock on one byte of `<board>.locks`.
+//!
+//! The locks are POSIX record locks: they belong to the process, a forked child does not inherit
+//! them, and the kernel drops them when the process ends, however it ends. Closing *any* descriptor
+//! of the file would drop them too, so each process opens the file once and never closes it.
+//! Queries use `F_OFD_GETLK`, which sees the locks of the own process as well.
+#![allow(unsafe_code, reason = "record locks go through fcntl")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The lock file of one board, open for the rest of the process's life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotLocks {
+    fd: RawFd,
+}
+
+/// Every lock file that this process has opened: device, inode, descriptor.
+static OPEN: Mutex<Vec<(u64, u64, RawFd)>> = Mutex::new(Vec::new());
+
+fn record(kind: i32, slot: usize) -> libc::flock {
+    // SAFETY: flock is plain data, for which zero is a value.
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = kind as libc::c_short;
+    l.l_whence = libc::SEEK_SET as libc::c_short;
+    l.l_start = slot as libc::off_t;
+    l.l_len = 1;
+    l
+}
+
+impl SlotLocks {
+    pub(crate) fn open(path: &Path) -> io::Result<SlotLocks> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let meta = std::fs::metadata(path)?;
+        let key = (meta.dev(), meta.ino());
+        if let Some(known) = open.iter().find(|o| (o.0, o.1) == key) {
+            return Ok(SlotLocks { fd: known.2 });
+        }
+        let file: File = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(path)?;
+        let fd = file.into_raw_fd();
+        open.push((key.0, key.1, fd));
+        Ok(SlotLocks { fd })
+    }
+
+    /// Takes the lock of a slot for this process; false if another process has it.
+    pub(crate) fn take(self, slot: usize) -> bool {
+        let l = record(libc::F_WRLCK, slot);
+        // SAFETY: the descriptor stays open for the process's life; `l` is a valid flock.
+        unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) == 0 }
+    }
+
+    /// Gives the lock of a slot back.
+    pub(crate) fn give_back(self, slot: usize) {
+        let l = record(libc::F_UNLCK, slot);
+        // SAFETY: as in `take`.
+        unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) };
+    }
+
+    /// Whether a process holds the lock of this slot: its pid as seen from here, 0 if it cannot be
+    /// seen from this pid namespace; `None` if nobody holds it.
+    pub(crate) fn holder(self, slot: usize) -> Option<i32> {
+        let mut l = record(libc::F_WRLCK, slot);
+        // SAFETY: as in `take`; F_OFD_GETLK wants l_pid to be 0, which `record` made it.
+        let rc = unsafe { libc::fcntl(self.fd, libc::F_OFD_GETLK, &raw mut l) };
+        if rc != 0 {
+            // Unknown is not dead.
+            return Some(0);
+        }
+        (i32::from(l.l_type) != libc::F_UNLCK).then_some(l.l_pid.max(0))
+    }
+}

@@ -1,0 +1,233 @@
+//! What a board shows to those who look: NVML, tests, the demo's checks.
+
+use crate::models::Model;
+use crate::slots::SlotLocks;
+use crate::state::{GpuMode, MARK_NS, MARKS, Mark, MemoryKind, State, XIDS};
+
+/// The board at one moment.
+#[derive(Debug, Clone)]
+pub struct BoardSnapshot {
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    pub now_ns: u64,
+    /// Driver version, such as `580.95.05`.
+    pub driver_version: String,
+    /// CUDA version of the driver, such as 13000 for 13.0.
+    pub cuda_version: u32,
+    /// NVML calls are to hang (a fault that was injected).
+    pub nvml_hang: bool,
+    /// The GPUs by index.
+    pub gpus: Vec<GpuSnapshot>,
+}
+
+/// One GPU at one moment.
+#[derive(Debug, Clone)]
+pub struct GpuSnapshot {
+    /// UUID as NVML prints it, `GPU-xxxxxxxx-...`.
+    pub uuid: String,
+    /// The same as 16 bytes.
+    pub uuid_bytes: [u8; 16],
+    /// Index, and minor number of the device node.
+    pub minor: u32,
+    /// PCI bus number; domain and device are 0.
+    pub pci_bus: u32,
+    /// The model.
+    pub model: &'static Model,
+    /// How contexts share it.
+    pub mode: GpuMode,
+    /// It has fallen off the bus.
+    pub lost: bool,
+    /// Xid events since the board was made, the oldest first: at most the last 16.
+    pub xids: Vec<Xid>,
+    /// How many Xid events there have been in all.
+    pub xid_count: u64,
+    /// Bytes that processes have, context overhead included, without `reserved`.
+    pub used: u64,
+    /// Bytes that the driver keeps.
+    pub reserved: u64,
+    /// Nanoseconds with any kernel resident.
+    pub busy_ns: u64,
+    /// SMs with at least one block, times nanoseconds.
+    pub sm_ns: u64,
+    /// Resident warps times nanoseconds, over all SMs.
+    pub warp_ns: u64,
+    /// The growth of the three integrals over the last second or so; `None` on a fresh board.
+    pub recent: Option<Recent>,
+    /// The processes that use it.
+    pub processes: Vec<ProcessSnapshot>,
+}
+
+/// An error event of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Xid {
+    /// The Xid code.
+    pub code: u64,
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+}
+
+/// One process on one GPU at one moment.
+#[derive(Debug, Clone)]
+pub struct ProcessSnapshot {
+    /// Pid as seen by the reader; the process's own idea of it where that is not visible.
+    pub pid: u32,
+    /// User id that the process had when it registered.
+    pub uid: u32,
+    /// Command name.
+    pub name: String,
+    /// Identity on the board; never used twice.
+    pub id: u64,
+    /// Bytes of device memory, context overhead included.
+    pub bytes: u64,
+    /// Bytes by [`MemoryKind`], without context overhead.
+    pub by_kind: [(MemoryKind, u64); 4],
+    /// Contexts.
+    pub contexts: u64,
+    /// Bytes of context overhead.
+    pub context_bytes: u64,
+    /// Kernels launched.
+    pub launched: u64,
+    /// Nanoseconds of GPU time got: the whole while alone, 1/n while n contexts take turns.
+    pub busy_ns: u64,
+    /// SMs with at least one block, times nanoseconds.
+    pub sm_ns: u64,
+    /// Resident warps times nanoseconds.
+    pub warp_ns: u64,
+    /// The growth of the three integrals over the GPU's `recent` span.
+    pub recent: Option<Recent>,
+}
+
+/// Growth of the integrals over a span that ends now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Recent {
+    /// Length of the span in nanoseconds, above 0.
+    pub span_ns: u64,
+    /// Growth of `busy_ns`.
+    pub busy_ns: f64,
+    /// Growth of `sm_ns`.
+    pub sm_ns: f64,
+    /// Growth of `warp_ns`.
+    pub warp_ns: f64,
+}
+
+/// The bytes of a UUID in the way that NVML prints them.
+#[must_use]
+pub fn uuid_text(bytes: &[u8; 16]) -> String {
+    let mut s = String::from("GPU-");
+    for (i, b) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            s.push('-');
+        }
+        s.push_str(&format!("{b:02x}"));
+    }
+    s
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn grown(now_ns: u64, from: &Mark, now: &Mark) -> Option<Recent> {
+    (from.at_ns != 0 && now_ns > from.at_ns).then(|| Recent {
+        span_ns: now_ns - from.at_ns,
+        busy_ns: (now.busy_ns - from.busy_ns).max(0.0),
+        sm_ns: (now.sm_ns - from.sm_ns).max(0.0),
+        warp_ns: (now.warp_ns - from.warp_ns).max(0.0),
+    })
+}
+
+pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
+    let now_ns = state.head.now_ns;
+    let pids: Vec<u32> = (0..state.procs().len())
+        .map(|slot| {
+            let seen = match state.procs()[slot].id {
+                0 => None,
+                _ => locks.holder(slot).filter(|p| *p > 0),
+            };
+            seen.map_or(state.procs()[slot].pid as u32, i32::cast_unsigned)
+        })
+        .collect();
+    let gpus = state.gpus().iter().enumerate().map(|(index, g)| {
+        let oldest = now_ns.saturating_sub(MARKS as u64 * MARK_NS);
+        let from = g
+            .marks
+            .iter()
+            .filter(|m| m.at_ns != 0 && m.at_ns >= oldest && m.at_ns < now_ns)
+            .min_by_key(|m| m.at_ns);
+        let present = Mark {
+            at_ns: now_ns,
+            busy_ns: g.busy_ns,
+            sm_ns: g.sm_ns,
+            warp_ns: g.warp_ns,
+        };
+        let processes = state
+            .uses()
+            .iter()
+            .filter(|u| u.owner != 0 && u.gpu == index as u64)
+            .filter_map(|u| {
+                let slot = state.procs().iter().position(|p| p.id == u.owner)?;
+                let p = &state.procs()[slot];
+                // A process that registered after the sample had nothing then.
+                let then = from.map(|from| {
+                    let same = u.marks.iter().find(|m| m.at_ns == from.at_ns);
+                    same.copied().unwrap_or(Mark {
+                        at_ns: from.at_ns,
+                        busy_ns: 0.0,
+                        sm_ns: 0.0,
+                        warp_ns: 0.0,
+                    })
+                });
+                let present = Mark {
+                    at_ns: now_ns,
+                    busy_ns: u.busy_ns,
+                    sm_ns: u.sm_ns,
+                    warp_ns: u.warp_ns,
+                };
+                Some(ProcessSnapshot {
+                    pid: pids[slot],
+                    uid: p.uid as u32,
+                    name: text(&p.name),
+                    id: p.id,
+                    bytes: u.device_bytes(),
+                    by_kind: MemoryKind::ALL.map(|k| (k, u.bytes[k as usize])),
+                    contexts: u.contexts,
+                    context_bytes: u.context_bytes,
+                    launched: u.launched,
+                    busy_ns: u.busy_ns as u64,
+                    sm_ns: u.sm_ns as u64,
+                    warp_ns: u.warp_ns as u64,
+                    recent: then.and_then(|t| grown(now_ns, &t, &present)),
+                })
+            })
+            .collect();
+        let known = g.xid_count.min(XIDS as u64);
+        GpuSnapshot {
+            uuid: uuid_text(&g.uuid),
+            uuid_bytes: g.uuid,
+            minor: index as u32,
+            pci_bus: g.pci_bus as u32,
+            model: g.model(),
+            mode: GpuMode::Timeslice,
+            lost: g.lost != 0,
+            xids: (g.xid_count - known..g.xid_count)
+                .map(|n| g.xids[n as usize % XIDS])
+                .map(|[code, at_ns]| Xid { code, at_ns })
+                .collect(),
+            xid_count: g.xid_count,
+            used: state.used(index),
+            reserved: g.model().reserved,
+            busy_ns: g.busy_ns as u64,
+            sm_ns: g.sm_ns as u64,
+            warp_ns: g.warp_ns as u64,
+            recent: from.and_then(|f| grown(now_ns, f, &present)),
+            processes,
+        }
+    });
+    BoardSnapshot {
+        now_ns,
+        driver_version: text(&state.head.driver_version),
+        cuda_version: state.head.cuda_version as u32,
+        nvml_hang: state.head.nvml_hang != 0,
+        gpus: gpus.collect(),
+    }
+}

@@ -1,0 +1,524 @@
+//! Fluid, lazy time: kernels make progress only when somebody looks, and then exactly up to then.
+//!
+//! On one GPU the contexts that have work take turns. A real GPU's slices last about 2 ms
+//! ([`crate::SLICE_NS`]); here they are infinitely short, so each of `n` contexts advances at 1/n.
+//! During its slice a context has all SMs: its running kernels take them in the order of their
+//! launch, and a kernel that gets fewer than it wants runs slower in proportion.
+
+use super::{
+    DONE, FAILED, FREE, GpuMode, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark,
+    PENDING, RUNNING, State,
+};
+use crate::cost::{Shape, phases, resident_blocks};
+use crate::error::BoardError;
+
+/// One piece of work for [`State::submit`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Submit {
+    pub gpu: usize,
+    pub context: u64,
+    /// `None`: a marker, which takes no time and joins its dependencies.
+    pub shape: Option<Shape>,
+    pub block_ns: u64,
+    /// Tickets that must be done first; 0 for none.
+    pub deps: [u64; MAX_DEPS],
+}
+
+/// What a running kernel gets at the moment.
+struct Share {
+    row: usize,
+    /// Progress per nanosecond of the phase's own length.
+    rate: f64,
+    /// SMs with a block, averaged over the slices.
+    sms: f64,
+    /// Resident warps, averaged over the slices.
+    warps: f64,
+}
+
+impl Kernel {
+    fn phase(&self) -> Option<usize> {
+        (0..2).find(|&p| self.phase_ns[p] > 0.0 && self.phase_blocks[p] > 0)
+    }
+}
+
+impl State {
+    /// Queues a kernel or a marker; gives its ticket.
+    pub(crate) fn submit(&mut self, owner: u64, s: &Submit) -> Result<u64, BoardError> {
+        self.check_gpu(s.gpu)?;
+        let model = self.gpus[s.gpu].model();
+        let held = self.kernels().iter().filter(|k| k.state != FREE);
+        if held.filter(|k| k.owner == owner).count() >= MAX_PENDING {
+            return Err(BoardError::Full {
+                what: "rows for kernels of one process",
+                rows: MAX_PENDING,
+            });
+        }
+        let (mut resident, mut phase, mut warps) = (0, None, 0);
+        if let Some(shape) = &s.shape {
+            resident = resident_blocks(model, shape);
+            if resident == 0 {
+                return Err(BoardError::TooLarge);
+            }
+            warps = shape.warps();
+            phase = Some(phases(model.sms, resident, shape.blocks, s.block_ns.max(1)));
+        }
+        let free = self.kernels().iter().position(|k| k.state == FREE);
+        let row = free.unwrap_or(self.head.kernel_hwm());
+        if row >= MAX_KERNELS {
+            return Err(BoardError::Full {
+                what: "rows for kernels",
+                rows: MAX_KERNELS,
+            });
+        }
+        self.use_row(owner, s.gpu)?.launched += u64::from(s.shape.is_some());
+        let ticket = self.fresh_id();
+        self.kernels[row] = Kernel {
+            state: PENDING,
+            ticket,
+            owner,
+            gpu: s.gpu as u64,
+            context: s.context,
+            deps: s.deps,
+            warps: u64::from(warps),
+            resident: u64::from(resident),
+            phase_blocks: phase.map_or([0; 2], |p| p.map(|p| p.blocks)),
+            phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
+            start_ns: 0,
+            end_ns: 0,
+        };
+        self.head.kernel_hwm = self.head.kernel_hwm.max(row as u64 + 1);
+        self.promote();
+        Ok(ticket)
+    }
+
+    /// Fails the kernels that `which` selects, at once.
+    pub(crate) fn cancel(&mut self, which: impl Fn(&Kernel) -> bool) {
+        let now = self.head.now_ns;
+        for k in self.kernels_mut() {
+            if (k.state == PENDING || k.state == RUNNING) && which(k) {
+                k.state = FAILED;
+                k.end_ns = now;
+            }
+        }
+    }
+
+    /// Takes the finished work of a process off the table: ticket, start and end (`None`: failed).
+    pub(crate) fn collect(&mut self, owner: u64) -> Vec<(u64, u64, Option<u64>)> {
+        let mut done = Vec::new();
+        for k in self.kernels_mut() {
+            if k.owner == owner && (k.state == DONE || k.state == FAILED) {
+                let end = (k.state == DONE).then_some(k.end_ns);
+                done.push((k.ticket, k.start_ns, end));
+                k.state = FREE;
+            }
+        }
+        if !done.is_empty() {
+            self.trim();
+        }
+        done
+    }
+
+    fn is_live(&self, ticket: u64) -> bool {
+        self.kernels()
+            .iter()
+            .any(|k| k.ticket == ticket && (k.state == PENDING || k.state == RUNNING))
+    }
+
+    /// Starts what waits for nothing any more; markers finish at once.
+    fn promote(&mut self) {
+        let now = self.head.now_ns;
+        if !self.kernels().iter().any(|k| k.state == PENDING) {
+            return;
+        }
+        loop {
+            let mut live: Vec<u64> = self
+                .kernels()
+                .iter()
+                .filter(|k| k.state == PENDING || k.state == RUNNING)
+                .map(|k| k.ticket)
+                .collect();
+            live.sort_unstable();
+            let mut marker_done = false;
+            for k in self.kernels_mut() {
+                if k.state != PENDING {
+                    continue;
+                }
+                for d in &mut k.deps {
+                    if *d != 0 && live.binary_search(d).is_err() {
+                        *d = 0;
+                    }
+                }
+                if k.deps == [0; MAX_DEPS] {
+                    k.start_ns = now;
+                    k.state = RUNNING;
+                    if k.phase().is_none() {
+                        k.state = DONE;
+                        k.end_ns = now;
+                        marker_done = true;
+                    }
+                }
+            }
+            if !marker_done {
+                return;
+            }
+        }
+    }
+
+    /// Who gets what at the moment, over all GPUs.
+    fn shares(&self) -> Vec<Share> {
+        let mut rows: Vec<(u64, u64, u64, usize)> = self
+            .kernels()
+            .iter()
+            .enumerate()
+            .filter(|(_, k)| k.state == RUNNING)
+            .map(|(i, k)| (k.gpu, k.context, k.ticket, i))
+            .collect();
+        rows.sort_unstable();
+        let mut shares = Vec::with_capacity(rows.len());
+        for on_gpu in rows.chunk_by(|a, b| a.0 == b.0) {
+            let index = usize::try_from(on_gpu[0].0).unwrap_or(usize::MAX);
+            let Some(gpu) = self.gpus().get(index) else {
+                continue;
+            };
+            let slice = match mode_of(gpu.mode) {
+                GpuMode::Timeslice => {
+                    1.0 / on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1) as f64
+                }
+            };
+            for of_context in on_gpu.chunk_by(|a, b| a.1 == b.1) {
+                let mut free = u64::from(gpu.model().sms);
+                for &(.., row) in of_context {
+                    let k = &self.kernels[row];
+                    let Some(p) = k.phase() else { continue };
+                    let blocks = k.phase_blocks[p];
+                    let sms = blocks.min(free);
+                    free -= sms;
+                    let resident = blocks.min(sms.saturating_mul(k.resident));
+                    shares.push(Share {
+                        row,
+                        rate: slice * resident as f64 / blocks as f64,
+                        sms: slice * sms as f64,
+                        warps: slice * resident as f64 * k.warps as f64,
+                    });
+                }
+            }
+        }
+        shares
+    }
+
+    /// Brings the board to `to` (nanoseconds); a time in the past changes nothing.
+    pub(crate) fn advance(&mut self, to: u64) {
+        self.run(to, None);
+    }
+
+    /// When the work with this ticket will end if nothing else changes; `None` if it is over.
+    pub(crate) fn predict(&self, ticket: u64, scratch: &mut State) -> Option<u64> {
+        if !self.is_live(ticket) {
+            return None;
+        }
+        scratch.clone_used(self);
+        scratch.run(u64::MAX, Some(ticket));
+        Some(scratch.head.now_ns)
+    }
+
+    fn run(&mut self, to: u64, stop: Option<u64>) {
+        loop {
+            self.promote();
+            if self.head.now_ns >= to || stop.is_some_and(|t| !self.is_live(t)) {
+                return;
+            }
+            let shares = self.shares();
+            if stop.is_some() && shares.is_empty() {
+                return;
+            }
+            let now = self.head.now_ns;
+            let mut until = to;
+            for s in &shares {
+                let k = &self.kernels[s.row];
+                if let Some(p) = k.phase().filter(|_| s.rate > 0.0) {
+                    let left = (k.phase_ns[p] / s.rate).ceil().max(1.0);
+                    until = until.min(now.saturating_add(left as u64));
+                }
+            }
+            // Samples are needed for the last second only; over longer gaps they are not stored.
+            let boundary = (now / MARK_NS + 1).saturating_mul(MARK_NS);
+            let kept = (MARKS as u64 + 1) * MARK_NS;
+            if boundary.saturating_add(kept) >= to {
+                until = until.min(boundary);
+            } else {
+                until = until.min(to - kept);
+            }
+            self.integrate(&shares, until - now);
+            self.head.now_ns = until;
+            for s in &shares {
+                let k = &mut self.kernels[s.row];
+                if k.phase().is_none() {
+                    k.state = DONE;
+                    k.end_ns = until;
+                }
+            }
+            if until == boundary {
+                self.mark(until);
+            }
+        }
+    }
+
+    fn integrate(&mut self, shares: &[Share], ns: u64) {
+        let dt = ns as f64;
+        let mut last = (u64::MAX, u64::MAX);
+        let mut slices: Vec<(u64, u64, u64)> = Vec::new();
+        for s in shares {
+            let k = &mut self.kernels[s.row];
+            if let Some(p) = k.phase() {
+                let left = k.phase_ns[p] - s.rate * dt;
+                // A remainder below a thousandth of a nanosecond is rounding.
+                k.phase_ns[p] = if left < 1e-3 { 0.0 } else { left };
+            }
+            let (gpu, owner, context) = (k.gpu, k.owner, k.context);
+            if last != (gpu, context) {
+                last = (gpu, context);
+                slices.push((gpu, owner, context));
+            }
+            if let Some(g) = usize::try_from(gpu).ok().and_then(|g| self.gpus.get_mut(g)) {
+                g.sm_ns += s.sms * dt;
+                g.warp_ns += s.warps * dt;
+            }
+            for u in self.uses_mut() {
+                if u.owner == owner && u.gpu == gpu {
+                    u.sm_ns += s.sms * dt;
+                    u.warp_ns += s.warps * dt;
+                }
+            }
+        }
+        for of_gpu in slices.chunk_by(|a, b| a.0 == b.0) {
+            let gpu = of_gpu[0].0;
+            if let Some(g) = usize::try_from(gpu).ok().and_then(|g| self.gpus.get_mut(g)) {
+                g.busy_ns += dt;
+            }
+            let part = dt / of_gpu.len() as f64;
+            for &(_, owner, _) in of_gpu {
+                for u in self.uses_mut() {
+                    if u.owner == owner && u.gpu == gpu {
+                        u.busy_ns += part;
+                    }
+                }
+            }
+        }
+    }
+
+    fn mark(&mut self, at_ns: u64) {
+        let i = mark_index(at_ns);
+        let count = self.head.gpu_count();
+        for g in &mut self.gpus[..count] {
+            g.marks[i] = Mark {
+                at_ns,
+                busy_ns: g.busy_ns,
+                sm_ns: g.sm_ns,
+                warp_ns: g.warp_ns,
+            };
+        }
+        for u in self.uses_mut() {
+            u.marks[i] = Mark {
+                at_ns,
+                busy_ns: u.busy_ns,
+                sm_ns: u.sm_ns,
+                warp_ns: u.warp_ns,
+            };
+        }
+    }
+
+    fn clone_used(&mut self, from: &State) {
+        self.head = from.head;
+        self.gpus[..from.gpus().len()].copy_from_slice(from.gpus());
+        self.procs[..from.procs().len()].copy_from_slice(from.procs());
+        self.uses[..from.uses().len()].copy_from_slice(from.uses());
+        self.kernels[..from.kernels().len()].copy_from_slice(from.kernels());
+    }
+}
+
+/// Which sample of the ring belongs to the boundary `at_ns`.
+pub(crate) fn mark_index(at_ns: u64) -> usize {
+    (at_ns / MARK_NS) as usize % MARKS
+}
+
+fn mode_of(_mode: u64) -> GpuMode {
+    GpuMode::Timeslice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::state;
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) -> Submit {
+        Submit {
+            gpu,
+            context,
+            shape: Some(Shape {
+                blocks,
+                threads,
+                regs: 32,
+                shared: 0,
+            }),
+            block_ns: block_us * US,
+            deps: [0; MAX_DEPS],
+        }
+    }
+
+    fn after(mut s: Submit, dep: u64) -> Submit {
+        s.deps[0] = dep;
+        s
+    }
+
+    fn end(s: &State, ticket: u64) -> Option<u64> {
+        s.kernels()
+            .iter()
+            .find(|k| k.ticket == ticket && k.state == DONE)
+            .map(|k| k.end_ns / US)
+    }
+
+    fn close(a: f64, b: f64) {
+        assert!((a - b).abs() <= b.abs() * 1e-9 + 1e-3, "{a} is not {b}");
+    }
+
+    #[test]
+    fn a_kernel_alone_runs_its_waves_and_its_tail() {
+        let (mut s, a) = state(&["h100"]);
+        // 132 SMs x 8 blocks of 256 threads = 1056 a wave; 2 waves and a tail of 10 blocks.
+        let t = s.submit(a, &kernel(0, 1, 2122, 256, 100)).expect("ok");
+        s.advance(1_000 * US);
+        assert_eq!(end(&s, t), Some(300));
+        let g = &s.gpus[0];
+        close(g.busy_ns, 300e3);
+        close(g.sm_ns, 132.0 * 200e3 + 10.0 * 100e3);
+        close(g.warp_ns, 1056.0 * 8.0 * 200e3 + 10.0 * 8.0 * 100e3);
+        let u = &s.uses[0];
+        close(u.busy_ns, g.busy_ns);
+        close(u.sm_ns, g.sm_ns);
+        close(u.warp_ns, g.warp_ns);
+        assert_eq!(u.launched, 1);
+    }
+
+    #[test]
+    fn looking_often_gives_the_same_as_looking_once() {
+        let (mut once, a) = state(&["h100"]);
+        let t = once.submit(a, &kernel(0, 1, 5000, 192, 70)).expect("ok");
+        let u = once.submit(a, &kernel(0, 2, 40, 64, 900)).expect("ok");
+        let mut often = once.clone();
+        once.advance(5_000 * US);
+        for i in 0..=5_000 {
+            often.advance(i * US);
+        }
+        for t in [t, u] {
+            let (a, b) = (end(&once, t).expect("end"), end(&often, t).expect("end"));
+            assert!(a.abs_diff(b) <= 1, "{a} {b}");
+        }
+        assert!((once.gpus[0].sm_ns / often.gpus[0].sm_ns - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn contexts_take_turns() {
+        let (mut s, a) = state(&["h100"]);
+        let b = s.add_process(1, 101, 1001, 2, "second");
+        let ta = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+        let tb = s.submit(b, &kernel(0, 2, 66, 1024, 300)).expect("ok");
+        s.advance(1_000 * US);
+        // Both at half speed until a ends at 200; b then has 200 left, alone.
+        assert_eq!((end(&s, ta), end(&s, tb)), (Some(200), Some(400)));
+        close(s.gpus[0].busy_ns, 400e3);
+        close(s.uses[0].busy_ns, 100e3);
+        close(s.uses[1].busy_ns, 300e3);
+        close(s.gpus[0].sm_ns, 132.0 * 100e3 + 66.0 * 300e3);
+    }
+
+    #[test]
+    fn streams_of_one_context_run_side_by_side_while_sms_are_free() {
+        let (mut s, a) = state(&["h100"]);
+        let first = s.submit(a, &kernel(0, 1, 100, 1024, 100)).expect("ok");
+        let second = s.submit(a, &kernel(0, 1, 32, 1024, 100)).expect("ok");
+        // No SM is left for the third until the others end.
+        let third = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+        s.advance(100 * US);
+        close(s.gpus[0].sm_ns, 132.0 * 100e3);
+        s.advance(500 * US);
+        assert_eq!(end(&s, first), Some(100));
+        assert_eq!(end(&s, second), Some(100));
+        assert_eq!(end(&s, third), Some(200));
+        close(s.gpus[0].busy_ns, 200e3);
+    }
+
+    #[test]
+    fn a_kernel_with_too_few_sms_runs_slower_in_proportion() {
+        let (mut s, a) = state(&["h100"]);
+        s.submit(a, &kernel(0, 1, 99, 1024, 1_000)).expect("ok");
+        // A full wave of 264 blocks wants 132 SMs and gets 33: a quarter of the speed.
+        let t = s.submit(a, &kernel(0, 1, 264, 1024, 100)).expect("ok");
+        s.advance(2_000 * US);
+        assert_eq!(end(&s, t), Some(400));
+    }
+
+    #[test]
+    fn order_within_a_stream_and_across_streams() {
+        let (mut s, a) = state(&["h100", "h100"]);
+        let t1 = s.submit(a, &kernel(0, 1, 1, 32, 50)).expect("ok");
+        let t2 = s
+            .submit(a, &after(kernel(0, 1, 1, 32, 50), t1))
+            .expect("ok");
+        let marker = Submit {
+            shape: None,
+            ..after(kernel(1, 2, 0, 0, 0), t2)
+        };
+        let m = s.submit(a, &marker).expect("ok");
+        let t3 = s.submit(a, &after(kernel(1, 2, 1, 32, 50), m)).expect("ok");
+        let mut scratch = s.clone();
+        assert_eq!(s.predict(t3, &mut scratch), Some(150 * US));
+        s.advance(10_000 * US);
+        assert_eq!(end(&s, t1), Some(50));
+        assert_eq!(end(&s, t2), Some(100));
+        assert_eq!(end(&s, m), Some(100));
+        assert_eq!(end(&s, t3), Some(150));
+        assert_eq!(s.predict(t3, &mut scratch), None);
+        assert_eq!(s.collect(a).len(), 4);
+        assert_eq!(s.head.kernel_hwm, 0);
+    }
+
+    #[test]
+    fn a_process_holds_a_limited_number_of_rows() {
+        let (mut s, a) = state(&["h100"]);
+        for _ in 0..MAX_PENDING {
+            s.submit(a, &kernel(0, 1, 1, 32, 50)).expect("ok");
+        }
+        let r = s.submit(a, &kernel(0, 1, 1, 32, 50));
+        assert!(matches!(r, Err(BoardError::Full { .. })), "{r:?}");
+        let r = s.submit(a, &kernel(0, 1, 1, 1025, 50));
+        assert!(r.is_err());
+    }
+
+    #[test]
+    fn samples_of_the_last_second_survive_any_gap() {
+        let (mut s, a) = state(&["h100"]);
+        s.submit(a, &kernel(0, 1, 132, 1024, 60_000_000))
+            .expect("ok");
+        let now = 3_600 * 1_000_000_000;
+        s.advance(now);
+        let marks: Vec<u64> = s.gpus[0].marks.iter().map(|m| m.at_ns).collect();
+        for i in 0..MARKS as u64 {
+            assert!(marks.contains(&(now - i * MARK_NS)), "{marks:?}");
+        }
+        close(s.gpus[0].busy_ns, 60e9);
+        assert_eq!(s.head.now_ns, now);
+    }
+
+    #[test]
+    fn a_cancelled_kernel_fails_and_frees_its_sms() {
+        let (mut s, a) = state(&["h100"]);
+        let t = s.submit(a, &kernel(0, 7, 132, 1024, 1_000)).expect("ok");
+        s.advance(300 * US);
+        s.cancel(|k| k.context == 7);
+        s.advance(2_000 * US);
+        close(s.gpus[0].busy_ns, 300e3);
+        assert_eq!(s.collect(a), [(t, 0, None)]);
+    }
+}
