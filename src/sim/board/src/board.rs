@@ -544,3 +544,6 @@ fn finished(done: Vec<(u64, u64, Option<u64>)>) -> Vec<Finished> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

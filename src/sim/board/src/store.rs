@@ -413,15 +413,18 @@ mod fault {
 /// Lets a test kill the process at any store.
 #[cfg(test)]
 pub(crate) mod fault {
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
+    /// Stores until the signal comes; negative for never.
     pub(crate) static COUNTDOWN: AtomicI64 = AtomicI64::new(-1);
+    /// The signal.
+    pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
 
     pub(super) fn point() {
         if COUNTDOWN.load(Ordering::Relaxed) >= 0 && COUNTDOWN.fetch_sub(1, Ordering::Relaxed) == 0
         {
-            // SAFETY: kills the own process, which is what the test wants.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            // SAFETY: signals the own process, which is what the test wants.
+            unsafe { libc::kill(libc::getpid(), SIGNAL.load(Ordering::Relaxed)) };
         }
     }
 }

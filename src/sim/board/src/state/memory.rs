@@ -128,10 +128,10 @@ impl State {
     ) -> Result<(), BoardError> {
         self.cancel(|k| k.owner == owner && k.context == context);
         let row = self.use_row(owner, gpu)?;
-        if row.contexts > 0 {
-            row.context_bytes -= row.context_bytes / row.contexts;
-            row.contexts -= 1;
-        }
+        // All contexts of a process on one GPU cost the same.
+        let one = row.context_bytes.checked_div(row.contexts).unwrap_or(0);
+        row.context_bytes -= one;
+        row.contexts = row.contexts.saturating_sub(1);
         Ok(())
     }
 }
