@@ -1,7 +1,7 @@
 //! The pages between real processes: members that are killed at random moments, members that
 //! scribble, a service that starts anew.
 
-#![allow(unsafe_code, reason = "kills its own children and inspects seals")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,0 +1,103 @@
+//! Builds the shared objects that the program carries, with a cargo of its own: they are needed as
+//! finished files by whatever builds this package, in a profile that does not depend on the outer one.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Package, file that cargo makes of it, variable by which the crate finds it.
+const PRODUCTS: [(&str, &str, &str); 3] = [
+    ("gshare-shim", "libgshare_shim.so", "GSHARE_SHIM_SO"),
+    (
+        "gshare-sim-cuda",
+        "libgshare_sim_cuda.so",
+        "GSHARE_SIM_CUDA_SO",
+    ),
+    (
+        "gshare-sim-nvml",
+        "libgshare_sim_nvml.so",
+        "GSHARE_SIM_NVML_SO",
+    ),
+];
+
+/// What goes into the files, relative to the workspace.
+const SOURCES: [&str; 6] = [
+    "enforcer/abi",
+    "enforcer/shim",
+    "src/sim/board",
+    "src/sim/ptx",
+    "src/sim/cuda",
+    "src/sim/nvml",
+];
+
+/// What the outer build sets for itself and the inner one must not inherit. The jobserver's
+/// variables stay.
+const FOREIGN: [&str; 9] = [
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "RUSTC",
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_BUILD_BUILD_DIR",
+    "CARGO_BUILD_TARGET",
+];
+
+fn main() {
+    let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let workspace = here
+        .ancestors()
+        .nth(2)
+        .expect("the package lies two levels below the workspace");
+    let target = variable("TARGET");
+    let nested = Path::new(&variable("OUT_DIR")).join("nested");
+
+    println!("cargo::rerun-if-changed=build.rs");
+    for file in ["Cargo.lock", "Cargo.toml"] {
+        watch(&workspace.join(file));
+    }
+    for source in SOURCES {
+        for part in ["src", "Cargo.toml", "build.rs"] {
+            watch(&workspace.join(source).join(part));
+        }
+    }
+
+    let mut cargo = Command::new(variable("CARGO"));
+    for name in FOREIGN {
+        cargo.env_remove(name);
+    }
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--locked", "--profile", "preload", "--lib"])
+        .args(["--target", &target])
+        .arg("--target-dir")
+        .arg(&nested);
+    for (package, ..) in PRODUCTS {
+        cargo.args(["-p", package]);
+    }
+    let status = cargo
+        .status()
+        .unwrap_or_else(|error| panic!("cannot run {cargo:?}: {error}"));
+    assert!(status.success(), "{cargo:?} failed; see its output above");
+
+    let mut id: u64 = 0xcbf2_9ce4_8422_2325;
+    for (_, file, name) in PRODUCTS {
+        let path = nested.join(&target).join("preload").join(file);
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for byte in bytes {
+            id = (id ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        println!("cargo::rustc-env={name}={}", path.display());
+    }
+    println!("cargo::rustc-env=GSHARE_ARTIFACTS_ID={id:016x}");
+}
+
+fn watch(path: &Path) {
+    if path.exists() {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+}

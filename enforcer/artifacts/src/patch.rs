@@ -1,0 +1,118 @@
+//! Writes paths into the places that the proxy was built with. A file that does not have each place
+//! exactly once is refused, so that a change of the compiler cannot go unnoticed.
+
+use std::io;
+
+/// Text with which the dependency's name starts, and its whole length in bytes.
+const NEEDED: (&[u8], usize) = (b"/gshare-real-libcuda-placeholder", 255);
+/// Marks in front of the texts that the proxy reads, and the room behind each in bytes.
+const REAL_PATH: (&[u8], usize) = (b"\x01gshare:real-libcuda-path:\x01", 256);
+const SOCKET_PATH: (&[u8], usize) = (b"\x01gshare:service-socket-path:\x01", 256);
+
+/// Longest socket path that the kernel takes, in bytes.
+const SOCKET_LIMIT: usize = 107;
+
+/// The proxy's bytes with the real driver's and the socket's absolute path in place.
+pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Vec<u8>> {
+    check("path of the real libcuda", real, NEEDED.1)?;
+    check("path of the service's socket", socket, SOCKET_LIMIT)?;
+    let mut image = image.to_vec();
+    let at = only(&image, NEEDED.0)?;
+    let end = at + NEEDED.1;
+    let whole = image.get(at + NEEDED.0.len()..end);
+    if whole.is_none_or(|rest| rest.iter().any(|&byte| byte != b'/')) {
+        return Err(other("the proxy's placeholder is not as long as expected"));
+    }
+    fill(&mut image[at..end], real);
+    for ((mark, room), text) in [(REAL_PATH, real), (SOCKET_PATH, socket)] {
+        let at = only(&image, mark)? + mark.len();
+        let place = image
+            .get_mut(at..at + room)
+            .ok_or_else(|| other("the proxy ends inside a placeholder"))?;
+        fill(place, text);
+    }
+    Ok(image)
+}
+
+fn fill(place: &mut [u8], text: &[u8]) {
+    place.fill(0);
+    place[..text.len()].copy_from_slice(text);
+}
+
+fn check(what: &str, path: &[u8], limit: usize) -> io::Result<()> {
+    let shown = String::from_utf8_lossy(path);
+    let problem = if path.first() != Some(&b'/') {
+        "is not absolute".to_owned()
+    } else if path.len() > limit {
+        format!("is longer than {limit} bytes")
+    } else if path.contains(&0) {
+        "contains a NUL".to_owned()
+    } else if path.contains(&b'$') {
+        // The dynamic loader would expand it.
+        "contains a `$`".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("{what} `{shown}` {problem}"),
+    ))
+}
+
+fn only(image: &[u8], mark: &[u8]) -> io::Result<usize> {
+    let mut found = image
+        .windows(mark.len())
+        .enumerate()
+        .filter_map(|(at, window)| (window == mark).then_some(at));
+    match (found.next(), found.next()) {
+        (Some(at), None) => Ok(at),
+        (None, _) => Err(other("the proxy lacks a placeholder")),
+        (Some(_), Some(_)) => Err(other("the proxy has a placeholder twice")),
+    }
+}
+
+fn other(what: &str) -> io::Error {
+    io::Error::other(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(real: &str, socket: &str) -> String {
+        patched(crate::SHIM, real.as_bytes(), socket.as_bytes())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn paths_that_do_not_fit_are_refused_by_name() {
+        let long = format!("/{}", "x".repeat(255));
+        assert!(refusal(&long, "/s").contains("libcuda"));
+        assert!(refusal("/r", &long[..109]).contains("socket"));
+        assert!(refusal("lib.so", "/s").contains("not absolute"));
+        assert!(refusal("/opt/$LIB/x", "/s").contains('$'));
+    }
+
+    #[test]
+    fn the_longest_paths_fit() {
+        let real = format!("/{}", "r".repeat(254));
+        let socket = format!("/{}", "s".repeat(106));
+        let image = patched(crate::SHIM, real.as_bytes(), socket.as_bytes()).unwrap();
+        assert_eq!(image.len(), crate::SHIM.len());
+        let count = |text: &str| {
+            image
+                .windows(text.len())
+                .filter(|window| *window == text.as_bytes())
+                .count()
+        };
+        assert_eq!((count(&real), count(&socket)), (2, 1));
+    }
+
+    #[test]
+    fn an_image_without_or_with_two_places_is_refused() {
+        assert!(patched(b"ELF", b"/r", b"/s").is_err());
+        let twice = [crate::SHIM, crate::SHIM].concat();
+        assert!(patched(&twice, b"/r", b"/s").is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! Puts the shared objects where programs find them. A file appears whole or not at all, and one
+//! that a running program has mapped is replaced, never rewritten.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{OpenOptionsExt, PermissionsExt, symlink},
+    },
+    path::Path,
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{SHIM, SIM_CUDA, SIM_NVML, patch::patched};
+
+/// Fills `directory` (made if absent, mode 0755) with the proxy as `libcuda.so.1` and
+/// `libcuda.so`. Put first on `LD_LIBRARY_PATH` it stands before the driver at `real_libcuda`;
+/// processes register at `socket`. Both paths must be absolute.
+pub fn stage_shim(directory: &Path, real_libcuda: &Path, socket: &Path) -> io::Result<()> {
+    let image = patched(
+        SHIM,
+        real_libcuda.as_os_str().as_bytes(),
+        socket.as_os_str().as_bytes(),
+    )?;
+    make_directory(directory)?;
+    place(directory, "libcuda.so.1", &image)?;
+    link(directory, "libcuda.so", "libcuda.so.1")
+}
+
+/// Fills `<simdir>/lib` with the simulated driver: `libcuda.so.1`, `libcuda.so`,
+/// `libnvidia-ml.so.1`, `libnvidia-ml.so`.
+pub fn stage_sim(simdir: &Path) -> io::Result<()> {
+    let directory = simdir.join("lib");
+    make_directory(&directory)?;
+    place(&directory, "libcuda.so.1", SIM_CUDA)?;
+    link(&directory, "libcuda.so", "libcuda.so.1")?;
+    place(&directory, "libnvidia-ml.so.1", SIM_NVML)?;
+    link(&directory, "libnvidia-ml.so", "libnvidia-ml.so.1")
+}
+
+fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
+/// A name in `directory` that no other thread or process uses.
+fn scratch(name: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(".{name}.{}.{number}", process::id())
+}
+
+fn place(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = directory.join(name);
+    if fs::read(&path).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    let scratch = directory.join(scratch(name));
+    let written = (|| {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(&scratch)?;
+        file.write_all(bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(0o755))?;
+        fs::rename(&scratch, &path)
+    })();
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&scratch);
+    }
+    written
+}
+
+fn link(directory: &Path, name: &str, target: &str) -> io::Result<()> {
+    let path = directory.join(name);
+    if fs::read_link(&path).is_ok_and(|present| present == Path::new(target)) {
+        return Ok(());
+    }
+    let scratch = directory.join(scratch(name));
+    symlink(target, &scratch)?;
+    fs::rename(&scratch, &path).inspect_err(|_| {
+        let _ = fs::remove_file(&scratch);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use object::{Object, ObjectSymbol, read::elf::FileHeader};
+
+    use super::*;
+
+    /// The file's own name and the names that it depends on.
+    fn names(path: &Path) -> (String, Vec<String>) {
+        let data = fs::read(path).unwrap();
+        let endian = object::Endianness::Little;
+        let header = object::elf::FileHeader64::parse(&*data).unwrap();
+        let sections = header.sections(endian, &*data).unwrap();
+        let (dynamic, index) = sections.dynamic(endian, &*data).unwrap().unwrap();
+        let strings = sections.strings(endian, &*data, index).unwrap();
+        let mut soname = String::new();
+        let mut needed = Vec::new();
+        for entry in dynamic {
+            use object::read::elf::Dyn;
+            let tag = entry.d_tag(endian);
+            if tag == object::elf::DT_SONAME.into() || tag == object::elf::DT_NEEDED.into() {
+                let text = entry.string(endian, strings).unwrap();
+                let text = String::from_utf8(text.to_vec()).unwrap();
+                if tag == object::elf::DT_SONAME.into() {
+                    soname = text;
+                } else {
+                    needed.push(text);
+                }
+            }
+        }
+        (soname, needed)
+    }
+
+    #[test]
+    fn the_proxy_bears_the_drivers_name_and_depends_on_the_real_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let lib = directory.path().join("a/lib");
+        let real = Path::new("/opt/driver/libcuda.so.1");
+        stage_shim(&lib, real, Path::new("/run/x.sock")).unwrap();
+        let (soname, needed) = names(&lib.join("libcuda.so.1"));
+        assert_eq!(soname, "libcuda.so.1");
+        assert!(needed.contains(&"/opt/driver/libcuda.so.1".to_owned()));
+        assert_eq!(
+            fs::read_link(lib.join("libcuda.so")).unwrap(),
+            Path::new("libcuda.so.1")
+        );
+        let mode = fs::metadata(lib.join("libcuda.so.1"))
+            .unwrap()
+            .permissions();
+        assert_eq!(mode.mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn staging_again_replaces_the_file_and_leaves_no_scrap() {
+        let directory = tempfile::tempdir().unwrap();
+        let lib = directory.path();
+        let (one, two) = (
+            Path::new("/one/libcuda.so.1"),
+            Path::new("/two/libcuda.so.1"),
+        );
+        let socket = Path::new("/run/x.sock");
+        stage_shim(lib, one, socket).unwrap();
+        let held = fs::File::open(lib.join("libcuda.so.1")).unwrap();
+        stage_shim(lib, two, socket).unwrap();
+        let needed = names(&lib.join("libcuda.so.1")).1;
+        assert!(needed.contains(&two.to_str().unwrap().to_owned()));
+        use std::os::unix::fs::MetadataExt;
+        assert_eq!(
+            held.metadata().unwrap().nlink(),
+            0,
+            "not rewritten in place"
+        );
+        assert_eq!(fs::read_dir(lib).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_simulated_driver_comes_under_the_drivers_names() {
+        let directory = tempfile::tempdir().unwrap();
+        stage_sim(directory.path()).unwrap();
+        let lib = directory.path().join("lib");
+        for (file, soname) in [
+            ("libcuda.so", "libcuda.so.1"),
+            ("libnvidia-ml.so", "libnvidia-ml.so.1"),
+        ] {
+            let (name, needed) = names(&lib.join(file));
+            assert_eq!(name, soname);
+            for library in needed {
+                let system = ["libc.so", "libgcc_s.so", "ld-linux", "libm.so"];
+                assert!(
+                    system.iter().any(|part| library.starts_with(part)),
+                    "{file} needs {library}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_proxy_defines_the_entry_that_all_programs_begin_with() {
+        let file = object::File::parse(SHIM).unwrap();
+        let defined: Vec<&str> = file
+            .dynamic_symbols()
+            .filter(|symbol| symbol.is_definition())
+            .filter_map(|symbol| symbol.name().ok())
+            .collect();
+        assert!(defined.contains(&"cuInit"), "{defined:?}");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let (real, socket) = (Path::new("/r"), Path::new("/s"));
+        assert!(stage_shim(&file.join("lib"), real, socket).is_err());
+    }
+
+    #[test]
+    fn the_id_is_sixteen_hexadecimal_digits() {
+        assert_eq!(crate::build_id().len(), 16);
+    }
+}
