@@ -18,8 +18,10 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// Until it is granted.
+    /// As the service's configuration says.
     #[default]
+    Default,
+    /// Until it is granted.
     Forever,
     /// Not at all: refuse with `not_available`.
     No,
