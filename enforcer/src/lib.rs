@@ -11,6 +11,8 @@
 
 pub mod cgroup;
 pub mod device;
+pub mod driver;
+pub mod gpu;
 
 pub mod nodes;
 pub mod proc;

@@ -1,0 +1,215 @@
+//! The GPUs as NVML sees them.
+//!
+//! NVML can hang for good (a GPU that fell off the bus, a driver in trouble), so nobody but the
+//! observer's own threads ever calls it: one thread per GPU, and a coordinator that waits for them
+//! with a deadline. A GPU whose call does not return is reported as [`GpuState::Hung`] while the
+//! others go on. Every figure that could not be read is absent, never 0.
+
+mod nvml;
+mod observer;
+
+use std::time::{Duration, Instant};
+
+pub use observer::{Health, Observer, ObserverConfig};
+
+/// What can go wrong when asking for a reading.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// NVML could not be loaded or initialised (yet).
+    #[error("no reading of the GPUs: {reason}")]
+    Unavailable {
+        /// Why, with the library that was tried.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("the GPU observer gave no reading within {waited:?}")]
+    Timeout {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The observer has ended.
+    #[error("the GPU observer has stopped")]
+    Stopped,
+}
+
+/// How a GPU is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuState {
+    /// It answers.
+    Ok,
+    /// The driver says that it is lost (or gives only unknown errors for it): no new claims; its
+    /// figures are absent.
+    Lost,
+    /// A call on it has not returned for a long time; its figures are absent.
+    Hung,
+}
+
+/// The version of CUDA that the driver offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CudaVersion {
+    /// 13 of 13.5.
+    pub major: i32,
+    /// 5 of 13.5.
+    pub minor: i32,
+}
+
+/// All GPUs at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuSample {
+    /// When the sample was put together.
+    pub taken: Instant,
+    /// Version of the driver, such as `580.65.06`.
+    pub driver_version: Option<String>,
+    /// Version of CUDA that the driver offers.
+    pub cuda_version: Option<CudaVersion>,
+    /// One reading per GPU, by NVML index.
+    pub gpus: Vec<GpuReading>,
+}
+
+/// What hardware counters say (GPM, Hopper and later), averaged since the sample before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gpm {
+    /// SM activity in percent.
+    pub sm_active: Option<f64>,
+    /// SM occupancy in percent.
+    pub sm_occupancy: Option<f64>,
+}
+
+/// A process that NVML lists on a GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuProcess {
+    /// Process id, as the host sees it.
+    pub pid: i32,
+    /// Device memory in bytes; absent where the driver does not tell (MIG, no right).
+    pub bytes: Option<u64>,
+    /// Whether it has a compute context.
+    pub compute: bool,
+    /// Whether it draws.
+    pub graphics: bool,
+    /// Share of time in percent in which its kernels ran; absent without new samples.
+    pub time_busy: Option<f64>,
+}
+
+/// One GPU at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuReading {
+    /// NVML index.
+    pub index: u32,
+    /// When the figures were read; absent if never. Figures older than a few intervals are stale.
+    pub taken: Option<Instant>,
+    /// How it is doing.
+    pub state: GpuState,
+    /// `GPU-xxxxxxxx-xxxx-...`.
+    pub uuid: Option<String>,
+    /// N of `/dev/nvidia<N>`; need not equal the index.
+    pub minor: Option<u32>,
+    /// Product name.
+    pub name: Option<String>,
+    /// PCI bus id as NVML prints it, `00000000:3B:00.0`.
+    pub pci_bus_id: Option<String>,
+    /// Compute capability, major and minor.
+    pub compute_capability: Option<(i32, i32)>,
+    /// Number of SMs.
+    pub sm_count: Option<u32>,
+    /// Whether GPM works on it.
+    pub gpm_supported: Option<bool>,
+    /// Whether a screen hangs on it.
+    pub display_active: Option<bool>,
+    /// Whether it is cut into MIG instances.
+    pub mig_enabled: Option<bool>,
+    /// Device memory in bytes, all of it.
+    pub mem_total: Option<u64>,
+    /// Bytes that the driver keeps for itself; not in `mem_used`.
+    pub mem_reserved: Option<u64>,
+    /// Bytes that processes (and their contexts) use.
+    pub mem_used: Option<u64>,
+    /// Time in percent with any kernel resident: what nvidia-smi calls GPU-Util.
+    pub time_busy: Option<f64>,
+    /// Hardware counters, where the GPU has them and two samples exist.
+    pub gpm: Option<Gpm>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Power draw in watts.
+    pub power_w: Option<f64>,
+    /// Power limit in force, in watts.
+    pub power_limit_w: Option<f64>,
+    /// Processes on the GPU; absent if the list could not be read (an empty list is known).
+    pub processes: Option<Vec<GpuProcess>>,
+}
+
+impl GpuReading {
+    fn unread(index: u32) -> Self {
+        Self {
+            index,
+            taken: None,
+            state: GpuState::Ok,
+            uuid: None,
+            minor: None,
+            name: None,
+            pci_bus_id: None,
+            compute_capability: None,
+            sm_count: None,
+            gpm_supported: None,
+            display_active: None,
+            mig_enabled: None,
+            mem_total: None,
+            mem_reserved: None,
+            mem_used: None,
+            time_busy: None,
+            gpm: None,
+            temperature: None,
+            power_w: None,
+            power_limit_w: None,
+            processes: None,
+        }
+    }
+
+    /// Drops what was measured and keeps what the GPU is, for one that answers no more.
+    fn forget_figures(&mut self) {
+        self.mem_used = None;
+        self.time_busy = None;
+        self.gpm = None;
+        self.temperature = None;
+        self.power_w = None;
+        self.processes = None;
+    }
+
+    /// How old the figures are; absent if there are none.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        self.taken.map(|taken| taken.elapsed())
+    }
+}
+
+/// CUDA cores per SM by compute capability, for generations whose count is known.
+fn cores_per_sm(capability: (i32, i32)) -> Option<u32> {
+    match capability {
+        (5, _) | (6, 1 | 2) => Some(128),
+        (6, 0) | (7, _) | (8, 0) => Some(64),
+        (8..=12, _) => Some(128),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sm_counts_of_known_products() {
+        let check = |name: &str, cores: u32, capability, sms: u32| {
+            let found = cores_per_sm(capability).map(|per_sm| cores / per_sm);
+            assert_eq!(found, Some(sms), "{name}");
+        };
+        check("V100", 5120, (7, 0), 80);
+        check("RTX 2080 Ti", 4352, (7, 5), 68);
+        check("A100", 6912, (8, 0), 108);
+        check("RTX A6000", 10752, (8, 6), 84);
+        check("RTX 4090", 16384, (8, 9), 128);
+        check("H100", 16896, (9, 0), 132);
+        check("B200", 18944, (10, 0), 148);
+        check("RTX PRO 6000", 24064, (12, 0), 188);
+        assert_eq!(cores_per_sm((99, 0)), None);
+    }
+}

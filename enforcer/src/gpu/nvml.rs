@@ -1,0 +1,325 @@
+//! Reading one GPU through NVML: which calls, what their errors mean.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use nvml_wrapper::bitmasks::InitFlags;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{Device, Nvml};
+
+use super::{CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, cores_per_sm};
+
+/// Samples closer together than this give no counters.
+const GPM_APART: Duration = Duration::from_millis(100);
+
+/// How much of a GPU to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Memory and processes: what a grant needs, fresh.
+    Memory,
+    /// Everything.
+    All,
+}
+
+/// NVML, initialised, and what holds for the whole machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) nvml: Nvml,
+    pub(super) gpus: u32,
+    pub(super) driver_version: Option<String>,
+    pub(super) cuda_version: Option<CudaVersion>,
+}
+
+/// Loads and initialises the library. One bad GPU must not fail the rest, hence no attaching.
+pub(super) fn load(library: &Path) -> Result<Machine, String> {
+    let init = |flags| {
+        Nvml::builder()
+            .lib_path(OsStr::new(library))
+            .flags(flags)
+            .init()
+    };
+    let nvml = match init(InitFlags::NO_GPUS | InitFlags::NO_ATTACH) {
+        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::InvalidArg) => init(InitFlags::empty()),
+        other => other,
+    }
+    .map_err(|e| explain(library, &e))?;
+    let gpus = nvml.device_count().map_err(|e| explain(library, &e))?;
+    let driver_version = nvml.sys_driver_version().ok();
+    let cuda_version = nvml.sys_cuda_driver_version().ok().map(|v| CudaVersion {
+        major: v / 1000,
+        minor: v % 1000 / 10,
+    });
+    Ok(Machine {
+        nvml,
+        gpus,
+        driver_version,
+        cuda_version,
+    })
+}
+
+fn explain(library: &Path, error: &NvmlError) -> String {
+    let hint = match error {
+        NvmlError::LibRmVersionMismatch => {
+            "\nhint: the driver was replaced while loaded; reload its modules or restart"
+        }
+        NvmlError::DriverNotLoaded => "\nhint: load the driver (modprobe nvidia)",
+        _ => "",
+    };
+    format!("{}: {error}{hint}", library.display())
+}
+
+/// One GPU and what must be remembered of it from reading to reading.
+pub(super) struct Eye<'nvml> {
+    nvml: &'nvml Nvml,
+    index: u32,
+    device: Option<Device<'nvml>>,
+    /// The newest reading, the base of the next.
+    reading: GpuReading,
+    counters: Option<(Instant, GpmSample<'nvml>)>,
+    /// Time stamp of the newest per-process sample, in microseconds.
+    seen_us: u64,
+}
+
+/// A reading, and whether NVML as a whole has to be initialised anew.
+pub(super) struct Look {
+    pub(super) reading: GpuReading,
+    pub(super) reload: bool,
+}
+
+/// What the errors of one reading amount to.
+#[derive(Default)]
+struct Faults {
+    lost: bool,
+    reload: bool,
+}
+
+impl Faults {
+    /// The value, or a note of what its failure says about the GPU.
+    fn value<T>(&mut self, result: Result<T, NvmlError>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(NvmlError::GpuLost) => self.lost = true,
+            Err(
+                NvmlError::Uninitialized
+                | NvmlError::DriverNotLoaded
+                | NvmlError::LibRmVersionMismatch,
+            ) => self.reload = true,
+            Err(_) => {}
+        }
+        None
+    }
+
+    /// As [`Faults::value`], for calls that fail with "unknown" only when the GPU is lost.
+    fn vital<T>(&mut self, result: Result<T, NvmlError>) -> Option<T> {
+        self.lost |= matches!(result, Err(NvmlError::Unknown));
+        self.value(result)
+    }
+}
+
+impl<'nvml> Eye<'nvml> {
+    pub(super) fn new(nvml: &'nvml Nvml, index: u32) -> Self {
+        let second_ago = SystemTime::now() - Duration::from_secs(1);
+        let since_epoch = second_ago.duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            nvml,
+            index,
+            device: None,
+            reading: GpuReading::unread(index),
+            counters: None,
+            seen_us: since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0)),
+        }
+    }
+
+    pub(super) fn look(&mut self, scope: Scope) -> Look {
+        let mut faults = Faults::default();
+        if self.device.is_none() {
+            self.device = faults.vital(self.nvml.device_by_index(self.index));
+        }
+        // Taken out for the time of the calls: a lost device is looked up anew next time.
+        if let Some(device) = self.device.take() {
+            if self.reading.uuid.is_none() {
+                self.identify(&device, &mut faults);
+            }
+            self.memory(&device, &mut faults);
+            if scope == Scope::All {
+                self.activity(&device, &mut faults);
+            }
+            if !faults.lost && !faults.reload {
+                self.device = Some(device);
+            }
+        }
+        let reading = &mut self.reading;
+        reading.taken = Some(Instant::now());
+        reading.state = GpuState::Ok;
+        if self.device.is_none() {
+            self.counters = None;
+            reading.forget_figures();
+            if !faults.reload {
+                reading.state = GpuState::Lost;
+            }
+        }
+        Look {
+            reading: reading.clone(),
+            reload: faults.reload,
+        }
+    }
+
+    /// What does not change while the driver is loaded.
+    fn identify(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
+        let r = &mut self.reading;
+        r.uuid = faults.value(device.uuid());
+        r.minor = faults.value(device.minor_number());
+        r.name = faults.value(device.name());
+        r.pci_bus_id = faults.value(device.pci_info()).map(|pci| pci.bus_id);
+        r.compute_capability = faults
+            .value(device.cuda_compute_capability())
+            .map(|c| (c.major, c.minor));
+        let cores = faults.value(device.num_cores());
+        r.sm_count = r
+            .compute_capability
+            .and_then(cores_per_sm)
+            .and_then(|per_sm| Some(cores? / per_sm));
+        r.gpm_supported = faults.value(device.gpm_support());
+        r.display_active = faults.value(device.is_display_active());
+        r.mig_enabled = match device.mig_mode() {
+            Err(NvmlError::NotSupported) => Some(false),
+            other => faults.value(other).map(|mode| mode.current != 0),
+        };
+    }
+
+    fn memory(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
+        let memory = faults.vital(device.memory_info());
+        let r = &mut self.reading;
+        r.mem_used = memory.as_ref().map(|m| m.used);
+        if let Some(memory) = memory {
+            r.mem_total = Some(memory.total);
+            r.mem_reserved = Some(memory.reserved);
+        }
+        let before = r.processes.take();
+        r.processes = processes(device, faults);
+        // The share of time is read at ticks only; a process keeps its last one in between.
+        for process in r.processes.iter_mut().flatten() {
+            let known = before.iter().flatten().find(|p| p.pid == process.pid);
+            process.time_busy = known.and_then(|p| p.time_busy);
+        }
+    }
+
+    fn activity(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
+        let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+        let gpm = self.gpm(device, faults);
+        let busy = self.time_busy(device, faults);
+        let r = &mut self.reading;
+        r.gpm = gpm;
+        r.time_busy = faults
+            .value(device.utilization_rates())
+            .map(|rates| f64::from(rates.gpu));
+        r.temperature = faults.value(device.temperature(TemperatureSensor::Gpu));
+        r.power_w = faults.value(device.power_usage()).map(watts);
+        r.power_limit_w = faults.value(device.enforced_power_limit()).map(watts);
+        for process in r.processes.iter_mut().flatten() {
+            process.time_busy = busy.get(&process.pid).copied();
+        }
+    }
+
+    fn gpm(&mut self, device: &Device<'nvml>, faults: &mut Faults) -> Option<Gpm> {
+        if self.reading.gpm_supported != Some(true) {
+            return None;
+        }
+        let now = Instant::now();
+        let after = faults.value(device.gpm_sample())?;
+        let Some((then, before)) = self.counters.take() else {
+            self.counters = Some((now, after));
+            return None;
+        };
+        if now.duration_since(then) < GPM_APART {
+            self.counters = Some((then, before));
+            return self.reading.gpm;
+        }
+        let wanted = [GpmMetricId::SmUtil, GpmMetricId::SmOccupancy];
+        let metrics = gpm_metrics_get(self.nvml, &before, &after, &wanted);
+        self.counters = Some((now, after));
+        let metrics = faults.value(metrics)?;
+        let value = |id: GpmMetricId| {
+            let mut found = metrics.iter().flatten();
+            let metric = found.find(|metric| metric.metric_id == id)?;
+            metric.value.is_finite().then_some(metric.value)
+        };
+        Some(Gpm {
+            sm_active: value(GpmMetricId::SmUtil),
+            sm_occupancy: value(GpmMetricId::SmOccupancy),
+        })
+    }
+
+    /// Share of time in percent by pid, averaged over the samples since the last call.
+    fn time_busy(&mut self, device: &Device<'nvml>, faults: &mut Faults) -> BTreeMap<i32, f64> {
+        let samples = device.process_utilization_stats(self.seen_us);
+        let samples = match samples {
+            // Nothing ran since the last look.
+            Err(NvmlError::NotFound) => Vec::new(),
+            other => faults.value(other).unwrap_or_default(),
+        };
+        let mut newest = self.seen_us;
+        let mut sums: BTreeMap<i32, (f64, f64)> = BTreeMap::new();
+        for sample in samples {
+            // The driver's ring has empty places: pid 0, or a stamp of the past.
+            let Some(pid) = i32::try_from(sample.pid).ok().filter(|pid| *pid > 0) else {
+                continue;
+            };
+            if sample.timestamp <= self.seen_us {
+                continue;
+            }
+            newest = newest.max(sample.timestamp);
+            let sum = sums.entry(pid).or_default();
+            sum.0 += f64::from(sample.sm_util.min(100));
+            sum.1 += 1.0;
+        }
+        self.seen_us = newest;
+        sums.into_iter()
+            .map(|(pid, (sum, n))| (pid, sum / n))
+            .collect()
+    }
+}
+
+/// All processes on the GPU. A process may stand in several lists with the same memory.
+fn processes(device: &Device<'_>, faults: &mut Faults) -> Option<Vec<GpuProcess>> {
+    let compute = faults.value(device.running_compute_processes());
+    let mps = faults.value(device.mps_running_compute_processes());
+    let graphics = faults.value(device.running_graphics_processes());
+    if compute.is_none() && graphics.is_none() {
+        return None;
+    }
+    let mut found: BTreeMap<i32, GpuProcess> = BTreeMap::new();
+    let compute = compute.into_iter().chain(mps).flatten().map(|p| (p, false));
+    let graphics = graphics.into_iter().flatten().map(|p| (p, true));
+    for (process, draws) in compute.chain(graphics) {
+        add(&mut found, &process, draws);
+    }
+    Some(found.into_values().collect())
+}
+
+fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, draws: bool) {
+    let Ok(pid) = i32::try_from(process.pid) else {
+        return;
+    };
+    let bytes = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    let entry = found.entry(pid).or_insert(GpuProcess {
+        pid,
+        bytes: None,
+        compute: false,
+        graphics: false,
+        time_busy: None,
+    });
+    entry.bytes = entry.bytes.max(bytes);
+    entry.compute |= !draws;
+    entry.graphics |= draws;
+}
