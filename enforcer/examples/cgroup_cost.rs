@@ -4,7 +4,7 @@
 //! `cargo run --release -p gshare-enforcer --example cgroup_cost [ROUNDS [GAP_MS]]`
 #![allow(clippy::unwrap_used, reason = "a measurement has nobody to report to")]
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree, OwnTree, Parent, TreeWatch};
@@ -52,12 +52,12 @@ fn measure(tree: &OwnTree, rounds: u32, gap: Duration) {
         "move pid, cold",
         "move pid, again",
         "remove cgroup",
+        "warm up, cold",
+        "move pid after warming up",
     ];
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); steps.len()];
     for round in 0..rounds {
-        let mut child = child();
-        let pid = child.id().cast_signed();
-        let pidfd = PidFd::open(pid).unwrap().unwrap();
+        let mut child = Child::new();
         std::thread::sleep(gap);
         let place = |claim| ClaimPlace { uid: 1000, claim };
         let mut step = 0;
@@ -73,13 +73,25 @@ fn measure(tree: &OwnTree, rounds: u32, gap: Duration) {
         time(start.elapsed());
         time(elapsed(|| filters.set_on_new(&claim, &granted).unwrap()));
         time(elapsed(|| watch.add(&claim).unwrap()));
-        time(elapsed(|| claim.move_process(pid, Some(&pidfd)).unwrap()));
+        time(elapsed(|| {
+            claim.move_process(child.pid, Some(&child.pidfd)).unwrap();
+        }));
         let second = tree.create(place(u64::from(round) * 2 + 1)).unwrap();
-        time(elapsed(|| second.move_process(pid, Some(&pidfd)).unwrap()));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        time(elapsed(|| {
+            second.move_process(child.pid, Some(&child.pidfd)).unwrap();
+        }));
+        child.end();
         second.wait_empty(Duration::from_secs(5)).unwrap();
         time(elapsed(|| tree.remove(&claim).unwrap()));
+
+        let mut child = Child::new();
+        std::thread::sleep(gap);
+        time(elapsed(|| tree.warm_up().unwrap()));
+        time(elapsed(|| {
+            second.move_process(child.pid, Some(&child.pidfd)).unwrap();
+        }));
+        child.end();
+        second.wait_empty(Duration::from_secs(5)).unwrap();
         tree.remove(&second).unwrap();
     }
     for (step, mut times) in steps.into_iter().zip(times) {
@@ -89,12 +101,32 @@ fn measure(tree: &OwnTree, rounds: u32, gap: Duration) {
     }
 }
 
-fn child() -> Child {
-    Command::new("cat")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+/// A process to be moved about.
+struct Child {
+    process: std::process::Child,
+    pid: i32,
+    pidfd: PidFd,
+}
+
+impl Child {
+    fn new() -> Self {
+        let process = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = process.id().cast_signed();
+        Self {
+            process,
+            pid,
+            pidfd: PidFd::open(pid).unwrap().unwrap(),
+        }
+    }
+
+    fn end(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
 }
 
 fn elapsed(work: impl FnOnce()) -> Duration {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use claim::ClaimCgroup;
 pub use events::{CgroupEvents, EventsWatch, TreeWatch};
-pub use mount::{Mount, own_cgroup_path};
+pub use mount::{Mount, v2_path};
 pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
 
 /// What can go wrong with a cgroup, with the cgroup, the reason and what helps.

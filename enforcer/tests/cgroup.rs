@@ -134,6 +134,8 @@ fn the_watch_tells_which_claim_emptied() {
 
     let mut own = a.watch().unwrap();
     assert!(own.read().unwrap().populated);
+    watch.remove(b.place());
+    watch.remove(b.place());
     tree.0.remove(&b).unwrap();
     shells[0].finish();
     until("the first emptied", || {
@@ -160,6 +162,83 @@ fn another_user_can_neither_leave_nor_join() {
     assert_eq!(output.matches("Permission denied").count(), 2, "{output}");
     assert!(!output.contains("LEFT"), "{output}");
     assert!(b.procs().unwrap().is_empty());
+}
+
+#[test]
+fn warming_up_moves_nobody() {
+    let Some(tree) = TestTree::new() else { return };
+    let own = || std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let before = own();
+    tree.0.warm_up().unwrap();
+    assert_eq!(own(), before);
+}
+
+/// Set for the copy of this program that plays an unprivileged service in a delegated cgroup.
+const DELEGATED: &str = "GSHARE_TEST_DELEGATED";
+
+/// Not a test of its own: the unprivileged part of the test below.
+#[test]
+fn unprivileged_service() {
+    if std::env::var_os(DELEGATED).is_none() {
+        return;
+    }
+    assert!(!nix::unistd::geteuid().is_root());
+    let tree = OwnTree::open(&Parent::Own, "gshare").unwrap();
+    tree.warm_up().unwrap();
+    let claim = tree
+        .create(ClaimPlace {
+            uid: 65534,
+            claim: 1,
+        })
+        .unwrap();
+    let shell = Waiting::new("true");
+    claim
+        .move_process(shell.pid(), Some(&shell.pidfd()))
+        .unwrap();
+    assert_eq!(tree.claim_of_pid(shell.pid()), Some(claim.place()));
+    claim.freeze(LONG).unwrap();
+    claim.kill().unwrap();
+    claim.wait_empty(LONG).unwrap();
+    tree.remove(&claim).unwrap();
+    assert!(tree.remove_if_empty().unwrap());
+}
+
+#[test]
+fn a_delegated_cgroup_is_enough_for_an_unprivileged_service() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let Some(tree) = TestTree::new() else { return };
+    // The claim's cgroup plays the unit that was delegated.
+    let unit = tree.claim(65534, 1);
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    for path in [dir.path(), &copy] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let service = |delegate: bool| {
+        if delegate {
+            for file in [
+                "",
+                "cgroup.procs",
+                "cgroup.subtree_control",
+                "cgroup.threads",
+            ] {
+                chown(unit.dir().join(file), Some(65534), Some(65534)).unwrap();
+            }
+        }
+        let mut shell = Waiting::new(&format!(
+            "{DELEGATED}=1 exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+             {} --exact unprivileged_service --nocapture",
+            copy.display()
+        ));
+        unit.move_process(shell.pid(), None).unwrap();
+        let (status, output) = shell.finish();
+        (status.success(), output)
+    };
+    let (worked, output) = service(false);
+    assert!(!worked && output.contains("NotDelegated"), "{output}");
+    let (worked, output) = service(true);
+    assert!(worked, "{output}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, own_cgroup_path};
+use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, v2_path};
 use crate::proc::PidFd;
 
 /// An open cgroup of a claim. It keeps the directory open, so it can never come to mean another
@@ -95,7 +95,7 @@ impl ClaimCgroup {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
             return Err(vanished());
         };
-        let found = own_cgroup_path(&text).unwrap_or_default();
+        let found = v2_path(&text).unwrap_or_default();
         if Path::new(found).starts_with(&self.kernel_path) {
             Ok(())
         } else {
@@ -142,6 +142,15 @@ impl ClaimCgroup {
         Ok(EventsWatch::new(file, self.dir.join(name)))
     }
 
+    /// Asks the kernel to stop all members, or to let them run, and does not wait: the `frozen` of
+    /// [`ClaimCgroup::events`] says when it is done.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    pub fn ask_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
+        self.write("cgroup.freeze", if frozen { "1" } else { "0" })
+    }
+
     /// Stops all members, and returns when the last one stands still or at `timeout`.
     ///
     /// # Errors
@@ -149,7 +158,7 @@ impl ClaimCgroup {
     /// freezing; call [`ClaimCgroup::thaw`] to give up).
     pub fn freeze(&self, timeout: Duration) -> Result<(), CgroupError> {
         let mut watch = self.watch()?;
-        self.write("cgroup.freeze", "1")?;
+        self.ask_frozen(true)?;
         watch.wait(timeout, "frozen", |e| e.frozen == Some(true))
     }
 
@@ -159,7 +168,7 @@ impl ClaimCgroup {
     /// [`CgroupError::Timeout`], for instance because a cgroup above is frozen.
     pub fn thaw(&self, timeout: Duration) -> Result<(), CgroupError> {
         let mut watch = self.watch()?;
-        self.write("cgroup.freeze", "0")?;
+        self.ask_frozen(false)?;
         watch.wait(timeout, "thawed", |e| e.frozen == Some(false))
     }
 

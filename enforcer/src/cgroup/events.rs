@@ -139,8 +139,20 @@ impl TreeWatch {
         Ok(())
     }
 
-    /// The claims whose state changed since the last call (each once); empty if none. The watch of
-    /// a removed cgroup ends by itself.
+    /// Ends the watch on a claim; call it when its cgroup is removed, for not every kernel forgets
+    /// watches on removed cgroups. A claim that is not watched is no error.
+    pub fn remove(&mut self, place: ClaimPlace) {
+        let inotify = &self.inotify;
+        self.places.retain(|watch, watched| {
+            if *watched == place {
+                // Fails only if the kernel has forgotten it already.
+                let _ = inotify.rm_watch(*watch);
+            }
+            *watched != place
+        });
+    }
+
+    /// The claims whose state changed since the last call (each once); empty if none.
     ///
     /// # Errors
     /// [`CgroupError::Io`] if the descriptor fails.

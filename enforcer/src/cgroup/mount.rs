@@ -95,7 +95,7 @@ fn unescape(field: &str) -> String {
 
 /// The kernel's name of the v2 cgroup in the text of a `/proc/<pid>/cgroup` file.
 #[must_use]
-pub fn own_cgroup_path(proc_cgroup: &str) -> Option<&str> {
+pub fn v2_path(proc_cgroup: &str) -> Option<&str> {
     proc_cgroup
         .lines()
         .find_map(|line| line.strip_prefix("0::"))
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn reads_proc_cgroup() {
-        assert_eq!(own_cgroup_path("9:name=systemd:/\n0::/a/b\n"), Some("/a/b"));
-        assert_eq!(own_cgroup_path("0::/a (deleted)\n"), Some("/a"));
-        assert_eq!(own_cgroup_path("4:memory:/x\n"), None);
+        assert_eq!(v2_path("9:name=systemd:/\n0::/a/b\n"), Some("/a/b"));
+        assert_eq!(v2_path("0::/a (deleted)\n"), Some("/a"));
+        assert_eq!(v2_path("4:memory:/x\n"), None);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
-use super::{CgroupError, ClaimCgroup, Mount, own_cgroup_path};
+use super::{CgroupError, ClaimCgroup, Mount, v2_path};
 
 /// Whose claim, and which: the name of a claim's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +51,12 @@ pub trait ClaimTree {
     /// [`CgroupError::Io`] naming the directory.
     fn create(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
 
+    /// Opens the cgroup of a claim that exists.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if there is none.
+    fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
+
     /// The cgroups of all claims that exist, in order: what a restarted service finds.
     ///
     /// # Errors
@@ -83,6 +89,7 @@ pub enum Parent {
 /// A tree of directories that gshare makes itself.
 #[derive(Debug, Clone)]
 pub struct OwnTree {
+    mount: Mount,
     dir: PathBuf,
     kernel_path: PathBuf,
 }
@@ -103,7 +110,7 @@ impl OwnTree {
                 let path = Path::new("/proc/self/cgroup");
                 let text =
                     fs::read_to_string(path).map_err(|e| CgroupError::io("read", path, e))?;
-                let own = own_cgroup_path(&text).ok_or_else(|| CgroupError::Garbled {
+                let own = v2_path(&text).ok_or_else(|| CgroupError::Garbled {
                     path: path.into(),
                     contents: text.clone(),
                 })?;
@@ -124,6 +131,7 @@ impl OwnTree {
         Ok(Self {
             dir,
             kernel_path: kernel_parent.join(name),
+            mount,
         })
     }
 
@@ -138,13 +146,26 @@ impl OwnTree {
         ClaimPlace::from_path(Path::new(cgroup).strip_prefix(&self.kernel_path).ok()?)
     }
 
-    /// Opens the cgroup of a claim that exists.
+    /// Makes the moves of the next milliseconds cheap. The first move in a while waits for a grace
+    /// period of the kernel (about 7 ms), those right after it do not. Call this in a thread of its
+    /// own as soon as a claim is likely, such as when a client connects: the wait then passes while
+    /// the request is read and journalled.
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` if there is none.
-    pub fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError> {
-        let below = place.path();
-        ClaimCgroup::open(self.dir.join(&below), self.kernel_path.join(&below), place)
+    /// [`CgroupError::Io`]; nothing depends on its success.
+    pub fn warm_up(&self) -> Result<(), CgroupError> {
+        // A move to where we are takes the same locks and changes nothing.
+        let own = Path::new("/proc/self/cgroup");
+        let text = fs::read_to_string(own).map_err(|e| CgroupError::io("read", own, e))?;
+        let procs = v2_path(&text)
+            .and_then(|path| self.mount.dir_of(path))
+            .ok_or_else(|| CgroupError::Garbled {
+                path: own.into(),
+                contents: text.clone(),
+            })?
+            .join("cgroup.procs");
+        fs::write(&procs, std::process::id().to_string())
+            .map_err(|e| CgroupError::io("write", procs, e))
     }
 
     /// Removes the tree and its empty users. Claims that still exist are left, and then so is the
@@ -174,6 +195,11 @@ impl ClaimTree for OwnTree {
         self.find(place)
     }
 
+    fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError> {
+        let below = place.path();
+        ClaimCgroup::open(self.dir.join(&below), self.kernel_path.join(&below), place)
+    }
+
     fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError> {
         let mut found = Vec::new();
         for (uid, user_dir) in numbered(&self.dir, "user-")? {
@@ -193,7 +219,7 @@ impl ClaimTree for OwnTree {
 
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        self.place_of(own_cgroup_path(&text)?)
+        self.place_of(v2_path(&text)?)
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
@@ -272,6 +298,10 @@ mod tests {
 
     fn tree(dir: &Path) -> OwnTree {
         OwnTree {
+            mount: Mount {
+                point: dir.into(),
+                root: "/x/gshare".into(),
+            },
             dir: dir.into(),
             kernel_path: "/x/gshare".into(),
         }
