@@ -51,8 +51,8 @@ impl Fake {
     fn config(&self) -> ObserverConfig {
         ObserverConfig {
             interval: Duration::from_millis(120),
-            patience: Duration::from_millis(40),
-            hung_after: Duration::from_millis(150),
+            patience: Duration::from_millis(1000),
+            hung_after: Duration::from_millis(1200),
             retry: Duration::from_millis(10),
             ..ObserverConfig::new(self.0.path().join("libnvidia-ml.so.1"))
         }

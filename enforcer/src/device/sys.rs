@@ -166,7 +166,6 @@ pub(super) fn load(name: &str, insns: &[Insn]) -> Result<OwnedFd, (io::Error, St
         insn_cnt: u32::try_from(insns.len()).unwrap_or(u32::MAX),
         insns: address(insns),
         license: address(c"Dual MIT/GPL".to_bytes_with_nul()),
-        expected_attach_type: ATTACH_CGROUP_DEVICE,
         ..LoadAttr::default()
     };
     for (to, from) in attr.prog_name[..NAME_BYTES].iter_mut().zip(name.bytes()) {
