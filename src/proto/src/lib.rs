@@ -15,7 +15,7 @@ pub mod snapshot;
 
 pub use gshare_core::units;
 
-pub use call::{Call, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
+pub use call::{Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
 pub use client::{Client, ClientError};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,

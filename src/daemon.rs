@@ -1,0 +1,187 @@
+//! `gshared`: the IO shell around the pure core. One task owns the state ([`service::Service`]) and
+//! handles one message at a time; connections, timers, process exits and the GPU observer only send it
+//! messages ([`Msg`]).
+
+mod convert;
+mod doctor;
+mod gpus;
+mod grant;
+mod journal;
+mod members;
+mod overhead;
+mod restore;
+mod server;
+mod service;
+mod view;
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use gshare_abi::wire::Register;
+use gshare_config::{Config, Mode, Paths};
+use gshare_core::ClaimId;
+use gshare_enforcer::gpu::GpuSample;
+use gshare_enforcer::proc::ProcessKey;
+use gshare_proto::Call;
+use tokio::sync::mpsc;
+
+use crate::cli::args::DaemonArgs;
+use server::{ConnId, Peer, Sender};
+use service::Service;
+
+/// What the task that owns the state is told. Closed: nothing else can change the state.
+#[derive(Debug)]
+pub(crate) enum Msg {
+    /// A request.
+    Call {
+        /// Who asks.
+        peer: Peer,
+        /// What.
+        call: Call,
+        /// Where the answer goes.
+        out: Sender,
+    },
+    /// A process with the shim wants its pages.
+    Register {
+        /// Who asks.
+        peer: Peer,
+        /// What it says of itself.
+        register: Register,
+        /// Where the answer goes.
+        out: Sender,
+    },
+    /// A connection ended.
+    Closed {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A process that was watched has ended.
+    Exited {
+        /// The claim it belonged to.
+        claim: ClaimId,
+        /// The process.
+        process: ProcessKey,
+    },
+    /// The observer has looked at the GPUs.
+    Sample(Box<GpuSample>),
+    /// What a context costs was measured on a GPU.
+    Overhead {
+        /// UUID of the GPU.
+        uuid: String,
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+/// Runs the service until SIGTERM or SIGINT. Members run on under their caps after that.
+///
+/// # Errors
+/// When the configuration, the driver, the journal or the socket cannot be used.
+pub fn run(start: &DaemonArgs) -> anyhow::Result<i32> {
+    let mode = Mode::of_process(start.user);
+    let mut config = match &start.config {
+        Some(file) => Config::load_file(file)?,
+        None => Config::load(mode)?,
+    };
+    if start.socket.is_some() {
+        config.service.socket.clone_from(&start.socket);
+    }
+    log_to_stderr(config.service.log.name());
+    raise_descriptor_limit();
+    let paths = config.paths(mode);
+    prepare_dirs(&paths, mode)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config, mode, paths))?;
+    Ok(0)
+}
+
+async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
+    let (tx, mut rx) = mpsc::unbounded_channel();
+    let tick = config.service.tick;
+    let idle = config.service.idle_connections;
+    let socket = paths.socket.clone();
+    let listener = server::bind(&socket, mode == Mode::System)?;
+    let mut service = Service::start(config, mode, paths, tx.clone())?;
+    tokio::spawn(server::serve(listener, idle, tx));
+    tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
+    let mut timer = tokio::time::interval(tick);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    loop {
+        tokio::select! {
+            biased;
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = timer.tick() => service.tick(),
+            Some(msg) = rx.recv() => service.handle(msg),
+        }
+        service.publish();
+    }
+    tracing::info!("gshared stops; members run on under their caps");
+    let _ = std::fs::remove_file(&socket);
+    Ok(())
+}
+
+fn log_to_stderr(level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GSHARE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .try_init();
+}
+
+/// Each claim costs a few descriptors; the soft limit of 1024 is for programs that use `select`.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, "the limit of open files stays at {soft}");
+    }
+}
+
+/// Makes the service's directories. Others may pass through the runtime directory, not list it.
+fn prepare_dirs(paths: &Paths, mode: Mode) -> anyhow::Result<()> {
+    let (run_mode, state_mode) = match mode {
+        Mode::System => (0o711, 0o700),
+        Mode::User => (0o700, 0o700),
+    };
+    own_dir(&paths.runtime_dir, run_mode)?;
+    own_dir(&paths.state_dir, state_mode)?;
+    own_dir(&paths.runtime_dir.join("claims"), run_mode)?;
+    Ok(())
+}
+
+/// A directory that belongs to this user and that nobody else can write.
+fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(dir)
+        .with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    let meta = dir.symlink_metadata().with_context(|| format!("cannot look at {}", dir.display()))?;
+    let me = nix::unistd::Uid::effective().as_raw();
+    anyhow::ensure!(
+        meta.is_dir() && meta.uid() == me,
+        "{} does not belong to uid {me}\nhint: remove it, or name another directory in the config",
+        dir.display()
+    );
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot set the mode of {}", dir.display()))
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How long the service waits for the first look at the GPUs.
+const FIRST_LOOK: Duration = Duration::from_secs(15);

@@ -1,0 +1,170 @@
+//! From the wire to the core and back: sizes, projects, GPU names.
+
+use std::time::Duration;
+
+use gshare_config::Wait as DefaultWait;
+use gshare_core::{Bytes, Class, Request, Share};
+use gshare_enforcer::proc::{self, ProcessKey};
+use gshare_proto::{ClaimSpec, ErrorCode, Wait, WireError};
+
+use super::journal::{ClaimRecord, ProcessRecord};
+use super::server::Peer;
+use super::service::Service;
+
+/// The core's key of a journaled process.
+pub(crate) fn key(record: ProcessRecord) -> ProcessKey {
+    ProcessKey { pid: record.pid, start_ticks: record.start_ticks }
+}
+
+/// The journal's record of a process.
+pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
+    ProcessRecord { pid: key.pid, start_ticks: key.start_ticks }
+}
+
+/// A share as one would type it: `0.2`, `0.25`, `1`.
+pub(crate) fn short_share(share: Share) -> String {
+    let text = format!("{:.3}", share.as_f64());
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn usage(message: impl Into<String>) -> WireError {
+    WireError::new(ErrorCode::Usage, message)
+}
+
+/// Checks what a client asks and fills in the defaults.
+pub(crate) fn request(
+    service: &Service,
+    peer: &Peer,
+    spec: &ClaimSpec,
+) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
+    let defaults = &service.config.defaults;
+    let class: Class = match &spec.class {
+        Some(word) => word.parse().map_err(usage)?,
+        None => defaults.class,
+    };
+    let size = spec.gpus_milli.map_or(
+        if class == Class::Interactive { defaults.size_interactive } else { defaults.size_command },
+        Share::from_milli,
+    );
+    if size == Share::ZERO {
+        return Err(usage("-g 0 claims nothing").with_hint("for example -g 0.25"));
+    }
+    let wrong = |e: gshare_core::RequestError| usage(e.to_string());
+    let sm_limit = spec.sm_limit_milli.map_or(defaults.sm_limit, Share::from_milli);
+    let mut request = Request::from_gpus(size, sm_limit, class).map_err(wrong)?;
+    if let Some(milli) = spec.sm_milli {
+        request.sm = Share::from_milli(milli);
+    }
+    // A limit that was asked for must hold; the default only reaches down to the request.
+    request.sm_limit = if spec.sm_limit_milli.is_some() { sm_limit } else { sm_limit.max(request.sm) };
+    request.mem = spec.mem.map(Bytes);
+    request.mem_limit = spec.mem_limit.map(Bytes);
+    request.lease = spec.lease_s.map(Duration::from_secs);
+    request.check().map_err(wrong)?;
+    request.only_gpus = gpu_ids(service, &spec.gpu_ids)?;
+    let patience = match spec.wait {
+        Wait::No => Some(Duration::ZERO),
+        Wait::Seconds(s) => Some(Duration::from_secs(s)),
+        Wait::Forever => None,
+        Wait::Default => match defaults.wait {
+            DefaultWait::Forever => None,
+            DefaultWait::No => Some(Duration::ZERO),
+            DefaultWait::For(d) => Some(d),
+        },
+    };
+    let process = peer.process.ok_or_else(|| {
+        WireError::new(ErrorCode::Internal, "the kernel does not say which process asks")
+            .with_hint("the client must run in the service's pid namespace")
+    })?;
+    let record = ClaimRecord {
+        id: 0,
+        uid: peer.uid,
+        name: spec.name.clone().map(|n| clean(&n, 64)).filter(|n| !n.is_empty()),
+        project: project(service, peer.uid, spec.project.as_deref())?,
+        class: class.name().to_owned(),
+        command: spec.command.iter().take(64).map(|a| clean(a, 256)).collect(),
+        cwd: spec.cwd.as_deref().map(|c| clean(c, 1024)),
+        hold: spec.hold,
+        granted_ms: 0,
+        ends_ms: None,
+        process: (!spec.hold).then(|| record(process)),
+        joined: Vec::new(),
+        slices: Vec::new(),
+    };
+    Ok((request, patience, record))
+}
+
+/// Text of a user that others will see on their terminals: no control characters, bounded.
+fn clean(text: &str, most: usize) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(most).collect()
+}
+
+fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
+    let mut found = Vec::new();
+    for word in words {
+        let matches: Vec<usize> = match word.parse::<usize>() {
+            Ok(index) if index < service.gpus.len() => vec![index],
+            Ok(_) => Vec::new(),
+            Err(_) => (0..service.gpus.len())
+                .filter(|&g| word.len() >= 5 && service.gpus[g].uuid.starts_with(word.as_str()))
+                .collect(),
+        };
+        let [index] = matches.as_slice() else {
+            let what = if matches.is_empty() { "is no GPU of this machine" } else { "fits several GPUs" };
+            return Err(usage(format!("--gpu-ids {word}: {what}"))
+                .with_hint(format!("GPUs 0 to {}, or a UUID, as gshare status shows them", service.gpus.len() - 1)));
+        };
+        found.push(u32::try_from(*index).unwrap_or(u32::MAX));
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The project a claim counts for: the one named, if its owner may use it; else his primary group.
+fn project(service: &Service, uid: u32, wanted: Option<&str>) -> Result<String, WireError> {
+    let primary = proc::primary_gid(uid).and_then(proc::group_name);
+    let Some(wanted) = wanted else {
+        return Ok(primary.unwrap_or_else(|| service.names.user(uid)));
+    };
+    if Some(wanted) == primary.as_deref() {
+        return Ok(wanted.to_owned());
+    }
+    let user = service.names.user(uid);
+    let groups: Vec<String> =
+        proc::groups_of(uid).unwrap_or_default().into_iter().filter_map(proc::group_name).collect();
+    let may = |p: &gshare_config::Project| p.users.contains(&user) || p.groups.iter().any(|g| groups.contains(g));
+    match service.config.projects.get(wanted) {
+        Some(project) if may(project) => Ok(wanted.to_owned()),
+        Some(_) => Err(WireError::new(ErrorCode::NotPermitted, format!("{user} is not in project `{wanted}`"))
+            .with_hint("ask the administrator, who lists a project's users and groups in the config")),
+        None => {
+            let known: Vec<&str> =
+                service.config.projects.iter().filter(|(_, p)| may(p)).map(|(n, _)| n.as_str()).collect();
+            let hint = if known.is_empty() {
+                "no project is declared for you; leave --project out".to_owned()
+            } else {
+                format!("your projects: {}", known.join(", "))
+            };
+            Err(usage(format!("there is no project `{wanted}`")).with_hint(hint))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_printed_as_typed() {
+        for (milli, want) in [(200, "0.2"), (250, "0.25"), (1000, "1"), (5, "0.005")] {
+            assert_eq!(short_share(Share::from_milli(milli)), want);
+        }
+    }
+
+    #[test]
+    fn text_of_users_cannot_carry_escapes_to_other_terminals() {
+        assert_eq!(clean("a\x1b[31mb\nc", 100), "a [31mb c");
+        assert_eq!(clean("abcdef", 3), "abc");
+    }
+}

@@ -1,0 +1,114 @@
+//! What this machine and this service can do, a row per mechanism.
+
+use gshare_config::Mode;
+use gshare_core::Bytes;
+use gshare_proto::Check;
+
+use super::service::Service;
+
+/// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
+const SIMULATION: &str = "simulation only";
+
+fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
+    Check { name: name.to_owned(), state: state.to_owned(), detail: detail.into(), status: String::new(), fix: None }
+}
+
+impl Service {
+    /// All rows.
+    pub(crate) fn doctor(&self) -> Vec<Check> {
+        let mut rows = vec![self.driver_row(), self.service_row()];
+        rows.extend(self.gpu_rows());
+        rows.push(self.shim_row());
+        rows.push(self.cgroup_row());
+        rows.push(self.filter_row());
+        rows.push(Check {
+            status: "not built yet".to_owned(),
+            ..check("compute caps", "missing", "SM shares are accounted at admission, not enforced while kernels run")
+        });
+        rows.push(Check {
+            status: "not built yet".to_owned(),
+            ..check("strict launcher", "missing", "caps are cooperative: a program that means to can load the driver past the shim")
+        });
+        rows
+    }
+
+    fn driver_row(&self) -> Check {
+        let version = self.driver_version();
+        let what = if self.simulated { "simulated driver" } else { "driver" };
+        let libcuda = match &self.libcuda {
+            Ok(path) => path.display().to_string(),
+            Err(why) => why.clone(),
+        };
+        let state = if self.libcuda.is_ok() { "ok" } else { "limited" };
+        Check {
+            fix: self.libcuda.is_err().then(|| "name libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()),
+            ..check("driver", state, format!("{what} {version}; NVML {}; CUDA {libcuda}", self.nvml_path.display()))
+        }
+    }
+
+    fn service_row(&self) -> Check {
+        let mode = self.mode.name();
+        let row = check("service", "ok", format!("gshared {} ({mode}), {}", env!("CARGO_PKG_VERSION"), self.paths.socket.display()));
+        match self.mode {
+            Mode::System => row,
+            Mode::User => Check {
+                state: "limited".to_owned(),
+                detail: format!("{}; a user's own service sees only its own claims as claims", row.detail),
+                fix: Some("sudo gshare daemon".to_owned()),
+                ..row
+            },
+        }
+    }
+
+    fn gpu_rows(&self) -> Vec<Check> {
+        let row = |(g, gpu): (usize, &super::gpus::Gpu)| {
+            let reading = self.reading(g);
+            let activity = match reading.and_then(|r| r.gpm_supported) {
+                Some(true) => "SM activity by GPM",
+                Some(false) => "no GPM: time busy only",
+                None => "SM activity unknown",
+            };
+            let overhead = if gpu.overhead_known { "measured" } else { "assumed" };
+            let state = if reading.is_some() { "ok" } else { "missing" };
+            check(
+                &format!("GPU {g}"),
+                state,
+                format!("{}; {activity}; a context costs {} ({overhead})", gpu.model, Bytes(gpu.overhead)),
+            )
+        };
+        self.gpus.iter().enumerate().map(row).collect()
+    }
+
+    fn shim_row(&self) -> Check {
+        match &self.libcuda {
+            Ok(_) => Check {
+                status: SIMULATION.to_owned(),
+                ..check("memory cap (shim, rung M2)", "ok", "preload: cooperative, for programs that do not try to get around it")
+            },
+            Err(why) => check("memory cap (shim, rung M2)", "missing", why.clone()),
+        }
+    }
+
+    fn cgroup_row(&self) -> Check {
+        match (&self.tree, &self.no_tree) {
+            (Some(tree), _) => check("cgroups", "ok", format!("claims live below {}", tree.dir().display())),
+            (None, why) => Check {
+                fix: Some("run gshared as root, or in a delegated unit".to_owned()),
+                ..check("cgroups", "missing", why.clone().unwrap_or_else(|| "off".to_owned()))
+            },
+        }
+    }
+
+    fn filter_row(&self) -> Check {
+        match (&self.filters, &self.no_filter) {
+            (Some(_), _) => Check {
+                status: "seen with stand-in device nodes only".to_owned(),
+                ..check("device filter (BPF)", "ok", format!("members open only their GPUs (major {})", self.majors.nvidia))
+            },
+            (None, why) => Check {
+                fix: Some("run gshared as root".to_owned()),
+                ..check("device filter (BPF)", "missing", why.clone().unwrap_or_else(|| "off".to_owned()))
+            },
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The GPUs: who they are, what the core may divide, how they did in the last minutes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use gshare_core::machine::Event;
+use gshare_core::{Bytes, GpuFacts};
+use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
+
+use super::service::Service;
+
+/// A GPU for as long as the service runs.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    /// `GPU-...`.
+    pub(crate) uuid: String,
+    /// Full product name.
+    pub(crate) model: String,
+    /// N of `/dev/nvidia<N>`.
+    pub(crate) minor: Option<u32>,
+    /// Physical bytes.
+    pub(crate) total: u64,
+    /// Bytes that a context costs here: measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
+    pub(crate) overhead: u64,
+    /// The overhead was measured under this driver.
+    pub(crate) overhead_known: bool,
+    /// Mean SM activity (or time busy) of each past [`STEP`], percent, oldest first.
+    pub(crate) history: VecDeque<Option<f32>>,
+    step: (f64, u32, Instant),
+}
+
+/// What a context is taken to cost before it was measured: above what is seen on any current GPU.
+pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
+/// Time that one point of the history stands for.
+const STEP: Duration = Duration::from_secs(10);
+/// Points kept: ten minutes.
+const POINTS: usize = 60;
+/// A reading older than this says nothing about now.
+const STALE: Duration = Duration::from_secs(10);
+
+/// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
+pub(crate) fn short_name(model: &str) -> String {
+    let plain = model.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ");
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    let kept: Vec<&str> = words
+        .iter()
+        .copied()
+        .filter(|w| !w.starts_with("HBM") && !matches!(*w, "PCIe" | "SXM4" | "SXM5" | "Edition" | "Workstation" | "Generation" | "Blackwell"))
+        .collect();
+    if kept.is_empty() { plain.to_owned() } else { kept.join(" ") }
+}
+
+impl Service {
+    /// Takes the GPUs' identities from the first sample.
+    pub(crate) fn identify_gpus(&mut self, sample: &GpuSample) -> anyhow::Result<()> {
+        for reading in &sample.gpus {
+            let uuid = reading.uuid.clone().unwrap_or_else(|| {
+                tracing::warn!("GPU {} does not tell its UUID and cannot be claimed", reading.index);
+                format!("unknown-{}", reading.index)
+            });
+            self.gpus.push(Gpu {
+                uuid,
+                model: reading.name.clone().unwrap_or_else(|| "unknown GPU".to_owned()),
+                minor: reading.minor,
+                total: reading.mem_total.unwrap_or(u64::MAX),
+                overhead: UNKNOWN_OVERHEAD,
+                overhead_known: false,
+                history: VecDeque::new(),
+                step: (0.0, 0, Instant::now()),
+            });
+        }
+        anyhow::ensure!(
+            self.gpus.iter().any(|g| g.uuid.starts_with("GPU-")),
+            "the driver lists GPUs but none of them answers\nhint: look at nvidia-smi and dmesg; a lost GPU needs a restart of the machine"
+        );
+        Ok(())
+    }
+
+    /// Driver version, for what is learnt under it.
+    pub(crate) fn driver_version(&self) -> &str {
+        self.sample.as_ref().and_then(|s| s.driver_version.as_deref()).unwrap_or("unknown")
+    }
+
+    /// GPU processes by the driver's word: pid and bytes.
+    pub(crate) fn driver_pids(&self) -> impl Iterator<Item = (i32, Option<u64>)> + '_ {
+        self.sample
+            .iter()
+            .flat_map(|s| &s.gpus)
+            .flat_map(|g| g.processes.iter().flatten())
+            .map(|p| (p.pid, p.bytes))
+    }
+
+    /// A reading that is fresh enough to speak of now.
+    pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
+        self.sample.as_ref()?.gpus.get(gpu).filter(|r| r.age().is_some_and(|age| age < STALE))
+    }
+
+    /// Gives the core what the last sample says.
+    pub(crate) fn refresh_facts(&mut self) {
+        let facts = (0..self.gpus.len()).map(|g| self.facts(g)).collect();
+        self.drive(Event::Gpus(facts));
+    }
+
+    fn facts(&self, gpu: usize) -> GpuFacts {
+        let identity = &self.gpus[gpu];
+        let reading = self.sample.as_ref().and_then(|s| s.gpus.get(gpu));
+        let total = reading.and_then(|r| r.mem_total);
+        let usable = total.map(|t| Bytes(t.saturating_sub(reading.and_then(|r| r.mem_reserved).unwrap_or(0))));
+        let display = reading.is_some_and(|r| {
+            r.display_active == Some(true) || r.processes.iter().flatten().any(|p| p.graphics)
+        });
+        let memory = &self.config.memory;
+        let healthy = self.reading(gpu).is_some_and(|r| r.state == GpuState::Ok)
+            && identity.uuid.starts_with("GPU-")
+            && reading.and_then(|r| r.mig_enabled) != Some(true);
+        GpuFacts {
+            uuid: identity.uuid.clone(),
+            usable,
+            reserve: if display { memory.display_reserve } else { memory.reserve },
+            unclaimed: Bytes(self.unclaimed_bytes(gpu).unwrap_or(0)),
+            healthy,
+        }
+    }
+
+    /// Bytes that processes outside claims use; `None` while nothing is known.
+    pub(crate) fn unclaimed_bytes(&self, gpu: usize) -> Option<u64> {
+        let reading = self.reading(gpu)?;
+        let (mut outside, mut inside) = (Some(0u64), 0u64);
+        for process in reading.processes.as_ref()? {
+            if self.claim_of(process.pid).is_some() {
+                inside = inside.saturating_add(process.bytes.unwrap_or(0));
+            } else {
+                outside = outside.zip(process.bytes).map(|(sum, b)| sum.saturating_add(b));
+            }
+        }
+        // Where the driver does not say how much a process uses, what is left of the total counts.
+        outside.or_else(|| Some(reading.mem_used?.saturating_sub(inside)))
+    }
+
+    /// Bytes and time of the claims' processes on a GPU, by claim.
+    pub(crate) fn driver_use(&self, gpu: usize) -> BTreeMap<gshare_core::ClaimId, DriverUse> {
+        let mut by_claim: BTreeMap<_, DriverUse> = BTreeMap::new();
+        for process in self.reading(gpu).iter().flat_map(|r| r.processes.iter().flatten()) {
+            let Some(id) = self.claim_of(process.pid) else { continue };
+            let entry = by_claim.entry(id).or_default();
+            entry.bytes = add(entry.bytes, process.bytes);
+            entry.busy = match (entry.busy, process.time_busy) {
+                (Some(a), Some(b)) => Some(a + b),
+                (a, b) => a.or(b),
+            };
+        }
+        by_claim
+    }
+
+    /// Adds the newest sample to the history.
+    pub(crate) fn record_history(&mut self) {
+        for g in 0..self.gpus.len() {
+            let value = self.reading(g).and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
+            let gpu = &mut self.gpus[g];
+            if let Some(v) = value {
+                gpu.step.0 += v;
+                gpu.step.1 += 1;
+            }
+            if gpu.step.2.elapsed() >= STEP {
+                let mean = (gpu.step.1 > 0).then(|| (gpu.step.0 / f64::from(gpu.step.1)) as f32);
+                gpu.history.push_back(mean);
+                if gpu.history.len() > POINTS {
+                    gpu.history.pop_front();
+                }
+                gpu.step = (0.0, 0, Instant::now());
+            }
+        }
+    }
+}
+
+/// What the driver says of a claim's processes on one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DriverUse {
+    /// Bytes.
+    pub(crate) bytes: Option<u64>,
+    /// Percent of the time.
+    pub(crate) busy: Option<f64>,
+}
+
+fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shortened_for_the_screen() {
+        for (long, short) in [
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("NVIDIA H100 80GB HBM3", "H100 80GB"),
+            ("NVIDIA RTX A6000", "RTX A6000"),
+            ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+            ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+            ("NVIDIA H200", "H200"),
+        ] {
+            assert_eq!(short_name(long), short);
+        }
+    }
+}

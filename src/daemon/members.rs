@@ -1,0 +1,184 @@
+//! Members: registration of processes with the shim, whose a process is, and what their ends mean.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
+use gshare_core::{Bytes, ClaimId};
+use gshare_enforcer::cgroup::ClaimTree;
+use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+
+use super::server::{Peer, Sender};
+use super::service::{Ending, Service};
+use super::{Msg, convert};
+
+impl Service {
+    /// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
+    /// command.
+    pub(crate) fn claim_of(&self, pid: i32) -> Option<ClaimId> {
+        if let Some(tree) = &self.tree {
+            let place = tree.claim_of_pid(pid)?;
+            let id = ClaimId(place.claim);
+            return self.claims.contains_key(&id).then_some(id);
+        }
+        let chain: Vec<ProcessKey> = proc::ancestors(pid).iter().map(proc::Stat::key).collect();
+        let by_descent = self.claims.iter().find(|(_, live)| {
+            let roots = live.record.process.iter().chain(&live.record.joined);
+            live.members.keys().any(|m| chain.first() == Some(m))
+                || roots.map(|r| convert::key(*r)).any(|root| chain.contains(&root))
+        });
+        by_descent.map(|(id, _)| *id)
+    }
+
+    /// Hands a process its pages.
+    pub(crate) fn register(&mut self, peer: &Peer, register: &Register, out: &Sender) {
+        match self.seat(peer, register) {
+            Ok((answer, fds)) => out.raw(answer.line(), fds),
+            Err((code, message)) => {
+                tracing::debug!(uid = peer.uid, pid = register.pid, "registration refused: {message}");
+                out.raw(Answer::Refused { code: code.to_owned(), message }.line(), Vec::new());
+            }
+        }
+    }
+
+    fn seat(
+        &mut self,
+        peer: &Peer,
+        register: &Register,
+    ) -> Result<(Answer, Vec<OwnedFd>), (&'static str, String)> {
+        if register.abi != gshare_abi::ABI_VERSION {
+            let known = gshare_abi::ABI_VERSION;
+            return Err(("abi", format!("the service knows version {known} of the pages, the shim {}", register.abi)));
+        }
+        let gone = || ("gone", "the process is gone".to_owned());
+        let process = peer.process.ok_or_else(gone)?;
+        let pidfd = peer.pidfd.clone().ok_or_else(gone)?;
+        let id = self
+            .claim_of(process.pid)
+            .or_else(|| self.claim_by_hint(peer, register.hint))
+            .ok_or_else(|| ("no_claim", "the process belongs to no claim".to_owned()))?;
+        let live = self.claims.get_mut(&id).ok_or_else(gone)?;
+        let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
+        let mut fds = Vec::new();
+        let mut gpus = Vec::new();
+        for seat in &mut live.seats {
+            let pid = process.pid.cast_unsigned();
+            let assigned = seat.usage.assign_slot(pid, process.start_ticks).map_err(|_| {
+                ("full", format!("{id} has {} processes on one GPU, more than gshare counts", gshare_abi::SLOTS))
+            })?;
+            fds.push(seat.limits.member_fd().map_err(|e| internal(&e))?);
+            fds.push(seat.usage.fd().try_clone_to_owned().map_err(|e| internal(&e))?);
+            let uuid = self.gpus[seat.gpu].uuid.parse().map_err(|_| internal(&"a GPU has a strange UUID"))?;
+            gpus.push(WireSeat { uuid, slot: assigned.slot, generation: assigned.generation });
+        }
+        let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
+        if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
+            self.watch_exit(id, process, pidfd);
+        }
+        self.touch();
+        Ok((Answer::Member { claim: id.0, name, gpus }, fds))
+    }
+
+    /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
+    /// its environment counts, among the user's own claims.
+    fn claim_by_hint(&self, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
+        if self.tree.is_some() {
+            return None;
+        }
+        let id = ClaimId(hint?);
+        self.claims.get(&id).filter(|live| live.record.uid == peer.uid).map(|_| id)
+    }
+
+    /// Tells the state's task when a process ends.
+    pub(crate) fn watch_exit(&self, claim: ClaimId, process: ProcessKey, pidfd: Arc<PidFd>) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            #[allow(deprecated, reason = "its successor is unsafe; this descriptor is owned and stays the same")]
+            let watched = tokio::io::unix::AsyncFd::with_interest(Shared(pidfd), tokio::io::Interest::READABLE);
+            match watched {
+                Ok(fd) => {
+                    let _ = fd.readable().await;
+                }
+                Err(error) => tracing::error!(pid = process.pid, %error, "cannot watch a process"),
+            }
+            let _ = events.send(Msg::Exited { claim, process });
+        });
+    }
+
+    /// A watched process has ended: its bytes return at once.
+    pub(crate) fn exited(&mut self, id: ClaimId, process: ProcessKey) {
+        let Some(live) = self.claims.get_mut(&id) else { return };
+        live.members.remove(&process);
+        for seat in &mut live.seats {
+            let total = self.gpus[seat.gpu].total;
+            let dead: Vec<_> = seat
+                .usage
+                .owners()
+                .filter(|(_, pid, start)| pid.cast_signed() == process.pid && *start == process.start_ticks)
+                .map(|(assigned, ..)| assigned)
+                .collect();
+            for slot in seat.usage.read_slots(total) {
+                if dead.iter().any(|d| d.slot == slot.slot) {
+                    live.past_launches = live.past_launches.saturating_add(slot.launches);
+                    live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
+                }
+            }
+            for assigned in dead {
+                seat.usage.reclaim(assigned.slot, assigned.generation);
+            }
+        }
+        if live.record.process.map(convert::key) == Some(process) {
+            live.command_alive = false;
+            if !live.record.hold && live.ending.is_none() {
+                live.ending = Some(Ending { cause: "command exited".to_owned(), kill_at: None });
+            }
+        }
+        self.settle_ending(id);
+        // Somebody may wait for the bytes that have just come back.
+        if !self.waiting.is_empty() {
+            self.drive(gshare_core::Event::Tick);
+        }
+        self.touch();
+    }
+
+    /// Once a tick: peaks, new refusals, dead members, claims that are ending.
+    pub(crate) fn watch_claims(&mut self) {
+        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
+        for id in ids {
+            self.watch_claim(id);
+            self.settle_ending(id);
+        }
+    }
+
+    fn watch_claim(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get_mut(&id) else { return };
+        let (mut charge, mut refusals, mut last) = (0u64, live.past_refusals, None);
+        for seat in &live.seats {
+            seat.limits.beat(None);
+            for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
+                charge = charge.saturating_add(slot.charge_bytes);
+                refusals = refusals.saturating_add(slot.refusals);
+                if slot.refusals > 0 {
+                    last = last.max(slot.last_refusal_ns.zip(slot.last_refused_bytes).map(|(at, b)| (at, b, seat.gpu)));
+                }
+            }
+        }
+        live.peak = live.peak.max(charge);
+        let new = refusals > live.told_refusals;
+        live.told_refusals = refusals;
+        if let (true, Some((_, bytes, gpu))) = (new, last) {
+            let free = self.machine.ledger().mem_free(gpu);
+            let text = format!("{id} was refused {} at its cap on GPU {gpu}; {free} there is unclaimed", Bytes(bytes));
+            self.notice(Some(id), text);
+        }
+    }
+}
+
+/// `AsyncFd` wants the descriptor itself.
+struct Shared(Arc<PidFd>);
+
+impl AsRawFd for Shared {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

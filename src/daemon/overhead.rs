@@ -1,0 +1,93 @@
+//! What a context costs on each GPU: measured once per model and driver by a short-lived process that
+//! makes a context and asks the driver how much it uses, then remembered.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Msg;
+use super::service::Service;
+
+/// Hidden first argument of the measuring process.
+pub const PROBE_ARGUMENT: &str = "__probe-context";
+/// Longest time for all GPUs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Service {
+    /// Takes what earlier services measured.
+    pub(crate) fn load_overheads(&mut self) -> anyhow::Result<()> {
+        let driver = self.driver_version().to_owned();
+        for gpu in &mut self.gpus {
+            if let Some(bytes) = self.journal.overhead(&gpu.model, &driver)? {
+                gpu.overhead = bytes;
+                gpu.overhead_known = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures, in the background, on the GPUs where it is not known.
+    pub(crate) fn measure_overheads(&self) {
+        let unknown: Vec<String> =
+            self.gpus.iter().filter(|g| !g.overhead_known).map(|g| g.uuid.clone()).collect();
+        let (Ok(libcuda), false) = (&self.libcuda, unknown.is_empty()) else { return };
+        let (libcuda, nvml, events) = (libcuda.clone(), self.nvml_path.clone(), self.events.clone());
+        let started = std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
+            for uuid in unknown {
+                match probe(&libcuda, &nvml, &uuid) {
+                    Ok(bytes) => {
+                        let _ = events.send(Msg::Overhead { uuid, bytes });
+                    }
+                    Err(error) => tracing::warn!(
+                        "what a context costs on {uuid} could not be measured, {} MiB are assumed: {error:#}",
+                        super::gpus::UNKNOWN_OVERHEAD >> 20
+                    ),
+                }
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "cannot start the thread that measures contexts");
+        }
+    }
+
+    /// A measurement has arrived.
+    pub(crate) fn learnt(&mut self, uuid: &str, bytes: u64) {
+        let driver = self.driver_version().to_owned();
+        let Some(index) = self.gpu_index(uuid) else { return };
+        let model = self.gpus[index].model.clone();
+        tracing::info!("a context on GPU {index} ({model}) costs {}", gshare_core::Bytes(bytes));
+        if let Err(error) = self.journal.learn_overhead(&model, &driver, bytes) {
+            tracing::warn!(%error, "what a context costs could not be remembered");
+        }
+        for gpu in self.gpus.iter_mut().filter(|g| g.model == model) {
+            gpu.overhead = bytes;
+            gpu.overhead_known = true;
+        }
+    }
+}
+
+fn probe(libcuda: &std::path::Path, nvml: &std::path::Path, uuid: &str) -> anyhow::Result<u64> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(PROBE_ARGUMENT)
+        .arg(libcuda)
+        .arg(nvml)
+        .arg(uuid)
+        .env_remove("LD_LIBRARY_PATH")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let until = Instant::now() + PATIENCE;
+    // Its few bytes of output fit the pipe, so it can be waited for first.
+    while child.try_wait()?.is_none() {
+        if Instant::now() > until {
+            let _ = child.kill();
+            let _ = child.wait();
+            anyhow::bail!("no answer within {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(text.trim().parse()?)
+}

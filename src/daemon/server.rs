@@ -1,0 +1,350 @@
+//! The socket: accepts, reads lines, writes replies. It understands framing only; what a line means is
+//! decided in the one task that owns the state.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context;
+use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+
+use super::Msg;
+
+/// Number of a connection.
+pub(crate) type ConnId = u64;
+
+/// Who is at the other end, by the kernel's word.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// The connection.
+    pub(crate) conn: ConnId,
+    /// Effective uid at `connect`.
+    pub(crate) uid: u32,
+    /// The process that connected.
+    pub(crate) process: Option<ProcessKey>,
+    /// A handle on it.
+    pub(crate) pidfd: Option<Arc<PidFd>>,
+}
+
+/// A line to send, with descriptors.
+#[derive(Debug)]
+pub(crate) struct Out {
+    line: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// Where replies of a connection go.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    out: mpsc::UnboundedSender<Out>,
+    unsent: Arc<AtomicUsize>,
+}
+
+impl Sender {
+    /// Sends a reply; a client that has gone misses it.
+    pub(crate) fn reply(&self, reply: &Reply) {
+        match serde_json::to_vec(reply) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                self.send(Out { line, fds: Vec::new() });
+            }
+            Err(error) => tracing::error!(%error, "a reply could not be written as JSON"),
+        }
+    }
+
+    /// Sends a refusal.
+    pub(crate) fn error(&self, error: WireError) {
+        self.reply(&Reply::Error(error));
+    }
+
+    /// Sends a raw line (ending in a newline) with descriptors.
+    pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
+        self.send(Out { line: line.into_bytes(), fds });
+    }
+
+    /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
+    pub(crate) fn idle(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed) == 0
+    }
+
+    fn send(&self, out: Out) {
+        if self.out.send(out).is_ok() {
+            self.unsent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A client that says nothing for this long before its first request is let go.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// Connections of one user that hold or await no claim; the oldest goes when there are too many.
+#[derive(Debug)]
+struct Idle {
+    most: usize,
+    by_uid: HashMap<u32, VecDeque<(ConnId, watch::Sender<bool>)>>,
+}
+
+impl Idle {
+    fn enter(&mut self, uid: u32, conn: ConnId) -> watch::Receiver<bool> {
+        let (close, closed) = watch::channel(false);
+        let list = self.by_uid.entry(uid).or_default();
+        list.push_back((conn, close));
+        if list.len() > self.most
+            && let Some((_, oldest)) = list.pop_front()
+        {
+            oldest.send_replace(true);
+        }
+        closed
+    }
+
+    fn leave(&mut self, uid: u32, conn: ConnId) {
+        if let Some(list) = self.by_uid.get_mut(&uid) {
+            list.retain(|(c, _)| *c != conn);
+            if list.is_empty() {
+                self.by_uid.remove(&uid);
+            }
+        }
+    }
+}
+
+/// Makes the listening socket: not reachable under its name before its mode is right.
+///
+/// # Errors
+/// When another service answers there, or the path cannot be used.
+pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => anyhow::bail!(
+            "another gshare service already answers at {}\nhint: stop it, or give this one another socket in its config",
+            path.display()
+        ),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(_) if path.symlink_metadata().is_ok_and(|m| !std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) => {
+            anyhow::bail!("{} exists but is not a socket\nhint: move it away", path.display());
+        }
+        Err(_) => {}
+    }
+    // Bound under another name, given its mode, then renamed: clients never see it half made.
+    let hidden = path.with_extension(format!("new-{}", std::process::id()));
+    let _ = std::fs::remove_file(&hidden);
+    let listener = UnixListener::bind(&hidden)
+        .with_context(|| format!("cannot listen at {}", hidden.display()))?;
+    let mode = if everybody { 0o666 } else { 0o600 };
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(mode))
+        .and_then(|()| std::fs::rename(&hidden, path))
+        .with_context(|| format!("cannot put the socket at {}", path.display()))?;
+    Ok(listener)
+}
+
+/// Accepts for ever.
+pub(crate) async fn serve(listener: UnixListener, idle_connections: u32, events: mpsc::UnboundedSender<Msg>) {
+    let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
+    let idle = Arc::new(Mutex::new(Idle { most, by_uid: HashMap::new() }));
+    let mut next: ConnId = 1;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let conn = next;
+                next += 1;
+                let (events, idle) = (events.clone(), Arc::clone(&idle));
+                tokio::spawn(async move {
+                    if let Err(error) = connection(conn, stream, &idle, &events).await {
+                        tracing::debug!(conn, %error, "connection ended");
+                    }
+                    let _ = events.send(Msg::Closed { conn });
+                });
+            }
+            // Out of descriptors or memory: others may give theirs back.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn peer(conn: ConnId, stream: &UnixStream) -> io::Result<Peer> {
+    let cred = stream.peer_cred()?;
+    let pidfd = PidFd::of_peer(stream.as_fd())?;
+    let pid = pidfd.as_ref().and_then(PidFd::pid).or_else(|| cred.pid());
+    let process = pid.and_then(proc::key);
+    // Without SO_PEERPIDFD: the pid of SO_PEERCRED, taken at once.
+    let pidfd = match (pidfd, pid) {
+        (Some(fd), _) => Some(fd),
+        (None, Some(pid)) => PidFd::open(pid)?,
+        (None, None) => None,
+    };
+    Ok(Peer { conn, uid: cred.uid(), process, pidfd: pidfd.map(Arc::new) })
+}
+
+async fn connection(
+    conn: ConnId,
+    stream: UnixStream,
+    idle: &Arc<Mutex<Idle>>,
+    events: &mpsc::UnboundedSender<Msg>,
+) -> io::Result<()> {
+    let peer = peer(conn, &stream)?;
+    let uid = peer.uid;
+    let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut close = lock().enter(uid, conn);
+    let (out, mut rx) = mpsc::unbounded_channel();
+    let unsent = Arc::new(AtomicUsize::new(0));
+    let sender = Sender { out, unsent: Arc::clone(&unsent) };
+    let mut reader = Lines::default();
+    let (mut greeted, mut counted) = (false, true);
+    let greeting_over = tokio::time::sleep(GREETING_TIME);
+    tokio::pin!(greeting_over);
+    let result = loop {
+        tokio::select! {
+            biased;
+            Some(out) = rx.recv() => {
+                if let Err(e) = write(&stream, &out).await { break Err(e) }
+                unsent.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ = close.changed(), if counted => break Ok(()),
+            line = reader.next(&stream) => match line {
+                Ok(Line::Text(line)) => {
+                    // A connection that waits for or watches something is not idle from now on.
+                    if handle(&line, &mut greeted, &peer, &sender, events) {
+                        lock().leave(uid, conn);
+                        counted = false;
+                    }
+                }
+                Ok(Line::TooLong) => {
+                    let message = format!("a line is longer than {MAX_LINE} bytes");
+                    sender.error(WireError::new(ErrorCode::BadRequest, message));
+                    break Ok(());
+                }
+                Ok(Line::End) => break Ok(()),
+                Err(e) => break Err(e),
+            },
+            () = &mut greeting_over, if !greeted => break Ok(()),
+        }
+    };
+    lock().leave(uid, conn);
+    // Whatever was said last still goes out, if the client takes it.
+    rx.close();
+    let flush = async {
+        while let Some(out) = rx.recv().await {
+            if write(&stream, &out).await.is_err() {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_millis(200), flush).await;
+    result
+}
+
+/// Passes a line on. True if the client from now on waits for or holds something.
+fn handle(
+    line: &str,
+    greeted: &mut bool,
+    peer: &Peer,
+    sender: &Sender,
+    events: &mpsc::UnboundedSender<Msg>,
+) -> bool {
+    let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
+    if gshare_abi::wire::Register::is_register(line) {
+        *greeted = true;
+        match gshare_abi::wire::Register::parse(line) {
+            Ok(register) => {
+                let _ = events.send(Msg::Register { peer: peer.clone(), register, out: sender.clone() });
+            }
+            Err(error) => bad(error.to_string()),
+        }
+        return false;
+    }
+    if !*greeted {
+        match serde_json::from_str::<Hello>(line) {
+            Ok(hello) if hello.gshare == PROTOCOL => {
+                *greeted = true;
+                sender.reply(&Reply::Hello {
+                    gshare: PROTOCOL,
+                    server: concat!("gshared ", env!("CARGO_PKG_VERSION")).to_owned(),
+                });
+            }
+            Ok(hello) => sender.error(
+                WireError::new(
+                    ErrorCode::Protocol,
+                    format!("this service speaks protocol {PROTOCOL}, the client {}", hello.gshare),
+                )
+                .with_hint("use the gshare of the same installation as the service"),
+            ),
+            Err(_) => bad("the first line must be a greeting, {\"gshare\":1}".to_owned()),
+        }
+        return false;
+    }
+    match serde_json::from_str::<Call>(line) {
+        Ok(call) => {
+            let stays = matches!(call, Call::Claim(_) | Call::Watch { .. });
+            let _ = events.send(Msg::Call { peer: peer.clone(), call, out: sender.clone() });
+            stays
+        }
+        Err(error) => {
+            bad(format!("not a request: {error}"));
+            false
+        }
+    }
+}
+
+enum Line {
+    Text(String),
+    TooLong,
+    End,
+}
+
+/// Splits what arrives into lines; cancel safe.
+#[derive(Default)]
+struct Lines {
+    buffer: Vec<u8>,
+    seen: usize,
+}
+
+impl Lines {
+    async fn next(&mut self, stream: &UnixStream) -> io::Result<Line> {
+        loop {
+            if let Some(end) = self.buffer[self.seen..].iter().position(|b| *b == b'\n') {
+                let rest = self.buffer.split_off(self.seen + end + 1);
+                let line = std::mem::replace(&mut self.buffer, rest);
+                self.seen = 0;
+                return Ok(Line::Text(String::from_utf8_lossy(&line).trim_end().to_owned()));
+            }
+            self.seen = self.buffer.len();
+            if self.seen > MAX_LINE {
+                return Ok(Line::TooLong);
+            }
+            stream.readable().await?;
+            let mut chunk = [0; 16 * 1024];
+            match stream.try_read(&mut chunk) {
+                Ok(0) => return Ok(Line::End),
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < out.line.len() {
+        stream.writable().await?;
+        let fds: Vec<_> = if sent == 0 { out.fds.iter().map(AsFd::as_fd).collect() } else { Vec::new() };
+        let part = &out.line[sent..];
+        let tried = stream.try_io(Interest::WRITABLE, || gshare_abi::send_with_fds(stream.as_fd(), part, &fds));
+        match tried {
+            Ok(n) => sent += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! The snapshot: everything that is shown, from the ledger, the pages and the driver's figures. What is
+//! not known is absent.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use gshare_core::{Bytes, ClaimId};
+use gshare_enforcer::gpu::GpuState as Seen;
+use gshare_enforcer::proc;
+use gshare_proto::{
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView, ServiceView, Snapshot,
+    Source, UnclaimedView, UserView,
+};
+
+use super::gpus::{DriverUse, short_name};
+use super::service::{Live, Service};
+use super::unix_ms;
+
+/// User names by uid, looked up once.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Mutex<HashMap<u32, String>>);
+
+impl Names {
+    /// The name of a user, or his number where he has none.
+    pub(crate) fn user(&self, uid: u32) -> String {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.entry(uid).or_insert_with(|| proc::user_name(uid).unwrap_or_else(|| uid.to_string())).clone()
+    }
+}
+
+/// Idle for less than this is not worth a word.
+const IDLE_SHOWN_S: u64 = 60;
+/// A charge within this of the cap is "at cap".
+const NEAR_CAP: u64 = 2 << 20;
+
+impl Service {
+    /// Everything at this moment.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let uses: Vec<BTreeMap<ClaimId, DriverUse>> = (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
+        let gpus: Vec<GpuView> = (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect();
+        let unclaimed = self.unclaimed_views();
+        let claims: Vec<ClaimView> =
+            self.claims.iter().map(|(id, live)| self.claim_view(*id, live, &uses, &gpus, &unclaimed)).collect();
+        let queue = self.queue_views();
+        let users = users(&claims, &queue, &unclaimed);
+        let advice = self.advice(&gpus, &claims);
+        Snapshot {
+            taken_ms: unix_ms(),
+            host: nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok()).unwrap_or_default(),
+            driver: self.sample.as_ref().and_then(|s| s.driver_version.clone()),
+            simulated: self.simulated,
+            caps: self.caps(),
+            service: Some(ServiceView {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: self.mode.name().to_owned(),
+                started_ms: self.started_ms,
+                cgroups: self.tree.is_some(),
+                device_filter: self.filters.is_some(),
+                shim: self.libcuda.is_ok(),
+                uid: nix::unistd::Uid::effective().as_raw(),
+            }),
+            gpus,
+            claims,
+            queue,
+            users,
+            unclaimed,
+            notices: self.notices.iter().cloned().collect(),
+            advice,
+        }
+    }
+
+    fn caps(&self) -> Caps {
+        if self.libcuda.is_ok() { Caps::Cooperative } else { Caps::None }
+    }
+
+    fn gpu_view(&self, g: usize) -> GpuView {
+        let gpu = &self.gpus[g];
+        let ledger = self.machine.ledger();
+        let facts = ledger.gpus().get(g);
+        let stale = self.reading(g).is_none();
+        let reading = self.reading(g);
+        let gpm = reading.and_then(|r| r.gpm);
+        let figure = |value: Option<f64>, source| value.map(|value| Figure { value, source, estimate: false });
+        let state = match self.sample.as_ref().and_then(|s| s.gpus.get(g)).map(|r| r.state) {
+            Some(Seen::Lost) => GpuState::Lost,
+            Some(Seen::Ok) if !stale => GpuState::Ok,
+            _ => GpuState::Hung,
+        };
+        let charged = self.claims.values().flat_map(|l| &l.seats).filter(|s| s.gpu == g);
+        GpuView {
+            index: index(g),
+            uuid: gpu.uuid.clone(),
+            model: gpu.model.clone(),
+            short: short_name(&gpu.model),
+            mode: "timeslice".to_owned(),
+            state,
+            sms: reading.and_then(|r| r.sm_count),
+            mem_total: reading.and_then(|r| r.mem_total),
+            mem_allocatable: facts.and_then(|f| f.allocatable()).map(|b| b.0),
+            mem_used: reading.and_then(|r| r.mem_used),
+            mem_claimed: ledger.mem_requested(g).0,
+            mem_charged: Some(charged.fold(0, |sum: u64, s| sum.saturating_add(s.usage.charged_bytes(gpu.total)))),
+            mem_unclaimed: self.unclaimed_bytes(g),
+            sm_claimed: ledger.sm_requested(g).as_f64(),
+            claimable: ledger.claimable(g).as_f64(),
+            sm_active: figure(gpm.and_then(|x| x.sm_active), Source::Gpm),
+            sm_occupancy: figure(gpm.and_then(|x| x.sm_occupancy), Source::Gpm),
+            time_busy: figure(reading.and_then(|r| r.time_busy), Source::TimeBusy),
+            history: gpu.history.iter().copied().collect(),
+            temperature_c: reading.and_then(|r| r.temperature),
+            power_w: reading.and_then(|r| r.power_w),
+            power_limit_w: reading.and_then(|r| r.power_limit_w),
+        }
+    }
+
+    fn claim_view(
+        &self,
+        id: ClaimId,
+        live: &Live,
+        uses: &[BTreeMap<ClaimId, DriverUse>],
+        gpus: &[GpuView],
+        unclaimed: &[UnclaimedView],
+    ) -> ClaimView {
+        let record = &live.record;
+        let mut last_launch = None;
+        let mut refusals = live.past_refusals;
+        let mut parts = Vec::new();
+        for slice in &record.slices {
+            let Some(g) = self.gpu_index(&slice.uuid) else { continue };
+            let used = uses[g].get(&id).copied().unwrap_or_default();
+            let slots =
+                live.seats.iter().find(|s| s.gpu == g).map(|s| s.usage.read_slots(self.gpus[g].total)).unwrap_or_default();
+            let charge = slots.iter().fold(0u64, |sum, s| sum.saturating_add(s.charge_bytes));
+            for slot in &slots {
+                last_launch = last_launch.max(slot.last_launch_ns);
+                refusals = refusals.saturating_add(slot.refusals);
+            }
+            // Alone on a GPU with counters, a claim's activity is the GPU's.
+            let alone = uses[g].keys().all(|other| *other == id) && unclaimed.iter().all(|u| u.gpu != index(g));
+            let own = |figure: Option<Figure>| figure.filter(|_| alone);
+            let has_processes = uses[g].contains_key(&id);
+            let reading = self.reading(g).and_then(|r| r.processes.as_ref());
+            parts.push(ClaimGpu {
+                gpu: index(g),
+                uuid: slice.uuid.clone(),
+                sm_request: f64::from(slice.sm_milli) / 1000.0,
+                sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
+                mem_request: slice.mem,
+                mem_limit: slice.mem_limit,
+                mem_charge: Some(charge),
+                // Without a process on the GPU nothing is used, and that is known.
+                mem_used: if has_processes { used.bytes } else { reading.map(|_| 0) },
+                time_busy: used.busy.map(|value| Figure { value, source: Source::TimeBusy, estimate: false }),
+                sm_active: own(gpus[g].sm_active),
+                sm_occupancy: own(gpus[g].sm_occupancy),
+            });
+        }
+        let idle_s = last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
+        let state = match (&live.ending, live.command_alive, record.hold) {
+            (Some(_), _, _) => ClaimState::Ending,
+            (None, true, _) => ClaimState::Running,
+            (None, false, _) => ClaimState::Held,
+        };
+        let mut members: Vec<u32> = match &live.cgroup {
+            Some(cgroup) => cgroup.procs().unwrap_or_default().into_iter().map(i32::cast_unsigned).collect(),
+            None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
+        };
+        members.sort_unstable();
+        ClaimView {
+            id: id.to_string(),
+            name: record.name.clone(),
+            uid: record.uid,
+            user: self.names.user(record.uid),
+            project: record.project.clone(),
+            class: record.class.clone(),
+            what: what(record.name.as_deref(), &record.command),
+            command: record.command.clone(),
+            pid: record.process.filter(|_| live.command_alive).map(|p| p.pid.cast_unsigned()),
+            caps: self.caps(),
+            state,
+            state_text: state_text(live, state, idle_s, &parts),
+            since_ms: record.granted_ms,
+            ends_ms: record.ends_ms,
+            gpus: parts,
+            members,
+            launches: Some(live.past_launches.saturating_add(self.launches(live))),
+            idle_s,
+            refusals,
+        }
+    }
+
+    fn queue_views(&self) -> Vec<QueueView> {
+        let queue = self.machine.queue().enumerate();
+        let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
+            let asked = self.waiting.get(&id)?;
+            let reason = self.machine.reason(id);
+            let wanted = self.machine.ledger().gpus().iter().filter_map(gshare_core::GpuFacts::allocatable).max();
+            Some(QueueView {
+                id: id.to_string(),
+                name: asked.record.name.clone(),
+                uid: asked.record.uid,
+                user: self.names.user(asked.record.uid),
+                project: asked.record.project.clone(),
+                class: asked.record.class.clone(),
+                what: what(asked.record.name.as_deref(), &asked.record.command),
+                gpus: asked.request.gpus,
+                share: asked.request.share.as_f64(),
+                sm_limit: asked.request.sm_limit.as_f64(),
+                mem_request: request.mem.or(wanted.map(|w| w.times(request.share))).map(|Bytes(b)| b),
+                since_ms: asked.since_ms,
+                position: index(i + 1),
+                reason: reason.map(|r| self.reason_text(r)).unwrap_or_default(),
+                would_start: reason
+                    .and_then(gshare_core::Reason::would_start)
+                    .map(|s| format!("-g {}", super::convert::short_share(s))),
+            })
+        };
+        queue.filter_map(view).collect()
+    }
+
+    fn unclaimed_views(&self) -> Vec<UnclaimedView> {
+        let mut views = Vec::new();
+        for g in 0..self.gpus.len() {
+            for process in self.reading(g).iter().flat_map(|r| r.processes.iter().flatten()) {
+                if self.claim_of(process.pid).is_some() {
+                    continue;
+                }
+                let uid = proc::uids(process.pid).map(|u| u.real);
+                let command: Vec<String> = proc::cmdline(process.pid)
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|a| a.to_string_lossy().into_owned())
+                    .collect();
+                views.push(UnclaimedView {
+                    pid: process.pid.cast_unsigned(),
+                    uid,
+                    user: uid.map(|u| self.names.user(u)),
+                    what: what(None, &command),
+                    gpu: index(g),
+                    mem_used: process.bytes,
+                    graphics: process.graphics && !process.compute,
+                });
+            }
+        }
+        views
+    }
+
+    /// Sentences that are true now, each with a command that works.
+    fn advice(&self, gpus: &[GpuView], claims: &[ClaimView]) -> Vec<Advice> {
+        let mut advice = Vec::new();
+        for gpu in gpus {
+            if let (Some(busy), Some(active), Some(sms)) = (gpu.time_busy, gpu.sm_active, gpu.sms)
+                && busy.value >= 90.0
+                && active.value <= 50.0
+            {
+                let idle = (f64::from(sms) * (1.0 - active.value / 100.0)).round();
+                advice.push(Advice {
+                    text: format!(
+                        "GPU {}: {:.0} % busy, but {idle:.0} of {sms} SMs are idle on average",
+                        gpu.index, busy.value
+                    ),
+                    command: None,
+                });
+            }
+        }
+        for claim in claims {
+            if let Some(part) = claim.gpus.iter().find(|p| near_cap(p))
+                && claim.refusals > 0
+            {
+                let free = gpus.iter().find(|g| g.index == part.gpu).map(|g| {
+                    let allocatable = g.mem_allocatable.unwrap_or(0);
+                    Bytes(allocatable.saturating_sub(g.mem_claimed))
+                });
+                let free = free.map(|f| format!("; {f} there is unclaimed")).unwrap_or_default();
+                advice.push(Advice {
+                    text: format!("{} is at its cap on GPU {}{free}", claim.id, part.gpu),
+                    command: None,
+                });
+            }
+            if claim.idle_s.is_some_and(|s| s >= 20 * 60) {
+                advice.push(Advice {
+                    text: format!("{} has launched nothing for {} min", claim.id, claim.idle_s.unwrap_or(0) / 60),
+                    command: Some(format!("gshare release {}", claim.id)),
+                });
+            }
+        }
+        advice
+    }
+}
+
+fn near_cap(part: &ClaimGpu) -> bool {
+    part.mem_charge.is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
+}
+
+fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {
+    if let (ClaimState::Ending, Some(ending)) = (state, &live.ending) {
+        return format!("ending: {}", ending.cause);
+    }
+    if parts.iter().any(near_cap) {
+        return "at cap".to_owned();
+    }
+    if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
+        return format!("idle {}", gshare_core::units::show_duration(std::time::Duration::from_secs(idle)));
+    }
+    match (state, live.members.is_empty()) {
+        (ClaimState::Held, _) => "held".to_owned(),
+        (_, true) => "no CUDA yet".to_owned(),
+        (_, false) => "run".to_owned(),
+    }
+}
+
+/// The command as people know it: its name, else program and script without directories.
+fn what(name: Option<&str>, command: &[String]) -> String {
+    if let Some(name) = name {
+        return name.to_owned();
+    }
+    let base = |a: &String| a.rsplit('/').next().unwrap_or(a).to_owned();
+    let Some((program, rest)) = command.split_first() else { return "-".to_owned() };
+    let shown: Vec<String> = rest.iter().map(|a| if a.starts_with('/') { base(a) } else { a.clone() }).collect();
+    let text = std::iter::once(base(program)).chain(shown).collect::<Vec<_>>().join(" ");
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+}
+
+fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView]) -> Vec<UserView> {
+    let mut users: BTreeMap<u32, UserView> = BTreeMap::new();
+    let entry = |users: &mut BTreeMap<u32, UserView>, uid: u32, name: &str| {
+        users.entry(uid).or_insert_with(|| UserView { uid, user: name.to_owned(), ..UserView::default() });
+    };
+    for claim in claims {
+        entry(&mut users, claim.uid, &claim.user);
+        let Some(user) = users.get_mut(&claim.uid) else { continue };
+        user.claims += 1;
+        for part in &claim.gpus {
+            user.claimed += part.sm_request;
+            user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
+            user.mem_used = Some(user.mem_used.unwrap_or(0)).zip(part.mem_used).map(|(sum, b)| sum + b);
+        }
+    }
+    // Only where every part of a user's claims is known, the sum is.
+    for user in users.values_mut() {
+        let mut parts = claims.iter().filter(|c| c.uid == user.uid).flat_map(|c| &c.gpus);
+        let sum = parts.try_fold(0.0, |sum, p| {
+            let idle = p.mem_used == Some(0);
+            p.sm_active.map(|f| f.value).or(idle.then_some(0.0)).map(|v| sum + v / 100.0)
+        });
+        user.sm_used = sum.map(|value| Figure { value, source: Source::Gpm, estimate: false });
+    }
+    for waiting in queue {
+        entry(&mut users, waiting.uid, &waiting.user);
+        if let Some(user) = users.get_mut(&waiting.uid) {
+            user.waiting += waiting.share * f64::from(waiting.gpus);
+        }
+    }
+    for process in unclaimed.iter().filter(|p| !p.graphics) {
+        if let (Some(uid), Some(name)) = (process.uid, &process.user) {
+            entry(&mut users, uid, name);
+        }
+    }
+    users.into_values().collect()
+}
+
+fn index(g: usize) -> u32 {
+    u32::try_from(g).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_without_directories() {
+        let words = |w: &[&str]| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        assert_eq!(what(None, &words(&["/usr/bin/python3", "/home/a/train.py", "--lr", "1"])), "python3 train.py --lr 1");
+        assert_eq!(what(Some("sweep"), &words(&["x"])), "sweep");
+        assert_eq!(what(None, &[]), "-");
+        assert_eq!(what(None, &words(&["a\x1b[2J"])), "a [2J");
+    }
+
+    #[test]
+    fn a_user_with_an_unknown_part_has_no_sum() {
+        let part = |active: Option<f64>, used: Option<u64>| ClaimGpu {
+            sm_active: active.map(|value| Figure { value, source: Source::Gpm, estimate: false }),
+            mem_used: used,
+            ..ClaimGpu::default()
+        };
+        let claim = |parts| ClaimView { uid: 7, gpus: parts, ..ClaimView::default() };
+        let used = |claims: &[ClaimView]| users(claims, &[], &[])[0].sm_used.map(|f| f.value);
+        assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1))])]), Some(0.5));
+        assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1)), part(None, Some(1))])]), None);
+        assert_eq!(used(&[claim(vec![part(None, Some(0))])]), Some(0.0));
+        assert_eq!(used(&[claim(vec![part(None, None)])]), None);
+    }
+}
