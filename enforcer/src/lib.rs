@@ -2,7 +2,7 @@
 //!
 //! Everything here acts on this machine only: cgroups ([`cgroup`]), the device filter
 //! ([`device`]), device numbers and stand-in nodes ([`nodes`]), processes ([`proc`]), the GPUs
-//! through NVML ([`gpu`]) and the driver's own libraries ([`driver`]). Nothing here decides; the
+//! through NVML ([`gpu`]), a small CUDA client ([`cuda`]) and the driver's own libraries ([`driver`]). Nothing here decides; the
 //! pure core decides and the service calls in.
 //!
 //! Invariants: who a process is comes from the kernel only (cgroup membership, pidfd), never from
@@ -10,6 +10,7 @@
 //! the attached filters can be read back; `unsafe` occurs in the `sys` modules only.
 
 pub mod cgroup;
+pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod gpu;

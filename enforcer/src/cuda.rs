@@ -1,0 +1,85 @@
+//! A small client of the CUDA driver API, loaded at run time: enough to measure what a context costs
+//! ([`measure_context`]) and to run the jobs of `gshare demo`, which know nothing of gshare.
+
+mod sys;
+
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+
+pub use sys::{Buffer, Context, Driver, Function};
+
+/// Why a call to the driver failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The library could not be loaded.
+    #[error("cannot load {}: {why}", library.display())]
+    Load {
+        /// The library.
+        library: PathBuf,
+        /// The loader's words.
+        why: String,
+    },
+    /// The library lacks a function.
+    #[error("the driver has no {0}")]
+    Missing(&'static str),
+    /// A call returned an error.
+    #[error("{call} failed: {name} ({code})")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// `CUresult`.
+        code: i32,
+        /// Its name by the driver, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+        name: String,
+    },
+    /// The driver shows no such GPU.
+    #[error("the driver shows no GPU {0}")]
+    NoGpu(String),
+    /// NVML failed.
+    #[error("cannot ask NVML for this process's memory")]
+    Nvml(#[source] nvml_wrapper::error::NvmlError),
+    /// NVML does not tell what this process uses.
+    #[error("NVML does not tell what a process uses on {0}")]
+    Untold(String),
+}
+
+impl CudaError {
+    /// Whether the driver (or the claim's cap) refused memory.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Call { code: 2, .. })
+    }
+}
+
+/// Makes a context on the GPU `uuid` in this process and returns the bytes that NVML then shows for it.
+/// The process should do nothing else with CUDA.
+///
+/// # Errors
+/// When the driver, the GPU or NVML cannot be used.
+pub fn measure_context(libcuda: &Path, nvml: &Path, uuid: &str) -> Result<u64, CudaError> {
+    let driver = Driver::load(libcuda)?;
+    let index = (0..driver.device_count()?)
+        .find(|i| driver.uuid(*i).is_ok_and(|found| found == uuid))
+        .ok_or_else(|| CudaError::NoGpu(uuid.to_owned()))?;
+    let _context = driver.context(index)?;
+    let nvml = Nvml::builder()
+        .lib_path(nvml.as_os_str())
+        .init()
+        .map_err(CudaError::Nvml)?;
+    let device = nvml.device_by_uuid(uuid).map_err(CudaError::Nvml)?;
+    let own = std::process::id();
+    let processes = device
+        .running_compute_processes()
+        .map_err(CudaError::Nvml)?;
+    processes
+        .iter()
+        .find(|p| p.pid == own)
+        .and_then(|p| match p.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        })
+        .ok_or_else(|| CudaError::Untold(uuid.to_owned()))
+}
