@@ -1,1 +1,35 @@
-//! gshare-ui
+//! The terminal UI of gshare: allocation beside use, per GPU, user and claim.
+//!
+//! Shape: messages ([`Update`]s from a feeder, keys, the clock) go into a pure update of the model;
+//! the view draws the model; only the run loop touches the terminal. The same screen runs on the
+//! service ([`service_source`]), on a read-only monitor or in the demo (anything that holds a
+//! [`Feeder`]). It never waits for its feeder.
+//!
+//! ```no_run
+//! let feed = gshare_ui::service_source(std::path::Path::new("/run/gshare/gshared.sock"));
+//! gshare_ui::run_blocking(gshare_ui::Options::default(), feed)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod feed;
+mod form;
+mod input;
+mod keymap;
+mod model;
+mod msg;
+mod run;
+mod service;
+mod term;
+mod text;
+mod theme;
+mod update;
+mod view;
+mod widgets;
+
+pub use feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, Updates, channel};
+pub use model::Viewer;
+pub use run::{Exit, Options, run, run_blocking};
+pub use service::service_source;
+pub use theme::{Depth, Glyphs, Look, Theme};
+pub use view::frame_text;

@@ -1,0 +1,115 @@
+//! The screen on a canned snapshot, for looking at it and for the terminal tests:
+//! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd] [--caption TEXT]
+//! [--panic] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
+
+#[path = "../tests/support/canned.rs"]
+mod canned;
+
+use std::error::Error;
+use std::thread;
+
+use gshare_proto::{Call, ErrorCode, Granted, Reply, Snapshot};
+use gshare_ui::{Depth, Exit, Failure, Look, Options, Request, Update, Viewer};
+
+/// Answers requests on a canned snapshot: c12 and c23 belong to the viewer.
+fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
+    match call {
+        Call::Release { id } => {
+            let before = snapshot.claims.len();
+            snapshot.claims.retain(|c| c.id != id);
+            if snapshot.claims.len() == before {
+                return Err(Failure {
+                    message: format!("no claim {id}"),
+                    hint: None,
+                });
+            }
+            let message = format!("{id} released");
+            Ok(Reply::Done { message })
+        }
+        Call::Claim(spec) if spec.gpus_milli <= Some(500) => {
+            let mut claim = snapshot.claims[0].clone();
+            claim.id = "c23".to_owned();
+            claim.what = spec.name.unwrap_or_default();
+            claim.state_text = "held".to_owned();
+            snapshot.claims.push(claim);
+            Ok(Reply::Granted(Granted {
+                id: "c23".to_owned(),
+                message: "c23: 0.25 of GPU 3 (3.6 GiB, SMs >= 25 %, up to 100 %), cooperative"
+                    .to_owned(),
+                env: Vec::new(),
+                env_prepend: Vec::new(),
+                phases_us: Vec::new(),
+            }))
+        }
+        _ => Err(Failure {
+            message: format!(
+                "{:?}: wants 23.5 GiB; most free is 5.8 on GPU 0",
+                ErrorCode::NotAvailable
+            ),
+            hint: Some("-g .2 starts now".to_owned()),
+        }),
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    let value = |flag: &str| args.iter().skip_while(|a| *a != flag).nth(1).cloned();
+    let mut snapshot = match args.first().map(String::as_str) {
+        Some("demo") => canned::demo(),
+        Some("monitor") => canned::monitor(),
+        Some("crowd") => canned::crowd(),
+        _ => canned::workstation(),
+    };
+    let mut options = Options::default();
+    options.viewer = Viewer {
+        uid: 1001,
+        admin: false,
+    };
+    if let Some(size) = value("--text") {
+        let (columns, rows) = size.split_once('x').ok_or("--text COLUMNSxROWS")?;
+        options.look = Look::new(Depth::Mono, !has("--ascii"));
+        let size = (columns.parse()?, rows.parse()?);
+        print!("{}", gshare_ui::frame_text(&snapshot, &options, size, 0));
+        return Ok(());
+    }
+    let (mut feeder, feed) = gshare_ui::channel();
+    feeder
+        .updates
+        .send(Update::Snapshot(Box::new(snapshot.clone())));
+    feeder.updates.send(Update::Caption(value("--caption")));
+    thread::spawn(move || {
+        while let Some(request) = feeder.requests.blocking_recv() {
+            if let Request::Call { seq, call } = request {
+                let outcome = answer(&mut snapshot, *call);
+                feeder.updates.send(Update::CallResult { seq, outcome });
+                feeder
+                    .updates
+                    .send(Update::Snapshot(Box::new(snapshot.clone())));
+            }
+        }
+    });
+    let exit = if has("--panic") {
+        panic_after_first_frame(options, feed)
+    } else {
+        gshare_ui::run_blocking(options, feed)
+    };
+    match exit? {
+        Exit::Quit => println!("left: quit"),
+        Exit::Signal(number) => println!("left: signal {number}"),
+    }
+    Ok(())
+}
+
+/// Panics in the thread that draws, while the screen is on the terminal.
+fn panic_after_first_frame(options: Options, feed: gshare_ui::Feed) -> std::io::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            exit = gshare_ui::run(options, feed) => exit,
+            () = tokio::time::sleep(std::time::Duration::from_millis(300)) => panic!("on purpose"),
+        }
+    })
+}

@@ -1,0 +1,231 @@
+//! What flows between the screen and whoever feeds it: the service, the read-only monitor or the demo.
+//!
+//! Neither side ever waits for the other: a snapshot that the screen has not yet taken is replaced by
+//! the next one, and requests are answered later by an update with the same number.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gshare_proto::{Call, Reply, Snapshot};
+use tokio::sync::{Notify, mpsc};
+
+/// News for the screen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// The state of everything; only the newest one counts.
+    Snapshot(Box<Snapshot>),
+    /// The source of snapshots is gone, in words; it ends with the next snapshot.
+    Disconnected(String),
+    /// The answer to [`Request::Call`].
+    CallResult {
+        /// Number of the request.
+        seq: u64,
+        /// What the service said, or what failed, in words.
+        outcome: Result<Reply, Failure>,
+    },
+    /// The line at the bottom of the demo; `None` removes it.
+    Caption(Option<String>),
+    /// Close the screen (the demo's end).
+    Close,
+}
+
+/// Why a request failed, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Sentence, lower case, no full stop.
+    pub message: String,
+    /// What the user can do.
+    pub hint: Option<String>,
+}
+
+/// What the screen asks of its feeder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// A call to the service, to be answered by [`Update::CallResult`].
+    Call {
+        /// Number for the answer.
+        seq: u64,
+        /// The call.
+        call: Box<Call>,
+    },
+    /// The demo's captions stand still, or go on.
+    Captions {
+        /// Whether they stand still.
+        paused: bool,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    snapshot: Option<Box<Snapshot>>,
+    others: VecDeque<Update>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    pending: Mutex<Pending>,
+    wake: Notify,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The feeder's end for news; works from threads and from tasks, and never blocks.
+#[derive(Clone, Debug)]
+pub struct UpdateSender(Arc<Shared>);
+
+impl UpdateSender {
+    /// Hands news to the screen. `false` when the screen is closed.
+    pub fn send(&self, update: Update) -> bool {
+        let mut pending = self.0.lock();
+        if pending.closed {
+            return false;
+        }
+        match update {
+            Update::Snapshot(snapshot) => {
+                // What the snapshot ends must not be shown after it.
+                pending
+                    .others
+                    .retain(|u| !matches!(u, Update::Disconnected(_)));
+                pending.snapshot = Some(snapshot);
+            }
+            Update::Disconnected(_) => {
+                pending
+                    .others
+                    .retain(|u| !matches!(u, Update::Disconnected(_)));
+                pending.others.push_back(update);
+            }
+            other => pending.others.push_back(other),
+        }
+        drop(pending);
+        self.0.wake.notify_one();
+        true
+    }
+
+    /// Whether the screen is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
+}
+
+/// The screen's end for news.
+#[derive(Debug)]
+pub struct Updates(Arc<Shared>);
+
+impl Updates {
+    /// Everything that came since the last call, the newest snapshot first. Waits for something.
+    pub(crate) async fn next(&self) -> Vec<Update> {
+        loop {
+            let woken = self.0.wake.notified();
+            let news = self.take();
+            if !news.is_empty() {
+                return news;
+            }
+            woken.await;
+        }
+    }
+
+    fn take(&self) -> Vec<Update> {
+        let mut pending = self.0.lock();
+        let snapshot = pending.snapshot.take().map(Update::Snapshot);
+        snapshot
+            .into_iter()
+            .chain(pending.others.drain(..))
+            .collect()
+    }
+}
+
+impl Drop for Updates {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+    }
+}
+
+/// Both directions, as the screen holds them.
+#[derive(Debug)]
+pub struct Feed {
+    /// News.
+    pub updates: Updates,
+    /// Requests.
+    pub requests: mpsc::UnboundedSender<Request>,
+}
+
+/// Both directions, as the feeder holds them.
+#[derive(Debug)]
+pub struct Feeder {
+    /// News.
+    pub updates: UpdateSender,
+    /// Requests; ends when the screen is closed.
+    pub requests: mpsc::UnboundedReceiver<Request>,
+}
+
+/// A screen's feed and its feeder.
+#[must_use]
+pub fn channel() -> (Feeder, Feed) {
+    let shared = Arc::new(Shared::default());
+    let (request_tx, request_rx) = mpsc::unbounded_channel();
+    (
+        Feeder {
+            updates: UpdateSender(Arc::clone(&shared)),
+            requests: request_rx,
+        },
+        Feed {
+            updates: Updates(shared),
+            requests: request_tx,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(at: u64) -> Update {
+        Update::Snapshot(Box::new(Snapshot {
+            taken_ms: at,
+            ..Snapshot::default()
+        }))
+    }
+
+    #[test]
+    fn only_the_newest_snapshot_is_kept_and_nothing_else_is_lost() {
+        let (feeder, feed) = channel();
+        let answer = Update::CallResult {
+            seq: 7,
+            outcome: Ok(Reply::Done {
+                message: "c3 released".to_owned(),
+            }),
+        };
+        assert!(feeder.updates.send(Update::Disconnected("gone".to_owned())));
+        for at in 1..=100 {
+            feeder.updates.send(snapshot(at));
+        }
+        feeder.updates.send(answer.clone());
+        assert_eq!(feed.updates.take(), [snapshot(100), answer]);
+        assert!(feed.updates.take().is_empty());
+    }
+
+    #[test]
+    fn a_loss_after_the_snapshot_is_told_after_it() {
+        let (feeder, feed) = channel();
+        feeder.updates.send(snapshot(1));
+        feeder.updates.send(Update::Disconnected("gone".to_owned()));
+        assert_eq!(
+            feed.updates.take(),
+            [snapshot(1), Update::Disconnected("gone".to_owned())]
+        );
+    }
+
+    #[test]
+    fn the_feeder_learns_that_the_screen_is_closed() {
+        let (feeder, feed) = channel();
+        drop(feed);
+        assert!(feeder.updates.is_closed());
+        assert!(!feeder.updates.send(snapshot(1)));
+    }
+}

@@ -1,0 +1,207 @@
+//! The loop: waits for keys, news, signals and the clock; draws at most every 33 ms, and only when
+//! something has changed.
+
+use std::future::poll_fn;
+use std::io;
+use std::time::Duration;
+
+use chrono::Local;
+use crossterm::event::{Event, EventStream};
+use futures_core::Stream;
+use nix::sys::signal::{Signal, kill, raise};
+use nix::unistd::{Pid, getuid};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::feed::{Feed, Update};
+use crate::model::{Model, Viewer};
+use crate::msg::{Cmd, Msg};
+use crate::term::Screen;
+use crate::text::Clock;
+use crate::theme::Look;
+use crate::update::update;
+use crate::view;
+
+/// Shortest time between two frames.
+const FRAME: Duration = Duration::from_millis(33);
+
+/// The screen's options.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who looks.
+    pub viewer: Viewer,
+    /// Colours and characters.
+    pub look: Look,
+}
+
+impl Default for Options {
+    /// For the user who runs the program, on the terminal that the environment describes.
+    fn default() -> Self {
+        let uid = getuid();
+        Self {
+            viewer: Viewer {
+                uid: uid.as_raw(),
+                admin: uid.is_root(),
+            },
+            look: Look::detect(|name| std::env::var(name).ok()),
+        }
+    }
+}
+
+/// Why the screen was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The user quit, or the feeder closed the screen.
+    Quit,
+    /// A signal with this number asked for it (SIGTERM, SIGINT, SIGHUP).
+    Signal(i32),
+}
+
+/// Now, in the user's time zone.
+fn clock() -> Clock {
+    let now = Local::now();
+    Clock {
+        now_ms: u64::try_from(now.timestamp_millis()).unwrap_or(0),
+        offset_s: now.offset().local_minus_utc(),
+    }
+}
+
+/// Signals that end or stop the screen.
+struct Signals {
+    term: SignalStream,
+    int: SignalStream,
+    hup: SignalStream,
+    stop: SignalStream,
+}
+
+/// A signal came.
+enum Caught {
+    End(i32),
+    Stop,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+            stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
+        })
+    }
+
+    async fn next(&mut self) -> Caught {
+        tokio::select! {
+            _ = self.term.recv() => Caught::End(Signal::SIGTERM as i32),
+            _ = self.int.recv() => Caught::End(Signal::SIGINT as i32),
+            _ = self.hup.recv() => Caught::End(Signal::SIGHUP as i32),
+            _ = self.stop.recv() => Caught::Stop,
+        }
+    }
+}
+
+/// Shows the screen until the user quits, the feeder closes it or a signal ends it.
+///
+/// # Errors
+/// When input or output is not a terminal, or the terminal fails.
+pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
+    // Signals first: from here on none can leave the terminal as ours.
+    let mut signals = Signals::new()?;
+    let mut screen = Screen::take()?;
+    let mut input = EventStream::new();
+    let mut model = Model::new(options.viewer, screen.size()?, clock());
+    let mut tick = interval(Duration::from_secs(1));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut next_frame = Instant::now();
+    let mut dirty = true;
+    loop {
+        let mut messages = Vec::new();
+        tokio::select! {
+            biased;
+            caught = signals.next() => match caught {
+                Caught::End(number) => return Ok(Exit::Signal(number)),
+                Caught::Stop => {
+                    stop(&mut screen)?;
+                    let (width, height) = screen.size()?;
+                    messages.push(Msg::Resize(width, height));
+                    messages.push(Msg::Tick(clock()));
+                }
+            },
+            event = poll_fn(|cx| Pin::new(&mut input).poll_next(cx)) => match event {
+                Some(Ok(event)) => messages.extend(message(event)),
+                // The terminal is gone.
+                Some(Err(_)) | None => return Ok(Exit::Signal(Signal::SIGHUP as i32)),
+            },
+            news = feed.updates.next() => {
+                messages.push(Msg::Tick(clock()));
+                messages.extend(news.into_iter().map(Msg::Update));
+            }
+            _ = tick.tick() => messages.push(Msg::Tick(clock())),
+            () = sleep_until(next_frame), if dirty => {
+                draw(&mut screen, &model, &options.look)?;
+                dirty = false;
+                next_frame = Instant::now() + FRAME;
+            }
+        }
+        for msg in messages {
+            let quiet =
+                matches!(msg, Msg::Tick(now) if now.now_ms / 1000 == model.clock.now_ms / 1000);
+            for cmd in update(&mut model, msg) {
+                match cmd {
+                    Cmd::Quit => return Ok(Exit::Quit),
+                    // To the whole job, as the terminal does; it comes back as a signal.
+                    Cmd::Suspend => kill(Pid::from_raw(0), Signal::SIGTSTP)?,
+                    Cmd::Ask(request) => {
+                        if let Err(unsent) = feed.requests.send(request) {
+                            refuse(&mut model, unsent.0);
+                        }
+                    }
+                }
+            }
+            dirty |= !quiet;
+        }
+    }
+}
+
+/// The feeder takes no requests (the read-only monitor).
+fn refuse(model: &mut Model, request: crate::feed::Request) {
+    if let crate::feed::Request::Call { seq, .. } = request {
+        let failure = crate::feed::Failure {
+            message: "nobody takes requests here: no gshare service".to_owned(),
+            hint: None,
+        };
+        let outcome = Err(failure);
+        update(model, Msg::Update(Update::CallResult { seq, outcome }));
+    }
+}
+
+fn message(event: Event) -> Option<Msg> {
+    match event {
+        Event::Key(key) => Some(Msg::Key(key)),
+        Event::Paste(text) => Some(Msg::Paste(text)),
+        Event::Resize(width, height) => Some(Msg::Resize(width, height)),
+        Event::Mouse(_) | Event::FocusGained | Event::FocusLost => None,
+    }
+}
+
+fn draw(screen: &mut Screen, model: &Model, look: &Look) -> io::Result<()> {
+    screen.draw(|area, buf| view::draw(model, look, area, buf))
+}
+
+/// Gives the terminal back and stops; goes on here after SIGCONT.
+fn stop(screen: &mut Screen) -> io::Result<()> {
+    screen.leave();
+    raise(Signal::SIGSTOP)?;
+    screen.retake()
+}
+
+/// [`run`] for callers without a runtime.
+///
+/// # Errors
+/// As for [`run`], or when the runtime cannot be made.
+pub fn run_blocking(options: Options, feed: Feed) -> io::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(options, feed))
+}

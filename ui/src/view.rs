@@ -1,0 +1,218 @@
+//! Draws the model. Every part makes lines for a width; the plan says how many rows each part gets;
+//! what does not fit is scrolled or counted, never cut silently.
+
+mod claims;
+mod dialog;
+mod gpus;
+mod header;
+mod keys;
+mod notes;
+mod plan;
+mod queue;
+mod users;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use gshare_proto::Snapshot;
+
+use crate::model::Model;
+use crate::run::Options;
+use crate::text::{self, Clock};
+use crate::theme::Look;
+use plan::Plan;
+
+/// Where the cursor is, if something is being typed.
+pub(crate) type Cursor = Option<(u16, u16)>;
+
+/// Draws everything into `area`.
+pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
+    let area = area.intersection(buf.area);
+    if area.is_empty() {
+        return None;
+    }
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let plan = Plan::new(model, width, height, &look.glyphs);
+    let mut lines = body(model, look, &plan);
+    let foot = keys::lines(model, look, width);
+    lines.truncate(height.saturating_sub(foot.lines.len()));
+    lines.resize(height.saturating_sub(foot.lines.len()), Line::default());
+    let foot_y = lines.len();
+    lines.extend(foot.lines);
+    for (y, line) in lines.into_iter().take(height).enumerate() {
+        put(line, area, y, buf);
+    }
+    let typed = foot.cursor.map(|x| at(area, x, foot_y));
+    let boxed = dialog::draw(model, look, area, buf);
+    boxed.unwrap_or(typed)
+}
+
+/// A cell of `area`, kept inside.
+fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
+    let inside = |v: usize, from: u16, len: u16| {
+        from + u16::try_from(v)
+            .unwrap_or(u16::MAX)
+            .min(len.saturating_sub(1))
+    };
+    (
+        inside(x, area.x, area.width),
+        inside(y, area.y, area.height),
+    )
+}
+
+/// One line at row `y` of `area`.
+fn put(line: Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
+    let Ok(y) = u16::try_from(y) else { return };
+    if y < area.height {
+        let row = Rect::new(area.x, area.y + y, area.width, 1);
+        line.render(row.intersection(buf.area), buf);
+    }
+}
+
+fn body(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
+    let mut lines = vec![header::line(model, look, plan.width)];
+    lines.extend(header::banner(model, look, plan.width, plan.banner));
+    let Some(snapshot) = &model.snapshot else {
+        lines.push(Line::default());
+        lines.push(header::waiting(model, look, plan.width));
+        return lines;
+    };
+    let gap = |lines: &mut Vec<Line<'static>>, place: usize| {
+        if place >= plan.gaps {
+            return;
+        }
+        lines.push(if plan.wide {
+            Line::styled(look.glyphs.rule.repeat(plan.width), look.theme.free)
+        } else {
+            Line::default()
+        });
+    };
+    // Gaps go where they help the eye most when there are not enough rows for all.
+    gap(&mut lines, if plan.wide { 4 } else { usize::MAX });
+    lines.extend(gpus::lines(model, snapshot, look, plan));
+    gap(&mut lines, 1);
+    if plan.users > 0 {
+        lines.extend(users::lines(snapshot, look, plan));
+        gap(&mut lines, 3);
+    }
+    lines.extend(claims::lines(model, look, plan));
+    if plan.queue > 0 {
+        gap(&mut lines, 2);
+        lines.extend(queue::lines(model, look, plan));
+    }
+    let notes = notes::lines(model, snapshot, look, plan);
+    if !notes.is_empty() {
+        gap(&mut lines, 0);
+    }
+    lines.extend(notes);
+    lines
+}
+
+/// Rows of the claims table that fit: what PgDn moves by.
+pub(crate) fn page(model: &Model) -> usize {
+    let (width, height) = model.size;
+    let glyphs = &crate::theme::UTF8;
+    Plan::new(model, width.into(), height.into(), glyphs)
+        .claims
+        .max(1)
+}
+
+/// The last line to which the text in the box can be scrolled.
+pub(crate) fn scroll_end(model: &Model) -> usize {
+    dialog::scroll_end(model, model.size)
+}
+
+/// The part of `n` rows to show in `rows`, with the chosen one in the middle where that is possible.
+fn window(n: usize, rows: usize, chosen: Option<usize>) -> std::ops::Range<usize> {
+    let rows = rows.min(n);
+    let start = chosen.unwrap_or(0).saturating_sub(rows / 2).min(n - rows);
+    start..start + rows
+}
+
+/// Fills a line to `width` and marks it as chosen.
+fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
+    let gap = width.saturating_sub(line.width());
+    line.spans.push(Span::raw(" ".repeat(gap)));
+    line.patch_style(look.theme.selected)
+}
+
+/// Cuts a line of spans to `width` columns.
+fn fit(line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
+    if line.width() <= width {
+        return line;
+    }
+    let mut left = width;
+    let mut spans: Vec<Span<'static>> = Vec::new();
+    for span in line.spans {
+        let w = span.width();
+        if w < left || (w == left && w > 0 && text::width(look.glyphs.ellipsis) > left) {
+            left -= w;
+            spans.push(span);
+            continue;
+        }
+        // Something follows this span for certain, or it is itself too long.
+        let marked = format!("{}{}", span.content, look.glyphs.ellipsis);
+        spans.push(Span::styled(
+            text::cut(&marked, left, &look.glyphs),
+            span.style,
+        ));
+        break;
+    }
+    let mut out = Line::from(spans);
+    out.style = line.style;
+    out
+}
+
+/// A span without more words.
+fn span(text: impl Into<String>, style: Style) -> Span<'static> {
+    Span::styled(text.into(), style)
+}
+
+/// The screen as text, for captures: what a terminal of this size would show of `snapshot` at the
+/// moment when it was taken. Lines end without blanks.
+#[must_use]
+pub fn frame_text(
+    snapshot: &Snapshot,
+    options: &Options,
+    (columns, rows): (u16, u16),
+    utc_offset_s: i32,
+) -> String {
+    let clock = Clock {
+        now_ms: snapshot.taken_ms,
+        offset_s: utc_offset_s,
+    };
+    let mut model = Model::new(options.viewer.clone(), (columns, rows), clock);
+    model.snapshot = Some(Box::new(snapshot.clone()));
+    let area = Rect::new(0, 0, columns, rows);
+    let mut buf = Buffer::empty(area);
+    draw(&model, &options.look, area, &mut buf);
+    buffer_text(&buf)
+}
+
+/// The characters of a buffer, line by line.
+fn buffer_text(buf: &Buffer) -> String {
+    let mut out = String::new();
+    for y in 0..buf.area.height {
+        let mut line = String::new();
+        let mut hidden = 0;
+        for x in 0..buf.area.width {
+            let symbol = buf[(x, y)].symbol();
+            // A wide character hides the cell behind it.
+            if hidden == 0 {
+                line.push_str(symbol);
+                hidden = text::width(symbol).saturating_sub(1);
+            } else {
+                hidden -= 1;
+            }
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

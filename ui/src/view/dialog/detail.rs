@@ -1,0 +1,303 @@
+//! Everything about one row.
+
+use gshare_proto::{Caps, ClaimView, GpuView, QueueView, Source, UnclaimedView};
+use ratatui::text::Line;
+
+use crate::model::{Model, RowKey};
+use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
+use crate::theme::Look;
+use crate::view::claims::{gpus, state};
+use crate::view::span;
+
+/// Label and text.
+type Entry = (&'static str, String);
+
+/// Title and lines in `cols` columns.
+pub(super) fn lines(
+    model: &Model,
+    key: &RowKey,
+    look: &Look,
+    cols: usize,
+) -> (String, Vec<Line<'static>>) {
+    let gone = |what: String| (what, vec![("", "It has ended.".to_owned())]);
+    let snapshot = model.snapshot.as_ref();
+    let (title, entries) = match key {
+        RowKey::Claim(id) => match model.claim(id) {
+            Some(claim) => (format!("Claim {id}"), claim_entries(model, claim, look)),
+            None => gone(format!("Claim {id}")),
+        },
+        RowKey::Waiting(id) => match model.waiting(id) {
+            Some(waiting) => (format!("{id} waits"), waiting_entries(model, waiting)),
+            None => gone(id.clone()),
+        },
+        RowKey::Unclaimed { pid, gpu } => {
+            let found = snapshot.and_then(|s| {
+                let mut all = s.unclaimed.iter();
+                all.find(|u| u.pid == *pid && u.gpu == *gpu)
+            });
+            match found {
+                Some(u) => (format!("Process {pid}"), unclaimed_entries(u, look)),
+                None => gone(format!("Process {pid}")),
+            }
+        }
+        RowKey::Gpu(index) => {
+            let found = snapshot.and_then(|s| s.gpus.iter().find(|g| g.index == *index));
+            match found {
+                Some(gpu) => (format!("GPU {index}"), gpu_entries(model, gpu, look)),
+                None => (format!("GPU {index}"), vec![("", "It is gone.".to_owned())]),
+            }
+        }
+    };
+    (title, table(entries, look, cols))
+}
+
+fn table(entries: Vec<Entry>, look: &Look, cols: usize) -> Vec<Line<'static>> {
+    const LABEL: usize = 12;
+    let mut out = Vec::new();
+    for (label, text) in entries {
+        let rows = wrap(&text, cols.saturating_sub(LABEL), 4, &look.glyphs);
+        for (i, row) in rows.into_iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            out.push(Line::from(vec![
+                span(left(label, LABEL, &look.glyphs), look.theme.dim),
+                span(row, look.theme.text),
+            ]));
+        }
+    }
+    out
+}
+
+fn caps(caps: Caps) -> &'static str {
+    match caps {
+        Caps::Strict => "strict",
+        Caps::Cooperative => "cooperative: holds for programs that do not try to get around it",
+        Caps::None => "none",
+    }
+}
+
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Gpm => "GPM",
+        Source::Shim => "shim",
+        Source::TimeBusy => "time busy",
+        Source::Nvml => "NVML",
+        Source::Ledger => "ledger",
+    }
+}
+
+fn measured(value: Option<gshare_proto::Figure>, look: &Look) -> String {
+    let text = figure_percent(value, &look.glyphs);
+    value.map_or(text.clone(), |f| format!("{text} ({})", source(f.source)))
+}
+
+fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
+    let dash = look.glyphs.dash;
+    let clock = model.clock;
+    let mut out = vec![
+        (
+            "owner",
+            format!(
+                "{} (uid {}), project {}",
+                claim.user, claim.uid, claim.project
+            ),
+        ),
+        ("class", claim.class.clone()),
+        ("state", state(claim)),
+        (
+            "granted",
+            format!(
+                "{}, {} ago",
+                clock.time(claim.since_ms),
+                clock.since(claim.since_ms)
+            ),
+        ),
+        ("caps", caps(claim.caps).to_owned()),
+    ];
+    if let Some(name) = &claim.name {
+        out.insert(0, ("name", name.clone()));
+    }
+    if let Some(ends) = claim.ends_ms {
+        out.push(("ends", clock.time(ends)));
+    }
+    for g in &claim.gpus {
+        out.push((
+            "GPU",
+            format!(
+                "{}: SMs {}% guaranteed, up to {}%",
+                g.gpu,
+                percent(g.sm_request * 100.0),
+                percent(g.sm_limit * 100.0)
+            ),
+        ));
+        out.push((
+            "  memory",
+            format!(
+                "{} GiB used, {} charged, {} guaranteed, cap {}",
+                gib_or(g.mem_used, &look.glyphs),
+                gib_or(g.mem_charge, &look.glyphs),
+                gib(g.mem_request),
+                gib(g.mem_limit)
+            ),
+        ));
+        out.push((
+            "  use",
+            format!(
+                "time {}, SM active {}, occupancy {}",
+                measured(g.time_busy, look),
+                measured(g.sm_active, look),
+                measured(g.sm_occupancy, look)
+            ),
+        ));
+    }
+    let launches = claim
+        .launches
+        .map_or_else(|| dash.to_owned(), |n| n.to_string());
+    let idle = claim.idle_s.map_or_else(
+        || dash.to_owned(),
+        |s| gshare_proto::units::show_duration(std::time::Duration::from_secs(s)) + " ago",
+    );
+    out.push(("launches", format!("{launches}, last {idle}")));
+    let refused = match claim.refusals {
+        0 => "none".to_owned(),
+        1 => "one allocation at the cap".to_owned(),
+        n => format!("{n} allocations at the cap"),
+    };
+    out.push(("refusals", refused));
+    if claim.members.is_empty() {
+        out.push(("processes", "none".to_owned()));
+    } else {
+        let pids: Vec<String> = claim.members.iter().map(u32::to_string).collect();
+        out.push(("processes", pids.join(" ")));
+    }
+    let command = if claim.command.is_empty() {
+        claim.what.clone()
+    } else {
+        claim.command.join(" ")
+    };
+    if !command.is_empty() {
+        out.push(("command", command));
+    }
+    out
+}
+
+fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
+    let clock = model.clock;
+    let size = if waiting.gpus > 1 {
+        format!("{} whole GPUs", waiting.gpus)
+    } else {
+        format!("{} of a GPU", share(waiting.share))
+    };
+    let memory = waiting
+        .mem_request
+        .map(|b| format!(", {} GiB on each", gib(b)));
+    let mut out = vec![
+        (
+            "owner",
+            format!(
+                "{} (uid {}), project {}",
+                waiting.user, waiting.uid, waiting.project
+            ),
+        ),
+        ("class", waiting.class.clone()),
+        ("wants", format!("{size}{}", memory.unwrap_or_default())),
+        (
+            "waits",
+            format!(
+                "{}, since {}, place {}",
+                clock.since(waiting.since_ms),
+                clock.time(waiting.since_ms),
+                waiting.position
+            ),
+        ),
+        ("why", waiting.reason.clone()),
+    ];
+    if let Some(args) = &waiting.would_start {
+        out.push(("starts now", format!("gshare claim {args}")));
+    }
+    if !waiting.what.is_empty() {
+        out.push(("command", waiting.what.clone()));
+    }
+    out
+}
+
+fn unclaimed_entries(unclaimed: &UnclaimedView, look: &Look) -> Vec<Entry> {
+    let owner = match (&unclaimed.user, unclaimed.uid) {
+        (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
+        (Some(user), None) => user.clone(),
+        (None, Some(uid)) => format!("uid {uid}"),
+        (None, None) => look.glyphs.dash.to_owned(),
+    };
+    let kind = if unclaimed.graphics {
+        "graphics: it needs no claim"
+    } else {
+        "in no claim: nothing holds it to a cap"
+    };
+    vec![
+        ("owner", owner),
+        ("GPU", unclaimed.gpu.to_string()),
+        (
+            "memory",
+            format!("{} GiB", gib_or(unclaimed.mem_used, &look.glyphs)),
+        ),
+        ("kind", kind.to_owned()),
+        ("command", unclaimed.what.clone()),
+    ]
+}
+
+fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
+    let glyphs = &look.glyphs;
+    let dash = || glyphs.dash.to_owned();
+    let held = model.snapshot.as_ref().is_some_and(|s| s.service.is_some());
+    let mut out = vec![
+        ("model", gpu.model.clone()),
+        ("uuid", gpu.uuid.clone()),
+        ("SMs", gpu.sms.map_or_else(dash, |n| n.to_string())),
+        (
+            "memory",
+            format!(
+                "{} GiB, {} used, {} by processes in no claim",
+                gib_or(gpu.mem_total, glyphs),
+                gib_or(gpu.mem_used, glyphs),
+                gib_or(gpu.mem_unclaimed, glyphs)
+            ),
+        ),
+    ];
+    if held {
+        out.push((
+            "claims",
+            format!(
+                "{} of {} GiB allocatable, {} charged; SMs {}%",
+                gib(gpu.mem_claimed),
+                gib_or(gpu.mem_allocatable, glyphs),
+                gib_or(gpu.mem_charged, glyphs),
+                percent(gpu.sm_claimed * 100.0)
+            ),
+        ));
+        out.push(("claimable", format!("{} of the GPU", share(gpu.claimable))));
+        out.push(("shared by", gpu.mode.clone()));
+    }
+    out.push(("SM active", measured(gpu.sm_active, look)));
+    out.push(("occupancy", measured(gpu.sm_occupancy, look)));
+    out.push(("time busy", measured(gpu.time_busy, look)));
+    let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0} W"));
+    out.push((
+        "power",
+        format!("{} of {}", watts(gpu.power_w), watts(gpu.power_limit_w)),
+    ));
+    out.push((
+        "temperature",
+        gpu.temperature_c.map_or_else(dash, |t| format!("{t} C")),
+    ));
+    let claims = model.snapshot.iter().flat_map(|s| &s.claims);
+    for claim in claims.filter(|c| c.gpus.iter().any(|g| g.gpu == gpu.index)) {
+        let text = format!(
+            "{} {}: {} (GPU {})",
+            claim.id,
+            claim.user,
+            claim.what,
+            gpus(claim)
+        );
+        out.push(("on it", text));
+    }
+    out
+}

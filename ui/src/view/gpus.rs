@@ -1,0 +1,477 @@
+//! The GPUs: allocation beside use, for memory and for SMs, and the time busy apart from both.
+
+use gshare_proto::{GpuState, GpuView, Snapshot};
+use ratatui::text::{Line, Span};
+
+use super::plan::Plan;
+use super::{chosen, fit, span, window};
+use crate::model::{Model, RowKey, Section};
+use crate::text::{cut, figure, figure_percent, gib, gib_or, left, percent, right, share, width};
+use crate::theme::Look;
+use crate::widgets::share_bar::ShareBar;
+use crate::widgets::spark::spark;
+
+/// Whether there is something to say under each GPU.
+pub(super) fn has_notes(snapshot: &Snapshot) -> bool {
+    snapshot.service.is_some()
+}
+
+/// Heading and GPUs.
+pub(super) fn lines(
+    model: &Model,
+    snapshot: &Snapshot,
+    look: &Look,
+    plan: &Plan,
+) -> Vec<Line<'static>> {
+    let table = Table::new(model, snapshot, look, plan);
+    let n = snapshot.gpus.len();
+    let shown = window(n, plan.gpus, model.chosen_index(Section::Gpus));
+    let hidden = n - shown.len();
+    let mut out = vec![table.heading(hidden)];
+    for gpu in &snapshot.gpus[shown] {
+        let mut rows = table.gpu(gpu);
+        rows.truncate(plan.gpu_rows);
+        rows.resize(plan.gpu_rows, Line::default());
+        let is_chosen =
+            model.section == Section::Gpus && model.current() == Some(&RowKey::Gpu(gpu.index));
+        for (i, row) in rows.into_iter().enumerate() {
+            let row = fit(row, plan.width, look);
+            out.push(if is_chosen && i == 0 {
+                chosen(row, plan.width, look)
+            } else {
+                row
+            });
+        }
+    }
+    out
+}
+
+/// `4090` of `RTX 4090`, `H100` of `H100 80GB`.
+fn tiny(short: &str) -> String {
+    let words: Vec<&str> = short
+        .split_whitespace()
+        .filter(|w| *w != "RTX" && *w != "NVIDIA" && *w != "GeForce" && !w.ends_with("GB"))
+        .collect();
+    if words.is_empty() {
+        short.to_owned()
+    } else {
+        words.join(" ")
+    }
+}
+
+/// Widths that all GPUs share.
+struct Table<'a> {
+    model: &'a Model,
+    snapshot: &'a Snapshot,
+    look: &'a Look,
+    width: usize,
+    tall: bool,
+    /// Index and name.
+    name: usize,
+    /// Bars with brackets.
+    mem_bar: usize,
+    sm_bar: usize,
+    /// Figures behind them.
+    mem_text: usize,
+    sm_text: usize,
+    occ: usize,
+    busy: usize,
+    history: usize,
+}
+
+/// What is drawn of one GPU, in bytes and percent.
+struct Sums {
+    mem: ShareBar,
+    sm: ShareBar,
+    /// Bytes of the whole bar.
+    mem_whole: Option<u64>,
+    /// Requested bytes; nobody can request without a service.
+    mem_claimed: Option<u64>,
+    /// Requested percent of the SMs.
+    sm_claimed: Option<f64>,
+}
+
+impl<'a> Table<'a> {
+    fn new(model: &'a Model, snapshot: &'a Snapshot, look: &'a Look, plan: &Plan) -> Self {
+        let tall = plan.gpu_rows > 1;
+        let mut table = Self {
+            model,
+            snapshot,
+            look,
+            width: plan.width,
+            tall,
+            name: 0,
+            mem_bar: 0,
+            sm_bar: 0,
+            mem_text: 0,
+            sm_text: 0,
+            occ: 5,
+            busy: 4,
+            history: 0,
+        };
+        let gpus = || snapshot.gpus.iter();
+        let widest = |f: &dyn Fn(&GpuView) -> String, least: usize| {
+            gpus().map(|g| width(&f(g))).max().unwrap_or(0).max(least)
+        };
+        if tall {
+            table.name = widest(&|g| table.long_name(g), 15).min(22);
+            table.history = (plan.width / 10).clamp(10, 40);
+            table.occ = 7;
+            table.busy = 6;
+            let right = 3 * FIGURE + table.occ + table.busy + 2 + table.history;
+            table.mem_bar = plan.width.saturating_sub(table.name + 6 + right);
+            return table;
+        }
+        table.name = widest(&|g| table.short_name(g), 5).min(12);
+        table.mem_text = widest(&|g| table.mem_figures(g), 11);
+        table.sm_text = widest(&|g| table.sm_figures(g), 7);
+        let fixed = |t: &Self| t.name + t.mem_text + t.sm_text + t.occ + t.busy + 6;
+        let mut bars = plan.width.saturating_sub(fixed(&table));
+        if bars < 22 {
+            bars += table.occ + 1;
+            table.occ = 0;
+        }
+        if bars < 14 {
+            table.mem_bar = bars + 1;
+        } else {
+            table.mem_bar = bars * 8 / 13;
+            table.sm_bar = bars - table.mem_bar;
+        }
+        table
+    }
+
+    fn short_name(&self, gpu: &GpuView) -> String {
+        format!("{} {}", gpu.index, tiny(&gpu.short))
+    }
+
+    fn long_name(&self, gpu: &GpuView) -> String {
+        format!("{} {}", gpu.index, gpu.short)
+    }
+
+    /// `61 C  285/450 W`.
+    fn health(gpu: &GpuView) -> String {
+        let degrees = gpu.temperature_c.map(|t| format!("{t}C"));
+        let watts = match (gpu.power_w, gpu.power_limit_w) {
+            (Some(w), Some(limit)) => Some(format!("{w:.0}/{limit:.0}W")),
+            (Some(w), None) => Some(format!("{w:.0}W")),
+            (None, _) => None,
+        };
+        let words: Vec<String> = degrees.into_iter().chain(watts).collect();
+        words.join(" ")
+    }
+
+    fn sums(&self, gpu: &GpuView) -> Sums {
+        let held = self.snapshot.service.is_some();
+        let used = gpu.mem_used;
+        let alone = gpu.mem_claimed == 0;
+        let unclaimed = gpu.mem_unclaimed.or(used.filter(|_| alone)).unwrap_or(0);
+        let mem_whole = match gpu.mem_allocatable {
+            Some(part) => Some(part + unclaimed),
+            None => gpu.mem_total,
+        };
+        let active = gpu.sm_active.map(|f| f.value);
+        let sm_claimed = gpu.sm_claimed * 100.0;
+        Sums {
+            mem: ShareBar::of(
+                used.map(|b| b as f64),
+                gpu.mem_claimed as f64,
+                unclaimed as f64,
+                mem_whole.map_or(0.0, |b| b as f64),
+            ),
+            sm: ShareBar::of(active, sm_claimed, self.sm_unclaimed(gpu), 100.0),
+            mem_whole,
+            mem_claimed: held.then_some(gpu.mem_claimed),
+            sm_claimed: held.then_some(sm_claimed),
+        }
+    }
+
+    /// Percent of the SMs that no claim accounts for, where processes outside claims run and the
+    /// claims' own figures are known.
+    fn sm_unclaimed(&self, gpu: &GpuView) -> f64 {
+        let Some(active) = gpu.sm_active else {
+            return 0.0;
+        };
+        let outside = self.snapshot.unclaimed.iter().any(|u| u.gpu == gpu.index);
+        let parts = self.snapshot.claims.iter().flat_map(|c| &c.gpus);
+        let own: Option<f64> = parts
+            .filter(|g| g.gpu == gpu.index)
+            .map(|g| g.sm_active.map(|f| f.value))
+            .sum();
+        own.filter(|_| outside)
+            .map_or(0.0, |own| (active.value - own).max(0.0))
+    }
+
+    /// `15.3/17.7/23.5`.
+    fn mem_figures(&self, gpu: &GpuView) -> String {
+        let glyphs = &self.look.glyphs;
+        let sums = self.sums(gpu);
+        format!(
+            "{:>4}/{:>4}/{:>4}",
+            gib_or(gpu.mem_used, glyphs),
+            gib_or(sums.mem_claimed, glyphs),
+            gib_or(sums.mem_whole, glyphs)
+        )
+    }
+
+    /// `~61/75%`.
+    fn sm_figures(&self, gpu: &GpuView) -> String {
+        let glyphs = &self.look.glyphs;
+        let claimed = self.sums(gpu).sm_claimed;
+        let claimed =
+            claimed.map_or_else(|| glyphs.dash.to_owned(), |c| format!("{}%", percent(c)));
+        format!("{}/{claimed}", figure(gpu.sm_active, glyphs))
+    }
+
+    fn heading(&self, hidden: usize) -> Line<'static> {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let focus = self.model.section == Section::Gpus;
+        let name_style = if focus { theme.focus } else { theme.heading };
+        let more = if hidden > 0 {
+            format!(" +{hidden}")
+        } else {
+            String::new()
+        };
+        let mut spans = vec![span("GPU", name_style)];
+        spans.push(span(
+            left(&more, self.name.saturating_sub(3) + 1, glyphs),
+            theme.dim,
+        ));
+        let signs = [
+            (glyphs.used, "used", theme.used),
+            (glyphs.burst, "burst", theme.burst),
+            (glyphs.claimed, "claimed", theme.claimed),
+            (glyphs.unclaimed, "unclaimed", theme.unclaimed),
+            (glyphs.free, "free", theme.free),
+        ];
+        let legend = |lead: &str, n: usize| {
+            let mut spans = vec![span(lead, theme.heading)];
+            for (sign, word, style) in signs.iter().take(n) {
+                if width(&spans[0].content) > 0 || spans.len() > 1 {
+                    spans.push(Span::raw(" "));
+                }
+                spans.push(span(*sign, *style));
+                spans.push(span(*word, theme.dim));
+            }
+            spans
+        };
+        let choose = |room: usize| {
+            let tries = [
+                legend("memory GiB", 5),
+                legend("memory GiB", 4),
+                legend("GiB", 4),
+                legend("", 4),
+                legend("GiB", 3),
+                legend("memory", 0),
+            ];
+            let fits = |s: &Vec<Span<'static>>| crate::text::span_width(s) <= room;
+            let last = legend("mem", 0);
+            tries.into_iter().find(fits).unwrap_or(last)
+        };
+        let fill = |spans: &mut Vec<Span<'static>>, room: usize, text: &[Span<'static>]| {
+            let gap = room.saturating_sub(crate::text::span_width(text));
+            spans.push(Span::raw(" ".repeat(gap)));
+        };
+        if self.tall {
+            let room = self.mem_bar + 5;
+            let words = legend("", 5);
+            spans.push(Span::raw("     "));
+            let room = room.saturating_sub(5);
+            spans.extend(words.clone());
+            fill(&mut spans, room, &words);
+            for title in ["claimed", "used", "of"] {
+                spans.push(span(right(title, FIGURE, glyphs), theme.heading));
+            }
+            spans.push(span(right("SM occ", self.occ, glyphs), theme.heading));
+            spans.push(span(right("busy", self.busy, glyphs), theme.heading));
+            let history = right("SM history", self.history + 2, glyphs);
+            spans.push(span(history, theme.heading));
+            return fit(Line::from(spans), self.width, self.look);
+        }
+        let mut room = self.mem_bar + 1 + self.mem_text;
+        let sm = "SM active/claimed";
+        if self.sm_bar > 0 {
+            let sm_room = self.sm_bar + 1 + self.sm_text;
+            let title = if sm_room >= width(sm) {
+                sm
+            } else {
+                "SM act/cl"
+            };
+            // The legend may reach into what the shorter title leaves.
+            room += sm_room + 1 - width(title).min(sm_room) - 2;
+            let words = choose(room);
+            spans.extend(words.clone());
+            fill(&mut spans, room + 2, &words);
+            spans.push(span(title, theme.heading));
+        } else {
+            let words = choose(room);
+            spans.extend(words.clone());
+            fill(&mut spans, room + 1, &words);
+            spans.push(span(right("SM", self.sm_text, glyphs), theme.heading));
+        }
+        if self.occ > 0 {
+            spans.push(span(right("occ", self.occ + 1, glyphs), theme.heading));
+        }
+        spans.push(span(right("busy", self.busy + 1, glyphs), theme.heading));
+        fit(Line::from(spans), self.width, self.look)
+    }
+
+    fn gpu(&self, gpu: &GpuView) -> Vec<Line<'static>> {
+        let trouble = match gpu.state {
+            GpuState::Ok => None,
+            GpuState::Lost => Some("lost: the driver says that this GPU has fallen off the bus"),
+            GpuState::Hung => {
+                Some("the driver does not answer for this GPU; its figures are not known")
+            }
+        };
+        if let Some(trouble) = trouble {
+            let name = if self.tall {
+                self.long_name(gpu)
+            } else {
+                self.short_name(gpu)
+            };
+            let name = left(&name, self.name + 1, &self.look.glyphs);
+            return vec![Line::from(vec![
+                span(name, self.look.theme.text),
+                span(trouble, self.look.theme.error),
+            ])];
+        }
+        if self.tall {
+            self.tall_rows(gpu)
+        } else {
+            vec![self.short_row(gpu)]
+        }
+    }
+
+    fn short_row(&self, gpu: &GpuView) -> Line<'static> {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let sums = self.sums(gpu);
+        let mut spans = vec![span(
+            left(&self.short_name(gpu), self.name, glyphs),
+            theme.text,
+        )];
+        spans.push(Span::raw(" "));
+        spans.extend(sums.mem.spans(self.mem_bar, self.look));
+        spans.push(Span::raw(" "));
+        spans.push(span(
+            right(&self.mem_figures(gpu), self.mem_text, glyphs),
+            theme.text,
+        ));
+        if self.sm_bar > 0 {
+            spans.push(Span::raw(" "));
+            spans.extend(sums.sm.spans(self.sm_bar, self.look));
+        }
+        spans.push(Span::raw(" "));
+        spans.push(span(
+            right(&self.sm_figures(gpu), self.sm_text, glyphs),
+            theme.text,
+        ));
+        if self.occ > 0 {
+            let occ = figure_percent(gpu.sm_occupancy, glyphs);
+            spans.push(span(right(&occ, self.occ + 1, glyphs), theme.dim));
+        }
+        let busy = figure_percent(gpu.time_busy, glyphs);
+        spans.push(span(right(&busy, self.busy + 1, glyphs), theme.dim));
+        Line::from(spans)
+    }
+
+    fn tall_rows(&self, gpu: &GpuView) -> Vec<Line<'static>> {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let sums = self.sums(gpu);
+        let unit = |text: String, unit: &str| {
+            if text == glyphs.dash {
+                text
+            } else {
+                format!("{text} {unit}")
+            }
+        };
+        let cells = |texts: [String; 3]| texts.map(|t| right(&t, FIGURE, glyphs));
+        let [claimed, used, whole] = cells([
+            unit(gib_or(sums.mem_claimed, glyphs), "G"),
+            unit(gib_or(gpu.mem_used, glyphs), "G"),
+            unit(gib_or(sums.mem_whole, glyphs), "G"),
+        ]);
+        let mut mem = vec![
+            span(left(&self.long_name(gpu), self.name, glyphs), theme.text),
+            span(" mem  ", theme.dim),
+        ];
+        mem.extend(sums.mem.spans(self.mem_bar, self.look));
+        mem.extend([
+            span(claimed, theme.text),
+            span(used, theme.text),
+            span(whole, theme.dim),
+        ]);
+        let sm_claimed = sums.sm_claimed.map(percent);
+        let [claimed, used, whole] = cells([
+            unit(sm_claimed.unwrap_or_else(|| glyphs.dash.to_owned()), "%"),
+            unit(figure(gpu.sm_active, glyphs), "%"),
+            gpu.sms
+                .map_or_else(|| glyphs.dash.to_owned(), |n| format!("{n} SM")),
+        ]);
+        let health = format!("  {}", Self::health(gpu));
+        let mut sm = vec![
+            span(left(&health, self.name, glyphs), theme.dim),
+            span(" SM   ", theme.dim),
+        ];
+        sm.extend(sums.sm.spans(self.mem_bar, self.look));
+        sm.extend([
+            span(claimed, theme.text),
+            span(used, theme.text),
+            span(whole, theme.dim),
+        ]);
+        let occ = figure_percent(gpu.sm_occupancy, glyphs);
+        let busy = figure_percent(gpu.time_busy, glyphs);
+        sm.push(span(right(&occ, self.occ, glyphs), theme.text));
+        sm.push(span(right(&busy, self.busy, glyphs), theme.text));
+        let past = spark(&gpu.history, self.history, glyphs);
+        sm.push(span(format!("  {past}"), theme.used));
+        vec![Line::from(mem), Line::from(sm), self.note(gpu)]
+    }
+
+    /// Who is on it, and what is left.
+    fn note(&self, gpu: &GpuView) -> Line<'static> {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let dot = format!(" {} ", glyphs.dot);
+        let on = |c: &&gshare_proto::ClaimView| c.gpus.iter().any(|g| g.gpu == gpu.index);
+        let mut who: Vec<String> = self
+            .snapshot
+            .claims
+            .iter()
+            .filter(on)
+            .map(|c| format!("{} {} {}", c.id, c.user, cut(&c.what, 24, glyphs)))
+            .collect();
+        let outside = self
+            .snapshot
+            .unclaimed
+            .iter()
+            .filter(|u| u.gpu == gpu.index);
+        let bytes: Option<u64> = outside.clone().map(|u| u.mem_used).sum();
+        match outside.count() {
+            0 => {}
+            n => {
+                let size = bytes.map_or_else(|| glyphs.dash.to_owned(), gib);
+                who.push(format!("{n} unclaimed ({size} G)"));
+            }
+        }
+        if who.is_empty() {
+            who.push("nobody".to_owned());
+        }
+        let indent = " ".repeat(self.name + 6);
+        let tail = format!("{dot}{} claimable", share(gpu.claimable));
+        let room = self.width.saturating_sub(width(&indent) + width(&tail));
+        Line::from(vec![
+            span(indent, theme.text),
+            span(cut(&who.join(&dot), room, glyphs), theme.dim),
+            span(
+                tail,
+                if gpu.claimable > 0.0 {
+                    theme.good
+                } else {
+                    theme.dim
+                },
+            ),
+        ])
+    }
+}
+
+/// Columns of a figure with its unit.
+const FIGURE: usize = 9;

@@ -1,0 +1,118 @@
+//! Who waits, why, and what would start now.
+
+use gshare_proto::QueueView;
+use ratatui::text::Line;
+
+use super::plan::Plan;
+use super::{chosen, fit, span};
+use crate::model::{Model, RowKey, Section};
+use crate::text::{gib, share, width, wrap};
+use crate::theme::Look;
+use crate::view::claims::short_class;
+
+/// Rows with the heading, if everything is shown.
+pub(super) fn wanted(model: &Model) -> usize {
+    match model.queue_rows().len() {
+        0 => 0,
+        n => 1 + 2 * n,
+    }
+}
+
+/// Heading and waiting claims, two rows each: who, and why.
+pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
+    let theme = &look.theme;
+    let rows = model.queue_rows();
+    let focus = model.section == Section::Queue;
+    let room = plan.queue.saturating_sub(1);
+    let each = if room >= 2 { 2 } else { 1 };
+    let shown = super::window(rows.len(), room / each, model.chosen_index(Section::Queue));
+    let mut head = Line::from(vec![
+        span("QUEUE", if focus { theme.focus } else { theme.heading }),
+        span(format!(" {}", rows.len()), theme.text),
+    ]);
+    if shown.len() < rows.len() {
+        let note = format!("  {}-{} shown, Tab goes there", shown.start + 1, shown.end);
+        head.push_span(span(note, theme.dim));
+    }
+    let mut out = vec![fit(head, plan.width, look)];
+    for waiting in &rows[shown] {
+        let line = fit(who(model, waiting, look, plan), plan.width, look);
+        let is_chosen = focus && model.current() == Some(&RowKey::Waiting(waiting.id.clone()));
+        out.push(if is_chosen {
+            chosen(line, plan.width, look)
+        } else {
+            line
+        });
+        if each == 2 {
+            out.push(why(waiting, look, plan.width));
+        }
+    }
+    out
+}
+
+fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
+    let theme = &look.theme;
+    let name = waiting.name.as_ref().filter(|n| **n != waiting.what);
+    let what = match name {
+        Some(name) => format!("{name}: {}", waiting.what),
+        None => waiting.what.clone(),
+    };
+    let memory = match waiting.mem_request {
+        Some(bytes) if waiting.gpus > 1 => {
+            format!("needs {} GiB on each", gib(bytes))
+        }
+        Some(bytes) => format!("needs {} GiB", gib(bytes)),
+        None => String::new(),
+    };
+    let wait = format!("waits {}", model.clock.since(waiting.since_ms));
+    let glyphs = &look.glyphs;
+    let class = if plan.wide {
+        format!("{:<6}", short_class(&waiting.class))
+    } else {
+        String::new()
+    };
+    let who = crate::text::left(&waiting.user, width(&waiting.user).clamp(4, 12), glyphs);
+    let figures = match waiting.gpus {
+        0 | 1 if waiting.share < 1.0 => format!("  {} GPU  {memory}", share(waiting.share)),
+        0 | 1 => format!("  1 GPU  {memory}"),
+        n => format!("  {n} GPUs  {memory}"),
+    };
+    let fixed = width(&waiting.id).max(3) + 2 + width(&who) + width(&class);
+    let room = plan
+        .width
+        .saturating_sub(fixed + width(&figures) + 2 + width(&wait));
+    let what = crate::text::left(&what, room.min(width(&what).max(14)), glyphs);
+    let mut line = Line::from(vec![
+        span(format!("{:<3} {who} ", waiting.id), theme.text),
+        span(class, theme.dim),
+        span(what, theme.text),
+        span(figures, theme.dim),
+    ]);
+    let edge = plan.width.min(120);
+    let gap = edge.saturating_sub(line.width() + width(&wait));
+    if gap >= 2 {
+        line.push_span(span(" ".repeat(gap), theme.text));
+        line.push_span(span(wait, theme.warn));
+    }
+    line
+}
+
+fn why(waiting: &QueueView, look: &Look, cols: usize) -> Line<'static> {
+    let start = waiting.would_start.as_ref();
+    let start = start
+        .map(|args| format!("{args} starts now"))
+        .unwrap_or_default();
+    let gap = if start.is_empty() {
+        String::new()
+    } else {
+        format!(" {} ", look.glyphs.dot)
+    };
+    let room = cols.saturating_sub(5 + width(&gap) + width(&start));
+    let reason = wrap(&waiting.reason, room, 1, &look.glyphs).concat();
+    let line = Line::from(vec![
+        span(format!("     {reason}"), look.theme.dim),
+        span(gap, look.theme.dim),
+        span(start, look.theme.key),
+    ]);
+    fit(line, cols, look)
+}

@@ -1,0 +1,5 @@
+//! Pieces that several parts of the screen draw with.
+
+pub(crate) mod columns;
+pub(crate) mod share_bar;
+pub(crate) mod spark;

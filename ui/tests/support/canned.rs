@@ -1,0 +1,555 @@
+//! Snapshots to draw: workstations as they could be, at a fixed moment. Shared by the tests and by
+//! `examples/canned.rs`.
+#![allow(dead_code, reason = "each user draws some of them")]
+
+use gshare_proto::{
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,
+    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+};
+
+/// 14:32:07 UTC on a day in 2026.
+pub(crate) const NOW_MS: u64 = 1_795_185_127_000;
+
+/// Bytes of a number of GiB.
+pub(crate) fn gib(n: f64) -> u64 {
+    (n * f64::from(1 << 30)) as u64
+}
+
+fn measured(value: f64, source: Source) -> Option<Figure> {
+    Some(Figure {
+        value,
+        source,
+        estimate: false,
+    })
+}
+
+fn estimate(value: f64) -> Option<Figure> {
+    Some(Figure {
+        value,
+        source: Source::Shim,
+        estimate: true,
+    })
+}
+
+fn service() -> Option<ServiceView> {
+    Some(ServiceView {
+        version: "0.1.0".to_owned(),
+        mode: "system".to_owned(),
+        started_ms: NOW_MS - 86_400_000,
+        cgroups: true,
+        device_filter: true,
+        shim: true,
+        uid: 0,
+    })
+}
+
+struct Gpu {
+    index: u32,
+    short: &'static str,
+    sms: u32,
+    total: f64,
+    whole: f64,
+    used: f64,
+    claimed: f64,
+    unclaimed: f64,
+    sm_claimed: f64,
+    active: Option<Figure>,
+    occupancy: Option<Figure>,
+    busy: f64,
+    history: &'static [u8],
+}
+
+impl Gpu {
+    fn view(self) -> GpuView {
+        let allocatable = self.whole - self.unclaimed;
+        let free = (allocatable - self.claimed) / allocatable;
+        GpuView {
+            index: self.index,
+            uuid: format!("GPU-0000000{}-1111-2222-3333-444444444444", self.index),
+            model: format!("NVIDIA {}", self.short),
+            short: self.short.to_owned(),
+            mode: "timeslice".to_owned(),
+            state: GpuState::Ok,
+            sms: Some(self.sms),
+            mem_total: Some(gib(self.total)),
+            mem_allocatable: Some(gib(allocatable)),
+            mem_used: Some(gib(self.used)),
+            mem_claimed: gib(self.claimed),
+            mem_charged: Some(gib(self.used - self.unclaimed)),
+            mem_unclaimed: Some(gib(self.unclaimed)),
+            sm_claimed: self.sm_claimed,
+            claimable: ((free.min(1.0 - self.sm_claimed).max(0.0)) * 100.0).round() / 100.0,
+            sm_active: self.active,
+            sm_occupancy: self.occupancy,
+            time_busy: measured(self.busy, Source::TimeBusy),
+            history: self.history.iter().map(|v| Some(f32::from(*v))).collect(),
+            temperature_c: Some(61 + self.index),
+            power_w: Some(285.0),
+            power_limit_w: Some(450.0),
+        }
+    }
+}
+
+struct Claim {
+    id: &'static str,
+    uid: u32,
+    user: &'static str,
+    class: &'static str,
+    what: &'static str,
+    gpu: u32,
+    request: f64,
+    limit: f64,
+    used: f64,
+    cap: f64,
+    time: f64,
+    active: Option<Figure>,
+    occupancy: Option<Figure>,
+    state: &'static str,
+}
+
+impl Claim {
+    fn view(self) -> ClaimView {
+        ClaimView {
+            id: self.id.to_owned(),
+            uid: self.uid,
+            user: self.user.to_owned(),
+            project: "lab".to_owned(),
+            class: self.class.to_owned(),
+            what: self.what.to_owned(),
+            command: self.what.split(' ').map(str::to_owned).collect(),
+            pid: Some(4000 + self.uid),
+            caps: Caps::Strict,
+            state: ClaimState::Running,
+            state_text: self.state.to_owned(),
+            since_ms: NOW_MS - 7_500_000,
+            gpus: vec![ClaimGpu {
+                gpu: self.gpu,
+                uuid: format!("GPU-0000000{}", self.gpu),
+                sm_request: self.request,
+                sm_limit: self.limit,
+                mem_request: gib(self.cap),
+                mem_limit: gib(self.cap),
+                mem_charge: Some(gib(self.used)),
+                mem_used: Some(gib(self.used)),
+                time_busy: measured(self.time, Source::Nvml),
+                sm_active: self.active,
+                sm_occupancy: self.occupancy,
+            }],
+            members: vec![4000 + self.uid, 4100 + self.uid],
+            launches: Some(48_211),
+            idle_s: Some(0),
+            ..ClaimView::default()
+        }
+    }
+}
+
+fn user(uid: u32, name: &str, claimed: f64, used: Option<Figure>, waiting: f64) -> UserView {
+    UserView {
+        uid,
+        user: name.to_owned(),
+        claimed,
+        sm_used: used,
+        mem_claimed: gib(claimed * 23.5),
+        mem_used: Some(gib(claimed * 16.0)),
+        waiting,
+        claims: if claimed > 0.0 { 1 } else { 0 },
+    }
+}
+
+fn advice(text: &str, command: &str) -> Advice {
+    Advice {
+        text: text.to_owned(),
+        command: Some(command.to_owned()),
+    }
+}
+
+/// Four RTX 4090 with estimates only, one process in no claim, one claim waiting.
+pub(crate) fn workstation() -> Snapshot {
+    let gpu = |index, used, claimed, unclaimed, sm_claimed, active, occupancy, busy| Gpu {
+        index,
+        short: "RTX 4090",
+        sms: 128,
+        total: 24.0,
+        whole: 23.5,
+        used,
+        claimed,
+        unclaimed,
+        sm_claimed,
+        active,
+        occupancy,
+        busy,
+        history: &[20, 20, 35, 60, 62, 61, 74, 60, 61, 61],
+    };
+    let claim =
+        |id, (uid, user), class, what, gpu, (request, limit), (used, cap), time, state| Claim {
+            id,
+            uid,
+            user,
+            class,
+            what,
+            gpu,
+            request,
+            limit,
+            used,
+            cap,
+            time,
+            active: estimate(time * 0.6),
+            occupancy: estimate(time * 0.25),
+            state,
+        };
+    let mut claims = vec![
+        claim(
+            "c12",
+            (1001, "nlp"),
+            "interactive",
+            "vit.ipynb",
+            0,
+            (0.25, 0.8),
+            (4.1, 5.9),
+            0.0,
+            "idle 41m",
+        )
+        .view(),
+        claim(
+            "c14",
+            (1002, "vis"),
+            "batch",
+            "train.py",
+            0,
+            (0.5, 1.0),
+            (11.2, 11.8),
+            98.0,
+            "burst +48",
+        )
+        .view(),
+        claim(
+            "c15",
+            (1003, "chem"),
+            "inference",
+            "vllm Llama-3-8B",
+            1,
+            (0.6, 0.9),
+            (13.6, 14.1),
+            81.0,
+            "burst +21",
+        )
+        .view(),
+        claim(
+            "c17",
+            (1003, "chem"),
+            "inference",
+            "tagger.service",
+            1,
+            (0.3, 0.9),
+            (3.0, 7.1),
+            18.0,
+            "run",
+        )
+        .view(),
+        claim(
+            "c20",
+            (1002, "vis"),
+            "batch",
+            "sweep.py #3",
+            2,
+            (1.0, 1.0),
+            (21.8, 23.5),
+            100.0,
+            "ends 16:05",
+        )
+        .view(),
+    ];
+    // An idle claim is known to do nothing: that is 0, not unknown.
+    for figures in &mut claims[0].gpus {
+        figures.sm_active = measured(0.0, Source::Shim);
+        figures.sm_occupancy = measured(0.0, Source::Shim);
+    }
+    claims[0].idle_s = Some(41 * 60);
+    claims[1].refusals = 2;
+    Snapshot {
+        taken_ms: NOW_MS,
+        host: "lab-ws1".to_owned(),
+        driver: Some("580.95".to_owned()),
+        simulated: false,
+        caps: Caps::Strict,
+        service: service(),
+        gpus: vec![
+            gpu(
+                0,
+                15.3,
+                17.7,
+                0.0,
+                0.75,
+                estimate(61.0),
+                estimate(24.0),
+                98.0,
+            )
+            .view(),
+            gpu(
+                1,
+                16.6,
+                21.2,
+                0.0,
+                0.9,
+                estimate(40.0),
+                estimate(11.0),
+                99.0,
+            )
+            .view(),
+            gpu(
+                2,
+                21.8,
+                23.5,
+                0.0,
+                1.0,
+                estimate(88.0),
+                estimate(41.0),
+                100.0,
+            )
+            .view(),
+            gpu(3, 9.2, 0.0, 9.2, 0.0, None, None, 71.0).view(),
+        ],
+        claims,
+        queue: vec![QueueView {
+            id: "c22".to_owned(),
+            uid: 1004,
+            user: "bio".to_owned(),
+            project: "lab".to_owned(),
+            class: "batch".to_owned(),
+            what: "finetune.py".to_owned(),
+            gpus: 1,
+            share: 1.0,
+            sm_limit: 1.0,
+            mem_request: Some(gib(23.5)),
+            since_ms: NOW_MS - 180_000,
+            position: 1,
+            reason: "needs 23.5 GiB on one GPU; c20 ends 16:05".to_owned(),
+            would_start: Some("-g 0.5".to_owned()),
+            ..QueueView::default()
+        }],
+        users: vec![
+            user(1001, "nlp", 0.25, measured(0.0, Source::Shim), 0.0),
+            user(1002, "vis", 1.5, estimate(1.49), 0.0),
+            user(1003, "chem", 0.9, estimate(0.4), 0.0),
+            user(1004, "bio", 0.0, None, 1.0),
+        ],
+        unclaimed: vec![UnclaimedView {
+            pid: 48_211,
+            uid: Some(1009),
+            user: Some("ext".to_owned()),
+            what: "python".to_owned(),
+            gpu: 3,
+            mem_used: Some(gib(9.2)),
+            graphics: false,
+        }],
+        notices: vec![Notice {
+            at_ms: NOW_MS - 15_000,
+            claim: Some("c14".to_owned()),
+            text: "refused 1.2 GiB at its cap of 11.8 GiB".to_owned(),
+        }],
+        advice: vec![advice(
+            "c12 holds .25 of GPU 0 and has launched nothing for 41 min",
+            "gshare release c12",
+        )],
+    }
+}
+
+/// Two RTX 4090 and two H100 of the simulated driver.
+pub(crate) fn demo() -> Snapshot {
+    let mut base = workstation();
+    let h100 = |index, used, claimed, active, occupancy, busy, history| {
+        Gpu {
+            index,
+            short: "H100 80GB",
+            sms: 132,
+            total: 80.0,
+            whole: 79.1,
+            used,
+            claimed,
+            unclaimed: 0.0,
+            sm_claimed: 0.5,
+            active: measured(active, Source::Gpm),
+            occupancy: measured(occupancy, Source::Gpm),
+            busy,
+            history,
+        }
+        .view()
+    };
+    base.gpus.truncate(2);
+    base.gpus.push(h100(
+        2,
+        33.0,
+        39.6,
+        71.0,
+        38.0,
+        93.0,
+        &[5, 5, 5, 70, 72, 71, 70, 71, 74, 71],
+    ));
+    base.gpus.push(h100(
+        3,
+        28.4,
+        39.6,
+        66.0,
+        35.0,
+        90.0,
+        &[4, 5, 4, 5, 60, 71, 70, 68, 66, 66],
+    ));
+    base.gpus[1].history = [45, 46, 44, 45, 45, 40, 44, 43, 44, 45]
+        .map(|v| Some(f32::from(v as u8)))
+        .to_vec();
+    let notebook = |id, uid, user, what, gpu, used, time, active, occupancy, state| {
+        Claim {
+            id,
+            uid,
+            user,
+            class: "interactive",
+            what,
+            gpu,
+            request: 0.5,
+            limit: 1.0,
+            used,
+            cap: 39.6,
+            time,
+            active: measured(active, Source::Gpm),
+            occupancy: measured(occupancy, Source::Gpm),
+            state,
+        }
+        .view()
+    };
+    base.claims.retain(|c| c.id != "c20");
+    base.claims[0].what = "~/vit/vit.ipynb".to_owned();
+    base.claims[1].what = "python train.py".to_owned();
+    base.claims[2].what = "vllm serve Llama-3-8B".to_owned();
+    base.claims.push(notebook(
+        "c18",
+        1001,
+        "nlp",
+        "~/llama/llama-ft.ipynb",
+        2,
+        33.0,
+        93.0,
+        71.0,
+        38.0,
+        "burst +43",
+    ));
+    base.claims.push(notebook(
+        "c19",
+        1002,
+        "vis",
+        "~/eval/eval.ipynb",
+        3,
+        28.4,
+        90.0,
+        66.0,
+        35.0,
+        "burst +40",
+    ));
+    base.users = vec![
+        user(1001, "nlp", 0.75, measured(0.71, Source::Gpm), 0.0),
+        user(1002, "vis", 1.0, estimate(1.27), 0.0),
+        user(1003, "chem", 0.9, estimate(0.4), 0.0),
+        user(1004, "bio", 0.0, None, 1.0),
+    ];
+    base.queue[0].what = "python finetune.py".to_owned();
+    base.queue[0].mem_request = Some(gib(79.1));
+    base.queue[0].reason =
+        "wants 79.1 GiB on one GPU; most free is 39.5 on GPU 2 (c18, nlp holds 39.6)".to_owned();
+    base.unclaimed.clear();
+    base.host = "demo".to_owned();
+    base.simulated = true;
+    base.caps = Caps::Cooperative;
+    for claim in &mut base.claims {
+        claim.caps = Caps::Cooperative;
+    }
+    base.advice.insert(
+        0,
+        advice(
+            "GPU 1: 99% busy, but ~77 of 128 SMs idle",
+            "gshare ps --gpu 1",
+        ),
+    );
+    base
+}
+
+/// No service: what NVML says, and no claims.
+pub(crate) fn monitor() -> Snapshot {
+    let mut base = workstation();
+    base.service = None;
+    base.caps = Caps::None;
+    base.claims.clear();
+    base.queue.clear();
+    base.users.clear();
+    base.notices.clear();
+    base.advice.clear();
+    for gpu in &mut base.gpus {
+        gpu.mem_claimed = 0;
+        gpu.mem_charged = None;
+        gpu.mem_unclaimed = None;
+        gpu.mem_allocatable = None;
+        gpu.sm_claimed = 0.0;
+        gpu.sm_active = None;
+        gpu.sm_occupancy = None;
+    }
+    base.gpus[2].mem_used = None;
+    base.gpus[2].time_busy = None;
+    base
+}
+
+/// Everything at once: 16 GPUs, one of them lost and one hung, 60 claims, 9 waiting, long and strange
+/// words, figures that are not known.
+pub(crate) fn crowd() -> Snapshot {
+    let mut base = workstation();
+    let first = base.gpus[0].clone();
+    base.gpus = (0..16)
+        .map(|index| GpuView {
+            index,
+            ..first.clone()
+        })
+        .collect();
+    base.gpus[4].state = GpuState::Lost;
+    base.gpus[5].state = GpuState::Hung;
+    base.gpus[6].short = "RTX PRO 6000 Blackwell Workstation".to_owned();
+    base.gpus[7].mem_total = Some(gib(141.0));
+    base.gpus[7].mem_allocatable = Some(gib(140.4));
+    base.gpus[8].mem_used = None;
+    base.gpus[8].mem_allocatable = None;
+    base.gpus[8].mem_total = None;
+    let claim = base.claims[1].clone();
+    base.claims = (0..60)
+        .map(|i| {
+            let mut claim = claim.clone();
+            claim.id = format!("c{}", i * 3 + 1);
+            claim.user = ["nlp", "vis", "a-very-long-user-name"][i as usize % 3].to_owned();
+            claim.gpus[0].gpu = i % 16;
+            claim.gpus[0].time_busy = measured(f64::from(i), Source::Nvml).filter(|_| i % 4 != 0);
+            if i % 7 == 0 {
+                claim.gpus[0].mem_used = None;
+                claim.gpus[0].mem_charge = None;
+                claim.what =
+                    "python -c 'x = 1\n\ty = 2' 日本語の名前 --with --many --arguments".to_owned();
+            }
+            if i % 9 == 0 {
+                let second = claim.gpus[0].clone();
+                claim.gpus.push(second);
+            }
+            claim
+        })
+        .collect();
+    let waiting = base.queue[0].clone();
+    base.queue = (0..9)
+        .map(|i| QueueView {
+            id: format!("c{}", 200 + i),
+            gpus: 1 + i % 3,
+            position: i + 1,
+            ..waiting.clone()
+        })
+        .collect();
+    let one = base.users[1].clone();
+    base.users = (0..20)
+        .map(|i| UserView {
+            user: format!("user{i}"),
+            ..one.clone()
+        })
+        .collect();
+    base
+}
