@@ -7,9 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+mod alu;
 mod error;
+mod exec;
+mod float;
+mod ir;
+mod lexer;
 mod memory;
 mod module;
+mod parse;
+mod types;
 
 pub use error::{MemFault, PtxError, Trap};
 pub use memory::DeviceMemory;

@@ -1,7 +1,10 @@
 //! A loaded PTX module: its kernels, its variables, and how a launch is asked for.
 
 use crate::error::{PtxError, Trap};
+use crate::exec::{self, Launch};
+use crate::ir::Function;
 use crate::memory::DeviceMemory;
+use crate::parse;
 
 /// One parameter of a kernel, as laid out in the parameter buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,8 +112,14 @@ pub struct LaunchStats {
 /// A PTX module, ready to launch.
 #[derive(Debug, Clone)]
 pub struct Module {
+    functions: Vec<Function>,
+    defined: Vec<bool>,
     kernels: Vec<KernelInfo>,
+    /// The function of each kernel.
+    entries: Vec<u32>,
     globals: Vec<GlobalInfo>,
+    bound: Vec<Option<u64>>,
+    shared_bytes: u32,
 }
 
 impl Module {
@@ -127,12 +136,17 @@ impl Module {
     /// among the visible names of the others.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// As [`parse`](Self::parse); also a variable that is declared but defined nowhere.
     pub fn link(texts: &[&str]) -> Result<Self, PtxError> {
-        let _ = texts;
+        let build = parse::parse(texts)?;
         Ok(Self {
-            kernels: Vec::new(),
-            globals: Vec::new(),
+            functions: build.functions,
+            defined: build.defined,
+            kernels: build.kernels,
+            entries: build.entries,
+            bound: vec![None; build.globals.len()],
+            globals: build.globals,
+            shared_bytes: build.shared_bytes,
         })
     }
 
@@ -153,8 +167,14 @@ impl Module {
 
     /// Tells at which device address the variable lives; false if there is none of that name.
     pub fn bind_global(&mut self, name: &str, addr: u64) -> bool {
-        let _ = (name, addr);
-        false
+        let mut found = false;
+        for (info, bound) in self.globals.iter().zip(&mut self.bound) {
+            if info.name == name {
+                *bound = Some(addr);
+                found = true;
+            }
+        }
+        found
     }
 
     /// Runs a kernel to its end.
@@ -167,7 +187,30 @@ impl Module {
         config: &LaunchConfig<'_>,
         memory: &mut dyn DeviceMemory,
     ) -> Result<LaunchStats, Trap> {
-        let _ = (config, memory);
-        Err(Trap::UnknownKernel(name.to_owned()))
+        let found = self.kernels.iter().position(|kernel| kernel.name == name);
+        let Some(index) = found else {
+            return Err(Trap::UnknownKernel(name.to_owned()));
+        };
+        let kernel = &self.kernels[index];
+        if config.params.len() < kernel.param_bytes {
+            let (got, want) = (config.params.len(), kernel.param_bytes);
+            return Err(Trap::InvalidLaunch(format!(
+                "{got} bytes of parameters, {want} are needed"
+            )));
+        }
+        let launch = Launch {
+            functions: &self.functions,
+            defined: &self.defined,
+            global_names: &|index| self.globals[index as usize].name.clone(),
+            globals: &self.bound,
+            config,
+            static_shared: self.shared_bytes,
+            memory,
+            shared: Vec::new(),
+            block: [0; 3],
+            block_index: 0,
+            stats: LaunchStats::default(),
+        };
+        exec::run(launch, self.entries[index])
     }
 }
