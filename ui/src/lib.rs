@@ -27,6 +27,9 @@ mod update;
 mod view;
 mod widgets;
 
+#[cfg(test)]
+mod testing;
+
 pub use feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, Updates, channel};
 pub use model::Viewer;
 pub use run::{Exit, Options, run, run_blocking};

@@ -148,3 +148,6 @@ pub(crate) fn ask(model: &mut Model, asked: Asked, call: Call) -> (u64, Vec<Cmd>
     let call = Box::new(call);
     (seq, vec![Cmd::Ask(Request::Call { seq, call })])
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,7 @@ pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let foot_y = lines.len();
     lines.extend(foot.lines);
     for (y, line) in lines.into_iter().take(height).enumerate() {
-        put(line, area, y, buf);
+        put(fit(line, width, look), area, y, buf);
     }
     let typed = foot.cursor.map(|x| at(area, x, foot_y));
     let boxed = dialog::draw(model, look, area, buf);
@@ -139,26 +139,23 @@ fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     line.patch_style(look.theme.selected)
 }
 
-/// Cuts a line of spans to `width` columns.
+/// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.
 fn fit(line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     if line.width() <= width {
         return line;
     }
-    let mut left = width;
+    let dots = look.glyphs.ellipsis;
+    let mut left = width.saturating_sub(text::width(dots));
     let mut spans: Vec<Span<'static>> = Vec::new();
     for span in line.spans {
-        let w = span.width();
-        if w < left || (w == left && w > 0 && text::width(look.glyphs.ellipsis) > left) {
-            left -= w;
+        if span.width() <= left {
+            left -= span.width();
             spans.push(span);
             continue;
         }
-        // Something follows this span for certain, or it is itself too long.
-        let marked = format!("{}{}", span.content, look.glyphs.ellipsis);
-        spans.push(Span::styled(
-            text::cut(&marked, left, &look.glyphs),
-            span.style,
-        ));
+        let marked = format!("{}{dots}", span.content);
+        let marked = text::cut(&marked, (left + text::width(dots)).min(width), &look.glyphs);
+        spans.push(Span::styled(marked, span.style));
         break;
     }
     let mut out = Line::from(spans);
@@ -193,7 +190,7 @@ pub fn frame_text(
 }
 
 /// The characters of a buffer, line by line.
-fn buffer_text(buf: &Buffer) -> String {
+pub(crate) fn buffer_text(buf: &Buffer) -> String {
     let mut out = String::new();
     for y in 0..buf.area.height {
         let mut line = String::new();

@@ -5,11 +5,11 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::plan::Plan;
-use super::{chosen, fit, span, window};
+use super::{chosen, fit, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, mem_cap, mem_used, sm_active, sm_occupancy, time_busy,
 };
-use crate::text::{figure, figure_percent, gib, gib_or, percent, share, width};
+use crate::text::{cut, figure, figure_percent, gib, gib_or, percent, share, width};
 use crate::theme::Look;
 use crate::widgets::columns::{Column, row, total};
 
@@ -37,6 +37,11 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
     let columns = columns(&rows, plan, look);
     let focus = model.section == Section::Claims;
     let shown = window(rows.len(), plan.claims, model.chosen_index(Section::Claims));
+    let place = if shown.len() < rows.len() {
+        format!(" {}-{} of {}", shown.start + 1, shown.end, rows.len())
+    } else {
+        String::new()
+    };
     let head = row(&columns, glyphs, |c| {
         let style = if focus && c.key == Col::Id {
             theme.focus
@@ -48,19 +53,16 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
         } else {
             ""
         };
-        (format!("{}{mark}", c.title), style)
+        let place = if c.key == Col::What { &place } else { "" };
+        // The place matters more than the word before it.
+        let room = c.width.saturating_sub(width(place) + width(mark));
+        let title = if place.is_empty() {
+            c.title.to_owned()
+        } else {
+            cut(c.title, room, glyphs)
+        };
+        (format!("{title}{mark}{place}"), style)
     });
-    let mut head = head;
-    if shown.len() < rows.len() {
-        let note = format!(" {}-{} of {}", shown.start + 1, shown.end, rows.len());
-        let free = plan.width.saturating_sub(head.width());
-        if width(&note) <= free {
-            head.push_span(span(note, theme.dim));
-        } else if let Some(last) = head.spans.last_mut() {
-            let title = format!("STATE{note}");
-            last.content = crate::text::left(&title, width(&last.content), glyphs).into();
-        }
-    }
     let mut out = vec![fit(head, plan.width, look)];
     if rows.is_empty() {
         out.push(fit(
@@ -180,11 +182,12 @@ pub(super) fn columns(rows: &[ClaimRow<'_>], plan: &Plan, look: &Look) -> Vec<Co
         ClaimRow::Claim(c) => width(&what(c)),
         ClaimRow::Unclaimed(_, u) => width(&process(u)),
     });
-    let words = if plan.wide { 48 } else { 24 };
+    let (least, most) = if plan.wide { (18, 48) } else { (14, 24) };
+    let wanted = wanted.clamp(least, most);
     for column in &mut columns {
         match column.key {
-            Col::What => column.width = rest.min(wanted.clamp(14, words)),
-            Col::State => column.width += rest - rest.min(wanted.clamp(14, words)),
+            Col::What => column.width = rest.min(wanted),
+            Col::State => column.width += rest - rest.min(wanted),
             _ => {}
         }
     }

@@ -5,6 +5,7 @@ mod help;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
 
@@ -26,7 +27,7 @@ struct Content {
 }
 
 /// Columns inside a box at most.
-const INSIDE: usize = 74;
+const INSIDE: usize = 66;
 
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
@@ -98,6 +99,11 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let y = area.y + u16::try_from((usize::from(area.height) - rows) / 2).unwrap_or(0);
     let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let frame = Rect::new(x, y, size(outer), size(rows)).intersection(area);
+    // What is behind the box steps back.
+    for y in area.y..area.bottom().saturating_sub(1) {
+        let row = Rect::new(area.x, y, area.width, 1);
+        buf.set_style(row, Style::reset().patch(look.theme.dim));
+    }
     Clear.render(frame, buf);
     let shown = rows.saturating_sub(2);
     let scroll = content
@@ -159,28 +165,20 @@ fn edge(look: &Look, frame: Rect, row: usize, words: &str, buf: &mut Buffer) {
 fn claim(form: &ClaimForm, model: &Model, look: &Look, cols: usize) -> Content {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     const LABEL: usize = 9;
-    const FIELD: usize = 22;
+    const FIELD: usize = 20;
     let mut lines = vec![Line::default()];
     let mut cursor = None;
     for field in Field::ALL {
         let (label, input, hint) = match field {
-            Field::Size => (
-                "Size",
-                Some(&form.size),
-                "part of a GPU (0.25), or whole GPUs (2)",
-            ),
+            Field::Size => ("Size", Some(&form.size), "0.25 of a GPU, or 2 whole GPUs"),
             Field::Memory => (
                 "Memory",
                 Some(&form.memory),
-                "on each GPU, like 8G; empty: by the size",
+                "on each GPU: 8G; empty: by size",
             ),
-            Field::Name => ("Name", Some(&form.name), "for the screen; may be empty"),
+            Field::Name => ("Name", Some(&form.name), "for the screen"),
             Field::Class => ("Class", None, "Left and Right choose"),
-            Field::Hold => (
-                "Hold for",
-                Some(&form.hold),
-                "like 2h; empty: until you release it",
-            ),
+            Field::Hold => ("Hold for", Some(&form.hold), "2h; empty: until released"),
         };
         let focus = form.focus == field;
         let style = if focus { theme.key } else { theme.text };

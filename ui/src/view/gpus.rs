@@ -140,12 +140,19 @@ impl<'a> Table<'a> {
         table
     }
 
+    /// The index, as wide as the longest one.
+    fn index(&self, gpu: &GpuView) -> String {
+        let most = self.snapshot.gpus.iter().map(|g| g.index).max();
+        let cols = most.unwrap_or(0).to_string().len();
+        format!("{:>cols$}", gpu.index)
+    }
+
     fn short_name(&self, gpu: &GpuView) -> String {
-        format!("{} {}", gpu.index, tiny(&gpu.short))
+        format!("{} {}", self.index(gpu), tiny(&gpu.short))
     }
 
     fn long_name(&self, gpu: &GpuView) -> String {
-        format!("{} {}", gpu.index, gpu.short)
+        format!("{} {}", self.index(gpu), gpu.short)
     }
 
     /// `61 C  285/450 W`.
@@ -287,27 +294,20 @@ impl<'a> Table<'a> {
             spans.push(span(history, theme.heading));
             return fit(Line::from(spans), self.width, self.look);
         }
-        let mut room = self.mem_bar + 1 + self.mem_text;
-        let sm = "SM active/claimed";
+        // The names of the signs may reach up to the title of the SMs.
+        let mut cols = self.mem_bar + 1 + self.mem_text + 1 + self.sm_text;
+        let mut title = "SM";
         if self.sm_bar > 0 {
-            let sm_room = self.sm_bar + 1 + self.sm_text;
-            let title = if sm_room >= width(sm) {
-                sm
-            } else {
-                "SM act/cl"
-            };
-            // The legend may reach into what the shorter title leaves.
-            room += sm_room + 1 - width(title).min(sm_room) - 2;
-            let words = choose(room);
-            spans.extend(words.clone());
-            fill(&mut spans, room + 2, &words);
-            spans.push(span(title, theme.heading));
-        } else {
-            let words = choose(room);
-            spans.extend(words.clone());
-            fill(&mut spans, room + 1, &words);
-            spans.push(span(right("SM", self.sm_text, glyphs), theme.heading));
+            cols += self.sm_bar + 1;
+            let room = self.sm_bar + 1 + self.sm_text;
+            let titles = ["SM active/claimed", "SM act/cl", "SM"];
+            title = titles.into_iter().find(|t| width(t) <= room).unwrap_or("");
         }
+        let room = cols.saturating_sub(width(title));
+        let words = choose(room.saturating_sub(2));
+        spans.extend(words.clone());
+        fill(&mut spans, room, &words);
+        spans.push(span(title, theme.heading));
         if self.occ > 0 {
             spans.push(span(right("occ", self.occ + 1, glyphs), theme.heading));
         }

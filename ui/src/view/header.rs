@@ -61,6 +61,8 @@ struct Item {
     /// Dropped first: the smallest.
     rank: u8,
     right: bool,
+    /// Said instead when there is little room.
+    short: Option<String>,
 }
 
 /// The first line. What matters less is left out when there is no room; that the driver is simulated
@@ -71,6 +73,7 @@ pub(super) fn line(model: &Model, look: &Look, width: usize) -> Line<'static> {
         span: span(text, style),
         rank,
         right,
+        short: None,
     };
     let mut items = vec![item("gshare".to_owned(), theme.title, 9, false)];
     if let Some(snapshot) = &model.snapshot {
@@ -85,7 +88,9 @@ pub(super) fn line(model: &Model, look: &Look, width: usize) -> Line<'static> {
                 false,
             ));
         }
-        items.push(item(models(snapshot), theme.text, 6, false));
+        let mut gpus = item(models(snapshot), theme.text, 6, false);
+        gpus.short = Some(format!("{} GPUs", snapshot.gpus.len()));
+        items.push(gpus);
         if let Some(driver) = &snapshot.driver {
             items.push(item(format!("driver {driver}"), theme.dim, 3, false));
         }
@@ -105,15 +110,26 @@ pub(super) fn line(model: &Model, look: &Look, width: usize) -> Line<'static> {
         4,
         true,
     ));
-    let wanted = |items: &[Item]| {
-        let texts: usize = items.iter().map(|i| i.span.width()).sum();
-        texts + 2 * items.len().saturating_sub(1)
-    };
-    while wanted(&items) > width && items.len() > 1 {
-        let least = items.iter().enumerate().min_by_key(|(_, i)| i.rank);
-        let Some((at, _)) = least else { break };
-        items.remove(at);
+    // What matters most takes its room first; the GPUs may do with their number.
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(items[i].rank));
+    let mut room = width;
+    let mut kept = vec![false; items.len()];
+    for i in order {
+        let gap = if kept.contains(&true) { 2 } else { 0 };
+        if let Some(short) = items[i].short.take()
+            && items[i].span.width() + gap > room.saturating_sub(30)
+        {
+            items[i].span.content = short.into();
+        }
+        let wanted = items[i].span.width() + gap;
+        if wanted <= room {
+            room -= wanted;
+            kept[i] = true;
+        }
     }
+    let mut kept = kept.into_iter();
+    items.retain(|_| kept.next().unwrap_or(false));
     let (right, left): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|i| i.right);
     let joined = |items: Vec<Item>| {
         let mut spans: Vec<Span<'static>> = Vec::new();

@@ -31,7 +31,12 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
         span(format!(" {}", rows.len()), theme.text),
     ]);
     if shown.len() < rows.len() {
-        let note = format!("  {}-{} shown, Tab goes there", shown.start + 1, shown.end);
+        let place = match shown.len() {
+            0 => "none".to_owned(),
+            1 => (shown.start + 1).to_string(),
+            _ => format!("{}-{}", shown.start + 1, shown.end),
+        };
+        let note = format!("  {place} shown, Tab goes there");
         head.push_span(span(note, theme.dim));
     }
     let mut out = vec![fit(head, plan.width, look)];

@@ -1,1 +1,336 @@
+use ratatui::style::{Color, Modifier};
+use ratatui::text::{Line, Span};
 
+use crate::keymap;
+use crate::model::Model;
+use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, press, screen, show};
+use crate::theme::{Depth, Look};
+
+#[test]
+fn the_overview_at_the_usual_sizes() {
+    for (size, name) in [
+        ((80, 24), "80x24"),
+        ((120, 40), "120x40"),
+        ((200, 50), "200x50"),
+        ((60, 15), "60x15"),
+    ] {
+        check_screen(
+            &format!("workstation-{name}"),
+            &model(NLP, size, canned::workstation()),
+        );
+        check_screen(&format!("demo-{name}"), &model(NLP, size, canned::demo()));
+        check_screen(&format!("crowd-{name}"), &model(NLP, size, canned::crowd()));
+    }
+    check_screen("monitor-80x24", &model(NLP, (80, 24), canned::monitor()));
+}
+
+#[test]
+fn boxes() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    press(&mut m, "n");
+    check_screen("dialog-claim", &m);
+    press(&mut m, "<esc>j<enter>");
+    check_screen("dialog-detail", &m);
+    press(&mut m, "<esc>x");
+    check_screen("dialog-release", &m);
+    press(&mut m, "<esc>?");
+    check_screen("dialog-help", &m);
+    press(&mut m, "<esc><tab><enter>");
+    check_screen("dialog-waiting", &m);
+    press(&mut m, "<esc><tab><enter>");
+    check_screen("dialog-gpu", &m);
+}
+
+/// Everything that can be on the screen.
+fn states(size: (u16, u16)) -> Vec<Model> {
+    let all = [
+        canned::workstation(),
+        canned::demo(),
+        canned::monitor(),
+        canned::crowd(),
+        gshare_proto::Snapshot::default(),
+    ];
+    let mut out = Vec::new();
+    for snapshot in all {
+        for keys in [
+            "",
+            "jj",
+            "<tab>",
+            "<tab><tab>",
+            "n",
+            "?",
+            "j<enter>",
+            "jx",
+            "/vis",
+            "/vis<enter>",
+        ] {
+            let mut m = model(ROOT, size, snapshot.clone());
+            press(&mut m, keys);
+            out.push(m);
+        }
+    }
+    let mut m = model(NLP, size, canned::demo());
+    m.caption = Some("GPU 1 is 99 % busy and 77 of its SMs are idle".to_owned());
+    m.disconnected = Some("the gshare service closed the connection".to_owned());
+    out.push(m.clone());
+    m.snapshot = None;
+    out.push(m);
+    out
+}
+
+#[test]
+fn no_size_of_the_terminal_breaks_it() {
+    let looks = [Look::new(Depth::Rgb, true), Look::new(Depth::Mono, false)];
+    let sizes = (0..=220u16).flat_map(|w| (0..=60u16).map(move |h| (w, h)));
+    // All small sizes, where edges meet, and a sieve of the others.
+    let wanted = |(w, h): &(u16, u16)| {
+        (*w < 6 && *h < 6) || (w % 44 == 0 && h % 12 == 0) || (w % 31 == 1 && h % 13 == 3)
+    };
+    let (mut all, mut seen) = (states((80, 24)), 0);
+    for size in sizes.filter(wanted) {
+        for (i, m) in all.iter_mut().enumerate() {
+            m.size = size;
+            buffer(m, &looks[i % 2]);
+            seen += 1;
+        }
+    }
+    assert!(seen > 3000, "{seen}");
+}
+
+#[test]
+fn a_line_that_is_too_long_says_so() {
+    let look = Look::new(Depth::Mono, true);
+    let line = || Line::from(vec![Span::raw("train"), Span::raw(".py"), Span::raw("")]);
+    for (width, want) in [
+        (9, "train.py"),
+        (8, "train.py"),
+        (7, "train.…"),
+        (6, "train…"),
+        (5, "trai…"),
+        (1, "…"),
+        (0, ""),
+    ] {
+        assert_eq!(
+            super::fit(line(), width, &look).to_string(),
+            want,
+            "{width}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_known_is_never_drawn_as_nothing() {
+    let mut snapshot = canned::workstation();
+    for gpu in &mut snapshot.gpus {
+        gpu.mem_used = None;
+        gpu.mem_charged = None;
+        gpu.mem_allocatable = None;
+        gpu.mem_total = None;
+        gpu.sms = None;
+        gpu.sm_active = None;
+        gpu.sm_occupancy = None;
+        gpu.time_busy = None;
+        gpu.temperature_c = None;
+        gpu.power_w = None;
+        gpu.history = vec![None; 10];
+    }
+    for claim in &mut snapshot.claims {
+        for part in &mut claim.gpus {
+            part.mem_used = None;
+            part.mem_charge = None;
+            part.time_busy = None;
+            part.sm_active = None;
+            part.sm_occupancy = None;
+        }
+    }
+    for user in &mut snapshot.users {
+        user.sm_used = None;
+        user.mem_used = None;
+    }
+    snapshot.unclaimed[0].mem_used = None;
+    snapshot.unclaimed[0].user = None;
+    let text = screen(&model(NLP, (80, 24), snapshot.clone()));
+    let line = |start: &str| {
+        text.lines()
+            .find(|l| l.starts_with(start))
+            .unwrap()
+            .to_owned()
+    };
+    let gpu = line("0 4090");
+    assert!(gpu.contains("—/17.7/   —"), "{gpu}");
+    assert!(gpu.contains("—/75%") && gpu.ends_with("—    —"), "{gpu}");
+    let claim = line("c14");
+    assert!(
+        claim.contains("—/11.8") && claim.contains("—/50    —    —"),
+        "{claim}"
+    );
+    assert!(line("USERS").contains("nlp .25>—"));
+    let unclaimed = line("u1");
+    assert_eq!(unclaimed.matches('—').count(), 5, "{unclaimed}");
+    // The same on the wide screen; its bars must not claim that all is free.
+    let text = screen(&model(NLP, (140, 44), snapshot));
+    let rows: Vec<&str> = text
+        .lines()
+        .skip_while(|l| !l.starts_with("0 RTX"))
+        .take(2)
+        .collect();
+    assert!(rows[0].ends_with("17.7 G        —        —"), "{}", rows[0]);
+    assert!(
+        rows[1].contains("75 %        —        —      —     —"),
+        "{}",
+        rows[1]
+    );
+    assert!(!rows[1].contains('·') && !rows[0].contains('·'), "{rows:?}");
+}
+
+#[test]
+fn the_simulated_driver_is_always_named() {
+    for width in 24..=200 {
+        let text = screen(&model(NLP, (width, 20), canned::demo()));
+        assert!(
+            text.lines().next().unwrap().contains("SIMULATED DRIVER"),
+            "{width}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_service_is_told_with_the_age_of_the_figures() {
+    let mut m = model(NLP, (100, 30), canned::workstation());
+    m.disconnected = Some("the gshare service closed the connection".to_owned());
+    assert!(screen(&m).contains("closed the connection; figures of 14:32:07"));
+    m.disconnected = None;
+    m.clock.now_ms += 12_000;
+    assert!(screen(&m).contains("no news for 12s; figures of 14:32:07"));
+    m.clock.now_ms -= 8_000;
+    assert!(!screen(&m).contains("no news"));
+}
+
+#[test]
+fn the_chosen_claim_is_in_sight_wherever_it_is() {
+    let mut m = model(NLP, (80, 24), canned::crowd());
+    for keys in ["<end>", "<home>", "<pgdn>", "<pgdn>", "j", "<up>"] {
+        press(&mut m, keys);
+        let Some(crate::model::RowKey::Claim(id)) = m.current().cloned() else {
+            assert!(screen(&m).contains("u1 "), "{keys}");
+            continue;
+        };
+        let shown = screen(&m).lines().any(|l| l.starts_with(&format!("{id} ")));
+        assert!(shown, "{keys}: {id}");
+    }
+}
+
+#[test]
+fn the_key_line_comes_from_the_table() {
+    let m = model(NLP, (80, 24), canned::workstation());
+    let text = screen(&m);
+    let last = text.lines().last().unwrap();
+    for command in keymap::line(&m) {
+        assert!(
+            last.contains(&format!("{} {}", command.shown, command.label)),
+            "{last}"
+        );
+    }
+    let monitor = screen(&model(NLP, (80, 24), canned::monitor()));
+    let last = monitor.lines().last().unwrap().to_owned();
+    assert!(
+        !last.contains("claim") && !last.contains("release"),
+        "{last}"
+    );
+}
+
+#[test]
+fn words_from_outside_cannot_move_the_cursor() {
+    let mut snapshot = canned::workstation();
+    snapshot.claims[0].what = "evil\u{1b}[2J\r\n\u{7}name".to_owned();
+    snapshot.notices[0].text = "bell\u{7}\u{9b}31m".to_owned();
+    snapshot.host = "host\u{1b}]0;title\u{7}".to_owned();
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "j");
+    for keys in ["", "<enter>"] {
+        press(&mut m, keys);
+        let text = screen(&m);
+        assert!(
+            text.chars().all(|c| c == '\n' || !c.is_control()),
+            "{text:?}"
+        );
+    }
+}
+
+/// Foreground, background and modifiers of the first cell whose line starts with `line` and that shows
+/// `sign`.
+fn style_of(m: &Model, look: &Look, line: &str, sign: &str) -> (Color, Color, Modifier) {
+    let buf = buffer(m, look);
+    let (width, height) = m.size;
+    for y in 0..height {
+        let text: String = (0..width).map(|x| buf[(x, y)].symbol()).collect();
+        if !text.starts_with(line) {
+            continue;
+        }
+        let cell = (0..width)
+            .map(|x| &buf[(x, y)])
+            .find(|c| c.symbol() == sign);
+        let cell = cell.unwrap_or_else(|| panic!("no {sign} in {text}"));
+        return (cell.fg, cell.bg, cell.modifier);
+    }
+    panic!("no line {line}");
+}
+
+#[test]
+fn colours_by_meaning_in_every_depth() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    let plain = |c| (c, Color::Reset, Modifier::empty());
+    for (depth, used, claimed, outside) in [
+        (Depth::Ansi, Color::Green, Color::Blue, Color::Magenta),
+        (
+            Depth::Indexed,
+            Color::Indexed(71),
+            Color::Indexed(67),
+            Color::Indexed(139),
+        ),
+        (
+            Depth::Rgb,
+            Color::Rgb(0x5f, 0xaf, 0x5f),
+            Color::Rgb(0x5f, 0x87, 0xc0),
+            Color::Rgb(0xb4, 0x82, 0xb4),
+        ),
+        (Depth::Mono, Color::Reset, Color::Reset, Color::Reset),
+    ] {
+        let look = Look::new(depth, true);
+        assert_eq!(style_of(&m, &look, "0 4090", "█"), plain(used));
+        assert_eq!(style_of(&m, &look, "0 4090", "▒"), plain(claimed));
+        assert_eq!(style_of(&m, &look, "3 4090", "░"), plain(outside));
+    }
+    press(&mut m, "j");
+    let chosen = style_of(&m, &Look::new(Depth::Mono, true), "c12", "c").2;
+    assert!(chosen.contains(Modifier::REVERSED));
+    // Without colour nothing is coloured.
+    let buf = buffer(&m, &Look::new(Depth::Mono, true));
+    assert!(
+        buf.content
+            .iter()
+            .all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
+    );
+}
+
+#[test]
+fn without_utf8_every_character_is_ascii() {
+    for snapshot in [canned::workstation(), canned::demo(), canned::monitor()] {
+        for keys in ["", "n", "?", "j<enter>", "s"] {
+            let mut m = model(NLP, (120, 40), snapshot.clone());
+            press(&mut m, keys);
+            let text = super::buffer_text(&buffer(&m, &Look::new(Depth::Ansi, false)));
+            assert!(text.is_ascii(), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_new_snapshot_redraws_the_figures() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    assert!(screen(&m).contains("15.3/17.7/23.5"));
+    let mut next = canned::workstation();
+    next.gpus[0].mem_used = Some(canned::gib(1.5));
+    show(&mut m, next);
+    assert!(screen(&m).contains(" 1.5/17.7/23.5"));
+}

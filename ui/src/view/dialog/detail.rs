@@ -184,8 +184,10 @@ fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
     let clock = model.clock;
     let size = if waiting.gpus > 1 {
         format!("{} whole GPUs", waiting.gpus)
-    } else {
+    } else if waiting.share < 1.0 {
         format!("{} of a GPU", share(waiting.share))
+    } else {
+        "1 whole GPU".to_owned()
     };
     let memory = waiting
         .mem_request
@@ -278,7 +280,7 @@ fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
     }
     out.push(("SM active", measured(gpu.sm_active, look)));
     out.push(("occupancy", measured(gpu.sm_occupancy, look)));
-    out.push(("time busy", measured(gpu.time_busy, look)));
+    out.push(("time busy", figure_percent(gpu.time_busy, glyphs)));
     let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0} W"));
     out.push((
         "power",

@@ -1,0 +1,334 @@
+use crossterm::event::{KeyEventKind, KeyEventState};
+use gshare_proto::{Call, Granted, Reply, Wait};
+
+use super::*;
+use crate::keymap::COMMANDS;
+use crate::model::RowKey;
+use crate::testing::{NLP, ROOT, canned, model, press, screen, show};
+
+fn at_work() -> Model {
+    model(NLP, (80, 24), canned::workstation())
+}
+
+fn claim_key(id: &str) -> RowKey {
+    RowKey::Claim(id.to_owned())
+}
+
+/// The calls among commands.
+fn calls(commands: Vec<Cmd>) -> Vec<(u64, Call)> {
+    commands
+        .into_iter()
+        .filter_map(|c| match c {
+            Cmd::Ask(Request::Call { seq, call }) => Some((seq, *call)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn answer_with(m: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
+    update(m, Msg::Update(Update::CallResult { seq, outcome }));
+}
+
+fn refused(message: &str) -> Result<Reply, Failure> {
+    Err(Failure {
+        message: message.to_owned(),
+        hint: Some("-g .2 starts now".to_owned()),
+    })
+}
+
+#[test]
+fn every_key_in_the_table_does_something() {
+    let starts = [
+        "",
+        "j",
+        "jj",
+        "<tab>",
+        "j<enter>",
+        "?",
+        "?jjj",
+        "n",
+        "jx",
+        "/v",
+        "/v<enter>",
+        "<end>",
+        "jj<pgdn>",
+    ];
+    for command in COMMANDS {
+        for key in command.keys {
+            let works = starts.iter().any(|start| {
+                // Small enough that boxes scroll.
+                let mut m = model(NLP, (80, 14), canned::workstation());
+                m.caption = Some("scene 1".to_owned());
+                press(&mut m, start);
+                if command.context != Context::Any && Context::of(&m) != command.context {
+                    return false;
+                }
+                m.toast = None;
+                let mut after = m.clone();
+                let commands = update(&mut after, Msg::Key(key.event()));
+                // Words alone do nothing.
+                after.toast = None;
+                !commands.is_empty() || after != m
+            });
+            assert!(
+                works,
+                "{} in {:?} does nothing",
+                command.shown, command.context
+            );
+        }
+    }
+}
+
+#[test]
+fn no_key_has_two_meanings() {
+    for (i, a) in COMMANDS.iter().enumerate() {
+        assert!(!a.help.is_empty() && !a.shown.is_empty());
+        for b in &COMMANDS[i + 1..] {
+            let together =
+                a.context == b.context || a.context == Context::Any || b.context == Context::Any;
+            let shared = a.keys.iter().any(|k| b.keys.contains(k));
+            assert!(!together || !shared, "{} and {}", a.help, b.help);
+        }
+    }
+}
+
+#[test]
+fn quitting_works_from_everywhere() {
+    for start in ["", "n", "/x", "?", "jx", "j<enter>"] {
+        let mut m = at_work();
+        press(&mut m, start);
+        assert_eq!(press(&mut m, "<c-c>"), [Cmd::Quit], "{start}");
+    }
+    assert_eq!(press(&mut at_work(), "q"), [Cmd::Quit]);
+    assert_eq!(press(&mut at_work(), "<c-z>"), [Cmd::Suspend]);
+}
+
+#[test]
+fn letters_are_text_while_typing() {
+    let mut m = at_work();
+    assert!(press(&mut m, "n<tab><tab>q?x").is_empty());
+    let Some(Dialog::Claim(form)) = &m.dialog else {
+        panic!("the dialog is gone")
+    };
+    assert_eq!(form.name.text(), "q?x");
+    let mut m = at_work();
+    press(&mut m, "/qs");
+    assert_eq!((m.filter.text(), m.filtering), ("qs", true));
+}
+
+#[test]
+fn a_choice_stays_on_its_claim() {
+    let mut m = at_work();
+    press(&mut m, "jj");
+    assert_eq!(m.current(), Some(&claim_key("c14")));
+    let mut next = canned::workstation();
+    next.claims.reverse();
+    next.claims.retain(|c| c.id != "c12");
+    show(&mut m, next.clone());
+    assert_eq!(m.current(), Some(&claim_key("c14")));
+    press(&mut m, "ss");
+    assert_eq!(m.current(), Some(&claim_key("c14")));
+    // When it ends, the choice goes to the row that took its place.
+    press(&mut m, "ssss<home>");
+    next.claims.retain(|c| c.id != "c14");
+    show(&mut m, next);
+    assert_eq!(m.current(), Some(&claim_key("c15")));
+}
+
+#[test]
+fn sorting_puts_what_is_not_known_last() {
+    let mut snapshot = canned::workstation();
+    snapshot.claims[1].gpus[0].time_busy = None;
+    let mut m = model(NLP, (80, 24), snapshot);
+    press(&mut m, "ssss");
+    let order = m.keys(crate::model::Section::Claims);
+    let ids: Vec<&RowKey> = order.iter().take(5).collect();
+    let want = ["c20", "c15", "c17", "c12", "c14"].map(claim_key);
+    assert_eq!(ids, want.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn filtering_finds_users_and_words() {
+    let mut m = at_work();
+    press(&mut m, "/CHEM");
+    assert_eq!(m.claim_rows().len(), 2);
+    press(&mut m, "<enter>");
+    assert!(screen(&m).contains("filter `CHEM`: 2 rows"));
+    press(&mut m, "<esc>");
+    assert_eq!(m.claim_rows().len(), 6);
+    press(&mut m, "/no cap<enter>");
+    assert_eq!(m.claim_rows().len(), 1);
+    press(&mut m, "/<c-u>nobody<enter>");
+    assert!(screen(&m).contains("no row has `nobody`"));
+    update(&mut m, Msg::Paste("x".to_owned()));
+    assert_eq!(m.filter.text(), "nobody");
+}
+
+#[test]
+fn releasing_asks_first_and_only_for_own_claims() {
+    let mut m = at_work();
+    assert!(press(&mut m, "x").is_empty());
+    assert!(screen(&m).contains("choose a row first"));
+    // c14 is somebody else's.
+    assert!(press(&mut m, "jjx").is_empty());
+    assert_eq!(m.dialog, None);
+    assert!(screen(&m).contains("c14 belongs to vis: only vis or root can release it"));
+    // c12 is ours.
+    assert!(press(&mut m, "kx").is_empty());
+    assert!(screen(&m).contains("Release c12 (vit.ipynb; .25 of GPU 0)?"));
+    assert!(press(&mut m, "n").is_empty());
+    let sent = calls(press(&mut m, "xy"));
+    let id = "c12".to_owned();
+    assert_eq!(sent, [(1, Call::Release { id })]);
+    let message = "c12 released".to_owned();
+    answer_with(&mut m, 1, Ok(Reply::Done { message }));
+    assert!(screen(&m).contains("c12 released"));
+}
+
+#[test]
+fn root_may_release_everybodys_claims() {
+    let mut m = model(ROOT, (80, 24), canned::workstation());
+    press(&mut m, "jjx");
+    assert!(screen(&m).contains("Release c14 of vis"));
+    assert_eq!(calls(press(&mut m, "y")).len(), 1);
+}
+
+#[test]
+fn what_is_no_claim_cannot_be_released() {
+    let mut m = model(ROOT, (80, 24), canned::workstation());
+    press(&mut m, "<end>x");
+    assert!(screen(&m).contains("process 48211 is in no claim"));
+    press(&mut m, "<tab><tab>x");
+    assert!(screen(&m).contains("GPU 0 is not a claim"));
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    press(&mut m, "<tab>x");
+    assert!(screen(&m).contains("c22 belongs to bio"));
+}
+
+#[test]
+fn a_claim_is_made_held_and_never_waits() {
+    let mut m = at_work();
+    press(&mut m, "n");
+    assert!(
+        screen(&m).contains("starts now on GPU 0 or 3"),
+        "{}",
+        screen(&m)
+    );
+    press(&mut m, "<backspace><backspace>5");
+    assert!(screen(&m).contains("starts now on GPU 3"));
+    let sent = calls(press(&mut m, "<tab>2G<tab>probe<tab><right><tab>2h<enter>"));
+    let [(seq, Call::Claim(spec))] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(spec.gpus_milli, Some(500));
+    assert_eq!(spec.mem, Some(2 << 30));
+    assert_eq!(spec.name.as_deref(), Some("probe"));
+    assert_eq!(spec.class.as_deref(), Some("batch"));
+    assert_eq!(spec.lease_s, Some(7200));
+    assert!(spec.hold && spec.command.is_empty());
+    assert_eq!(spec.wait, Wait::No);
+    // A second Enter before the answer claims nothing more.
+    assert!(press(&mut m, "<enter>").is_empty());
+    answer_with(
+        &mut m,
+        *seq,
+        refused("wants 23.5 GiB; most free is 5.8 on GPU 0"),
+    );
+    let text = screen(&m);
+    assert!(
+        text.contains("wants 23.5 GiB; most free is 5.8 on GPU 0. -g .2 starts now"),
+        "{text}"
+    );
+    let sent = calls(press(&mut m, "<enter>"));
+    let granted = Granted {
+        id: "c23".to_owned(),
+        message: "c23: 0.50 of GPU 3 (2.0 GiB)".to_owned(),
+        env: Vec::new(),
+        env_prepend: Vec::new(),
+        phases_us: Vec::new(),
+    };
+    answer_with(&mut m, sent[0].0, Ok(Reply::Granted(granted)));
+    let text = screen(&m);
+    assert!(text.contains("c23: 0.50 of GPU 3 (2.0 GiB)"), "{text}");
+    assert!(text.contains("eval \"$(gshare env c23)\""), "{text}");
+    press(&mut m, "<esc>");
+    assert_eq!(m.dialog, None);
+}
+
+#[test]
+fn a_wrong_claim_is_not_sent() {
+    let mut m = at_work();
+    assert!(press(&mut m, "n<c-u>1.5<enter>").is_empty());
+    assert!(screen(&m).contains("write a whole number"));
+    assert!(press(&mut m, "<c-u>many<enter>").is_empty());
+    assert!(screen(&m).contains("`many` is not valid"));
+}
+
+#[test]
+fn an_answer_to_a_closed_dialog_is_told_all_the_same() {
+    let mut m = at_work();
+    let sent = calls(press(&mut m, "n<enter>"));
+    press(&mut m, "<esc>");
+    answer_with(&mut m, sent[0].0, refused("not now"));
+    assert!(screen(&m).contains("not now. -g .2 starts now"));
+    // Twice answered, or never asked: nothing.
+    let before = m.clone();
+    answer_with(&mut m, sent[0].0, refused("again"));
+    answer_with(&mut m, 99, refused("strange"));
+    assert_eq!(m, before);
+}
+
+#[test]
+fn without_a_service_claims_are_explained_not_offered() {
+    let mut m = model(ROOT, (120, 24), canned::monitor());
+    assert!(press(&mut m, "n").is_empty());
+    assert_eq!(m.dialog, None);
+    assert!(screen(&m).contains("Start one: sudo gshare daemon"));
+    let mut m = at_work();
+    update(
+        &mut m,
+        Msg::Update(Update::Disconnected("no gshare service answers".to_owned())),
+    );
+    press(&mut m, "n");
+    assert_eq!(m.dialog, None);
+}
+
+#[test]
+fn captions_pause_in_the_demo_only() {
+    let mut m = at_work();
+    assert!(press(&mut m, "<space>").is_empty());
+    update(
+        &mut m,
+        Msg::Update(Update::Caption(Some("a hog hits its cap".to_owned()))),
+    );
+    assert!(screen(&m).contains("a hog hits its cap"));
+    let pause = |paused| [Cmd::Ask(Request::Captions { paused })];
+    assert_eq!(press(&mut m, "<space>"), pause(true));
+    assert!(screen(&m).contains("Space goes on"));
+    assert_eq!(press(&mut m, "<space>"), pause(false));
+}
+
+#[test]
+fn the_feeder_can_close_the_screen() {
+    assert_eq!(
+        update(&mut at_work(), Msg::Update(Update::Close)),
+        [Cmd::Quit]
+    );
+}
+
+#[test]
+fn news_pass_and_keys_released_are_no_keys() {
+    let mut m = at_work();
+    press(&mut m, "s");
+    assert!(m.toast.is_some());
+    let mut clock = m.clock;
+    clock.now_ms += 60_000;
+    update(&mut m, Msg::Tick(clock));
+    assert_eq!(m.toast, None);
+    let up = KeyEvent {
+        kind: KeyEventKind::Release,
+        state: KeyEventState::NONE,
+        ..KeyCode::Char('q').into()
+    };
+    assert!(update(&mut m, Msg::Key(up)).is_empty());
+}
