@@ -15,19 +15,20 @@ mod service;
 mod view;
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use gshare_abi::wire::Register;
 use gshare_config::{Config, Mode, Paths};
 use gshare_core::ClaimId;
+use gshare_enforcer::cgroup::OwnTree;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::Call;
 use tokio::sync::mpsc;
 
-use crate::cli::args::DaemonArgs;
+pub use overhead::PROBE_ARGUMENT;
 use server::{ConnId, Peer, Sender};
 use service::Service;
 
@@ -75,19 +76,25 @@ pub(crate) enum Msg {
     },
 }
 
+/// How the service is started.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// A user's own service even as root.
+    pub user: bool,
+    /// Another configuration file.
+    pub config: Option<PathBuf>,
+}
+
 /// Runs the service until SIGTERM or SIGINT. Members run on under their caps after that.
 ///
 /// # Errors
 /// When the configuration, the driver, the journal or the socket cannot be used.
-pub fn run(start: &DaemonArgs) -> anyhow::Result<i32> {
+pub fn run(start: &Start) -> anyhow::Result<i32> {
     let mode = Mode::of_process(start.user);
-    let mut config = match &start.config {
+    let config = match &start.config {
         Some(file) => Config::load_file(file)?,
         None => Config::load(mode)?,
     };
-    if start.socket.is_some() {
-        config.service.socket.clone_from(&start.socket);
-    }
     log_to_stderr(config.service.log.name());
     raise_descriptor_limit();
     let paths = config.paths(mode);
@@ -104,7 +111,7 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let socket = paths.socket.clone();
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = Service::start(config, mode, paths, tx.clone())?;
-    tokio::spawn(server::serve(listener, idle, tx));
+    tokio::spawn(server::serve(listener, idle, tx, warmer(service.tree.clone())));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
     let mut timer = tokio::time::interval(tick);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -123,6 +130,26 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     tracing::info!("gshared stops; members run on under their caps");
     let _ = std::fs::remove_file(&socket);
     Ok(())
+}
+
+/// The first move into a cgroup after a pause waits for the kernel for some milliseconds. A thread of its
+/// own takes that wait on itself while a client that has just connected still states its request.
+fn warmer(tree: Option<OwnTree>) -> impl Fn() {
+    let (wake_tx, wake_rx) = std::sync::mpsc::sync_channel(1);
+    if let Some(tree) = tree {
+        let started = std::thread::Builder::new().name("warmer".to_owned()).spawn(move || {
+            while wake_rx.recv().is_ok() {
+                if let Err(error) = tree.warm_up() {
+                    tracing::debug!(%error, "the tree of claims could not be warmed up");
+                }
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to warm the tree of claims up");
+        }
+    }
+    // Full means that a warm-up is under way: nothing to add.
+    move || drop(wake_tx.try_send(()))
 }
 
 fn log_to_stderr(level: &str) {

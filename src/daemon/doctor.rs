@@ -2,6 +2,7 @@
 
 use gshare_config::Mode;
 use gshare_core::Bytes;
+use gshare_enforcer::gpu::Health;
 use gshare_proto::Check;
 
 use super::service::Service;
@@ -39,6 +40,9 @@ impl Service {
             Ok(path) => path.display().to_string(),
             Err(why) => why.clone(),
         };
+        if let Health::Unavailable(why) = self.observer.health() {
+            return check("driver", "missing", format!("NVML does not answer: {why}"));
+        }
         let state = if self.libcuda.is_ok() { "ok" } else { "limited" };
         Check {
             fix: self.libcuda.is_err().then(|| "name libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()),

@@ -38,18 +38,6 @@ const POINTS: usize = 60;
 /// A reading older than this says nothing about now.
 const STALE: Duration = Duration::from_secs(10);
 
-/// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
-pub(crate) fn short_name(model: &str) -> String {
-    let plain = model.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ");
-    let words: Vec<&str> = plain.split_whitespace().collect();
-    let kept: Vec<&str> = words
-        .iter()
-        .copied()
-        .filter(|w| !w.starts_with("HBM") && !matches!(*w, "PCIe" | "SXM4" | "SXM5" | "Edition" | "Workstation" | "Generation" | "Blackwell"))
-        .collect();
-    if kept.is_empty() { plain.to_owned() } else { kept.join(" ") }
-}
-
 impl Service {
     /// Takes the GPUs' identities from the first sample.
     pub(crate) fn identify_gpus(&mut self, sample: &GpuSample) -> anyhow::Result<()> {
@@ -186,24 +174,5 @@ fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.saturating_add(b)),
         (a, b) => a.or(b),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_shortened_for_the_screen() {
-        for (long, short) in [
-            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-            ("NVIDIA H100 80GB HBM3", "H100 80GB"),
-            ("NVIDIA RTX A6000", "RTX A6000"),
-            ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
-            ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
-            ("NVIDIA H200", "H200"),
-        ] {
-            assert_eq!(short_name(long), short);
-        }
     }
 }

@@ -144,14 +144,20 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
     Ok(listener)
 }
 
-/// Accepts for ever.
-pub(crate) async fn serve(listener: UnixListener, idle_connections: u32, events: mpsc::UnboundedSender<Msg>) {
+/// Accepts for ever. `wake` is called at each connection: whoever connects may be about to claim.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    idle_connections: u32,
+    events: mpsc::UnboundedSender<Msg>,
+    wake: impl Fn(),
+) {
     let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
     let idle = Arc::new(Mutex::new(Idle { most, by_uid: HashMap::new() }));
     let mut next: ConnId = 1;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                wake();
                 let conn = next;
                 next += 1;
                 let (events, idle) = (events.clone(), Arc::clone(&idle));

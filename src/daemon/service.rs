@@ -194,7 +194,7 @@ impl Service {
             lingering: Vec::new(),
             notices: VecDeque::new(),
             events,
-            names: super::view::Names::default(),
+            names: super::view::Names::new(),
             watchers: HashMap::new(),
             origin: Instant::now(),
             next_id,

@@ -4,23 +4,35 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use gshare_core::{Bytes, ClaimId};
-use gshare_enforcer::gpu::GpuState as Seen;
+use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView, ServiceView, Snapshot,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuView, QueueView, ServiceView, Snapshot,
     Source, UnclaimedView, UserView,
 };
 
-use super::gpus::{DriverUse, short_name};
+use super::gpus::DriverUse;
 use super::service::{Live, Service};
 use super::unix_ms;
+use crate::figures::{self, what};
 
 /// User names by uid, looked up once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Names(Mutex<HashMap<u32, String>>);
 
 impl Names {
+    /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
+    /// demo sets for its service. An account's own name always wins.
+    pub(crate) fn new() -> Self {
+        let given = std::env::var("GSHARE_USER_NAMES").unwrap_or_default();
+        let pairs = given.split(',').filter_map(|pair| {
+            let (uid, name) = pair.split_once('=')?;
+            let uid = uid.parse().ok()?;
+            proc::user_name(uid).is_none().then(|| (uid, name.to_owned()))
+        });
+        Self(Mutex::new(pairs.collect()))
+    }
+
     /// The name of a user, or his number where he has none.
     pub(crate) fn user(&self, uid: u32) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,40 +88,20 @@ impl Service {
     fn gpu_view(&self, g: usize) -> GpuView {
         let gpu = &self.gpus[g];
         let ledger = self.machine.ledger();
-        let facts = ledger.gpus().get(g);
-        let stale = self.reading(g).is_none();
-        let reading = self.reading(g);
-        let gpm = reading.and_then(|r| r.gpm);
-        let figure = |value: Option<f64>, source| value.map(|value| Figure { value, source, estimate: false });
-        let state = match self.sample.as_ref().and_then(|s| s.gpus.get(g)).map(|r| r.state) {
-            Some(Seen::Lost) => GpuState::Lost,
-            Some(Seen::Ok) if !stale => GpuState::Ok,
-            _ => GpuState::Hung,
-        };
         let charged = self.claims.values().flat_map(|l| &l.seats).filter(|s| s.gpu == g);
+        let reading = self.sample.as_ref().and_then(|s| s.gpus.get(g));
+        let measured = reading.map(|r| figures::gpu_view(r, self.reading(g).is_some())).unwrap_or_default();
         GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
-            model: gpu.model.clone(),
-            short: short_name(&gpu.model),
-            mode: "timeslice".to_owned(),
-            state,
-            sms: reading.and_then(|r| r.sm_count),
-            mem_total: reading.and_then(|r| r.mem_total),
-            mem_allocatable: facts.and_then(|f| f.allocatable()).map(|b| b.0),
-            mem_used: reading.and_then(|r| r.mem_used),
+            mem_allocatable: ledger.gpus().get(g).and_then(GpuFacts::allocatable).map(|b| b.0),
             mem_claimed: ledger.mem_requested(g).0,
             mem_charged: Some(charged.fold(0, |sum: u64, s| sum.saturating_add(s.usage.charged_bytes(gpu.total)))),
             mem_unclaimed: self.unclaimed_bytes(g),
             sm_claimed: ledger.sm_requested(g).as_f64(),
             claimable: ledger.claimable(g).as_f64(),
-            sm_active: figure(gpm.and_then(|x| x.sm_active), Source::Gpm),
-            sm_occupancy: figure(gpm.and_then(|x| x.sm_occupancy), Source::Gpm),
-            time_busy: figure(reading.and_then(|r| r.time_busy), Source::TimeBusy),
             history: gpu.history.iter().copied().collect(),
-            temperature_c: reading.and_then(|r| r.temperature),
-            power_w: reading.and_then(|r| r.power_w),
-            power_limit_w: reading.and_then(|r| r.power_limit_w),
+            ..measured
         }
     }
 
@@ -194,7 +186,7 @@ impl Service {
         let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
             let asked = self.waiting.get(&id)?;
             let reason = self.machine.reason(id);
-            let wanted = self.machine.ledger().gpus().iter().filter_map(gshare_core::GpuFacts::allocatable).max();
+            let wanted = self.machine.ledger().gpus().iter().filter_map(GpuFacts::allocatable).max();
             Some(QueueView {
                 id: id.to_string(),
                 name: asked.record.name.clone(),
@@ -225,21 +217,7 @@ impl Service {
                 if self.claim_of(process.pid).is_some() {
                     continue;
                 }
-                let uid = proc::uids(process.pid).map(|u| u.real);
-                let command: Vec<String> = proc::cmdline(process.pid)
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|a| a.to_string_lossy().into_owned())
-                    .collect();
-                views.push(UnclaimedView {
-                    pid: process.pid.cast_unsigned(),
-                    uid,
-                    user: uid.map(|u| self.names.user(u)),
-                    what: what(None, &command),
-                    gpu: index(g),
-                    mem_used: process.bytes,
-                    graphics: process.graphics && !process.compute,
-                });
+                views.push(figures::unclaimed(process, index(g), |uid| self.names.user(uid)));
             }
         }
         views
@@ -309,18 +287,6 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     }
 }
 
-/// The command as people know it: its name, else program and script without directories.
-fn what(name: Option<&str>, command: &[String]) -> String {
-    if let Some(name) = name {
-        return name.to_owned();
-    }
-    let base = |a: &String| a.rsplit('/').next().unwrap_or(a).to_owned();
-    let Some((program, rest)) = command.split_first() else { return "-".to_owned() };
-    let shown: Vec<String> = rest.iter().map(|a| if a.starts_with('/') { base(a) } else { a.clone() }).collect();
-    let text = std::iter::once(base(program)).chain(shown).collect::<Vec<_>>().join(" ");
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
-}
-
 fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView]) -> Vec<UserView> {
     let mut users: BTreeMap<u32, UserView> = BTreeMap::new();
     let entry = |users: &mut BTreeMap<u32, UserView>, uid: u32, name: &str| {
@@ -366,15 +332,6 @@ fn index(g: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_are_shown_without_directories() {
-        let words = |w: &[&str]| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        assert_eq!(what(None, &words(&["/usr/bin/python3", "/home/a/train.py", "--lr", "1"])), "python3 train.py --lr 1");
-        assert_eq!(what(Some("sweep"), &words(&["x"])), "sweep");
-        assert_eq!(what(None, &[]), "-");
-        assert_eq!(what(None, &words(&["a\x1b[2J"])), "a [2J");
-    }
 
     #[test]
     fn a_user_with_an_unknown_part_has_no_sum() {

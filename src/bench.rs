@@ -1,0 +1,18 @@
+//! `gshare bench NAME`: every benchmark runs from a clean clone, prints a table for people and, as its last
+//! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
+
+mod claim;
+mod stats;
+
+use crate::cli::args::BenchArgs;
+
+/// Runs a benchmark. The exit code is 0 whether or not the goals were met: `ok` says so.
+///
+/// # Errors
+/// When there is no such benchmark or it cannot run here.
+pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
+    match args.name.as_str() {
+        "claim" => claim::run(&args),
+        other => anyhow::bail!("there is no benchmark `{other}`\nhint: gshare bench claim"),
+    }
+}

@@ -1,0 +1,162 @@
+//! `gshare demo`: a simulated workstation with a private service, four users' jobs, and the screen on top.
+//!
+//! The jobs are ordinary programs started through the public command line. Every figure comes from the
+//! service, that is from NVML, the claims' pages and the ledger; nothing here reads the simulation's board.
+
+mod job;
+mod scenes;
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::unistd::Uid;
+
+use crate::cli::args::DemoArgs;
+use crate::station::{Options, Station};
+
+pub use job::{JOB_ARGUMENT, Job};
+use scenes::{Actor, ACTORS, COSTS, USERS};
+
+/// How long the demo runs without the screen, unless told.
+const HEADLESS: Duration = Duration::from_secs(30);
+
+/// The jobs that were started; dropping them ends those that are left.
+#[derive(Debug, Default)]
+struct Cast {
+    children: Vec<Child>,
+}
+
+impl Drop for Cast {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// When the simulated workstation cannot be set up.
+pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let program = std::env::current_exe().context("cannot find the program itself")?;
+    let options = Options {
+        costs: COSTS.to_owned(),
+        config: projects(),
+        names: USERS.iter().map(|u| (u.uid, u.name.to_owned())).collect(),
+        ..Options::new(program)
+    };
+    let station = Station::start(&options)?;
+    let mut cast = Cast::default();
+    let started = Instant::now();
+    let result = if args.headless {
+        headless(&args, &station, &mut cast, started, &stop)
+    } else {
+        scenes::on_screen(&args, &station, &mut cast, started)
+    };
+    drop(cast);
+    drop(station);
+    result
+}
+
+/// Without root all jobs run as one user: then the projects tell who is meant.
+fn projects() -> String {
+    let me = gshare_enforcer::proc::user_name(Uid::effective().as_raw())
+        .unwrap_or_else(|| Uid::effective().to_string());
+    let mut text = String::new();
+    for user in USERS {
+        text.push_str(&format!("[projects.{}]\nusers = [{:?}, {me:?}]\n\n", user.name, user.name));
+    }
+    text
+}
+
+fn headless(
+    args: &DemoArgs,
+    station: &Station,
+    cast: &mut Cast,
+    started: Instant,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<i32> {
+    stop_on_signals(stop)?;
+    let until = args.duration.unwrap_or(HEADLESS);
+    let mut waiting: Vec<&Actor> = ACTORS.iter().collect();
+    while started.elapsed() < until && !stop.load(Ordering::Relaxed) {
+        enter(station, cast, &mut waiting, started.elapsed())?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Ok(130);
+    }
+    let snapshot = station.snapshot()?;
+    if args.json {
+        println(&serde_json::to_string(&snapshot)?);
+    } else {
+        let size = args.size.unwrap_or((120, 40));
+        println(&gshare_ui::frame_text(&snapshot, &gshare_ui::Options::default(), size, 0));
+    }
+    Ok(0)
+}
+
+fn println(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Ctrl-C and SIGTERM end the demo in order.
+fn stop_on_signals(stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let stop = Arc::clone(stop);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            use tokio::signal::unix::{SignalKind, signal};
+            let (Ok(mut int), Ok(mut term), Ok(mut hup)) = (
+                signal(SignalKind::interrupt()),
+                signal(SignalKind::terminate()),
+                signal(SignalKind::hangup()),
+            ) else {
+                return;
+            };
+            tokio::select! {
+                _ = int.recv() => {}
+                _ = term.recv() => {}
+                _ = hup.recv() => {}
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    })?;
+    Ok(())
+}
+
+/// Starts the actors whose time has come.
+fn enter(station: &Station, cast: &mut Cast, waiting: &mut Vec<&Actor>, at: Duration) -> anyhow::Result<()> {
+    let (now, later): (Vec<&Actor>, Vec<&Actor>) = waiting.iter().partition(|a| a.at <= at);
+    *waiting = later;
+    for actor in now {
+        cast.children.push(start(station, actor)?);
+    }
+    Ok(())
+}
+
+fn start(station: &Station, actor: &Actor) -> anyhow::Result<Child> {
+    let log = File::create(station.dir().join(format!("{}.log", actor.name)))?;
+    let mut command = station.command();
+    command.arg("claim").args(["--name", actor.name, "--project", actor.user.name]).args(actor.claim);
+    command.arg("--").arg(station.program()).args(actor.job().arguments());
+    if Uid::effective().is_root() {
+        command.uid(actor.user.uid).gid(actor.user.uid);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", actor.name))
+}

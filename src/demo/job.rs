@@ -1,0 +1,196 @@
+//! The demo's programs: ordinary users of the CUDA driver that know nothing of gshare. They load
+//! `libcuda.so.1` by its name, as any program does.
+
+use std::ffi::{CStr, CString};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function};
+
+/// Hidden first argument of a job.
+pub const JOB_ARGUMENT: &str = "__demo-job";
+
+/// What a job does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Launches a kernel again and again.
+    Steady {
+        /// Kernel name, which the registry of durations knows.
+        kernel: String,
+        /// Blocks of a launch.
+        grid: u32,
+        /// Threads of a block.
+        block: u32,
+        /// MiB that it holds.
+        mib: usize,
+        /// Pause after each launch, in milliseconds.
+        pause_ms: u64,
+    },
+    /// Takes memory until it is refused, says so, and works on with what it has.
+    Hog {
+        /// MiB of each step.
+        step_mib: usize,
+        /// Milliseconds between steps.
+        every_ms: u64,
+    },
+    /// Computes once and then holds its memory without using the GPU, as a notebook does.
+    Notebook {
+        /// MiB that it holds.
+        mib: usize,
+    },
+}
+
+impl Job {
+    /// The arguments that make [`Job::parse`] return this job.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let mut words = vec![JOB_ARGUMENT.to_owned()];
+        match self {
+            Self::Steady { kernel, grid, block, mib, pause_ms } => {
+                words.extend(["steady".to_owned(), kernel.clone()]);
+                words.extend([u64::from(*grid), u64::from(*block), *mib as u64, *pause_ms].map(|n| n.to_string()));
+            }
+            Self::Hog { step_mib, every_ms } => {
+                words.extend(["hog".to_owned(), step_mib.to_string(), every_ms.to_string()]);
+            }
+            Self::Notebook { mib } => words.extend(["notebook".to_owned(), mib.to_string()]),
+        }
+        words
+    }
+
+    /// Reads the arguments after the hidden one.
+    #[must_use]
+    pub fn parse(words: &[String]) -> Option<Self> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Some(match words.as_slice() {
+            ["steady", kernel, grid, block, mib, pause] => Self::Steady {
+                kernel: (*kernel).to_owned(),
+                grid: grid.parse().ok()?,
+                block: block.parse().ok()?,
+                mib: mib.parse().ok()?,
+                pause_ms: pause.parse().ok()?,
+            },
+            ["hog", step, every] => Self::Hog { step_mib: step.parse().ok()?, every_ms: every.parse().ok()? },
+            ["notebook", mib] => Self::Notebook { mib: mib.parse().ok()? },
+            _ => return None,
+        })
+    }
+
+    /// Runs the job; returns only on failure.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn run(&self) -> Result<(), CudaError> {
+        let driver = Driver::load(Path::new("libcuda.so.1"))?;
+        let context = driver.context(0)?;
+        match self {
+            Self::Steady { kernel, grid, block, mib, pause_ms } => {
+                let mut work = Work::new(&context, kernel)?;
+                let _held = context.alloc(mib << 20)?;
+                loop {
+                    work.launch(&context, *grid, *block)?;
+                    std::thread::sleep(Duration::from_millis(*pause_ms));
+                }
+            }
+            Self::Hog { step_mib, every_ms } => hog(&context, step_mib << 20, Duration::from_millis(*every_ms)),
+            Self::Notebook { mib } => {
+                let mut work = Work::new(&context, "notebook_cell")?;
+                let _held = context.alloc(mib << 20)?;
+                work.launch(&context, 64, 128)?;
+                loop {
+                    std::thread::sleep(Duration::from_secs(3600));
+                }
+            }
+        }
+    }
+}
+
+fn hog(context: &Context, step: usize, every: Duration) -> Result<(), CudaError> {
+    let mut work = Work::new(context, "train_step")?;
+    let mut held: Vec<Buffer> = Vec::new();
+    let mut next = Instant::now() + every;
+    let mut full = false;
+    loop {
+        work.launch(context, 256, 128)?;
+        if full || Instant::now() < next {
+            continue;
+        }
+        next = Instant::now() + every;
+        match context.alloc(step) {
+            Ok(buffer) => held.push(buffer),
+            Err(error) if error.is_out_of_memory() => {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "train.py: RuntimeError: CUDA out of memory: tried to allocate {} MiB with {} MiB allocated ({error})",
+                    step >> 20,
+                    held.iter().map(|b| b.bytes).sum::<usize>() >> 20
+                );
+                full = true;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A kernel that counts its launches in device memory, so that what it did can be checked.
+struct Work {
+    function: Function,
+    counter: Buffer,
+    launched: u64,
+}
+
+impl Work {
+    fn new(context: &Context, name: &str) -> Result<Self, CudaError> {
+        let (text, c_name) = program(name);
+        let function = context.kernel(&text, &c_name)?;
+        let counter = context.alloc(8)?;
+        context.write(counter, &0u64.to_le_bytes())?;
+        Ok(Self { function, counter, launched: 0 })
+    }
+
+    fn launch(&mut self, context: &Context, grid: u32, block: u32) -> Result<(), CudaError> {
+        context.launch(self.function, grid, block, &mut [self.counter.address])?;
+        context.synchronize()?;
+        self.launched += 1;
+        let mut found = [0; 8];
+        context.read(self.counter, &mut found)?;
+        assert_eq!(u64::from_le_bytes(found), self.launched, "the GPU computed something else");
+        Ok(())
+    }
+}
+
+/// PTX of a kernel of this name: its first thread adds one to the word that it is given.
+fn program(name: &str) -> (CString, CString) {
+    let text = format!(
+        ".version 7.0\n.target sm_50\n.address_size 64\n\
+         .visible .entry {name}(.param .u64 counter)\n{{\n\
+         .reg .pred %p;\n.reg .b32 %r<4>;\n.reg .b64 %rd<4>;\n\
+         mov.u32 %r1, %tid.x;\nmov.u32 %r2, %ctaid.x;\nor.b32 %r3, %r1, %r2;\n\
+         setp.ne.u32 %p, %r3, 0;\n@%p bra done;\n\
+         ld.param.u64 %rd1, [counter];\ncvta.to.global.u64 %rd1, %rd1;\n\
+         ld.global.u64 %rd2, [%rd1];\nadd.u64 %rd2, %rd2, 1;\nst.global.u64 [%rd1], %rd2;\n\
+         done:\nret;\n}}\n"
+    );
+    // Neither has a NUL: the names are this module's own words.
+    (CString::new(text).unwrap_or_default(), CString::new(name).unwrap_or_else(|_| CStr::to_owned(c"kernel")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_round_trip() {
+        for job in [
+            Job::Steady { kernel: "k".into(), grid: 1, block: 2, mib: 3, pause_ms: 4 },
+            Job::Hog { step_mib: 5, every_ms: 6 },
+            Job::Notebook { mib: 7 },
+        ] {
+            let words = job.arguments();
+            assert_eq!(words[0], JOB_ARGUMENT);
+            assert_eq!(Job::parse(&words[1..]), Some(job));
+        }
+        assert_eq!(Job::parse(&["hog".to_owned()]), None);
+    }
+}

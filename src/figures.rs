@@ -1,0 +1,110 @@
+//! The driver's figures of one GPU as the screen shows them: shared by the service and the read-only
+//! monitor.
+
+use gshare_enforcer::gpu::{GpuReading, GpuState as Seen};
+use gshare_enforcer::proc;
+use gshare_proto::{Figure, GpuState, GpuView, Source, UnclaimedView};
+
+/// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
+pub(crate) fn short_name(model: &str) -> String {
+    const LEFT_OUT: [&str; 7] = ["PCIe", "SXM4", "SXM5", "Edition", "Workstation", "Generation", "Blackwell"];
+    let plain = model.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ");
+    let kept: Vec<&str> =
+        plain.split_whitespace().filter(|w| !w.starts_with("HBM") && !LEFT_OUT.contains(w)).collect();
+    if kept.is_empty() { plain.to_owned() } else { kept.join(" ") }
+}
+
+/// What a reading says; claims and history are left empty. `current` is false for a reading that is too
+/// old to speak of now: then only identity and size are known.
+pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
+    let model = reading.name.clone().unwrap_or_else(|| "unknown GPU".to_owned());
+    let now = Some(reading).filter(|_| current);
+    let gpm = now.and_then(|r| r.gpm);
+    let figure = |value: Option<f64>, source| value.map(|value| Figure { value, source, estimate: false });
+    let state = match reading.state {
+        Seen::Lost => GpuState::Lost,
+        Seen::Ok if current => GpuState::Ok,
+        _ => GpuState::Hung,
+    };
+    GpuView {
+        index: reading.index,
+        uuid: reading.uuid.clone().unwrap_or_default(),
+        short: short_name(&model),
+        model,
+        mode: "timeslice".to_owned(),
+        state,
+        sms: reading.sm_count,
+        mem_total: reading.mem_total,
+        mem_used: now.and_then(|r| r.mem_used),
+        sm_active: figure(gpm.and_then(|x| x.sm_active), Source::Gpm),
+        sm_occupancy: figure(gpm.and_then(|x| x.sm_occupancy), Source::Gpm),
+        time_busy: figure(now.and_then(|r| r.time_busy), Source::TimeBusy),
+        temperature_c: now.and_then(|r| r.temperature),
+        power_w: now.and_then(|r| r.power_w),
+        power_limit_w: now.and_then(|r| r.power_limit_w),
+        ..GpuView::default()
+    }
+}
+
+/// A GPU process that belongs to no claim.
+pub(crate) fn unclaimed(
+    process: &gshare_enforcer::gpu::GpuProcess,
+    gpu: u32,
+    user: impl Fn(u32) -> String,
+) -> UnclaimedView {
+    let uid = proc::uids(process.pid).map(|u| u.real);
+    let command: Vec<String> = proc::cmdline(process.pid)
+        .unwrap_or_default()
+        .iter()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    UnclaimedView {
+        pid: process.pid.cast_unsigned(),
+        uid,
+        user: uid.map(user),
+        what: what(None, &command),
+        gpu,
+        mem_used: process.bytes,
+        graphics: process.graphics && !process.compute,
+    }
+}
+
+/// The command as people know it: its name, else program and script without directories.
+pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
+    if let Some(name) = name {
+        return name.to_owned();
+    }
+    let base = |a: &String| a.rsplit('/').next().unwrap_or(a).to_owned();
+    let Some((program, rest)) = command.split_first() else { return "-".to_owned() };
+    let shown: Vec<String> = rest.iter().map(|a| if a.starts_with('/') { base(a) } else { a.clone() }).collect();
+    let text = std::iter::once(base(program)).chain(shown).collect::<Vec<_>>().join(" ");
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shortened_for_the_screen() {
+        for (long, short) in [
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("NVIDIA H100 80GB HBM3", "H100 80GB"),
+            ("NVIDIA RTX A6000", "RTX A6000"),
+            ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+            ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+            ("NVIDIA H200", "H200"),
+        ] {
+            assert_eq!(short_name(long), short);
+        }
+    }
+
+    #[test]
+    fn commands_are_shown_without_directories() {
+        let words = |w: &[&str]| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        assert_eq!(what(None, &words(&["/usr/bin/python3", "/home/a/train.py", "--lr", "1"])), "python3 train.py --lr 1");
+        assert_eq!(what(Some("sweep"), &words(&["x"])), "sweep");
+        assert_eq!(what(None, &[]), "-");
+        assert_eq!(what(None, &words(&["a\x1b[2J"])), "a [2J");
+    }
+}

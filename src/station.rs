@@ -1,0 +1,286 @@
+//! A simulated workstation with a private service: what the demo, the benchmarks and the tests run on.
+//! Everything lies in one temporary directory and goes with it; a real GPU is never touched.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gshare_enforcer::nodes::{Majors, make_stand_ins};
+use gshare_proto::{Call, Client, Reply, Snapshot};
+use gshare_sim_board::{Board, BoardSpec};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
+
+/// How a station is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Models by the short names of the simulation's catalogue: `rtx4090`, `h100`, ...
+    pub gpus: Vec<String>,
+    /// What the service is started from: the `gshare` binary.
+    pub program: PathBuf,
+    /// Lines appended to the service's configuration.
+    pub config: String,
+    /// Rows of the simulation's registry of kernel durations.
+    pub costs: String,
+    /// Names for uids without an account, shown instead of the number.
+    pub names: Vec<(u32, String)>,
+    /// Cgroups and device filter, where this user may have them.
+    pub cgroups: bool,
+}
+
+impl Options {
+    /// Four GPUs: two RTX 4090 and two H100.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            gpus: ["rtx4090", "rtx4090", "h100", "h100"].map(str::to_owned).to_vec(),
+            program,
+            config: String::new(),
+            costs: String::new(),
+            names: Vec::new(),
+            cgroups: true,
+        }
+    }
+}
+
+/// A running simulated workstation. Dropping it ends its service and all that its claims still run.
+#[derive(Debug)]
+pub struct Station {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+    config: PathBuf,
+    cgroup_root: String,
+    names: String,
+    service: Option<Child>,
+}
+
+/// How long the service may take to answer after its start.
+const START: Duration = Duration::from_secs(20);
+
+impl Station {
+    /// Makes the workstation and starts its service.
+    ///
+    /// # Errors
+    /// When a file cannot be made or the service does not answer; the service's log is in the text.
+    pub fn start(options: &Options) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("gshare-")
+            .permissions(Permissions::from_mode(0o711))
+            .tempdir()
+            .context("cannot make a temporary directory")?;
+        let sim = dir.path().join("sim");
+        std::fs::create_dir(&sim)?;
+        std::fs::set_permissions(&sim, Permissions::from_mode(0o755))?;
+        let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
+        let board = Board::create(&sim.join("board"), &BoardSpec::new(&models))
+            .context("cannot make the simulated board")?;
+        drop(board);
+        gshare_artifacts::stage_sim(&sim).context("cannot stage the simulated driver")?;
+        std::fs::write(sim.join("costs"), &options.costs)?;
+
+        let bin = dir.path().join("bin");
+        std::fs::create_dir(&bin)?;
+        std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
+        let program = bin.join("gshare");
+        // Other users may not be able to reach the program where it is; a link to it they can.
+        if std::fs::hard_link(&options.program, &program).is_err() {
+            std::fs::copy(&options.program, &program)
+                .with_context(|| format!("cannot copy {}", options.program.display()))?;
+        }
+        let _ = symlink("gshare", bin.join("gshared"));
+
+        let cgroup_root = format!("gshare-{}", dir.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().replace('.', "")));
+        let devices = stand_ins(&sim, options.gpus.len());
+        let cgroups = if options.cgroups { "auto" } else { "off" };
+        let config = dir.path().join("gshare.toml");
+        let run = dir.path().join("run");
+        let text = format!(
+            "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\n{extra_service}\n\
+             [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
+             {devices}\n[cgroup]\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
+            state = dir.path().join("state"),
+            extra_service = if options.config.contains("tick =") { "" } else { "tick = \"1s\"" },
+            cuda = sim.join("lib/libcuda.so.1"),
+            nvml = sim.join("lib/libnvidia-ml.so.1"),
+            extra = options.config,
+        );
+        std::fs::write(&config, text)?;
+        let names: Vec<String> = options.names.iter().map(|(uid, name)| format!("{uid}={name}")).collect();
+        let mut station = Self { dir, program, config, cgroup_root, names: names.join(","), service: None };
+        station.start_service()?;
+        Ok(station)
+    }
+
+    /// Starts the service (again) and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not; the text has its log.
+    pub fn start_service(&mut self) -> anyhow::Result<()> {
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = Command::new(&self.program);
+        command.arg("daemon").arg("--config").arg(&self.config);
+        if !Uid::effective().is_root() {
+            command.arg("--user");
+        }
+        // A process group of its own: Ctrl-C at the terminal is for the demo, which then ends it in order.
+        let child = command
+            .env("GSHARE_USER_NAMES", &self.names)
+            .env_remove("GSHARE_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        self.service = Some(child);
+        let until = Instant::now() + START;
+        loop {
+            if self.snapshot().is_ok() {
+                return Ok(());
+            }
+            let ended = self.service.as_mut().and_then(|c| c.try_wait().ok().flatten());
+            if ended.is_some() || Instant::now() > until {
+                let log = std::fs::read_to_string(self.log_path()).unwrap_or_default();
+                anyhow::bail!("the service of the simulated workstation does not answer; its log:\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The directory of the station.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The directory of the simulated driver: `board`, `lib`, perhaps `dev`.
+    #[must_use]
+    pub fn sim_dir(&self) -> PathBuf {
+        self.dir.path().join("sim")
+    }
+
+    /// The service's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("run/gshared.sock")
+    }
+
+    /// The service's log.
+    #[must_use]
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.path().join("gshared.log")
+    }
+
+    /// The program, where every user can run it.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The service's process id, while it runs.
+    #[must_use]
+    pub fn service_pid(&self) -> Option<u32> {
+        self.service.as_ref().map(Child::id)
+    }
+
+    /// Name of the station's cgroup below the service's.
+    #[must_use]
+    pub fn cgroup_root(&self) -> &str {
+        &self.cgroup_root
+    }
+
+    /// A `gshare` command that talks to this station, with the simulated driver on the library path as a
+    /// real driver is on a real machine.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env("GSHARE_SOCKET", self.socket())
+            .env("LD_LIBRARY_PATH", self.sim_dir().join("lib"))
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .current_dir(self.dir.path());
+        command
+    }
+
+    /// Connects to the service.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let client = Client::connect(&self.socket())?;
+        client.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(client)
+    }
+
+    /// The state as the service sees it now.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        match self.client()?.call(&Call::Snapshot)? {
+            Reply::Snapshot(snapshot) => Ok(*snapshot),
+            other => anyhow::bail!("the service answered {other:?}"),
+        }
+    }
+
+    /// Ends the service with a signal and waits for it; claims live on.
+    ///
+    /// # Errors
+    /// When it cannot be signalled.
+    pub fn stop_service(&mut self, signal: Signal) -> anyhow::Result<()> {
+        if let Some(mut child) = self.service.take() {
+            kill(Pid::from_raw(child.id().cast_signed()), signal).context("cannot signal the service")?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends everything that claims still run.
+    fn end_members(&self) {
+        let pids: Vec<u32> = self.snapshot().map(|s| s.claims.into_iter().flat_map(|c| c.members).collect()).unwrap_or_default();
+        let own = std::process::id();
+        for pid in pids.into_iter().filter(|p| *p != own) {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+        let tree = gshare_enforcer::cgroup::OwnTree::open(&gshare_enforcer::cgroup::Parent::Top, &self.cgroup_root);
+        if let Ok(tree) = tree {
+            use gshare_enforcer::cgroup::ClaimTree;
+            for cgroup in tree.claims().unwrap_or_default() {
+                let _ = cgroup.kill();
+                let _ = cgroup.wait_empty(Duration::from_secs(2));
+                let _ = tree.remove(&cgroup);
+            }
+            let _ = tree.remove_if_empty();
+        }
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.end_members();
+        let _ = self.stop_service(Signal::SIGTERM);
+    }
+}
+
+/// Device nodes that stand in for the GPUs', where this user may make them: the `[devices]` section.
+fn stand_ins(sim: &Path, gpus: usize) -> String {
+    let minors: Vec<u32> = (0..gpus).filter_map(|g| u32::try_from(g).ok()).collect();
+    let made = Majors::free_on_this_machine().and_then(|majors| {
+        let dir = sim.join("dev");
+        make_stand_ins(&dir, &majors, &minors).map(|()| (dir, majors))
+    });
+    match made {
+        Ok((dir, majors)) => {
+            let uvm = majors.uvm.map(|m| format!("uvm-major = {m}\n")).unwrap_or_default();
+            format!("[devices]\ndir = {dir:?}\nnvidia-major = {}\n{uvm}", majors.nvidia)
+        }
+        Err(_) => {
+            let _ = std::fs::remove_dir_all(sim.join("dev"));
+            "[devices]\nfilter = \"off\"\n".to_owned()
+        }
+    }
+}
