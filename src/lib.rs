@@ -1,1 +1,9 @@
-//! gshare
+//! The `gshare` program: command line, service, demo and benchmarks. What decides is in `gshare-core`,
+//! what enforces in `gshare-enforcer`, the screen in `gshare-ui`.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod cli;
+pub mod daemon;
+pub mod demo;
+pub mod station;

@@ -121,7 +121,9 @@ pub fn find_socket() -> (Option<PathBuf>, Vec<PathBuf>) {
     let mut tried = Vec::new();
     let mut there = |path: PathBuf| {
         let found = trusted(&path);
-        tried.push(path.clone());
+        if !tried.contains(&path) {
+            tried.push(path.clone());
+        }
         found.then_some(path)
     };
     // The files are read only when nothing listens at the usual places: a client starts fast.
@@ -132,7 +134,6 @@ pub fn find_socket() -> (Option<PathBuf>, Vec<PathBuf>) {
             there(path)
         })
     });
-    tried.dedup();
     (found, tried)
 }
 

@@ -1,0 +1,201 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_gshare_global_optspecs
+    string join \n socket= h/help V/version
+end
+
+function __fish_gshare_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_gshare_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_gshare_using_subcommand
+    set -l cmd (__fish_gshare_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c gshare -n "__fish_gshare_needs_command" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_needs_command" -s V -l version -d 'Print version'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "run" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "bench" -d 'Measure gshare on this machine'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "man" -d 'Write the manual pages'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s n -l name -d 'Name of the claim' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l project -d 'Project that the claim counts for' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
+batch\t''
+inference\t''"
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s q -l quiet -d 'Say nothing but errors'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print only the id (without a command)'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s n -l name -d 'Name of the claim' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l project -d 'Project that the claim counts for' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
+batch\t''
+inference\t''"
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print only the id (without a command)'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s n -l name -d 'Name of the claim' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l project -d 'Project that the claim counts for' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
+batch\t''
+inference\t''"
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s q -l quiet -d 'Say nothing but errors'
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand join" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand join" -s q -l quiet -d 'Say nothing but errors'
+complete -c gshare -n "__fish_gshare_using_subcommand join" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand env" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand env" -l print-only -d 'Only print: leave the calling shell where it is'
+complete -c gshare -n "__fish_gshare_using_subcommand env" -l json -d 'Print a JSON object instead (implies --print-only)'
+complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s w -l watch -d 'Repeat every SEC seconds' -r
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s a -l all -d 'Also waiting claims and GPU processes outside claims'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -l csv -d 'Print comma-separated values, memory in bytes'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -s w -l watch -d 'Repeat every SEC seconds' -r
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand queue" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand status" -s u -l user -d 'Only this user\'s' -r
+complete -c gshare -n "__fish_gshare_using_subcommand status" -s w -l watch -d 'Repeat every SEC seconds' -r
+complete -c gshare -n "__fish_gshare_using_subcommand status" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand status" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand status" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand release" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand release" -s a -l all -d 'All of your own, waiting ones included'
+complete -c gshare -n "__fish_gshare_using_subcommand release" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "show" -d 'Print every key with the value in force'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "path" -d 'Print where files, sockets and state are'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'File instead of the one in force' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from show" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from show" -l user -d 'Of your own service, also as root'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from path" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from path" -l user -d 'Of your own service, also as root'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from path" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "show" -d 'Print every key with the value in force'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "path" -d 'Print where files, sockets and state are'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l config -d 'Configuration file [default: /etc/gshare/gshare.toml, or your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l user -d 'Your own service: your socket, your state, no privileges (the default unless root)'
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l for -d 'How long it runs [default: until you quit; 30s without the screen]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l size -d 'Size of the screen in columns and rows, e.g. 120x40 [default: the terminal\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l headless -d 'Without the screen'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l runs -d 'Runs [default: the benchmark\'s own]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l quick -d 'Fewer runs, for a quick look; the goals are not judged'
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand completions" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand man" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand man" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "man" -d 'Write the manual pages'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status release doctor config daemon demo bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "show" -d 'Print every key with the value in force'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "path" -d 'Print where files, sockets and state are'

@@ -1,0 +1,131 @@
+//! The command line: reads arguments, talks to the service, prints, and execs commands in place.
+//!
+//! Invariant: a client path starts no runtime and reads no more files than it needs before its first
+//! line is on the socket, because a claim must cost milliseconds.
+
+pub mod args;
+mod claim;
+mod complete;
+mod config;
+mod connect;
+mod doctor;
+mod env;
+mod exec;
+pub mod failure;
+mod list;
+mod monitor;
+mod out;
+mod phases;
+mod release;
+mod rows;
+mod screen;
+mod table;
+mod waiting;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use failure::Failure;
+
+/// What a command ends with: an exit code, or why it failed.
+pub type Outcome = Result<u8, Failure>;
+
+/// Runs the program with the arguments of the process and returns its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let started = phases::now_ns();
+    let cli = match Cli::try_parse_from(arguments(std::env::args_os().collect())) {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    match dispatch(cli, started) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            out::failure(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Help and version go to stdout and are no failure; all else is said as every failure is.
+fn usage(e: &clap::Error) -> ExitCode {
+    if !e.use_stderr() {
+        // Nobody is left to tell when stdout is closed.
+        let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = e.to_string();
+    out::note(&format!(
+        "gshare: {}",
+        text.strip_prefix("error: ").unwrap_or(&text).trim_end()
+    ));
+    ExitCode::from(failure::USAGE)
+}
+
+/// A program called `gshared` is `gshare daemon`.
+fn arguments(mut argv: Vec<OsString>) -> Vec<OsString> {
+    let called = argv.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "gshared") {
+        argv.insert(1, "daemon".into());
+    }
+    argv
+}
+
+fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
+    let socket = cli.socket.as_deref();
+    match cli.command {
+        None => screen::run(socket),
+        Some(Command::Claim(args)) => claim::claim(socket, &args, started_ns),
+        Some(Command::Shell(args)) => claim::shell(socket, &args, started_ns),
+        Some(Command::Join(args)) => claim::join(socket, &args),
+        Some(Command::Env(args)) => env::run(socket, &args),
+        Some(Command::Ps(args)) => list::ps(socket, &args),
+        Some(Command::Queue(args)) => list::queue(socket, &args),
+        Some(Command::Status(args)) => list::status(socket, &args),
+        Some(Command::Release(args)) => release::run(socket, &args),
+        Some(Command::Doctor(args)) => doctor::run(socket, &args),
+        Some(Command::Config(args)) => config::run(&args),
+        Some(Command::Daemon(args)) => {
+            if socket.is_some() {
+                return Err(Failure::new(
+                    failure::USAGE,
+                    "--socket is for clients; the service listens where its configuration says",
+                )
+                .with_hint("set `socket` under [service] and name the file with --config"));
+            }
+            let start = crate::daemon::Start {
+                user: args.user,
+                config: args.config,
+            };
+            exit_code(crate::daemon::run(&start))
+        }
+        Some(Command::Demo(args)) => exit_code(crate::demo::run(args)),
+        Some(Command::Bench(args)) => exit_code(crate::bench::run(args)),
+        Some(Command::Completions { shell }) => complete::completions(shell),
+        Some(Command::Man { dir }) => complete::man(&dir),
+    }
+}
+
+fn exit_code(result: anyhow::Result<i32>) -> Outcome {
+    let code = result?;
+    Ok(u8::try_from(code).unwrap_or(failure::INTERNAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gshared_is_the_daemon() {
+        let argv = |name: &str| arguments(vec![name.into(), "--user".into()]);
+        assert_eq!(
+            argv("/usr/sbin/gshared"),
+            ["/usr/sbin/gshared", "daemon", "--user"]
+        );
+        assert_eq!(argv("gshare"), ["gshare", "--user"]);
+    }
+}

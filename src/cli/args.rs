@@ -1,0 +1,512 @@
+//! The command line: every subcommand and flag, with the texts of the manual.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use gshare_config::{Wait, value};
+use gshare_core::{Bytes, Class, Share};
+
+const EXIT_CODES: &str = "\
+Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
+77 not permitted, 78 configuration, 124 lease ended, 126 command cannot run, 127 command not found.";
+
+/// Share the GPUs of one workstation: claim parts of GPUs, be held to them, see what is really used.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gshare",
+    version,
+    about = "Share the GPUs of one workstation",
+    long_about = "Share the GPUs of one workstation: claim parts of GPUs, be held to them, and see what is \
+                  really used.\n\nWithout a command, gshare opens the screen: allocation beside use, per GPU, \
+                  user and claim.",
+    after_long_help = EXIT_CODES,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// Socket of the service [default: $GSHARE_SOCKET, else the machine's, else your own]
+    #[arg(
+        long,
+        global = true,
+        display_order = 900,
+        value_name = "PATH",
+        value_hint = ValueHint::FilePath
+    )]
+    pub socket: Option<PathBuf>,
+
+    /// What to do; nothing opens the screen.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Claim a part of a GPU and run a command in it
+    #[command(
+        visible_alias = "run",
+        override_usage = "gshare claim [OPTIONS] [-- CMD...]",
+        after_long_help = "Examples:\n  \
+            gshare claim -g 0.5 -- python train.py         half a GPU, freed when the command has ended\n  \
+            gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, for four hours at most\n  \
+            gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
+            gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
+            gshare claim -g 0.25 --short                   hold without a command and print the id\n\n\
+            The command takes gshare's place: same process, terminal, job control, signals and exit status.\n\
+            What the flags do not say comes from .gshare.toml, then from the service."
+    )]
+    Claim(ClaimArgs),
+    /// Open a shell in a new claim
+    #[command(after_long_help = "Examples:\n  \
+            gshare shell                 the default size for interactive work\n  \
+            gshare shell -g 0.5 -t 2h    half a GPU for two hours\n\n\
+            The claim ends when the shell has exited and nothing in it uses the GPU any more.")]
+    Shell(ShellArgs),
+    /// Run a command, or a shell, in a claim that exists
+    #[command(
+        override_usage = "gshare join [OPTIONS] ID [-- CMD...]",
+        after_long_help = "Examples:\n  \
+            gshare join c3 -- nvidia-smi    in claim c3\n  \
+            gshare join sweep               a shell in the claim with the name sweep"
+    )]
+    Join(JoinArgs),
+    /// Print a claim's environment for eval, and put the calling shell into the claim
+    #[command(after_long_help = "Example:\n  eval \"$(gshare env c3)\"\n\n\
+            To a terminal, or with --print-only, it only prints.")]
+    Env(EnvArgs),
+    /// List claims, beside what they really use
+    #[command(after_long_help = "Examples:\n  \
+            gshare ps            running claims of everybody\n  \
+            gshare ps -a         also waiting ones and GPU processes outside claims\n  \
+            gshare ps -u ada -w 2    claims of ada, every 2 seconds\n\n\
+            A figure that is not known is shown as \u{2014}, an estimate with ~.")]
+    Ps(PsArgs),
+    /// List waiting claims, with what each waits for
+    Queue(ListArgs),
+    /// Show GPUs and users: what is claimed beside what is used
+    Status(ListArgs),
+    /// Give claims back
+    #[command(after_long_help = "Examples:\n  \
+            gshare release c3 sweep    by id and by name\n  \
+            gshare release --all       all of your own")]
+    Release(ReleaseArgs),
+    /// Show what this machine and this service can enforce, and what would mend the rest
+    Doctor(DoctorArgs),
+    /// Check and show the configuration
+    Config(ConfigArgs),
+    /// Run the service in the foreground
+    #[command(after_long_help = "Examples:\n  \
+            sudo gshare daemon        the service of the machine\n  \
+            gshare daemon --user      your own, without privileges (no control groups unless delegated)")]
+    Daemon(DaemonArgs),
+    /// See gshare at work on a simulated workstation; needs no GPU and no root
+    #[command(after_long_help = "Examples:\n  \
+            gshare demo\n  \
+            gshare demo --headless --for 10s --json    the final state as one JSON object")]
+    Demo(DemoArgs),
+    /// Measure gshare on this machine
+    #[command(hide = true)]
+    Bench(BenchArgs),
+    /// Print the completion script of a shell
+    #[command(after_long_help = "Example:\n  \
+            gshare completions bash > ~/.local/share/bash-completion/completions/gshare")]
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// Directory
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+/// How much is claimed, and how: shared by `claim` and `shell`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SizeArgs {
+    /// GPUs: a part of one (0.5) or a whole number (2)
+    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
+    pub gpus: Option<Share>,
+    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem: Option<Bytes>,
+    /// Most memory per GPU, while others leave it free [default: what is guaranteed]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem_limit: Option<Bytes>,
+    /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
+    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
+    pub sm: Option<Share>,
+    /// Most SMs, while others leave them free: 0.8 or 80% [default: the service's, normally all]
+    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    pub limit: Option<Share>,
+    /// Only these GPUs: indices or UUIDs, separated by commas
+    #[arg(
+        long,
+        visible_alias = "index",
+        value_name = "IDS",
+        value_delimiter = ','
+    )]
+    pub gpu_ids: Vec<String>,
+    /// Name of the claim
+    #[arg(
+        short,
+        long,
+        short_alias = 'J',
+        alias = "job-name",
+        value_name = "NAME"
+    )]
+    pub name: Option<String>,
+    /// Project that the claim counts for
+    #[arg(long, short_alias = 'A', alias = "account", value_name = "PROJECT")]
+    pub project: Option<String>,
+    /// Class of work: interactive, batch or inference
+    #[arg(long, value_name = "CLASS", value_parser = ClassParser)]
+    pub class: Option<Class>,
+    /// End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes
+    #[arg(short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
+    pub time: Option<Duration>,
+    /// Do not wait: exit 75 when it is not available now
+    #[arg(
+        long,
+        short_alias = 'I',
+        visible_alias = "immediate",
+        conflicts_with = "wait"
+    )]
+    pub nonblock: bool,
+    /// Wait at most this long, then exit 75; or forever [default: the service's, normally forever]
+    #[arg(long, value_name = "TIME", value_parser = wait)]
+    pub wait: Option<Wait>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Slurm's spelling, answered with a hint.
+    #[arg(long, hide = true, value_name = "LIST")]
+    pub gres: Option<String>,
+    /// Slurm's host memory, answered with a hint.
+    #[arg(long, hide = true, value_name = "SIZE")]
+    pub mem: Option<String>,
+    /// Appends times of the phases to a file, for `gshare bench`.
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub phases: Option<PathBuf>,
+}
+
+/// `gshare claim`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ClaimArgs {
+    /// Size and conditions.
+    #[command(flatten)]
+    pub size: SizeArgs,
+    /// Keep the claim after the command has ended, until it is released or its time is over
+    #[arg(long)]
+    pub hold: bool,
+    /// Print only the id (without a command)
+    #[arg(long)]
+    pub short: bool,
+    /// Print the grant as JSON: to stdout without a command, else to stderr
+    #[arg(long, conflicts_with = "short")]
+    pub json: bool,
+    /// Command to run; without one the claim is held until it is released
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "CMD",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `gshare shell`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ShellArgs {
+    /// Size and conditions.
+    #[command(flatten)]
+    pub size: SizeArgs,
+}
+
+/// `gshare join`.
+#[derive(Args, Clone, Debug)]
+pub struct JoinArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Command to run [default: your shell]
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "CMD",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `gshare env`.
+#[derive(Args, Clone, Debug)]
+pub struct EnvArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Only print: leave the calling shell where it is
+    #[arg(long)]
+    pub print_only: bool,
+    /// Print a JSON object instead (implies --print-only)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What every listing takes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ListArgs {
+    /// Only this user's
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Repeat every SEC seconds
+    #[arg(short, long, value_name = "SEC", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    pub watch: Option<Duration>,
+}
+
+/// `gshare ps`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PsArgs {
+    /// Also waiting claims and GPU processes outside claims
+    #[arg(short, long)]
+    pub all: bool,
+    /// Print comma-separated values, memory in bytes
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// Filters and form.
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+/// `gshare release`.
+#[derive(Args, Clone, Debug)]
+pub struct ReleaseArgs {
+    /// Claims: ids (c3) or names
+    #[arg(required_unless_present = "all", value_name = "ID")]
+    pub ids: Vec<String>,
+    /// All of your own, waiting ones included
+    #[arg(short, long, conflicts_with = "ids")]
+    pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare config`.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// Subcommands of `gshare config`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Report every mistake in a file; exit 78 if there is one
+    Check {
+        /// File: a gshare.toml or a .gshare.toml [default: the ones in force here]
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print every key with the value in force
+    Show {
+        /// File instead of the one in force
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: Option<PathBuf>,
+        /// Of your own service, also as root
+        #[arg(long)]
+        user: bool,
+    },
+    /// Print where files, sockets and state are
+    Path {
+        /// Of your own service, also as root
+        #[arg(long)]
+        user: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `gshare daemon`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DaemonArgs {
+    /// Your own service: your socket, your state, no privileges (the default unless root)
+    #[arg(long)]
+    pub user: bool,
+    /// Configuration file [default: /etc/gshare/gshare.toml, or your own]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+}
+
+/// `gshare demo`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DemoArgs {
+    /// Without the screen
+    #[arg(long)]
+    pub headless: bool,
+    /// How long it runs [default: until you quit; 30s without the screen]
+    #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
+    pub duration: Option<Duration>,
+    /// Print the final state as one JSON object (with --headless)
+    #[arg(long, requires = "headless")]
+    pub json: bool,
+    /// Size of the screen in columns and rows, e.g. 120x40 [default: the terminal's]
+    #[arg(long, value_name = "COLSxROWS", value_parser = screen_size)]
+    pub size: Option<(u16, u16)>,
+}
+
+/// `gshare bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// Benchmark
+    pub name: String,
+    /// Runs [default: the benchmark's own]
+    #[arg(long, value_name = "N")]
+    pub runs: Option<u32>,
+    /// Fewer runs, for a quick look; the goals are not judged
+    #[arg(long)]
+    pub quick: bool,
+}
+
+#[derive(Clone)]
+struct ClassParser;
+
+/// The words of [`Class`], so that help and completions list them.
+#[derive(Clone, Copy)]
+struct ClassWord(Class);
+
+impl ValueEnum for ClassWord {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [ClassWord; 3] = [
+            ClassWord(Class::Interactive),
+            ClassWord(Class::Batch),
+            ClassWord(Class::Inference),
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+impl clap::builder::TypedValueParser for ClassParser {
+    type Value = Class;
+
+    fn parse_ref(
+        &self,
+        cmd: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Class, clap::Error> {
+        let words = clap::builder::EnumValueParser::<ClassWord>::new();
+        words.parse_ref(cmd, arg, value).map(|word| word.0)
+    }
+
+    fn possible_values(
+        &self,
+    ) -> Option<Box<dyn Iterator<Item = clap::builder::PossibleValue> + '_>> {
+        let words = ClassWord::value_variants().iter();
+        Some(Box::new(words.filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "forever" => Ok(Wait::Forever),
+        "no" => Ok(Wait::No),
+        _ => value::time(text).map(Wait::For),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let bad = || format!("`{text}` is not a number of seconds between 0.1 and 86400");
+    let seconds: f64 = text.parse().map_err(|_| bad())?;
+    if !(0.1..=86_400.0).contains(&seconds) {
+        return Err(bad());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn screen_size(text: &str) -> Result<(u16, u16), String> {
+    let parse = || {
+        let (columns, rows) = text.split_once('x')?;
+        Some((columns.parse().ok()?, rows.parse().ok()?))
+    };
+    parse()
+        .filter(|(c, r)| (20..=500).contains(c) && (5..=200).contains(r))
+        .ok_or_else(|| format!("`{text}` is not a screen size such as 120x40"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn claim(args: &[&str]) -> ClaimArgs {
+        let argv = ["gshare", "claim"].into_iter().chain(args.iter().copied());
+        match Cli::try_parse_from(argv).expect("valid").command {
+            Some(Command::Claim(args)) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_from_the_command_on_belongs_to_it() {
+        let with = claim(&["-g", "0.5", "--", "env", "--", "-g", "2"]);
+        assert_eq!(with.command, ["env", "--", "-g", "2"]);
+        assert_eq!(with.size.gpus, Some(Share::from_milli(500)));
+        let without = claim(&["-g.5", "python", "train.py", "--hold", "-n", "x"]);
+        assert_eq!(without.command, ["python", "train.py", "--hold", "-n", "x"]);
+        assert!(!without.hold && without.size.name.is_none());
+    }
+
+    #[test]
+    fn familiar_spellings_mean_the_same() {
+        let args = claim(&[
+            "-J",
+            "n",
+            "-A",
+            "p",
+            "--gpu-memory",
+            "8G",
+            "--duration",
+            "90",
+            "--index",
+            "0,2",
+            "-I",
+        ]);
+        let size = args.size;
+        assert_eq!(size.name.as_deref(), Some("n"));
+        assert_eq!(size.project.as_deref(), Some("p"));
+        assert_eq!(size.gpu_mem, Some(Bytes::gib(8)));
+        assert_eq!(size.time, Some(Duration::from_secs(5400)));
+        assert_eq!(size.gpu_ids, ["0", "2"]);
+        assert!(size.nonblock);
+    }
+}

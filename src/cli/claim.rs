@@ -1,0 +1,289 @@
+//! `gshare claim`, `shell` and `join`: get a grant, then become the command.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use gshare_config::{ProjectDefaults, ProjectFile};
+use gshare_core::{Class, Share};
+use gshare_proto::{Call, ClaimSpec, Client, Granted, Reply, Wait};
+
+use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
+use super::failure::{self, Failure};
+use super::phases::{Phases, now_ns};
+use super::waiting::Waiting;
+use super::{Outcome, connect, exec, out};
+
+/// Longest command line that is sent for the screen, in bytes; the rest is left out.
+const SHOWN_COMMAND: usize = 16 * 1024;
+
+pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) -> Outcome {
+    check_foreign(&args.size)?;
+    if let Some(program) = args.command.first() {
+        exec::look_for(program)?;
+        if args.short {
+            return Err(Failure::new(
+                failure::USAGE,
+                "--short prints the id of a claim without a command",
+            )
+            .with_hint("take --short away, or the command"));
+        }
+    }
+    let defaults = project_defaults(args.size.quiet)?;
+    let mut spec = spec(&args.size, &defaults);
+    spec.class = args
+        .size
+        .class
+        .or(defaults.class)
+        .map(|c| c.name().to_owned());
+    spec.command = shown_command(&args.command);
+    // Nothing would end a claim without a command but its owner.
+    spec.hold = args.hold || args.command.is_empty();
+    let mut phases = Phases {
+        main_ns: started_ns,
+        parsed_ns: now_ns(),
+        ..Phases::default()
+    };
+    let granted = request(socket, spec, args.size.quiet, &mut phases)?;
+    if args.command.is_empty() {
+        return report(args, &granted);
+    }
+    if args.json {
+        out::note(out::json_text(&granted, false)?.trim_end());
+    } else if !args.size.quiet {
+        out::note(&granted.message);
+    }
+    become_command(&args.command, &granted, args.size.phases.as_deref(), phases)
+}
+
+pub(crate) fn shell(socket: Option<&Path>, args: &ShellArgs, started_ns: u64) -> Outcome {
+    check_foreign(&args.size)?;
+    let defaults = project_defaults(args.size.quiet)?;
+    let mut spec = spec(&args.size, &defaults);
+    // The class in the file is that of the project's jobs; a shell has somebody in front of it.
+    let class = args.size.class.unwrap_or(Class::Interactive);
+    spec.class = Some(class.name().to_owned());
+    let command = [exec::shell()];
+    exec::look_for(&command[0])?;
+    spec.command = shown_command(&command);
+    let mut phases = Phases {
+        main_ns: started_ns,
+        parsed_ns: now_ns(),
+        ..Phases::default()
+    };
+    let granted = request(socket, spec, args.size.quiet, &mut phases)?;
+    if !args.size.quiet {
+        out::note(&granted.message);
+    }
+    become_command(&command, &granted, args.size.phases.as_deref(), phases)
+}
+
+pub(crate) fn join(socket: Option<&Path>, args: &JoinArgs) -> Outcome {
+    let command = if args.command.is_empty() {
+        vec![exec::shell()]
+    } else {
+        args.command.clone()
+    };
+    exec::look_for(&command[0])?;
+    let call = Call::Join {
+        id: args.id.clone(),
+        parent: false,
+    };
+    let granted = granted(connect::connect(socket)?.call(&call)?)?;
+    if !args.quiet {
+        out::note(&granted.message);
+    }
+    Err(exec::exec(&command, &granted))
+}
+
+fn become_command(
+    command: &[OsString],
+    granted: &Granted,
+    phases_file: Option<&Path>,
+    mut phases: Phases,
+) -> Outcome {
+    if let Some(file) = phases_file {
+        phases.service_us.clone_from(&granted.phases_us);
+        phases.exec_ns = now_ns();
+        phases.append(file)?;
+    }
+    Err(exec::exec(command, granted))
+}
+
+/// What a claim without a command prints.
+fn report(args: &ClaimArgs, granted: &Granted) -> Outcome {
+    let id = &granted.id;
+    if args.json {
+        out::json(granted)?;
+    } else if args.short || args.size.quiet {
+        out::print(&format!("{id}\n"))?;
+    } else {
+        out::print(&format!("{}\n", granted.message))?;
+        out::note(&format!(
+            "use it: gshare join {id} -- CMD, or eval \"$(gshare env {id})\"; give it back: gshare release {id}"
+        ));
+    }
+    Ok(0)
+}
+
+/// Sends the claim and waits for its grant.
+fn request(
+    socket: Option<&Path>,
+    spec: ClaimSpec,
+    quiet: bool,
+    phases: &mut Phases,
+) -> Result<Granted, Failure> {
+    let mut client = connect::connect(socket)?;
+    phases.connected_ns = now_ns();
+    let mut waiting = Waiting::new(quiet);
+    let outcome = await_grant(&mut client, spec, &mut waiting);
+    waiting.end()?;
+    phases.granted_ns = now_ns();
+    outcome
+}
+
+fn await_grant(
+    client: &mut Client,
+    spec: ClaimSpec,
+    waiting: &mut Waiting,
+) -> Result<Granted, Failure> {
+    let mut reply = client.call(&Call::Claim(Box::new(spec)))?;
+    while let Reply::Queued(queued) = &reply {
+        waiting.show(queued)?;
+        reply = client.next_reply()?;
+    }
+    granted(reply)
+}
+
+pub(crate) fn granted(reply: Reply) -> Result<Granted, Failure> {
+    match reply {
+        Reply::Granted(granted) => Ok(granted),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The service answered with something else than the protocol says.
+pub(crate) fn unexpected(reply: &Reply) -> Failure {
+    let text = serde_json::to_string(reply).unwrap_or_default();
+    let head: String = text.chars().take(120).collect();
+    Failure::new(
+        failure::INTERNAL,
+        format!("the gshare service answered something else than was asked: {head}"),
+    )
+}
+
+/// What flags and the project's file say; `None` leaves it to the service.
+fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
+    let wait = match (size.nonblock, size.wait) {
+        (true, _) | (false, Some(gshare_config::Wait::No)) => Wait::No,
+        (false, Some(gshare_config::Wait::For(time))) => Wait::Seconds(whole_seconds(time)),
+        (false, Some(gshare_config::Wait::Forever)) => Wait::Forever,
+        (false, None) => Wait::Default,
+    };
+    ClaimSpec {
+        gpus_milli: size.gpus.or(defaults.gpus).map(Share::milli),
+        mem: size.gpu_mem.or(defaults.gpu_mem).map(|b| b.0),
+        mem_limit: size.gpu_mem_limit.or(defaults.gpu_mem_limit).map(|b| b.0),
+        sm_milli: size.sm.or(defaults.sm).map(Share::milli),
+        sm_limit_milli: size.limit.or(defaults.limit).map(Share::milli),
+        name: size.name.clone().or_else(|| defaults.name.clone()),
+        project: size.project.clone().or_else(|| defaults.project.clone()),
+        lease_s: size.time.or(defaults.time).map(whole_seconds),
+        gpu_ids: size.gpu_ids.clone(),
+        wait,
+        cwd: std::env::current_dir()
+            .ok()
+            .map(|d| d.to_string_lossy().into_owned()),
+        ..ClaimSpec::default()
+    }
+}
+
+/// Whole seconds, at least one.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+fn shown_command(command: &[OsString]) -> Vec<String> {
+    let mut left = SHOWN_COMMAND;
+    let mut shown = Vec::new();
+    for argument in command {
+        let text = argument.to_string_lossy();
+        let Some(rest) = left.checked_sub(text.len() + 1) else {
+            shown.push("\u{2026}".to_owned());
+            break;
+        };
+        left = rest;
+        shown.push(text.into_owned());
+    }
+    shown
+}
+
+/// The nearest `.gshare.toml`; files that others planted are named and not used.
+fn project_defaults(quiet: bool) -> Result<ProjectDefaults, Failure> {
+    let Ok(cwd) = std::env::current_dir() else {
+        return Ok(ProjectDefaults::default());
+    };
+    let found = ProjectFile::find(&cwd)?;
+    for ignored in &found.ignored {
+        if !quiet {
+            let (path, owner) = (ignored.path.display(), ignored.owner);
+            out::note(&format!(
+                "gshare: ignored {path}: it belongs to uid {owner}, not to you"
+            ));
+        }
+    }
+    Ok(found.defaults)
+}
+
+/// Slurm's flags, which mean something else here.
+fn check_foreign(size: &SizeArgs) -> Result<(), Failure> {
+    if let Some(gres) = &size.gres {
+        let count = gres.rsplit(':').next().filter(|n| n.parse::<u32>().is_ok());
+        let hint = if gres.starts_with("shard") {
+            "a part of a GPU is -g 0.25, its memory --gpu-mem 8G, its SMs --sm 30%".to_owned()
+        } else {
+            format!(
+                "whole GPUs are -g {}; certain ones --gpu-ids 0,2",
+                count.unwrap_or("1")
+            )
+        };
+        return Err(
+            Failure::new(failure::USAGE, format!("--gres {gres} is Slurm's spelling"))
+                .with_hint(hint),
+        );
+    }
+    if let Some(mem) = &size.mem {
+        return Err(Failure::new(
+            failure::USAGE,
+            format!("--mem {mem} is Slurm's flag for host memory, which gshare does not share out"),
+        )
+        .with_hint(format!("memory of the GPU is --gpu-mem {mem}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_line_is_sent_in_part() {
+        let command: Vec<OsString> = std::iter::repeat_n("x".repeat(1000).into(), 100).collect();
+        let shown = shown_command(&command);
+        assert_eq!(shown.len(), 17);
+        assert_eq!(shown.last().map(String::as_str), Some("\u{2026}"));
+    }
+
+    #[test]
+    fn slurm_spellings_are_answered_with_the_flag_that_does_it() {
+        for (gres, hint) in [("gpu:2", "-g 2"), ("gpu", "-g 1"), ("shard:2", "-g 0.25")] {
+            let size = SizeArgs {
+                gres: Some(gres.into()),
+                ..SizeArgs::default()
+            };
+            let failure = check_foreign(&size).expect_err("refused");
+            assert_eq!(failure.code, 64);
+            assert!(failure.hint.is_some_and(|h| h.contains(hint)), "{gres}");
+        }
+    }
+}

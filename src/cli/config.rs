@@ -1,0 +1,136 @@
+//! `gshare config`.
+
+use std::path::{Path, PathBuf};
+
+use gshare_config::{
+    Config, ConfigError, Mode, PROJECT_FILE, Problem, ProjectDefaults, ProjectFile,
+};
+use serde_json::json;
+
+use super::args::{ConfigArgs, ConfigCommand};
+use super::failure::{self, Failure};
+use super::{Outcome, out};
+
+pub(crate) fn run(args: &ConfigArgs) -> Outcome {
+    match &args.command {
+        ConfigCommand::Check { file, json } => check(file.as_deref(), *json),
+        ConfigCommand::Show { config, user } => show(config.as_deref(), *user),
+        ConfigCommand::Path { user, json } => path(*user, *json),
+    }
+}
+
+fn show(file: Option<&Path>, user: bool) -> Outcome {
+    let mode = Mode::of_process(user);
+    let config = match file {
+        Some(file) => Config::load_file(file)?,
+        None => Config::load(mode)?,
+    };
+    out::print(&config.show())?;
+    Ok(0)
+}
+
+fn path(user: bool, json: bool) -> Outcome {
+    let mode = Mode::of_process(user);
+    let paths = Config::load(mode)?.paths(mode);
+    let project = std::env::current_dir()
+        .ok()
+        .map(|cwd| ProjectFile::find(&cwd))
+        .transpose()?
+        .and_then(|found| found.path);
+    let rows = [
+        ("config", mode.file()),
+        ("project", project),
+        ("socket", Some(paths.socket)),
+        ("runtime", Some(paths.runtime_dir)),
+        ("state", Some(paths.state_dir)),
+    ];
+    if json {
+        let object: serde_json::Map<String, serde_json::Value> = rows
+            .iter()
+            .filter_map(|(name, path)| Some(((*name).to_owned(), json!(path.as_ref()?))))
+            .collect();
+        out::json(&object)?;
+        return Ok(0);
+    }
+    for (name, path) in rows {
+        let Some(path) = path else { continue };
+        let absent = if path.exists() { "" } else { " (absent)" };
+        out::print(&format!("{name:<8} {}{absent}\n", path.display()))?;
+    }
+    Ok(0)
+}
+
+/// Checks one file, or all that are in force here: the machine's, the user's, the project's.
+fn check(file: Option<&Path>, json: bool) -> Outcome {
+    let files = match file {
+        Some(file) => vec![file.to_owned()],
+        None => in_force(),
+    };
+    let mut problems: Vec<Problem> = Vec::new();
+    let mut fine: Vec<PathBuf> = Vec::new();
+    for file in files {
+        match check_one(&file) {
+            Ok(()) => fine.push(file),
+            Err(ConfigError::Invalid(found)) => problems.extend(found),
+            Err(other) => return Err(other.into()),
+        }
+    }
+    if json {
+        let objects: Vec<serde_json::Value> = problems
+            .iter()
+            .map(|p| {
+                json!({
+                    "file": p.file, "line": p.line, "column": p.column,
+                    "message": p.message, "expected": p.expected,
+                })
+            })
+            .collect();
+        out::json(&json!({ "valid": fine, "problems": objects }))?;
+    } else {
+        for file in &fine {
+            out::print(&format!("{}: ok\n", file.display()))?;
+        }
+        if fine.is_empty() && problems.is_empty() {
+            out::print("no configuration file: every key has its default\n")?;
+        }
+        for problem in &problems {
+            out::note(&problem.to_string());
+        }
+    }
+    if problems.is_empty() {
+        return Ok(0);
+    }
+    let count = problems.len();
+    let s = if count == 1 { "" } else { "s" };
+    Err(Failure::new(
+        failure::CONFIG,
+        format!("{count} problem{s} in the configuration"),
+    )
+    .with_hint("every key and its values: docs/config.md, or `gshare config show`"))
+}
+
+fn in_force() -> Vec<PathBuf> {
+    let project = std::env::current_dir().ok().and_then(|cwd| {
+        cwd.ancestors()
+            .map(|dir| dir.join(PROJECT_FILE))
+            .find(|path| path.exists())
+    });
+    [Mode::System.file(), Mode::User.file(), project]
+        .into_iter()
+        .flatten()
+        .filter(|path| path.exists())
+        .collect()
+}
+
+fn check_one(file: &Path) -> Result<(), ConfigError> {
+    if file.file_name().is_some_and(|name| name == PROJECT_FILE) {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+            path: file.to_owned(),
+            source,
+        })?;
+        return ProjectDefaults::check(&text, file)
+            .map(|_| ())
+            .map_err(ConfigError::Invalid);
+    }
+    Config::load_file(file).map(|_| ())
+}

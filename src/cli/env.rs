@@ -1,0 +1,111 @@
+//! `gshare env`: a claim's environment as shell commands.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use gshare_proto::{Call, Granted};
+
+use super::args::EnvArgs;
+use super::claim::granted;
+use super::failure::{self, Failure};
+use super::{Outcome, connect, out};
+
+pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
+    // On a terminal nobody evaluates the output, so moving the shell would be a surprise.
+    let terminal = io::stdout().is_terminal();
+    let id = args.id.clone();
+    let call = if args.print_only || args.json || terminal {
+        Call::Env { id }
+    } else {
+        Call::Join { id, parent: true }
+    };
+    let granted = granted(connect::connect(socket)?.call(&call)?)?;
+    if args.json {
+        out::json(&granted)?;
+    } else {
+        out::print(&exports(&granted)?)?;
+        if terminal && !args.print_only {
+            out::note(&format!(
+                "hint: to put this shell into the claim: eval \"$(gshare env {})\"",
+                args.id
+            ));
+        }
+    }
+    Ok(0)
+}
+
+/// `export NAME='value'` for every variable, for sh, bash and zsh.
+fn exports(granted: &Granted) -> Result<String, Failure> {
+    let mut text = String::new();
+    for (name, value) in &granted.env {
+        text.push_str(&format!("export {}={}\n", checked(name)?, quoted(value)));
+    }
+    for (name, dir) in &granted.env_prepend {
+        let (name, dir) = (checked(name)?, quoted(dir));
+        text.push_str(&format!("export {name}={dir}\"${{{name}:+:${name}}}\"\n"));
+    }
+    Ok(text)
+}
+
+/// What is evaluated by a shell must be a name and nothing else.
+fn checked(name: &str) -> Result<&str, Failure> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain)
+    {
+        return Err(Failure::new(
+            failure::INTERNAL,
+            format!("the gshare service sent `{name}`, which is not a name of a variable"),
+        ));
+    }
+    Ok(name)
+}
+
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_exports_back() {
+        let granted = Granted {
+            id: "c3".into(),
+            message: String::new(),
+            env: vec![
+                ("GSHARE_A".into(), "it's $HOME `x` \"q\"\nline".into()),
+                ("GSHARE_B".into(), String::new()),
+            ],
+            env_prepend: vec![("GSHARE_PATH".into(), "/a b".into())],
+            phases_us: Vec::new(),
+        };
+        let script = format!(
+            "{}printf '%s|%s|%s' \"$GSHARE_A\" \"$GSHARE_B\" \"$GSHARE_PATH\"",
+            exports(&granted).expect("names")
+        );
+        for (old, want) in [("/old", "/a b:/old"), ("", "/a b")] {
+            let output = Command::new("sh")
+                .args(["-c", &script])
+                .env("GSHARE_PATH", old)
+                .output()
+                .expect("sh");
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!(shown, format!("it's $HOME `x` \"q\"\nline||{want}"));
+        }
+    }
+
+    #[test]
+    fn nothing_but_names_is_exported() {
+        let granted = Granted {
+            id: "c3".into(),
+            message: String::new(),
+            env: vec![("A=1; touch /tmp/x; B".into(), "v".into())],
+            env_prepend: Vec::new(),
+            phases_us: Vec::new(),
+        };
+        assert!(exports(&granted).is_err_and(|f| f.code == failure::INTERNAL));
+    }
+}

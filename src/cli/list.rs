@@ -1,0 +1,177 @@
+//! `gshare ps`, `queue` and `status`: one snapshot, or one after the other.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::Duration;
+
+use gshare_proto::{Call, Client, Reply, Snapshot};
+use serde_json::json;
+
+use super::args::{ListArgs, PsArgs};
+use super::claim::unexpected;
+use super::failure::Failure;
+use super::table::{cut, plain};
+use super::{Outcome, connect, out, rows};
+
+pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
+    each(socket, &args.list, |snapshot| {
+        if args.csv {
+            return out::print(&rows::csv(snapshot));
+        }
+        if args.list.json {
+            let mut object = json!({ "claims": snapshot.claims });
+            if args.all {
+                object["queue"] = json!(snapshot.queue);
+                object["unclaimed"] = json!(snapshot.unclaimed);
+            }
+            return out::json(&object);
+        }
+        let table = rows::claims(snapshot, args.all);
+        out::print(&table.text(out::columns(), out::colour()))
+    })
+}
+
+pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
+    each(socket, args, |snapshot| {
+        if args.json {
+            return out::json(&json!({ "queue": snapshot.queue }));
+        }
+        if snapshot.queue.is_empty() {
+            return out::print("nothing waits\n");
+        }
+        let mut text = rows::queue(snapshot).text(out::columns(), out::colour());
+        for waiting in &snapshot.queue {
+            text.push_str(&format!("{}: {}", waiting.id, plain(&waiting.reason)));
+            if let Some(arguments) = &waiting.would_start {
+                text.push_str(&format!(". {} starts now", plain(arguments)));
+            }
+            text.push('\n');
+        }
+        out::print(&text)
+    })
+}
+
+pub(crate) fn status(socket: Option<&Path>, args: &ListArgs) -> Outcome {
+    each(socket, args, |snapshot| {
+        if args.json {
+            return out::json(snapshot);
+        }
+        out::print(&status_text(snapshot))
+    })
+}
+
+fn status_text(snapshot: &Snapshot) -> String {
+    let (width, bold) = (out::columns(), out::colour());
+    let mut text = cut(&headline(snapshot), width) + "\n\n";
+    text.push_str(&rows::gpus(snapshot).text(width, bold));
+    if !snapshot.users.is_empty() {
+        text.push('\n');
+        text.push_str(&rows::users(&snapshot.users).text(width, bold));
+    }
+    text.push_str(&format!(
+        "\n{} running, {} waiting, {} GPU processes without a claim\n",
+        snapshot.claims.len(),
+        snapshot.queue.len(),
+        snapshot.unclaimed.len()
+    ));
+    for advice in &snapshot.advice {
+        text.push_str(&format!("! {}", plain(&advice.text)));
+        if let Some(command) = &advice.command {
+            text.push_str(&format!(": {}", plain(command)));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn headline(snapshot: &Snapshot) -> String {
+    let mut parts = vec![plain(&snapshot.host)];
+    parts.push(format!("{} GPUs", snapshot.gpus.len()));
+    if snapshot.simulated {
+        parts.push("SIMULATED DRIVER".to_owned());
+    }
+    if let Some(driver) = &snapshot.driver {
+        parts.push(format!("driver {}", plain(driver)));
+    }
+    parts.push(
+        match snapshot.caps {
+            gshare_proto::Caps::Strict => "caps: strict",
+            gshare_proto::Caps::Cooperative => "caps: cooperative",
+            gshare_proto::Caps::None => "caps: none",
+        }
+        .to_owned(),
+    );
+    if let Some(service) = &snapshot.service {
+        let off = |on: bool, what: &str| {
+            if on {
+                String::new()
+            } else {
+                format!(", no {what}")
+            }
+        };
+        parts.push(format!(
+            "{} service{}{}",
+            service.mode,
+            off(service.cgroups, "cgroups"),
+            off(service.device_filter, "device filter")
+        ));
+    }
+    parts.join("  ")
+}
+
+/// Shows one snapshot, or with `--watch` all that come.
+fn each(
+    socket: Option<&Path>,
+    args: &ListArgs,
+    mut show: impl FnMut(&Snapshot) -> Result<(), Failure>,
+) -> Outcome {
+    let mut client = connect::connect(socket)?;
+    let Some(every) = args.watch else {
+        let snapshot = snapshot(client.call(&Call::Snapshot)?)?;
+        show(&filtered(snapshot, args.user.as_deref()))?;
+        return Ok(0);
+    };
+    watch(&mut client, every, |snapshot| {
+        if io::stdout().is_terminal() && !args.json {
+            out::print("\x1b[H\x1b[2J")?;
+        }
+        show(&filtered(snapshot, args.user.as_deref()))
+    })
+}
+
+fn watch(
+    client: &mut Client,
+    every: Duration,
+    mut show: impl FnMut(Snapshot) -> Result<(), Failure>,
+) -> Outcome {
+    let call = Call::Watch {
+        min_interval_ms: u64::try_from(every.as_millis()).unwrap_or(u64::MAX),
+    };
+    let mut reply = client.call(&call)?;
+    loop {
+        show(snapshot(reply)?)?;
+        reply = client.next_reply()?;
+    }
+}
+
+fn snapshot(reply: Reply) -> Result<Snapshot, Failure> {
+    match reply {
+        Reply::Snapshot(snapshot) => Ok(*snapshot),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Only what belongs to `user` (a login name or a uid); GPUs stay.
+fn filtered(mut snapshot: Snapshot, user: Option<&str>) -> Snapshot {
+    let Some(user) = user else { return snapshot };
+    let uid: Option<u32> = user.parse().ok();
+    let is = |name: &str, id: u32| name == user || uid == Some(id);
+    snapshot.claims.retain(|c| is(&c.user, c.uid));
+    snapshot.queue.retain(|q| is(&q.user, q.uid));
+    snapshot.users.retain(|u| is(&u.user, u.uid));
+    snapshot.unclaimed.retain(|p| {
+        p.uid
+            .is_some_and(|id| is(p.user.as_deref().unwrap_or_default(), id))
+    });
+    snapshot
+}

@@ -1,0 +1,364 @@
+//! What a snapshot says, as rows of tables. A figure that is not known is a dash, an estimate has `~`.
+
+use std::time::Duration;
+
+use gshare_core::Bytes;
+use gshare_core::units::show_duration;
+use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Snapshot, UserView};
+
+use super::table::{Align, Table, UNKNOWN};
+use super::waiting::ordinal;
+
+/// Claims and, if `all`, what waits and what uses GPUs without a claim.
+pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("USER", Align::Left),
+        ("NAME", Align::Left),
+        ("CLASS", Align::Left),
+        ("GPU", Align::Left),
+        ("REQ", Align::Right),
+        ("LIM", Align::Right),
+        ("MEM GiB", Align::Right),
+        ("TIME/REQ", Align::Right),
+        ("SM", Align::Right),
+        ("OCC", Align::Right),
+        ("AGE", Align::Right),
+        ("STATE", Align::Left),
+        ("WHAT", Align::Left),
+    ]);
+    for claim in &snapshot.claims {
+        table.row(claim_row(claim, snapshot.taken_ms));
+    }
+    if !all {
+        return table;
+    }
+    for waiting in &snapshot.queue {
+        table.row(vec![
+            waiting.id.clone(),
+            waiting.user.clone(),
+            waiting.name.clone().unwrap_or_default(),
+            waiting.class.clone(),
+            "-".to_owned(),
+            many(waiting.gpus, waiting.share),
+            format!("{:.2}", waiting.sm_limit),
+            waiting.mem_request.map_or_else(unknown, gib),
+            "-".to_owned(),
+            "-".to_owned(),
+            "-".to_owned(),
+            age(waiting.since_ms, snapshot.taken_ms),
+            format!("waits ({})", ordinal(waiting.position)),
+            waiting.what.clone(),
+        ]);
+    }
+    for (n, process) in snapshot.unclaimed.iter().enumerate() {
+        table.row(vec![
+            format!("u{}", n + 1),
+            process.user.clone().unwrap_or_else(unknown),
+            String::new(),
+            if process.graphics { "graphics" } else { "-" }.to_owned(),
+            process.gpu.to_string(),
+            "-".to_owned(),
+            "-".to_owned(),
+            process.mem_used.map_or_else(unknown, gib),
+            unknown(),
+            unknown(),
+            unknown(),
+            unknown(),
+            "no claim".to_owned(),
+            format!("{} (pid {})", process.what, process.pid),
+        ]);
+    }
+    table
+}
+
+fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
+    let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
+    let first = claim.gpus.first();
+    let used = total(claim.gpus.iter().map(|g| g.mem_charge.or(g.mem_used)));
+    let cap: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
+    let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
+    vec![
+        claim.id.clone(),
+        claim.user.clone(),
+        claim.name.clone().unwrap_or_default(),
+        claim.class.clone(),
+        gpus.join(","),
+        first.map_or_else(unknown, request),
+        first.map_or_else(unknown, |g| format!("{:.2}", g.sm_limit)),
+        format!("{}/{}", used.map_or_else(unknown, gib), gib(cap)),
+        first.map_or_else(unknown, |g| {
+            let time = mean(claim.gpus.iter().map(|g| g.time_busy.as_ref()));
+            format!("{}/{:.0}", time, g.sm_request * 100.0)
+        }),
+        mean(claim.gpus.iter().map(|g| g.sm_active.as_ref())),
+        mean(claim.gpus.iter().map(|g| g.sm_occupancy.as_ref())),
+        age(claim.since_ms, now_ms),
+        claim.state_text.clone(),
+        claim.what.clone(),
+    ]
+}
+
+/// Claims as comma-separated values, one line per claim and GPU; unknown is empty.
+pub(crate) fn csv(snapshot: &Snapshot) -> String {
+    let mut out = String::from(
+        "id,user,project,class,gpu,sm_request,sm_limit,mem_request_bytes,mem_limit_bytes,\
+         mem_charge_bytes,mem_used_bytes,time_busy_percent,sm_active_percent,since_ms,state,name,what\n",
+    );
+    let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
+    let figure = |f: Option<Figure>| f.map_or_else(String::new, |f| format!("{:.1}", f.value));
+    for claim in &snapshot.claims {
+        for gpu in &claim.gpus {
+            let fields = [
+                claim.id.clone(),
+                claim.user.clone(),
+                claim.project.clone(),
+                claim.class.clone(),
+                gpu.gpu.to_string(),
+                gpu.sm_request.to_string(),
+                gpu.sm_limit.to_string(),
+                gpu.mem_request.to_string(),
+                gpu.mem_limit.to_string(),
+                number(gpu.mem_charge),
+                number(gpu.mem_used),
+                figure(gpu.time_busy),
+                figure(gpu.sm_active),
+                claim.since_ms.to_string(),
+                claim.state_text.clone(),
+                claim.name.clone().unwrap_or_default(),
+                claim.what.clone(),
+            ];
+            out.push_str(&fields.map(|f| csv_field(&f)).join(","));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// What waits; the reason of each stands below the table.
+pub(crate) fn queue(snapshot: &Snapshot) -> Table {
+    let mut table = Table::new(&[
+        ("PLACE", Align::Right),
+        ("ID", Align::Left),
+        ("USER", Align::Left),
+        ("NAME", Align::Left),
+        ("CLASS", Align::Left),
+        ("REQ", Align::Right),
+        ("LIM", Align::Right),
+        ("MEM GiB", Align::Right),
+        ("WAITS", Align::Right),
+        ("WHAT", Align::Left),
+    ]);
+    for waiting in &snapshot.queue {
+        table.row(vec![
+            waiting.position.to_string(),
+            waiting.id.clone(),
+            waiting.user.clone(),
+            waiting.name.clone().unwrap_or_default(),
+            waiting.class.clone(),
+            many(waiting.gpus, waiting.share),
+            format!("{:.2}", waiting.sm_limit),
+            waiting.mem_request.map_or_else(unknown, gib),
+            age(waiting.since_ms, snapshot.taken_ms),
+            waiting.what.clone(),
+        ]);
+    }
+    table
+}
+
+/// GPUs: what is claimed beside what is used.
+pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
+    let mut table = Table::new(&[
+        ("GPU", Align::Right),
+        ("MODEL", Align::Left),
+        ("MEM GiB used/claimed/all", Align::Right),
+        ("SM active/claimed", Align::Right),
+        ("OCC", Align::Right),
+        ("BUSY", Align::Right),
+        ("CLAIMABLE", Align::Right),
+        ("TEMP", Align::Right),
+        ("POWER", Align::Right),
+        ("STATE", Align::Left),
+    ]);
+    for gpu in &snapshot.gpus {
+        table.row(gpu_row(gpu));
+    }
+    table
+}
+
+fn gpu_row(gpu: &GpuView) -> Vec<String> {
+    vec![
+        gpu.index.to_string(),
+        gpu.short.clone(),
+        format!(
+            "{}/{}/{}",
+            gpu.mem_used.map_or_else(unknown, gib),
+            gib(gpu.mem_claimed),
+            gpu.mem_allocatable.map_or_else(unknown, gib)
+        ),
+        format!(
+            "{}/{:.0} %",
+            figure(gpu.sm_active.as_ref()),
+            gpu.sm_claimed * 100.0
+        ),
+        percent(gpu.sm_occupancy.as_ref()),
+        percent(gpu.time_busy.as_ref()),
+        format!("{:.2}", gpu.claimable),
+        gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
+        gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
+        match gpu.state {
+            GpuState::Ok => "ok",
+            GpuState::Lost => "lost",
+            GpuState::Hung => "hung",
+        }
+        .to_owned(),
+    ]
+}
+
+/// Users: what they claim beside what they use.
+pub(crate) fn users(users: &[UserView]) -> Table {
+    let mut table = Table::new(&[
+        ("USER", Align::Left),
+        ("CLAIMS", Align::Right),
+        ("GPUS claimed", Align::Right),
+        ("SM used", Align::Right),
+        ("MEM GiB used/claimed", Align::Right),
+        ("waiting", Align::Right),
+    ]);
+    for user in users {
+        table.row(vec![
+            user.user.clone(),
+            user.claims.to_string(),
+            format!("{:.2}", user.claimed),
+            user.sm_used.as_ref().map_or_else(unknown, |f| {
+                format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value)
+            }),
+            format!(
+                "{}/{}",
+                user.mem_used.map_or_else(unknown, gib),
+                gib(user.mem_claimed)
+            ),
+            format!("{:.2}", user.waiting),
+        ]);
+    }
+    table
+}
+
+fn unknown() -> String {
+    UNKNOWN.to_owned()
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1}", Bytes(bytes).as_gib())
+}
+
+/// `0.50`, or `2x1.00` for two GPUs.
+fn many(gpus: u32, share: f64) -> String {
+    if gpus > 1 {
+        format!("{gpus}x{share:.2}")
+    } else {
+        format!("{share:.2}")
+    }
+}
+
+fn figure(figure: Option<&Figure>) -> String {
+    figure.map_or_else(unknown, |f| {
+        format!("{}{:.0}", if f.estimate { "~" } else { "" }, f.value)
+    })
+}
+
+fn percent(f: Option<&Figure>) -> String {
+    match f {
+        Some(_) => format!("{} %", figure(f)),
+        None => unknown(),
+    }
+}
+
+/// The sum, if every part is known.
+fn total(mut parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    parts.try_fold(0u64, |sum, part| Some(sum.saturating_add(part?)))
+}
+
+/// The average over a claim's GPUs, if it is known for each of them.
+fn mean<'f>(parts: impl Iterator<Item = Option<&'f Figure>>) -> String {
+    let Some(parts) = parts.collect::<Option<Vec<&Figure>>>() else {
+        return unknown();
+    };
+    let Some(first) = parts.first() else {
+        return unknown();
+    };
+    figure(Some(&Figure {
+        value: parts.iter().map(|f| f.value).sum::<f64>() / parts.len() as f64,
+        estimate: parts.iter().any(|f| f.estimate),
+        source: first.source,
+    }))
+}
+
+fn age(since_ms: u64, now_ms: u64) -> String {
+    show_duration(Duration::from_millis(now_ms.saturating_sub(since_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::Source;
+
+    use super::*;
+
+    fn figure_of(value: f64, estimate: bool) -> Option<Figure> {
+        Some(Figure {
+            value,
+            source: Source::Shim,
+            estimate,
+        })
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash_and_never_zero() {
+        let gpu = |charge, active| ClaimGpu {
+            gpu: 1,
+            sm_request: 0.5,
+            sm_limit: 1.0,
+            mem_limit: 12 << 30,
+            mem_charge: charge,
+            sm_active: active,
+            ..ClaimGpu::default()
+        };
+        let claim = |gpus| ClaimView {
+            id: "c3".into(),
+            user: "ada".into(),
+            gpus,
+            ..ClaimView::default()
+        };
+        let known = claim_row(
+            &claim(vec![
+                gpu(Some(6 << 30), figure_of(40.0, false)),
+                gpu(Some(3 << 30), figure_of(60.0, true)),
+            ]),
+            0,
+        );
+        assert_eq!(known[5], "2x0.50");
+        assert_eq!(known[7], "9.0/24.0");
+        assert_eq!(known[8], "\u{2014}/50");
+        assert_eq!(known[9], "~50");
+        let partly = claim_row(
+            &claim(vec![gpu(Some(1), figure_of(0.0, false)), gpu(None, None)]),
+            0,
+        );
+        assert_eq!(partly[7], "\u{2014}/24.0");
+        assert_eq!(partly[9], UNKNOWN);
+    }
+
+    #[test]
+    fn fields_with_commas_are_quoted() {
+        assert_eq!(csv_field("a, \"b\""), "\"a, \"\"b\"\"\"");
+        assert_eq!(csv_field("plain"), "plain");
+    }
+}

@@ -1,0 +1,255 @@
+//! What a waiting claim shows, and how Ctrl-C withdraws it.
+//!
+//! The connection is the claim's life while it waits: closing it withdraws the claim, so every way out
+//! of this process does.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gshare_core::units::show_duration;
+use gshare_proto::Queued;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::failure::Failure;
+use super::out;
+use super::table::plain;
+
+/// Signals that end the wait.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// The display of a wait; nothing happens before the first [`Waiting::show`].
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    quiet: bool,
+    last: Option<Queued>,
+    watch: Option<Watch>,
+}
+
+/// The thread that counts and listens for signals.
+#[derive(Debug)]
+struct Watch {
+    state: Arc<Mutex<State>>,
+    old_mask: SigSet,
+}
+
+#[derive(Debug)]
+struct State {
+    id: String,
+    /// The grant or the refusal has come: the thread must not write or withdraw any more.
+    over: bool,
+    /// A line of progress is on the terminal and must be removed before others are written.
+    drawn: bool,
+}
+
+impl Waiting {
+    /// A wait that says nothing if `quiet`.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self {
+            quiet,
+            ..Self::default()
+        }
+    }
+
+    /// Says where the claim stands, if that has changed.
+    ///
+    /// # Errors
+    /// When signals cannot be set up.
+    pub(crate) fn show(&mut self, queued: &Queued) -> Result<(), Failure> {
+        if self.watch.is_none() {
+            self.watch = Some(Watch::start(queued.id.clone(), self.quiet)?);
+        }
+        if self.last.as_ref() == Some(queued) {
+            return Ok(());
+        }
+        self.last = Some(queued.clone());
+        if !self.quiet {
+            let mut state = self.lock();
+            if let Some(state) = state.as_deref_mut() {
+                state.clear();
+            }
+            out::note(&sentence(queued));
+        }
+        Ok(())
+    }
+
+    /// Ends the wait: signals act as before, the line of progress is gone.
+    ///
+    /// # Errors
+    /// When the signal mask cannot be restored.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        if let Some(mut state) = self.lock() {
+            state.clear();
+            state.over = true;
+        }
+        if let Some(watch) = self.watch.take() {
+            watch.old_mask.thread_set_mask().map_err(io::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.watch.as_ref().map(|w| lock(&w.state))
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    fn start(id: String, quiet: bool) -> Result<Self, Failure> {
+        let mut mask = SigSet::empty();
+        // A signal that the caller ignores (nohup) stays ignored: blocked, it would be delivered here.
+        let ignored = ignored_signals();
+        for signal in ENDING {
+            if ignored & (1 << (signal as u32 - 1)) == 0 {
+                mask.add(signal);
+            }
+        }
+        let old_mask = SigSet::thread_get_mask().map_err(io::Error::from)?;
+        mask.thread_block().map_err(io::Error::from)?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map_err(io::Error::from)?;
+        let state = Arc::new(Mutex::new(State {
+            id,
+            over: false,
+            drawn: false,
+        }));
+        let shared = Arc::clone(&state);
+        let draw = !quiet && io::stderr().is_terminal();
+        std::thread::Builder::new()
+            .name("waiting".to_owned())
+            .spawn(move || watch(&signals, &shared, draw, quiet))?;
+        Ok(Self { state, old_mask })
+    }
+}
+
+/// Draws the line of progress and ends the process when a signal asks for it.
+fn watch(signals: &SignalFd, state: &Mutex<State>, draw: bool, quiet: bool) {
+    let since = Instant::now();
+    let timeout = if draw {
+        PollTimeout::from(250u16)
+    } else {
+        PollTimeout::NONE
+    };
+    for turn in 0usize.. {
+        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, timeout);
+        let signal = signals.read_signal().ok().flatten();
+        let mut state = lock(state);
+        if state.over {
+            return;
+        }
+        if let Some(info) = signal {
+            state.clear();
+            if !quiet {
+                out::note(&format!("{} withdrawn", state.id));
+            }
+            die_of(i32::try_from(info.ssi_signo).unwrap_or(2));
+        }
+        if draw {
+            state.draw(turn, since.elapsed());
+        }
+    }
+}
+
+/// Ends the process as the signal would have, so that shells and scripts see what they expect.
+fn die_of(number: i32) -> ! {
+    if let Ok(signal) = Signal::try_from(number) {
+        let mut mask = SigSet::empty();
+        mask.add(signal);
+        let _ = mask.thread_unblock();
+        let _ = raise(signal);
+    }
+    std::process::exit(128 + number);
+}
+
+impl State {
+    fn draw(&mut self, turn: usize, elapsed: Duration) {
+        const FRAMES: [&str; 4] = ["|", "/", "-", "\\"];
+        let mut stderr = io::stderr().lock();
+        let _ = write!(
+            stderr,
+            "\r{} waits {} (Ctrl-C withdraws)\x1b[K",
+            FRAMES[turn % FRAMES.len()],
+            show_duration(elapsed)
+        );
+        let _ = stderr.flush();
+        self.drawn = true;
+    }
+
+    fn clear(&mut self) {
+        if self.drawn {
+            let mut stderr = io::stderr().lock();
+            let _ = write!(stderr, "\r\x1b[K");
+            let _ = stderr.flush();
+            self.drawn = false;
+        }
+    }
+}
+
+/// `c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0. -g 0.2 starts now`
+fn sentence(queued: &Queued) -> String {
+    let mut text = format!(
+        "{} waits ({}): {}",
+        queued.id,
+        ordinal(queued.position),
+        plain(&queued.reason)
+    );
+    if let Some(arguments) = &queued.would_start {
+        text.push_str(&format!(". {} starts now", plain(arguments)));
+    }
+    text
+}
+
+/// `1st`, `2nd`, `11th`.
+pub(crate) fn ordinal(n: u32) -> String {
+    let suffix = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{suffix}")
+}
+
+/// Bit n - 1 is set for every signal n that this process ignores.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_names_place_reason_and_what_would_start() {
+        let queued = Queued {
+            id: "c22".into(),
+            position: 2,
+            reason: "wants 11.8 GiB; most free is 5.8 on GPU 0".into(),
+            would_start: Some("-g 0.2".into()),
+        };
+        assert_eq!(
+            sentence(&queued),
+            "c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0. -g 0.2 starts now"
+        );
+        let places = [1, 3, 4, 11, 12, 13, 21, 111, 122].map(ordinal);
+        assert_eq!(
+            places,
+            [
+                "1st", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "122nd"
+            ]
+        );
+    }
+}

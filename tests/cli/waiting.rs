@@ -1,0 +1,148 @@
+//! What a waiting claim shows and how it ends.
+
+use std::io::{BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+
+use super::fake::{Home, code, grant, line, pid, queued, run, serve_claim, spawn, stderr};
+
+#[test]
+fn a_wait_is_told_whenever_it_changes() {
+    let home = Home::new();
+    let reason = "wants 11.8 GiB; most free is 5.8 on GPU 0";
+    let replies = vec![
+        queued(2, reason),
+        queued(2, reason),
+        queued(1, reason),
+        grant(),
+    ];
+    let (output, _) = run(&home, &["claim", "--", "true"], replies);
+    assert_eq!(code(&output), Some(0));
+    let told: Vec<String> = stderr(&output).lines().map(ToOwned::to_owned).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(
+        told[0],
+        format!("c22 waits (2nd): {reason}. -g 0.2 starts now")
+    );
+    assert_eq!(
+        told[1],
+        format!("c22 waits (1st): {reason}. -g 0.2 starts now")
+    );
+
+    let (output, _) = run(
+        &home,
+        &["claim", "-q", "--", "true"],
+        vec![queued(1, "x"), grant()],
+    );
+    assert_eq!((code(&output), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn ctrl_c_withdraws_a_waiting_claim() {
+    let home = Home::new();
+    let service = home.service(serve_claim(vec![queued(1, "x")]));
+    let (mut child, mut lines) = spawn(&home, &["claim", "--", "true"]);
+    assert!(line(&mut lines).starts_with("c22 waits"));
+    kill(pid(&child), Signal::SIGINT).expect("kill");
+    assert_eq!(line(&mut lines), "c22 withdrawn\n");
+    // As the shell sees it: 128 + 2.
+    assert_eq!(child.wait().expect("wait").signal(), Some(2));
+    service.join();
+}
+
+#[test]
+fn a_wait_under_nohup_survives_the_terminal() {
+    let home = Home::new();
+    let (tx, rx) = std::sync::mpsc::channel::<()>();
+    let service = home.service(move |mut conn| {
+        let claim = conn.call();
+        conn.send(&queued(1, "x"));
+        rx.recv().expect("signal sent");
+        conn.send(&grant());
+        conn.wait_closed();
+        claim
+    });
+    let mut command = std::process::Command::new("sh");
+    let script = format!(
+        "trap '' HUP; exec {} claim -- true",
+        env!("CARGO_BIN_EXE_gshare")
+    );
+    home.prepare(&mut command)
+        .args(["-c", &script])
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("sh");
+    let mut lines = BufReader::new(child.stderr.take().expect("stderr"));
+    assert!(line(&mut lines).starts_with("c22 waits"));
+    kill(pid(&child), Signal::SIGHUP).expect("kill");
+    tx.send(()).expect("service");
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+    service.join();
+}
+
+/// A terminal shows the progress of a wait and no trace of it afterwards; the command has the terminal.
+#[test]
+fn on_a_terminal_the_progress_line_goes_away() {
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+    let home = Home::new();
+    let (tx, rx) = std::sync::mpsc::channel::<()>();
+    let service = home.service(move |mut conn| {
+        let claim = conn.call();
+        conn.send(&queued(1, "x"));
+        rx.recv().expect("progress seen");
+        conn.send(&grant());
+        conn.wait_closed();
+        claim
+    });
+    let size = PtySize {
+        rows: 24,
+        cols: 120,
+        pixel_width: 0,
+        pixel_height: 0,
+    };
+    let pty = native_pty_system().openpty(size).expect("pty");
+    let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_gshare"));
+    command.env("GSHARE_SOCKET", home.path("sock"));
+    command.env("HOME", home.path(""));
+    command.cwd(home.path(""));
+    command.args([
+        "claim",
+        "--",
+        "sh",
+        "-c",
+        "test -t 0 && test -t 1 && test -t 2 && echo has the terminal",
+    ]);
+    let mut child = pty.slave.spawn_command(command).expect("gshare");
+    drop(pty.slave);
+    let mut reader = pty.master.try_clone_reader().expect("reader");
+    let cells = |n: u16| std::num::NonZero::new(n).expect("not zero");
+    let mut screen = vt100::Parser::new(cells(24), cells(120), 0);
+    let mut bytes = [0u8; 4096];
+    let mut told = Some(tx);
+    // The end of the terminal is an error or an empty read.
+    while let Ok(n @ 1..) = reader.read(&mut bytes) {
+        screen.process(&bytes[..n]);
+        if screen
+            .screen()
+            .contents()
+            .contains("waits 0s (Ctrl-C withdraws)")
+            && let Some(tx) = told.take()
+        {
+            tx.send(()).expect("service");
+        }
+    }
+    assert!(
+        told.is_none(),
+        "no progress was drawn:\n{}",
+        screen.screen().contents()
+    );
+    assert!(child.wait().expect("wait").success());
+    let shown = screen.screen().contents();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert_eq!(lines[0], "c22 waits (1st): x. -g 0.2 starts now");
+    assert!(lines[1].starts_with("c3: 0.50 of GPU 1"), "{shown}");
+    assert_eq!(lines[2], "has the terminal");
+    service.join();
+}
