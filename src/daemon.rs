@@ -149,7 +149,9 @@ fn warmer(tree: Option<OwnTree>) -> impl Fn() {
         }
     }
     // Full means that a warm-up is under way: nothing to add.
-    move || drop(wake_tx.try_send(()))
+    move || {
+        let _ = wake_tx.try_send(());
+    }
 }
 
 fn log_to_stderr(level: &str) {
