@@ -13,7 +13,6 @@ mod env;
 mod exec;
 pub mod failure;
 mod list;
-mod monitor;
 mod out;
 mod phases;
 mod release;

@@ -6,4 +6,6 @@ pub mod bench;
 pub mod cli;
 pub mod daemon;
 pub mod demo;
+mod figures;
+pub mod monitor;
 pub mod station;

@@ -9,7 +9,6 @@ use gshare_ui::{Exit, Feed, Options, run_blocking, service_source};
 use super::Outcome;
 use super::connect;
 use super::failure::{self, Failure};
-use super::monitor;
 
 pub(crate) fn run(socket: Option<&Path>) -> Outcome {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
@@ -35,6 +34,13 @@ fn feed(socket: Option<&Path>, named: bool) -> Result<Feed, Failure> {
     match found {
         Ok(path) => Ok(service_source(&path)),
         Err(failure) if named || failure.code == failure::NOT_PERMITTED => Err(failure),
-        Err(_) => monitor::feed(),
+        Err(_) => crate::monitor::source().map_err(|e| {
+            let why = Failure::from(e).message;
+            Failure::new(
+                failure::NO_SERVICE,
+                format!("no gshare service on this machine, and nothing to look at without one: {why}"),
+            )
+            .with_hint("to see gshare without a GPU: gshare demo")
+        }),
     }
 }
