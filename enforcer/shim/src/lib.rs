@@ -1,9 +1,33 @@
-//! The proxy of libcuda.
-#![allow(unsafe_code, reason = "C ABI")]
+//! The proxy of libcuda: stands under the driver's name in front of it inside every member of a
+//! claim, and keeps the claim's memory ledger.
+//!
+//! It defines only what it must see (the rows of [`table`]); every other name is answered by the
+//! real driver through the proxy's dependency on it. A process that is in no claim, or whose service
+//! does not answer, runs through it untouched.
+//!
+//! Invariants:
+//! * memory is charged before the driver is asked for it and given back after the driver has it
+//!   back, so the charges never lie below the driver's use of what is hooked;
+//! * no lock of the proxy is held across a call of the driver;
+//! * a launch takes no lock, makes no system call and allocates nothing;
+//! * nothing panics into the program, no signal handler, umask or environment is touched.
+
+#![allow(
+    unsafe_code,
+    reason = "speaks the driver's C interface; every block states why it is sound"
+)]
+
+mod blocks;
+mod contexts;
+mod cuda;
+mod driver;
+mod gpu;
+mod hooks;
+mod ledger;
+mod map;
 mod paths;
-/// Placeholder entry until the table is there.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuInit(flags: u32) -> i32 {
-    let _ = flags;
-    paths::real().len() as i32 + paths::socket().len() as i32
-}
+mod pools;
+mod process;
+mod say;
+pub mod table;
+mod vmm;

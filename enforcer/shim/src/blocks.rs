@@ -1,0 +1,215 @@
+//! Small allocations share blocks: the driver takes memory in blocks of its granularity and packs
+//! requests below that into them, separately for each of its heaps (one per context). The proxy mirrors this by the addresses that it sees, so a block
+//! is charged while at least one allocation lives in it.
+
+use crate::map::Table;
+
+/// Bytes to which the driver aligns small allocations.
+const UNIT_BYTES: u64 = 512;
+
+/// Stands for memory that the driver does not pack.
+pub(crate) const NO_HEAP: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Block {
+    heap: u64,
+    live: u32,
+    /// A bit for each unit in use.
+    units: Box<[u64]>,
+}
+
+/// The shared blocks of one process on one GPU.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    block_bytes: u64,
+    /// By number of the block, which is never 0: address 0 is no allocation.
+    blocks: Table<Block>,
+    /// Units in use in all blocks, for a quick "no".
+    used_units: u64,
+}
+
+impl Blocks {
+    pub(crate) fn new(block_bytes: u64) -> Self {
+        Self {
+            block_bytes: block_bytes.max(UNIT_BYTES),
+            blocks: Table::EMPTY,
+            used_units: 0,
+        }
+    }
+
+    /// Whether an allocation lies within one block and is smaller than it.
+    pub(crate) fn shares(&self, pointer: u64, bytes: u64) -> bool {
+        let first = pointer / self.block_bytes;
+        let last = pointer.saturating_add(bytes.max(1) - 1) / self.block_bytes;
+        bytes < self.block_bytes && first == last && first != 0
+    }
+
+    fn units(&self, pointer: u64, bytes: u64) -> std::ops::Range<usize> {
+        let start = pointer % self.block_bytes;
+        let end = start + bytes.max(1);
+        (start / UNIT_BYTES) as usize..end.div_ceil(UNIT_BYTES) as usize
+    }
+
+    /// Notes an allocation that shares, in a heap of the driver; gives the bytes by which the charge
+    /// must grow for it.
+    pub(crate) fn add(&mut self, heap: u64, pointer: u64, bytes: u64) -> u64 {
+        let units = self.units(pointer, bytes);
+        let words = (self.block_bytes / UNIT_BYTES).div_ceil(64) as usize;
+        let number = pointer / self.block_bytes;
+        let mut cost = 0;
+        if self.blocks.get(number).is_none() {
+            cost = self.block_bytes;
+            let block = Block {
+                heap,
+                live: 0,
+                units: vec![0; words].into_boxed_slice(),
+            };
+            self.blocks.insert(number, block);
+        }
+        self.used_units += units.len() as u64;
+        if let Some(block) = self.blocks.get_mut(number) {
+            block.live += 1;
+            each_word(units, |word, mask| block.units[word] |= mask);
+        }
+        cost
+    }
+
+    /// Forgets an allocation that shared; gives the bytes by which the charge may shrink.
+    pub(crate) fn remove(&mut self, pointer: u64, bytes: u64) -> u64 {
+        let units = self.units(pointer, bytes);
+        let number = pointer / self.block_bytes;
+        let Some(block) = self.blocks.get_mut(number) else {
+            return 0;
+        };
+        self.used_units = self.used_units.saturating_sub(units.len() as u64);
+        block.live = block.live.saturating_sub(1);
+        each_word(units, |word, mask| block.units[word] &= !mask);
+        if block.live > 0 {
+            return 0;
+        }
+        self.blocks.remove(number);
+        self.block_bytes
+    }
+
+    /// Whether some block of a heap has room for so many bytes in one piece, so that the driver need
+    /// not take another.
+    pub(crate) fn has_room(&self, heap: u64, bytes: u64) -> bool {
+        let wanted = bytes.max(1).div_ceil(UNIT_BYTES);
+        let all = self.block_bytes / UNIT_BYTES;
+        if heap == NO_HEAP
+            || wanted >= all
+            || self.blocks.len() as u64 * all - self.used_units < wanted
+        {
+            return false;
+        }
+        let mut own = self.blocks.iter().filter(|(_, block)| block.heap == heap);
+        own.any(|(_, block)| {
+            let mut run = 0;
+            (0..all as usize).any(|unit| {
+                let used = block.units[unit / 64] >> (unit % 64) & 1 == 1;
+                run = if used { 0 } else { run + 1 };
+                run >= wanted
+            })
+        })
+    }
+}
+
+/// Calls `change` with the index and mask of each word that the range of bits touches.
+fn each_word(bits: std::ops::Range<usize>, mut change: impl FnMut(usize, u64)) {
+    let mut at = bits.start;
+    while at < bits.end {
+        let (word, first) = (at / 64, at % 64);
+        let count = (64 - first).min(bits.end - at);
+        change(word, (u64::MAX >> (64 - count)) << first);
+        at += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    #[test]
+    fn a_block_is_charged_once_and_until_its_last_allocation_goes() {
+        let mut blocks = Blocks::new(2 * MIB);
+        assert_eq!(blocks.add(1, BASE, 512), 2 * MIB);
+        assert_eq!(blocks.add(1, BASE + 512, MIB), 0);
+        assert_eq!(blocks.add(1, BASE + 2 * MIB, 1), 2 * MIB);
+        assert_eq!(blocks.remove(BASE, 512), 0);
+        assert_eq!(blocks.remove(BASE + 512, MIB), 2 * MIB);
+        assert_eq!(blocks.remove(BASE + 512, MIB), 0, "already gone");
+        assert_eq!(blocks.remove(BASE + 2 * MIB, 1), 2 * MIB);
+    }
+
+    #[test]
+    fn what_fills_or_crosses_a_block_does_not_share() {
+        let blocks = Blocks::new(2 * MIB);
+        assert!(blocks.shares(BASE, 2 * MIB - 1));
+        assert!(!blocks.shares(BASE, 2 * MIB));
+        assert!(!blocks.shares(BASE + MIB, MIB + 1));
+        assert!(blocks.shares(BASE + MIB, MIB));
+        assert!(!blocks.shares(100, 5), "block 0");
+    }
+
+    #[test]
+    fn room_is_in_one_piece_or_not_at_all() {
+        let mut blocks = Blocks::new(2 * MIB);
+        assert!(!blocks.has_room(1, 1));
+        blocks.add(1, BASE, MIB);
+        assert!(blocks.has_room(1, MIB) && !blocks.has_room(1, MIB + 1));
+        blocks.add(1, BASE + MIB + MIB / 2, 512);
+        assert!(blocks.has_room(1, MIB / 2) && !blocks.has_room(1, MIB / 2 + 1));
+        blocks.remove(BASE, MIB);
+        assert!(!blocks.has_room(2, 1), "another heap");
+        assert!(blocks.has_room(1, MIB + MIB / 2));
+        assert!(!blocks.has_room(1, MIB + MIB / 2 + 1));
+    }
+
+    #[test]
+    fn room_agrees_with_a_model_over_random_steps() {
+        let mut blocks = Blocks::new(64 << 10);
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        let mut dice: u64 = 99;
+        for _ in 0..5000 {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            if dice & 3 == 0 && !live.is_empty() {
+                let (at, bytes) = live.swap_remove((dice >> 8) as usize % live.len());
+                blocks.remove(at, bytes);
+            } else {
+                let bytes = 1 + (dice >> 16) % 9000;
+                let at = BASE + (dice >> 40) % 256 * 512;
+                let free = live.iter().all(|(other, length)| {
+                    at + bytes.div_ceil(512) * 512 <= *other
+                        || other + length.div_ceil(512) * 512 <= at
+                });
+                if free && blocks.shares(at, bytes) {
+                    blocks.add(1, at, bytes);
+                    live.push((at, bytes));
+                }
+            }
+            let mut numbers: Vec<u64> = live.iter().map(|(at, _)| at >> 16).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            let largest = numbers
+                .iter()
+                .map(|number| {
+                    let mut units = [false; 128];
+                    for (at, bytes) in live.iter().filter(|(at, _)| at >> 16 == *number) {
+                        let start = (at & 0xffff) as usize / 512;
+                        units[start..start + bytes.div_ceil(512) as usize].fill(true);
+                    }
+                    let runs = units.split(|used| *used);
+                    runs.map(<[bool]>::len).max().unwrap_or(0)
+                })
+                .max()
+                .unwrap_or(0) as u64;
+            assert!(largest == 0 || largest == 128 || blocks.has_room(1, largest * 512));
+            assert!(!blocks.has_room(1, largest * 512 + 1));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Which GPU a context is on, for a look at every allocation: a few words without a lock.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use crate::cuda::Handle;
+
+const MOST: usize = 64;
+
+#[derive(Debug)]
+struct Entry {
+    context: AtomicUsize,
+    gpu: AtomicUsize,
+    overhead: AtomicU64,
+    primary: AtomicBool,
+}
+
+/// The contexts that this process made on GPUs of its claim.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    entries: [Entry; MOST],
+    high_water: AtomicUsize,
+    change: Mutex<()>,
+}
+
+impl Contexts {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: [const {
+                Entry {
+                    context: AtomicUsize::new(0),
+                    gpu: AtomicUsize::new(0),
+                    overhead: AtomicU64::new(0),
+                    primary: AtomicBool::new(false),
+                }
+            }; MOST],
+            high_water: AtomicUsize::new(0),
+            change: Mutex::new(()),
+        }
+    }
+
+    fn find(&self, context: Handle) -> Option<&Entry> {
+        let used = self.high_water.load(Ordering::Acquire);
+        self.entries[..used]
+            .iter()
+            .find(|entry| entry.context.load(Ordering::Acquire) == context)
+    }
+
+    /// Index of the claim's GPU that the context is on.
+    #[inline]
+    pub(crate) fn gpu(&self, context: Handle) -> Option<usize> {
+        let entry = self.find(context)?;
+        Some(entry.gpu.load(Ordering::Relaxed))
+    }
+
+    /// Notes a context and the overhead that it is charged; `false` if it is known already or there
+    /// is no room for it, in which case the overhead is not noted.
+    pub(crate) fn insert(&self, context: Handle, gpu: usize, overhead: u64, primary: bool) -> bool {
+        let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if context == 0 || self.find(context).is_some() {
+            return false;
+        }
+        let free = self
+            .entries
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| entry.context.load(Ordering::Relaxed) == 0);
+        let Some((index, entry)) = free else {
+            return false;
+        };
+        entry.gpu.store(gpu, Ordering::Relaxed);
+        entry.overhead.store(overhead, Ordering::Relaxed);
+        entry.primary.store(primary, Ordering::Relaxed);
+        entry.context.store(context, Ordering::Release);
+        self.high_water.fetch_max(index + 1, Ordering::Release);
+        true
+    }
+
+    /// The primary context that was noted for a GPU.
+    pub(crate) fn primary(&self, gpu: usize) -> Option<Handle> {
+        self.entries.iter().find_map(|entry| {
+            let context = entry.context.load(Ordering::Acquire);
+            let meant = context != 0
+                && entry.primary.load(Ordering::Relaxed)
+                && entry.gpu.load(Ordering::Relaxed) == gpu;
+            meant.then_some(context)
+        })
+    }
+
+    /// Forgets a context; gives the GPU's index and the overhead that it was charged.
+    pub(crate) fn remove(&self, context: Handle) -> Option<(usize, u64)> {
+        let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = self.find(context).filter(|_| context != 0)?;
+        let gpu = entry.gpu.load(Ordering::Relaxed);
+        let overhead = entry.overhead.load(Ordering::Relaxed);
+        entry.context.store(0, Ordering::Release);
+        Some((gpu, overhead))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_found_until_they_are_removed() {
+        let contexts = Contexts::new();
+        assert!(contexts.insert(10, 1, 300, true) && contexts.insert(20, 0, 200, false));
+        assert!(!contexts.insert(10, 0, 5, false), "known already");
+        assert!(!contexts.insert(0, 0, 5, false), "no context");
+        assert_eq!((contexts.gpu(10), contexts.gpu(20)), (Some(1), Some(0)));
+        assert_eq!((contexts.primary(1), contexts.primary(0)), (Some(10), None));
+        assert_eq!(contexts.remove(10), Some((1, 300)));
+        assert_eq!(contexts.primary(1), None);
+        assert_eq!((contexts.gpu(10), contexts.remove(10)), (None, None));
+        assert!(contexts.insert(30, 1, 7, false));
+        assert_eq!(contexts.remove(0), None);
+        for context in 100..162 {
+            assert!(contexts.insert(context, 0, 0, false), "{context}");
+        }
+        assert!(!contexts.insert(500, 0, 0, false), "full");
+        assert_eq!(contexts.gpu(30), Some(1));
+    }
+}

@@ -1,0 +1,203 @@
+//! One GPU of the claim as this process uses it: reserve before the driver is asked, commit or roll
+//! back after.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+
+use gshare_abi::{GpuUuid, LimitsPage, Slot, State, monotonic_coarse_ns};
+
+use crate::ledger::{Ledger, Refusal, Seat};
+
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(crate) uuid: GpuUuid,
+    /// The same seat as the ledger's, for the paths that take no lock.
+    limits: AtomicPtr<LimitsPage>,
+    slot: AtomicPtr<Slot>,
+    /// The service's epoch at the last registration.
+    pub(crate) epoch: AtomicU64,
+    ledger: Mutex<Ledger>,
+}
+
+/// Bytes charged for an allocation that the driver has not made yet.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    bytes: u64,
+    counts_on_room: bool,
+}
+
+/// How an allocation that lives is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Charge {
+    /// With others in a block.
+    Shared,
+    /// So many bytes of its own.
+    Own(u64),
+}
+
+impl Gpu {
+    pub(crate) fn new(uuid: GpuUuid, seat: Seat) -> Self {
+        Self {
+            uuid,
+            limits: AtomicPtr::new(std::ptr::from_ref(seat.limits).cast_mut()),
+            slot: AtomicPtr::new(std::ptr::from_ref(seat.slot()).cast_mut()),
+            epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
+            ledger: Mutex::new(Ledger::new(seat)),
+        }
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(crate) fn limits(&self) -> &'static LimitsPage {
+        // SAFETY: points to a page that stays mapped for the rest of the process.
+        unsafe { &*self.limits.load(Ordering::Acquire) }
+    }
+
+    /// Whether the claim may use the GPU now.
+    #[inline]
+    pub(crate) fn granted(&self) -> bool {
+        self.limits().state() == State::Granted
+    }
+
+    /// Counts a launch: one addition and one store to the process's own cache line. The clock is
+    /// the one of the last timer tick, which is read from memory in about 5 ns; idleness is judged
+    /// in seconds.
+    #[inline]
+    pub(crate) fn launched(&self) {
+        // SAFETY: points into a page that stays mapped for the rest of the process.
+        let slot = unsafe { &*self.slot.load(Ordering::Acquire) };
+        slot.launches.fetch_add(1, Ordering::Relaxed);
+        slot.last_launch_ns
+            .store(monotonic_coarse_ns(), Ordering::Relaxed);
+    }
+
+    /// Takes a new seat after the service has started anew.
+    pub(crate) fn move_to(&self, seat: Seat) {
+        let mut ledger = self.ledger();
+        ledger.move_to(seat);
+        self.limits.store(
+            std::ptr::from_ref(seat.limits).cast_mut(),
+            Ordering::Release,
+        );
+        self.slot.store(
+            std::ptr::from_ref(seat.slot()).cast_mut(),
+            Ordering::Release,
+        );
+        self.epoch
+            .store(seat.limits.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn granularity(&self) -> u64 {
+        self.limits()
+            .granularity_bytes
+            .load(Ordering::Relaxed)
+            .max(1)
+    }
+
+    /// The bytes that the driver takes for so many, at most.
+    pub(crate) fn rounded(&self, bytes: u64) -> u64 {
+        let granularity = self.granularity();
+        bytes
+            .checked_next_multiple_of(granularity)
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Charges an allocation before the driver is asked for it. A small one for which there is no
+    /// room below the cap may still go into a block of the same heap that is charged already.
+    pub(crate) fn reserve(&self, heap: u64, bytes: u64) -> Result<Reservation, Refusal> {
+        let whole = self.rounded(bytes);
+        let mut ledger = self.ledger();
+        match ledger.grow(whole) {
+            Ok(()) => Ok(Reservation {
+                bytes: whole,
+                counts_on_room: false,
+            }),
+            Err(Refusal::AtCap { .. })
+                if !ledger.room_spoken_for && ledger.blocks.has_room(heap, bytes) =>
+            {
+                ledger.room_spoken_for = true;
+                Ok(Reservation {
+                    bytes: 0,
+                    counts_on_room: true,
+                })
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// The driver refused: nothing is charged.
+    pub(crate) fn roll_back(&self, reservation: Reservation) {
+        let mut ledger = self.ledger();
+        ledger.room_spoken_for &= !reservation.counts_on_room;
+        ledger.shrink(reservation.bytes);
+    }
+
+    /// The driver gave memory at `pointer`: charges what it really takes. An error means that it
+    /// takes more than the cap allows; then nothing is charged and the memory has to go back.
+    pub(crate) fn commit(
+        &self,
+        reservation: Reservation,
+        heap: u64,
+        pointer: u64,
+        bytes: u64,
+    ) -> Result<Charge, Refusal> {
+        let whole = self.rounded(bytes);
+        let mut ledger = self.ledger();
+        ledger.room_spoken_for &= !reservation.counts_on_room;
+        let charge = if ledger.blocks.shares(pointer, bytes) {
+            Charge::Shared
+        } else {
+            Charge::Own(whole)
+        };
+        let cost = match charge {
+            Charge::Shared => ledger.blocks.add(heap, pointer, bytes),
+            Charge::Own(own) => own,
+        };
+        if cost > reservation.bytes {
+            if let Err(refusal) = ledger.grow(cost - reservation.bytes) {
+                if charge == Charge::Shared {
+                    ledger.blocks.remove(pointer, bytes);
+                }
+                ledger.shrink(reservation.bytes);
+                return Err(refusal);
+            }
+        } else {
+            ledger.shrink(reservation.bytes - cost);
+        }
+        ledger.born(bytes);
+        Ok(charge)
+    }
+
+    /// The driver gave memory that has no address of its own.
+    pub(crate) fn keep(&self, reservation: Reservation, bytes: u64) {
+        let whole = self.rounded(bytes);
+        let mut ledger = self.ledger();
+        ledger.room_spoken_for &= !reservation.counts_on_room;
+        ledger.force(whole.saturating_sub(reservation.bytes));
+        ledger.born(bytes);
+    }
+
+    /// Sets bits in the slot's flags.
+    pub(crate) fn note(&self, flags: u64) {
+        let ledger = self.ledger();
+        if ledger.seat.holds() {
+            ledger.seat.slot().flags.fetch_or(flags, Ordering::Relaxed);
+        }
+    }
+
+    /// The driver has the memory back.
+    pub(crate) fn release(&self, charge: Charge, pointer: u64, bytes: u64) {
+        let mut ledger = self.ledger();
+        let cost = match charge {
+            Charge::Shared => ledger.blocks.remove(pointer, bytes),
+            Charge::Own(own) => own,
+        };
+        ledger.died(bytes);
+        ledger.shrink(cost);
+    }
+}

@@ -1,0 +1,182 @@
+//! Contexts cost memory that no allocation shows: each is charged the overhead that the claim's page
+//! states, before it is made.
+
+use std::{ffi::c_void, sync::atomic::Ordering};
+
+use crate::{
+    cuda::{CuResult, Device, Handle, NOT_PERMITTED, SUCCESS},
+    driver,
+    process::{self, Process},
+    say,
+};
+
+/// Whether a device's primary context exists now; `None` when the driver does not say.
+fn primary_exists(device: Device) -> Option<bool> {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both places are valid for the results.
+    let result =
+        unsafe { driver::helpers().primary_state?(device, &raw mut flags, &raw mut active) };
+    (result == SUCCESS).then_some(active != 0)
+}
+
+/// Charges a context's overhead on a device; gives the GPU's index and the bytes. An error is the
+/// code for the program.
+fn charge(process: &Process, device: Device) -> Result<(usize, u64), CuResult> {
+    let Some(index) = process.gpu_of_device(device) else {
+        say::line(&format!(
+            "claim {} does not hold device {device} of this process",
+            process.name
+        ));
+        return Err(NOT_PERMITTED);
+    };
+    process.keep_up();
+    let gpu = &process.gpus[index];
+    if !gpu.granted() {
+        return Err(process.not_granted());
+    }
+    let overhead = gpu.limits().context_overhead_bytes.load(Ordering::Relaxed);
+    let grown = gpu.ledger().grow(overhead);
+    match grown {
+        Ok(()) => Ok((index, overhead)),
+        Err(refusal) => Err(process.refuse(index, refusal, overhead)),
+    }
+}
+
+/// The driver has decided: keeps the charge for a new context, gives it back otherwise.
+fn settle(
+    process: &Process,
+    context: Handle,
+    charged: (usize, u64),
+    result: CuResult,
+    primary: bool,
+) {
+    let (index, overhead) = charged;
+    let gpu = &process.gpus[index];
+    if result == SUCCESS && process.contexts.insert(context, index, overhead, primary) {
+        gpu.ledger().context_born(overhead);
+    } else {
+        gpu.ledger().shrink(overhead);
+    }
+}
+
+/// Runs `make`, which makes a context on the device and gives it, with the overhead charged.
+fn charged(
+    device: Device,
+    primary: bool,
+    known: impl FnOnce() -> bool,
+    make: impl FnOnce() -> (CuResult, Handle),
+) -> CuResult {
+    // The device's number is the driver's to judge.
+    let charge = match device {
+        0.. => process::with(|process| (!known()).then(|| charge(process, device))).flatten(),
+        _ => None,
+    };
+    match charge {
+        Some(Err(code)) => code,
+        Some(Ok(charge)) => {
+            let (result, context) = make();
+            process::with(|process| settle(process, context, charge, result, primary));
+            result
+        }
+        None => make().0,
+    }
+}
+
+pub(crate) unsafe fn primary_retain(
+    original: unsafe extern "C" fn(*mut Handle, Device) -> CuResult,
+    context: *mut Handle,
+    device: Device,
+) -> CuResult {
+    // A context that exists is charged already, unless the process joined late.
+    let known = || primary_exists(device) == Some(true);
+    charged(device, true, known, || {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { original(context, device) };
+        let made = result == SUCCESS && !context.is_null();
+        // SAFETY: the driver has just written there.
+        (result, if made { unsafe { *context } } else { 0 })
+    })
+}
+
+/// Release and reset of a primary context.
+pub(crate) unsafe fn primary_end(
+    original: unsafe extern "C" fn(Device) -> CuResult,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(device) };
+    if result == SUCCESS {
+        process::with(|process| {
+            if primary_exists(device) == Some(false)
+                && let Some(index) = process.gpu_of_device(device)
+                && let Some(context) = process.contexts.primary(index)
+            {
+                process.drop_context(context);
+            }
+        });
+    }
+    result
+}
+
+pub(crate) unsafe fn create(
+    original: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuResult,
+    context: *mut Handle,
+    flags: u32,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    unsafe { create_by(context, device, || original(context, flags, device)) }
+}
+
+pub(crate) unsafe fn create_v3(
+    original: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u32, Device) -> CuResult,
+    context: *mut Handle,
+    affinity: *mut c_void,
+    count: i32,
+    flags: u32,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    unsafe {
+        create_by(context, device, || {
+            original(context, affinity, count, flags, device)
+        })
+    }
+}
+
+pub(crate) unsafe fn create_v4(
+    original: unsafe extern "C" fn(*mut Handle, *mut c_void, u32, Device) -> CuResult,
+    context: *mut Handle,
+    params: *mut c_void,
+    flags: u32,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    unsafe { create_by(context, device, || original(context, params, flags, device)) }
+}
+
+unsafe fn create_by(
+    context: *mut Handle,
+    device: Device,
+    make: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let refused = || context.is_null();
+    charged(device, false, refused, || {
+        let result = make();
+        let made = result == SUCCESS && !context.is_null();
+        // SAFETY: the driver has just written there.
+        (result, if made { unsafe { *context } } else { 0 })
+    })
+}
+
+pub(crate) unsafe fn destroy(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    context: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(context) };
+    if result == SUCCESS {
+        process::with(|process| process.drop_context(context));
+    }
+    result
+}

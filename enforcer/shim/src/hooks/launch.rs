@@ -1,0 +1,174 @@
+//! Launches are let through or not, and counted. Nothing here locks, allocates, panics or enters the
+//! kernel.
+
+#![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
+
+use std::ffi::c_void;
+
+use crate::{
+    cuda::{CuResult, Handle, SUCCESS},
+    gpu::Gpu,
+    process::{self, Process},
+};
+
+#[inline]
+fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
+    match process.gpus.as_slice() {
+        [gpu] => Some(gpu),
+        gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
+    }
+}
+
+#[inline]
+fn counted(call: impl FnOnce() -> CuResult) -> CuResult {
+    let Some(process) = process::current() else {
+        return call();
+    };
+    let Some(gpu) = gpu_of(process) else {
+        return call();
+    };
+    if !gpu.granted() {
+        return refused(process);
+    }
+    let result = call();
+    if result == SUCCESS {
+        gpu.launched();
+    }
+    result
+}
+
+#[cold]
+fn refused(process: &'static Process) -> CuResult {
+    process.not_granted()
+}
+
+pub(crate) unsafe fn kernel(
+    original: unsafe extern "C" fn(
+        Handle,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Handle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> CuResult,
+    function: Handle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe {
+        original(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
+            extra,
+        )
+    })
+}
+
+pub(crate) unsafe fn kernel_ex(
+    original: unsafe extern "C" fn(
+        *const c_void,
+        Handle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> CuResult,
+    config: *const c_void,
+    function: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe { original(config, function, params, extra) })
+}
+
+pub(crate) unsafe fn cooperative(
+    original: unsafe extern "C" fn(
+        Handle,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Handle,
+        *mut *mut c_void,
+    ) -> CuResult,
+    function: Handle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: Handle,
+    params: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe {
+        original(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
+        )
+    })
+}
+
+pub(crate) unsafe fn cooperative_many(
+    original: unsafe extern "C" fn(*mut c_void, u32, u32) -> CuResult,
+    list: *mut c_void,
+    count: u32,
+    flags: u32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe { original(list, count, flags) })
+}
+
+pub(crate) unsafe fn graph(
+    original: unsafe extern "C" fn(Handle, Handle) -> CuResult,
+    graph: Handle,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe { original(graph, stream) })
+}
+
+pub(crate) unsafe fn old(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    function: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    counted(|| unsafe { original(function) })
+}
+
+pub(crate) unsafe fn old_grid(
+    original: unsafe extern "C" fn(Handle, i32, i32) -> CuResult,
+    function: Handle,
+    width: i32,
+    height: i32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe { original(function, width, height) })
+}
+
+pub(crate) unsafe fn old_grid_async(
+    original: unsafe extern "C" fn(Handle, i32, i32, Handle) -> CuResult,
+    function: Handle,
+    width: i32,
+    height: i32,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    counted(|| unsafe { original(function, width, height, stream) })
+}

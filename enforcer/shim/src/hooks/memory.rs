@@ -1,0 +1,276 @@
+//! Plain, pitched and managed memory.
+
+use crate::{
+    blocks::NO_HEAP,
+    cuda::{CuResult, DevicePtr, Handle, SUCCESS},
+    driver,
+    gpu::Reservation,
+    ledger::Refusal,
+    process::{self, Family, Live, Process},
+};
+
+/// An allocation that is charged and not yet made.
+pub(crate) struct Asked {
+    gpu: usize,
+    context: Handle,
+    heap: u64,
+    reservation: Reservation,
+}
+
+/// Reserves on one of the claim's GPUs; gives the program's code when that is refused.
+pub(crate) fn ask(
+    process: &Process,
+    index: usize,
+    heap: u64,
+    bytes: u64,
+) -> Result<Reservation, CuResult> {
+    process.keep_up();
+    let gpu = &process.gpus[index];
+    if !gpu.granted() {
+        return Err(process.not_granted());
+    }
+    let first = match gpu.reserve(heap, bytes) {
+        Ok(reservation) => return Ok(reservation),
+        Err(refusal @ Refusal::SeatLost) => return Err(process.refuse(index, refusal, bytes)),
+        Err(first) => first,
+    };
+    // What the process's own pools hold unused counts as free, as it does for the driver.
+    process.squeeze_pools(index);
+    match gpu.reserve(heap, bytes) {
+        Ok(reservation) => Ok(reservation),
+        Err(Refusal::SeatLost) => Err(process.refuse(index, first, bytes)),
+        Err(refusal) => Err(process.refuse(index, refusal, bytes)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Device,
+    Managed,
+}
+
+fn ask_here(kind: Kind, bytes: u64) -> Option<Result<Asked, CuResult>> {
+    process::with(|process| {
+        let (gpu, context) = process.here()?;
+        let heap = match kind {
+            Kind::Device => context as u64,
+            Kind::Managed => NO_HEAP,
+        };
+        Some(ask(process, gpu, heap, bytes).map(|reservation| Asked {
+            gpu,
+            context,
+            heap,
+            reservation,
+        }))
+    })
+    .flatten()
+}
+
+/// The driver has answered: keeps the charge or gives it back. `pointer` is `None` if it refused.
+/// `Err` is the program's code for memory that had to go back.
+pub(crate) fn settle(asked: Asked, pointer: Option<u64>, bytes: u64) -> Result<(), CuResult> {
+    let settled = process::with(|process| {
+        let gpu = &process.gpus[asked.gpu];
+        let Some(pointer) = pointer else {
+            gpu.roll_back(asked.reservation);
+            return Ok(());
+        };
+        match gpu.commit(asked.reservation, asked.heap, pointer, bytes) {
+            Ok(charge) => {
+                let live = Live {
+                    bytes,
+                    gpu: asked.gpu,
+                    context: asked.context,
+                    family: Family::Plain(charge),
+                };
+                process.remember(pointer, live);
+                Ok(())
+            }
+            Err(refusal) => {
+                if let Some(free) = driver::helpers().mem_free {
+                    // SAFETY: the driver gave this pointer a moment ago, and nobody else has it.
+                    unsafe { free(pointer) };
+                }
+                Err(process.refuse(asked.gpu, refusal, bytes))
+            }
+        }
+    });
+    settled.unwrap_or(Ok(()))
+}
+
+/// Runs `make`, which asks the driver for the bytes and gives the pointer; `sized` gives the bytes
+/// that the allocation has in fact.
+fn allocate(
+    kind: Kind,
+    bytes: u64,
+    make: impl FnOnce() -> (CuResult, u64),
+    sized: impl FnOnce() -> u64,
+) -> CuResult {
+    match ask_here(kind, bytes) {
+        None => make().0,
+        Some(Err(code)) => code,
+        Some(Ok(asked)) => {
+            let (result, pointer) = make();
+            let made = result == SUCCESS && pointer != 0;
+            let settled = if made {
+                settle(asked, Some(pointer), sized())
+            } else {
+                settle(asked, None, bytes)
+            };
+            settled.map_or_else(|code| code, |()| result)
+        }
+    }
+}
+
+pub(crate) unsafe fn alloc(
+    original: unsafe extern "C" fn(*mut DevicePtr, usize) -> CuResult,
+    pointer: *mut DevicePtr,
+    bytes: usize,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, bytes) };
+    if pointer.is_null() || bytes == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), unsafe { *pointer });
+    allocate(Kind::Device, bytes as u64, make, || bytes as u64)
+}
+
+pub(crate) unsafe fn alloc_v1(
+    original: unsafe extern "C" fn(*mut u32, u32) -> CuResult,
+    pointer: *mut u32,
+    bytes: u32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, bytes) };
+    if pointer.is_null() || bytes == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), u64::from(unsafe { *pointer }));
+    allocate(Kind::Device, u64::from(bytes), make, || u64::from(bytes))
+}
+
+/// Widest alignment of rows among today's GPUs, in bytes. What the pitch turns out to be is charged
+/// when the driver has said.
+const PITCH_BYTES: u64 = 512;
+
+fn pitched(width: u64, height: u64) -> u64 {
+    width
+        .checked_next_multiple_of(PITCH_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_mul(height)
+}
+
+pub(crate) unsafe fn alloc_pitch(
+    original: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize, u32) -> CuResult,
+    pointer: *mut DevicePtr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, pitch, width, height, element) };
+    if pointer.is_null() || pitch.is_null() || width == 0 || height == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), unsafe { *pointer });
+    // SAFETY: asked only after success, when the driver has written there.
+    let sized = || (unsafe { *pitch } as u64).saturating_mul(height as u64);
+    allocate(
+        Kind::Device,
+        pitched(width as u64, height as u64),
+        make,
+        sized,
+    )
+}
+
+pub(crate) unsafe fn alloc_pitch_v1(
+    original: unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> CuResult,
+    pointer: *mut u32,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    element: u32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, pitch, width, height, element) };
+    if pointer.is_null() || pitch.is_null() || width == 0 || height == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), u64::from(unsafe { *pointer }));
+    // SAFETY: asked only after success, when the driver has written there.
+    let sized = || u64::from(unsafe { *pitch }) * u64::from(height);
+    allocate(
+        Kind::Device,
+        pitched(u64::from(width), u64::from(height)),
+        make,
+        sized,
+    )
+}
+
+/// Bit 0 of a slot's flags.
+const USED_MANAGED: u64 = 1;
+
+pub(crate) unsafe fn alloc_managed(
+    original: unsafe extern "C" fn(*mut DevicePtr, usize, u32) -> CuResult,
+    pointer: *mut DevicePtr,
+    bytes: usize,
+    flags: u32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, bytes, flags) };
+    if pointer.is_null() || bytes == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), unsafe { *pointer });
+    let result = allocate(Kind::Managed, bytes as u64, make, || bytes as u64);
+    if result == SUCCESS {
+        process::with(|process| {
+            if let Some((gpu, _)) = process.here() {
+                process.gpus[gpu].note(USED_MANAGED);
+            }
+        });
+    }
+    result
+}
+
+/// Runs `call`, which frees the pointer in whatever way. A pointer that the proxy does not know is
+/// the driver's to judge.
+pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult {
+    let taken = process::with(|process| process.take(pointer)).flatten();
+    let result = call();
+    if let Some(live) = taken {
+        process::with(|process| {
+            if result == SUCCESS {
+                process.settle(pointer, &live);
+            } else {
+                process.remember(pointer, live);
+            }
+        });
+    }
+    result
+}
+
+pub(crate) unsafe fn free(
+    original: unsafe extern "C" fn(DevicePtr) -> CuResult,
+    pointer: DevicePtr,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = free_by(pointer, || unsafe { original(pointer) });
+    super::pool::after_sync(result);
+    result
+}
+
+pub(crate) unsafe fn free_v1(
+    original: unsafe extern "C" fn(u32) -> CuResult,
+    pointer: u32,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    free_by(u64::from(pointer), || unsafe { original(pointer) })
+}

@@ -1,0 +1,250 @@
+//! Stream-ordered memory and its pools.
+
+use std::sync::atomic::Ordering;
+
+use super::memory::free_by;
+use crate::{
+    cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
+    driver,
+    ledger::Refusal,
+    pools::PoolTicket,
+    process::{self, Family, Live, Process},
+};
+
+enum Asked {
+    /// Not the claim's to charge.
+    Free,
+    Pooled {
+        gpu: usize,
+        context: Handle,
+        ticket: PoolTicket,
+    },
+}
+
+/// The GPU on whose behalf a stream runs, and the current context.
+fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
+    let (here, context) = process.here()?;
+    // 0, 1 and 2 stand for the default streams of the current context.
+    if stream > 2 && process.gpus.len() > 1 {
+        let mut device: Device = -1;
+        let ask = driver::helpers().stream_device;
+        // SAFETY: the program's own stream, and a valid place for the result.
+        let known = ask.is_some_and(|ask| unsafe { ask(stream, &raw mut device) } == SUCCESS);
+        if known {
+            return Some((process.gpu_of_device(device)?, context));
+        }
+    }
+    Some((here, context))
+}
+
+/// The pool that a device's allocations come from now.
+fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
+    let ask = driver::helpers().device_pool?;
+    let device = (0..64).find(|&device| process.gpu_of_device(device) == Some(gpu))?;
+    let mut pool: Handle = 0;
+    // SAFETY: `pool` is valid for the result.
+    let result = unsafe { ask(&raw mut pool, device) };
+    (result == SUCCESS && pool != 0).then_some(pool)
+}
+
+fn ask(
+    process: &Process,
+    pool: Option<Handle>,
+    stream: Handle,
+    bytes: u64,
+) -> Result<Asked, CuResult> {
+    let Some((here, context)) = place(process, stream) else {
+        return Ok(Asked::Free);
+    };
+    let Some(handle) = pool.or_else(|| pool_of(process, here)) else {
+        return Ok(Asked::Free);
+    };
+    let Some(gpu) = process.gpu_of_pool(handle, here) else {
+        return Ok(Asked::Free);
+    };
+    process.keep_up();
+    if !process.gpus[gpu].granted() {
+        return Err(process.not_granted());
+    }
+    let ticket = match process.reserve_in_pool(handle, bytes, false) {
+        Err(Refusal::AtCap { .. }) => {
+            process.squeeze_pools(gpu);
+            process.reserve_in_pool(handle, bytes, true)
+        }
+        first => first,
+    };
+    match ticket {
+        Ok(Some(ticket)) => Ok(Asked::Pooled {
+            gpu,
+            context,
+            ticket,
+        }),
+        Ok(None) => Ok(Asked::Free),
+        Err(refusal) => Err(process.refuse(gpu, refusal, bytes)),
+    }
+}
+
+fn allocate(
+    pool: Option<Handle>,
+    stream: Handle,
+    bytes: u64,
+    make: impl FnOnce() -> (CuResult, u64),
+) -> CuResult {
+    let asked = process::with(|process| ask(process, pool, stream, bytes));
+    match asked {
+        Some(Err(code)) => code,
+        None | Some(Ok(Asked::Free)) => make().0,
+        Some(Ok(Asked::Pooled {
+            gpu,
+            context,
+            ticket,
+        })) => {
+            let (result, pointer) = make();
+            let made = result == SUCCESS && pointer != 0;
+            let code = process::with(|process| {
+                match process.settle_in_pool(&ticket, bytes, made) {
+                    Ok(pool) if made => {
+                        let live = Live {
+                            bytes,
+                            gpu,
+                            context,
+                            family: Family::Pool(pool),
+                        };
+                        process.remember(pointer, live);
+                        result
+                    }
+                    Ok(_) => result,
+                    Err(refusal) => {
+                        if let Some(free) = driver::helpers().mem_free_async {
+                            // SAFETY: the driver gave this pointer a moment ago for this stream,
+                            // and nobody else has it.
+                            unsafe { free(pointer, stream) };
+                        }
+                        process.squeeze_pools(gpu);
+                        process.refuse(gpu, refusal, bytes)
+                    }
+                }
+            });
+            code.unwrap_or(result)
+        }
+    }
+}
+
+pub(crate) unsafe fn alloc_async(
+    original: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> CuResult,
+    pointer: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, bytes, stream) };
+    if pointer.is_null() || bytes == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), unsafe { *pointer });
+    allocate(None, stream, bytes as u64, make)
+}
+
+pub(crate) unsafe fn alloc_from_pool(
+    original: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> CuResult,
+    pointer: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(pointer, bytes, pool, stream) };
+    if pointer.is_null() || bytes == 0 || pool == 0 {
+        return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let make = || (call(), unsafe { *pointer });
+    allocate(Some(pool), stream, bytes as u64, make)
+}
+
+pub(crate) unsafe fn free_async(
+    original: unsafe extern "C" fn(DevicePtr, Handle) -> CuResult,
+    pointer: DevicePtr,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    free_by(pointer, || unsafe { original(pointer, stream) })
+}
+
+pub(crate) unsafe fn create(
+    original: unsafe extern "C" fn(*mut Handle, *const PlacedProps) -> CuResult,
+    pool: *mut Handle,
+    props: *const PlacedProps,
+) -> CuResult {
+    // SAFETY: NULL, or the caller's properties, whose start this is.
+    let device = unsafe { props.as_ref() }.and_then(PlacedProps::device);
+    let gpu = process::with(|process| device.map(|device| process.gpu_of_device(device)));
+    if let Some(Some(None)) = gpu
+        && device.is_some_and(|device| device >= 0)
+    {
+        return NOT_PERMITTED;
+    }
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(pool, props) };
+    if result == SUCCESS && !pool.is_null() {
+        // SAFETY: the driver has just written there.
+        let handle = unsafe { *pool };
+        process::with(|process| process.pool_created(handle, gpu.flatten().flatten()));
+    }
+    result
+}
+
+pub(crate) unsafe fn destroy(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    pool: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(pool) };
+    if result == SUCCESS {
+        process::with(|process| process.pool_destroyed(pool));
+    }
+    result
+}
+
+pub(crate) unsafe fn trim(
+    original: unsafe extern "C" fn(Handle, usize) -> CuResult,
+    pool: Handle,
+    keep: usize,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(pool, keep) };
+    if result == SUCCESS {
+        process::with(Process::refresh_pools);
+    }
+    result
+}
+
+/// After a synchronisation a pool may have given back what was freed before.
+pub(super) fn after_sync(result: CuResult) {
+    if result == SUCCESS
+        && let Some(process) = process::current()
+        && process.pools_changed.load(Ordering::Relaxed)
+    {
+        process::with(Process::refresh_pools);
+    }
+}
+
+/// Waits for a stream, an event or a context.
+pub(crate) unsafe fn sync_handle(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    handle: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(handle) };
+    after_sync(result);
+    result
+}
+
+/// Waits for the current context.
+pub(crate) unsafe fn sync(original: unsafe extern "C" fn() -> CuResult) -> CuResult {
+    // SAFETY: no arguments.
+    let result = unsafe { original() };
+    after_sync(result);
+    result
+}

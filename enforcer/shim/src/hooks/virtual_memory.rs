@@ -1,0 +1,136 @@
+//! Memory that the program maps itself.
+
+use std::{
+    ffi::c_void,
+    sync::{MutexGuard, PoisonError},
+};
+
+use super::memory::ask;
+use crate::{
+    blocks::NO_HEAP,
+    cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
+    process::{self, Process},
+    vmm::{Gone, Virtual},
+};
+
+fn mapped(process: &Process) -> MutexGuard<'_, Virtual> {
+    process
+        .mapped
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+fn settle(process: &Process, gone: impl IntoIterator<Item = Gone>) {
+    for (gpu, bytes) in gone {
+        if let Some(gpu) = process.gpus.get(gpu) {
+            let whole = gpu.rounded(bytes);
+            let mut ledger = gpu.ledger();
+            ledger.died(bytes);
+            ledger.shrink(whole);
+        }
+    }
+}
+
+pub(crate) unsafe fn create(
+    original: unsafe extern "C" fn(*mut u64, usize, *const PlacedProps, u64) -> CuResult,
+    handle: *mut u64,
+    bytes: usize,
+    props: *const PlacedProps,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let call = || unsafe { original(handle, bytes, props, flags) };
+    if handle.is_null() || bytes == 0 {
+        return call();
+    }
+    // SAFETY: NULL, or the caller's properties, whose start this is.
+    let device = unsafe { props.as_ref() }.and_then(PlacedProps::device);
+    // Host memory is not the GPU's; a number that cannot be is the driver's to judge.
+    let Some(device) = device.filter(|&device| device >= 0) else {
+        return call();
+    };
+    let asked = process::with(|process| match process.gpu_of_device(device) {
+        Some(gpu) => ask(process, gpu, NO_HEAP, bytes as u64).map(|reservation| (gpu, reservation)),
+        None => Err(NOT_PERMITTED),
+    });
+    let (gpu, reservation) = match asked {
+        None => return call(),
+        Some(Err(code)) => return code,
+        Some(Ok(asked)) => asked,
+    };
+    let result = call();
+    process::with(|process| {
+        let place = &process.gpus[gpu];
+        if result != SUCCESS {
+            place.roll_back(reservation);
+            return;
+        }
+        place.keep(reservation, bytes as u64);
+        // SAFETY: the driver has just written there.
+        let handle = unsafe { *handle };
+        mapped(process).created(handle, gpu, bytes as u64);
+    });
+    result
+}
+
+pub(crate) unsafe fn release(
+    original: unsafe extern "C" fn(u64) -> CuResult,
+    handle: u64,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(handle) };
+    if result == SUCCESS {
+        process::with(|process| {
+            let gone = mapped(process).released(handle);
+            settle(process, gone);
+        });
+    }
+    result
+}
+
+pub(crate) unsafe fn map(
+    original: unsafe extern "C" fn(DevicePtr, usize, usize, u64, u64) -> CuResult,
+    pointer: DevicePtr,
+    bytes: usize,
+    offset: usize,
+    handle: u64,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(pointer, bytes, offset, handle, flags) };
+    if result == SUCCESS {
+        process::with(|process| mapped(process).mapped(pointer, bytes as u64, handle));
+    }
+    result
+}
+
+pub(crate) unsafe fn unmap(
+    original: unsafe extern "C" fn(DevicePtr, usize) -> CuResult,
+    pointer: DevicePtr,
+    bytes: usize,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(pointer, bytes) };
+    if result == SUCCESS {
+        process::with(|process| {
+            let gone = mapped(process).unmapped(pointer, bytes as u64);
+            settle(process, gone);
+        });
+    }
+    result
+}
+
+pub(crate) unsafe fn retain(
+    original: unsafe extern "C" fn(*mut u64, *mut c_void) -> CuResult,
+    handle: *mut u64,
+    address: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(handle, address) };
+    if result == SUCCESS && !handle.is_null() {
+        // SAFETY: the driver has just written there.
+        let handle = unsafe { *handle };
+        process::with(|process| mapped(process).retained(address as u64, handle));
+    }
+    result
+}

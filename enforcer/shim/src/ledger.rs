@@ -1,0 +1,161 @@
+//! What this process is charged on one GPU, and its seat in the claim's pages. The slot always shows
+//! the process's own figures, so a neighbour that scribbled over it is put right by the next change.
+
+use std::sync::atomic::Ordering;
+
+use gshare_abi::{LimitsPage, Outcome, Slot, UsagePage, monotonic_ns};
+
+use crate::blocks::Blocks;
+
+/// Where the process sits on a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seat {
+    pub(crate) limits: &'static LimitsPage,
+    pub(crate) usage: &'static UsagePage,
+    pub(crate) slot: usize,
+    pub(crate) generation: u64,
+}
+
+impl Seat {
+    pub(crate) fn slot(&self) -> &'static Slot {
+        &self.usage.slots[self.slot]
+    }
+
+    /// Whether the slot is still this process's.
+    pub(crate) fn holds(&self) -> bool {
+        self.slot().generation.load(Ordering::Relaxed) == self.generation
+    }
+}
+
+/// Why memory was not charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The claim would pass its cap; it is charged so many bytes now.
+    AtCap { charged: u64 },
+    /// The slot belongs to another process by now.
+    SeatLost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) seat: Seat,
+    charge: u64,
+    requested: u64,
+    context_bytes: u64,
+    allocations: u64,
+    pub(crate) blocks: Blocks,
+    /// An allocation that counts on room in a block is with the driver; a second one must not
+    /// count on the same room.
+    pub(crate) room_spoken_for: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new(seat: Seat) -> Self {
+        let granularity = seat.limits.granularity_bytes.load(Ordering::Relaxed);
+        Self {
+            seat,
+            charge: 0,
+            requested: 0,
+            context_bytes: 0,
+            allocations: 0,
+            blocks: Blocks::new(granularity),
+            room_spoken_for: false,
+        }
+    }
+
+    pub(crate) fn cap(&self) -> u64 {
+        self.seat.limits.memory_cap_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Charges bytes if the claim's cap allows.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !self.seat.holds() {
+            return Err(Refusal::SeatLost);
+        }
+        let seat = &self.seat;
+        match seat
+            .usage
+            .reserve(seat.slot, self.charge, bytes, self.cap())
+        {
+            Outcome::Granted => {
+                self.charge += bytes;
+                Ok(())
+            }
+            Outcome::Refused { charged } => Err(Refusal::AtCap { charged }),
+        }
+    }
+
+    /// Charges bytes that the driver has taken already, whatever the cap.
+    pub(crate) fn force(&mut self, bytes: u64) {
+        self.charge = self.charge.saturating_add(bytes);
+        self.publish();
+    }
+
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.charge = self.charge.saturating_sub(bytes);
+            self.publish();
+        }
+    }
+
+    /// Notes an allocation of the program; its charge is accounted apart.
+    pub(crate) fn born(&mut self, requested: u64) {
+        self.requested = self.requested.saturating_add(requested);
+        self.allocations += 1;
+        self.publish_counts();
+    }
+
+    pub(crate) fn died(&mut self, requested: u64) {
+        self.requested = self.requested.saturating_sub(requested);
+        self.allocations = self.allocations.saturating_sub(1);
+        self.publish_counts();
+    }
+
+    pub(crate) fn context_born(&mut self, bytes: u64) {
+        self.context_bytes = self.context_bytes.saturating_add(bytes);
+        self.publish_counts();
+    }
+
+    pub(crate) fn context_died(&mut self, bytes: u64) {
+        self.context_bytes = self.context_bytes.saturating_sub(bytes);
+        self.publish_counts();
+        self.shrink(bytes);
+    }
+
+    /// Notes in the slot that the program was refused so many bytes.
+    pub(crate) fn refused(&self, bytes: u64) {
+        if self.seat.holds() {
+            let slot = self.seat.slot();
+            slot.last_refused_bytes.store(bytes, Ordering::Relaxed);
+            slot.last_refusal_ns
+                .store(monotonic_ns(), Ordering::Relaxed);
+            slot.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a new seat and brings everything along.
+    pub(crate) fn move_to(&mut self, seat: Seat) {
+        self.seat = seat;
+        self.publish();
+        self.publish_counts();
+    }
+
+    fn publish(&self) {
+        if self.seat.holds() {
+            self.seat.slot().charge.store(self.charge, Ordering::SeqCst);
+        }
+    }
+
+    fn publish_counts(&self) {
+        if self.seat.holds() {
+            let slot = self.seat.slot();
+            slot.requested.store(self.requested, Ordering::Relaxed);
+            slot.allocations.store(self.allocations, Ordering::Relaxed);
+            slot.context_bytes
+                .store(self.context_bytes, Ordering::Relaxed);
+        }
+    }
+}

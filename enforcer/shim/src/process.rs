@@ -1,0 +1,428 @@
+//! The process as a member: registration, and the state that dies with a fork.
+//!
+//! Everything hangs on one pointer in a page that the kernel wipes in a forked child. The child thus
+//! begins as a stranger without any handler of the proxy having run, whichever way it was forked,
+//! and registers when it initialises the driver itself.
+
+use std::{
+    os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use gshare_abi::{
+    GpuUuid, LimitsMap, UsageMap, monotonic_ns, move_fd_up,
+    wire::{Answer, register},
+};
+
+use crate::{
+    contexts::Contexts,
+    cuda::{CuResult, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS},
+    driver,
+    gpu::{Charge, Gpu},
+    ledger::{Refusal, Seat},
+    map::Table,
+    paths,
+    pools::Pools,
+    say,
+    vmm::Virtual,
+};
+
+/// Longest wait for the service when the process starts.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+/// Longest wait for a service that has started anew; the process has its caps already.
+const NEXT_WAIT: Duration = Duration::from_millis(500);
+const SHARDS: usize = 64;
+const DEVICES: usize = 64;
+
+/// What is known of an allocation that the program holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) bytes: u64,
+    pub(crate) gpu: usize,
+    pub(crate) context: Handle,
+    pub(crate) family: Family,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Family {
+    Plain(Charge),
+    /// From the pool with this number.
+    Pool(u64),
+}
+
+/// A member of a claim.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) claim: u64,
+    pub(crate) name: String,
+    pub(crate) gpus: Vec<Gpu>,
+    /// The claim's GPU behind each device number.
+    by_device: [Option<usize>; DEVICES],
+    pub(crate) contexts: Contexts,
+    shards: [Mutex<Table<Live>>; SHARDS],
+    pub(crate) pools: Mutex<Pools>,
+    pub(crate) pools_changed: AtomicBool,
+    pub(crate) mapped: Mutex<Virtual>,
+    at_cap: say::Pace,
+    ended: say::Pace,
+    tried_ns: AtomicU64,
+}
+
+/// Wiped in a forked child.
+#[repr(C, align(4096))]
+struct Wiped {
+    process: AtomicPtr<Process>,
+    joining: AtomicU32,
+}
+
+static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
+
+/// This process as a member, if it is one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Process> {
+    let page = WIPED.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    // SAFETY: the page stays mapped for the rest of the process, and zeroes are a valid `Wiped`.
+    let process = unsafe { &(*page).process }.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked `Process`.
+    unsafe { process.as_ref() }
+}
+
+/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
+/// panicked: either way the program's call goes on as if the proxy were not there.
+pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
+    let process = current()?;
+    catch_unwind(AssertUnwindSafe(|| part(process))).ok()
+}
+
+fn wiped() -> Option<&'static Wiped> {
+    let present = WIPED.load(Ordering::Acquire);
+    if let Some(page) = ptr::NonNull::new(present) {
+        // SAFETY: stays mapped for the rest of the process.
+        return Some(unsafe { page.as_ref() });
+    }
+    let bytes = size_of::<Wiped>();
+    // SAFETY: a fresh anonymous mapping touches no existing memory.
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    let marked = unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) };
+    let page = page.cast::<Wiped>();
+    let won = marked == 0
+        && WIPED
+            .compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+    if !won {
+        // SAFETY: nobody else has seen this mapping.
+        unsafe { libc::munmap(page.cast(), bytes) };
+    }
+    // SAFETY: null, or the page that stays mapped.
+    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes this process a member, once; called when the driver has been initialised.
+pub(crate) fn join() {
+    let Some(page) = wiped() else { return };
+    // Whoever comes second need not wait for the first: it has nothing to charge before that one
+    // is through `cuInit` as well, unless it skips it, and then it waits here.
+    loop {
+        match page
+            .joining
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => break,
+            Err(2) => return,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    let joined = catch_unwind(|| Process::join(FIRST_WAIT)).unwrap_or(None);
+    if let Some(process) = joined {
+        let process = Box::leak(Box::new(process));
+        page.process.store(process, Ordering::Release);
+    }
+    page.joining.store(2, Ordering::Release);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a registration brought, pages mapped.
+struct Joined {
+    claim: u64,
+    name: String,
+    seats: Vec<(GpuUuid, Seat)>,
+}
+
+fn knock(wait: Duration) -> Result<Joined, String> {
+    let hint = std::env::var("GSHARE_CLAIM_ID").ok();
+    let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
+    let version = env!("CARGO_PKG_VERSION");
+    let (answer, fds) = register(paths::socket(), version, hint, wait)
+        .map_err(|error| format!("cannot register with {}: {error}", paths::socket()))?;
+    let (claim, name, gpus) = match answer {
+        Answer::Member { claim, name, gpus } => (claim, name, gpus),
+        Answer::Refused { message, .. } => return Err(message),
+    };
+    let mut fds = fds.into_iter().map(move_fd_up);
+    let mut seats = Vec::with_capacity(gpus.len());
+    for gpu in gpus {
+        let (Some(limits), Some(usage)) = (fds.next(), fds.next()) else {
+            return Err("the service sent too few descriptors".to_owned());
+        };
+        let limits = LimitsMap::new(limits.as_fd()).map_err(|error| error.to_string())?;
+        let usage = UsageMap::new(usage).map_err(|error| error.to_string())?;
+        if usage.page().slot(gpu.slot).is_none() || limits.page().uuid() != gpu.uuid {
+            return Err(format!("the service's pages for {} do not match", gpu.uuid));
+        }
+        let seat = Seat {
+            limits: limits.leak(),
+            usage: usage.leak(),
+            slot: gpu.slot,
+            generation: gpu.generation,
+        };
+        seats.push((gpu.uuid, seat));
+    }
+    Ok(Joined { claim, name, seats })
+}
+
+impl Process {
+    fn join(wait: Duration) -> Option<Self> {
+        if paths::socket().is_empty() {
+            return None;
+        }
+        let joined = match knock(wait) {
+            Ok(joined) => joined,
+            Err(reason) => {
+                if let Some(claim) = std::env::var_os("GSHARE_CLAIM_ID") {
+                    say::line(&format!(
+                        "this process is not held to claim {}: {reason}",
+                        claim.display()
+                    ));
+                }
+                return None;
+            }
+        };
+        let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
+        Some(Self {
+            claim: joined.claim,
+            name: joined.name,
+            gpus: joined
+                .seats
+                .into_iter()
+                .map(|(uuid, seat)| Gpu::new(uuid, seat))
+                .collect(),
+            by_device: devices(&uuids),
+            contexts: Contexts::new(),
+            shards: [const { Mutex::new(Table::EMPTY) }; SHARDS],
+            pools: Mutex::new(Pools::default()),
+            pools_changed: AtomicBool::new(false),
+            mapped: Mutex::new(Virtual::default()),
+            at_cap: say::Pace::default(),
+            ended: say::Pace::default(),
+            tried_ns: AtomicU64::new(monotonic_ns()),
+        })
+    }
+
+    /// The claim's GPU behind a device number.
+    pub(crate) fn gpu_of_device(&self, device: Device) -> Option<usize> {
+        let device = usize::try_from(device).ok()?;
+        self.by_device.get(device).copied().flatten()
+    }
+
+    /// Index of the GPU of the current context, and the context.
+    pub(crate) fn here(&self) -> Option<(usize, Handle)> {
+        let helpers = driver::helpers();
+        let mut context: Handle = 0;
+        // SAFETY: `context` is valid for the result.
+        let result = unsafe { helpers.ctx_get_current?(&raw mut context) };
+        if result != SUCCESS || context == 0 {
+            return None;
+        }
+        if let Some(gpu) = self.contexts.gpu(context) {
+            return Some((gpu, context));
+        }
+        let mut device: Device = -1;
+        // SAFETY: `device` is valid for the result.
+        let result = unsafe { helpers.ctx_get_device?(&raw mut device) };
+        if result != SUCCESS {
+            return None;
+        }
+        self.gpu_of_device(device).map(|gpu| (gpu, context))
+    }
+
+    fn shard(&self, pointer: u64) -> MutexGuard<'_, Table<Live>> {
+        let mixed = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        lock(&self.shards[(mixed >> 58) as usize % SHARDS])
+    }
+
+    /// Remembers an allocation.
+    pub(crate) fn remember(&self, pointer: u64, live: Live) {
+        self.shard(pointer).insert(pointer, live);
+    }
+
+    /// Takes an allocation out before the driver frees it, because its address may be handed out
+    /// again the moment the driver has it back.
+    pub(crate) fn take(&self, pointer: u64) -> Option<Live> {
+        self.shard(pointer).remove(pointer)
+    }
+
+    /// Gives back what a freed allocation was charged.
+    pub(crate) fn settle(&self, pointer: u64, live: &Live) {
+        match live.family {
+            Family::Plain(charge) => {
+                if let Some(gpu) = self.gpus.get(live.gpu) {
+                    gpu.release(charge, pointer, live.bytes);
+                }
+            }
+            Family::Pool(pool) => self.left_pool(pool, live),
+        }
+    }
+
+    /// A context is gone, and with it its overhead and what was allocated in it.
+    pub(crate) fn drop_context(&self, context: Handle) {
+        let Some((gpu, overhead)) = self.contexts.remove(context) else {
+            return;
+        };
+        for shard in &self.shards {
+            let gone: Vec<(u64, Live)> = lock(shard)
+                .iter()
+                .filter(|(_, live)| {
+                    live.context == context && matches!(live.family, Family::Plain(_))
+                })
+                .map(|(pointer, live)| (pointer, *live))
+                .collect();
+            for (pointer, live) in gone {
+                if lock(shard).remove(pointer).is_some() {
+                    self.settle(pointer, &live);
+                }
+            }
+        }
+        if let Some(gpu) = self.gpus.get(gpu) {
+            gpu.ledger().context_died(overhead);
+        }
+        self.refresh_pools();
+    }
+
+    /// Notes a refusal, tells the person at most once a second, and gives the code for the program.
+    pub(crate) fn refuse(&self, gpu: usize, refusal: Refusal, bytes: u64) -> CuResult {
+        let Some(gpu) = self.gpus.get(gpu) else {
+            return OUT_OF_MEMORY;
+        };
+        let charged = match refusal {
+            Refusal::AtCap { charged } => charged,
+            Refusal::SeatLost => return self.not_granted(),
+        };
+        gpu.ledger().refused(bytes);
+        if self.at_cap.due() {
+            let cap = gpu.limits().memory_cap_bytes.load(Ordering::Relaxed);
+            say::line(&format!(
+                "claim {} is at its cap: {} on {}; asked {}",
+                self.name,
+                say::share(charged, cap),
+                say::short(gpu.uuid),
+                say::amount(bytes)
+            ));
+        }
+        OUT_OF_MEMORY
+    }
+
+    /// Tells the person that the claim does not hold the GPU; gives the code for the program.
+    pub(crate) fn not_granted(&self) -> CuResult {
+        if self.ended.due() {
+            say::line(&format!(
+                "claim {} does not hold its GPU now: allocations and launches are refused",
+                self.name
+            ));
+        }
+        NOT_PERMITTED
+    }
+
+    /// Looks whether the service has started anew, and if so takes the seats that it gives now. At
+    /// most one try a second; until one succeeds the process goes on under the caps it has.
+    pub(crate) fn keep_up(&self) {
+        let changed = self.gpus.iter().any(|gpu| {
+            gpu.limits().epoch.load(Ordering::Relaxed) != gpu.epoch.load(Ordering::Relaxed)
+                || !gpu.ledger().seat.holds()
+        });
+        if !changed {
+            return;
+        }
+        let (now, last) = (monotonic_ns(), self.tried_ns.load(Ordering::Relaxed));
+        let due = now.saturating_sub(last) >= 1_000_000_000;
+        let mine = due
+            && self
+                .tried_ns
+                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !mine {
+            return;
+        }
+        let Ok(joined) = knock(NEXT_WAIT) else { return };
+        if joined.claim != self.claim {
+            return;
+        }
+        for (uuid, seat) in joined.seats {
+            if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.uuid == uuid) {
+                gpu.move_to(seat);
+            }
+        }
+    }
+}
+
+/// Which of the claim's GPUs each device number means, by UUID: the numbers depend on the
+/// environment of the process.
+fn devices(uuids: &[GpuUuid]) -> [Option<usize>; DEVICES] {
+    let mut by_device = [None; DEVICES];
+    let helpers = driver::helpers();
+    let (Some(count_of), Some(device_of), Some(uuid_of)) = (
+        helpers.device_get_count,
+        helpers.device_get,
+        helpers.device_get_uuid,
+    ) else {
+        return by_device;
+    };
+    let mut count = 0;
+    // SAFETY: `count` is valid for the result.
+    if unsafe { count_of(&raw mut count) } != SUCCESS {
+        return by_device;
+    }
+    for index in 0..count {
+        let mut device: Device = -1;
+        let mut uuid = [0; 16];
+        // SAFETY: `device` is valid for the result.
+        if unsafe { device_of(&raw mut device, index) } != SUCCESS {
+            continue;
+        }
+        // SAFETY: `uuid` is valid for 16 bytes.
+        if unsafe { uuid_of(&raw mut uuid, device) } != SUCCESS {
+            continue;
+        }
+        let place = usize::try_from(device)
+            .ok()
+            .and_then(|device| by_device.get_mut(device));
+        if let Some(place) = place {
+            *place = uuids.iter().position(|known| known.0 == uuid);
+        }
+    }
+    by_device
+}

@@ -1,0 +1,145 @@
+//! Memory that the program maps itself: physical memory lives as long as a handle or a mapping
+//! refers to it, and is charged as long.
+
+use std::collections::{BTreeMap, HashMap};
+
+#[derive(Debug)]
+struct Physical {
+    gpu: usize,
+    bytes: u64,
+    handles: u64,
+    mappings: u64,
+}
+
+/// The physical memory of this process and what refers to it.
+#[derive(Debug, Default)]
+pub(crate) struct Virtual {
+    memory: HashMap<u64, Physical>,
+    /// Physical memory behind each handle; the driver may use a released number again.
+    handles: HashMap<u64, u64>,
+    /// Start of each mapping: its length, and the physical memory behind it.
+    mappings: BTreeMap<u64, (u64, u64)>,
+    next: u64,
+}
+
+/// Bytes on a GPU that nothing refers to any more.
+pub(crate) type Gone = (usize, u64);
+
+impl Virtual {
+    pub(crate) fn created(&mut self, handle: u64, gpu: usize, bytes: u64) {
+        self.next += 1;
+        let physical = Physical {
+            gpu,
+            bytes,
+            handles: 1,
+            mappings: 0,
+        };
+        self.memory.insert(self.next, physical);
+        self.handles.insert(handle, self.next);
+    }
+
+    /// The program has given one reference of a handle back.
+    pub(crate) fn released(&mut self, handle: u64) -> Option<Gone> {
+        let id = *self.handles.get(&handle)?;
+        let physical = self.memory.get_mut(&id)?;
+        physical.handles = physical.handles.saturating_sub(1);
+        if physical.handles == 0 {
+            self.handles.remove(&handle);
+        }
+        self.gone(id)
+    }
+
+    pub(crate) fn mapped(&mut self, pointer: u64, bytes: u64, handle: u64) {
+        let Some(id) = self.handles.get(&handle).copied() else {
+            return;
+        };
+        if let Some(physical) = self.memory.get_mut(&id) {
+            physical.mappings += 1;
+            self.mappings.insert(pointer, (bytes, id));
+        }
+    }
+
+    /// All mappings that begin in the range are gone.
+    pub(crate) fn unmapped(&mut self, pointer: u64, bytes: u64) -> Vec<Gone> {
+        let range = pointer..pointer.saturating_add(bytes);
+        let inside: Vec<u64> = self.mappings.range(range).map(|(at, _)| *at).collect();
+        let mut gone = Vec::new();
+        for at in inside {
+            if let Some((_, id)) = self.mappings.remove(&at) {
+                if let Some(physical) = self.memory.get_mut(&id) {
+                    physical.mappings = physical.mappings.saturating_sub(1);
+                }
+                gone.extend(self.gone(id));
+            }
+        }
+        gone
+    }
+
+    /// The driver gave a handle for what is mapped at an address.
+    pub(crate) fn retained(&mut self, address: u64, handle: u64) {
+        let Some((start, (bytes, id))) = self.mappings.range(..=address).next_back() else {
+            return;
+        };
+        if address - start >= *bytes {
+            return;
+        }
+        if let Some(physical) = self.memory.get_mut(id) {
+            physical.handles += 1;
+            self.handles.insert(handle, *id);
+        }
+    }
+
+    fn gone(&mut self, id: u64) -> Option<Gone> {
+        let physical = self.memory.get(&id)?;
+        if physical.handles > 0 || physical.mappings > 0 {
+            return None;
+        }
+        let physical = self.memory.remove(&id)?;
+        Some((physical.gpu, physical.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_goes_with_its_last_reference() {
+        let mut memory = Virtual::default();
+        memory.created(7, 1, 100);
+        memory.mapped(0x1000, 100, 7);
+        memory.mapped(0x2000, 100, 7);
+        assert_eq!(memory.released(7), None, "mapped twice");
+        assert_eq!(memory.released(7), None, "unknown by now");
+        assert_eq!(memory.unmapped(0x1000, 100), []);
+        memory.retained(0x2050, 9);
+        memory.retained(0x2064, 10);
+        assert_eq!(memory.unmapped(0x2000, 100), []);
+        assert_eq!(memory.released(10), None, "100 bytes in: not the mapping");
+        assert_eq!(memory.released(9), Some((1, 100)));
+        assert_eq!(memory.released(9), None);
+    }
+
+    #[test]
+    fn a_number_used_again_means_the_new_memory() {
+        let mut memory = Virtual::default();
+        memory.created(7, 0, 100);
+        memory.mapped(0x1000, 100, 7);
+        assert_eq!(memory.released(7), None);
+        memory.created(7, 0, 300);
+        assert_eq!(memory.unmapped(0x1000, 4096), [(0, 100)]);
+        assert_eq!(memory.released(7), Some((0, 300)));
+    }
+
+    #[test]
+    fn one_call_may_unmap_several() {
+        let mut memory = Virtual::default();
+        memory.created(1, 0, 10);
+        memory.created(2, 1, 20);
+        memory.mapped(0x1000, 0x1000, 1);
+        memory.mapped(0x2000, 0x1000, 2);
+        memory.released(1);
+        memory.released(2);
+        assert_eq!(memory.unmapped(0x1000, 0x2000), [(0, 10), (1, 20)]);
+    }
+}
