@@ -120,7 +120,10 @@ impl Screen {
     /// Takes it again, and draws everything anew next time.
     pub(crate) fn retake(&mut self) -> io::Result<()> {
         self.enter()?;
-        self.terminal.clear()
+        // A new one knows nothing of the old frame. (Its own clear() would ask the terminal where the
+        // cursor is, and the answer would go to the keys.)
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
     }
 
     /// Draws one frame; the terminal shows it at once or not at all. `view` draws and says where the

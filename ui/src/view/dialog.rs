@@ -238,7 +238,7 @@ fn claim(form: &ClaimForm, model: &Model, look: &Look, cols: usize) -> Content {
             .map(|l| Line::styled(format!("  {l}"), style)),
     );
     lines.extend(std::iter::repeat_n(Line::default(), gap));
-    let note = "The claim belongs to no program: it is held until you release it.";
+    let note = "It belongs to no program and is held until you release it.";
     lines.push(Line::styled(format!("  {note}"), theme.dim));
     Content {
         title: "Claim a part of a GPU".to_owned(),
