@@ -1,0 +1,8 @@
+//! Gives the shared object the name that CUDA programs look for.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Calls between the driver's own functions must not go to a proxy of the same names.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+}

@@ -1,0 +1,36 @@
+//! The result codes of `cuda.h` that the driver itself returns.
+
+pub(crate) type CUresult = u32;
+
+/// What a driver function ends with: nothing, or the code of an error.
+pub(crate) type R<T = ()> = Result<T, CUresult>;
+
+pub(crate) const SUCCESS: CUresult = 0;
+pub(crate) const INVALID_VALUE: CUresult = 1;
+pub(crate) const OUT_OF_MEMORY: CUresult = 2;
+pub(crate) const NOT_INITIALIZED: CUresult = 3;
+pub(crate) const DEINITIALIZED: CUresult = 4;
+pub(crate) const NO_DEVICE: CUresult = 100;
+pub(crate) const INVALID_DEVICE: CUresult = 101;
+pub(crate) const INVALID_IMAGE: CUresult = 200;
+pub(crate) const INVALID_CONTEXT: CUresult = 201;
+pub(crate) const NO_BINARY_FOR_GPU: CUresult = 209;
+pub(crate) const UNSUPPORTED_LIMIT: CUresult = 215;
+pub(crate) const PEER_ACCESS_UNSUPPORTED: CUresult = 217;
+pub(crate) const INVALID_PTX: CUresult = 218;
+pub(crate) const UNSUPPORTED_EXEC_AFFINITY: CUresult = 224;
+pub(crate) const FILE_NOT_FOUND: CUresult = 301;
+pub(crate) const INVALID_HANDLE: CUresult = 400;
+pub(crate) const NOT_FOUND: CUresult = 500;
+pub(crate) const NOT_READY: CUresult = 600;
+pub(crate) const ILLEGAL_ADDRESS: CUresult = 700;
+pub(crate) const LAUNCH_OUT_OF_RESOURCES: CUresult = 701;
+pub(crate) const PEER_ACCESS_ALREADY_ENABLED: CUresult = 704;
+pub(crate) const PEER_ACCESS_NOT_ENABLED: CUresult = 705;
+pub(crate) const CONTEXT_IS_DESTROYED: CUresult = 709;
+pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: CUresult = 712;
+pub(crate) const HOST_MEMORY_NOT_REGISTERED: CUresult = 713;
+pub(crate) const MISALIGNED_ADDRESS: CUresult = 716;
+pub(crate) const LAUNCH_FAILED: CUresult = 719;
+pub(crate) const NOT_SUPPORTED: CUresult = 801;
+pub(crate) const UNKNOWN: CUresult = 999;

@@ -1,0 +1,153 @@
+//! Initialisation, versions, and questions about devices.
+
+use std::ffi::c_char;
+
+use gshare_sim_board::Board;
+
+use crate::attributes;
+use crate::code::{CUresult, INVALID_DEVICE, INVALID_VALUE, R};
+use crate::driver::{self, Device, Driver};
+use crate::ffi::{In, Out, export, plain};
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(flags: u32) -> CUresult {
+    plain(|| {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        driver::init()
+    })
+}
+
+/// The CUDA version of the board's driver, also before `cuInit`.
+pub(crate) fn version() -> i32 {
+    let board = match driver::get() {
+        Ok(d) => return d.board.snapshot().cuda_version.cast_signed(),
+        Err(_) => driver::board_path().and_then(|p| Board::open(&p).ok()),
+    };
+    board.map_or(13_000, |b| b.snapshot().cuda_version.cast_signed())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(out: Out<i32>) -> CUresult {
+    plain(|| {
+        out.check()?;
+        out.set(version())
+    })
+}
+
+fn bus_id(d: &Device) -> String {
+    format!("00000000:{:02X}:00.0", d.pci_bus)
+}
+
+/// Writes a text and its NUL into a buffer, cut to its size.
+fn set_text(out: Out<u8>, len: i32, text: &str) -> R {
+    let room = usize::try_from(len).map_err(|_| INVALID_VALUE)?;
+    if room == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let cut = &text.as_bytes()[..text.len().min(room - 1)];
+    out.set_all(cut.iter().copied().chain([0]), room)
+}
+
+fn uuid(d: &Driver, out: Out<[u8; 16]>, device: i32) -> R {
+    out.set(d.device(device)?.uuid)
+}
+
+/// `CUdevprop`.
+#[repr(C)]
+struct Properties {
+    threads_per_block: i32,
+    block_dim: [i32; 3],
+    grid_dim: [i32; 3],
+    shared_per_block: i32,
+    constant: i32,
+    warp: i32,
+    pitch: i32,
+    regs: i32,
+    clock_khz: i32,
+    texture_align: i32,
+}
+
+export! {
+    cuDeviceGetCount(out: Out<i32>) |d| out.set(d.devices.len() as i32);
+    cuDeviceGet(out: Out<i32>, ordinal: i32) |d| {
+        out.check()?;
+        d.device(ordinal)?;
+        out.set(ordinal)
+    };
+    cuDeviceGetName(out: Out<u8>, len: i32, device: i32) |d| {
+        set_text(out, len, d.device(device)?.model.name)
+    };
+    cuDeviceGetUuid(out: Out<[u8; 16]>, device: i32) |d| uuid(d, out, device);
+    cuDeviceGetUuid_v2(out: Out<[u8; 16]>, device: i32) |d| uuid(d, out, device);
+    cuDeviceGetLuid(_luid: Out<u8>, _mask: Out<u32>, device: i32) |d| {
+        d.device(device)?;
+        // Only Windows has them.
+        Err(crate::code::NOT_SUPPORTED)
+    };
+    cuDeviceTotalMem_v2(out: Out<usize>, device: i32) |d| {
+        out.set(d.device(device)?.model.cuda_total() as usize)
+    };
+    cuDeviceGetAttribute(out: Out<i32>, attribute: u32, device: i32) |d| {
+        out.check()?;
+        let dev = d.device(device)?;
+        out.set(attributes::value(dev.model, dev.pci_bus, attribute).ok_or(INVALID_VALUE)?)
+    };
+    cuDeviceGetProperties(out: Out<Properties>, device: i32) |d| {
+        let m = d.device(device)?.model;
+        out.set(Properties {
+            threads_per_block: 1024,
+            block_dim: [1024, 1024, 64],
+            grid_dim: [0x7fff_ffff, 65_535, 65_535],
+            shared_per_block: 49_152,
+            constant: 65_536,
+            warp: 32,
+            pitch: 0x7fff_ffff,
+            regs: m.regs_per_sm.cast_signed(),
+            clock_khz: (m.sm_clock_mhz * 1000).cast_signed(),
+            texture_align: 512,
+        })
+    };
+    cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) |d| {
+        let (a, b) = d.device(device)?.model.compute_capability;
+        major.check()?;
+        minor.check()?;
+        major.set(a.cast_signed())?;
+        minor.set(b.cast_signed())
+    };
+    cuDeviceGetPCIBusId(out: Out<u8>, len: i32, device: i32) |d| {
+        // CUDA's own form has a shorter domain than NVML's.
+        set_text(out, len, &bus_id(d.device(device)?)[4..])
+    };
+    cuDeviceGetByPCIBusId(out: Out<i32>, id: In<c_char>) |d| {
+        out.check()?;
+        let wanted = id.string()?.to_ascii_uppercase();
+        let found = d.devices.iter().position(|dev| {
+            let full = bus_id(dev);
+            wanted == full || wanted == full[4..] || wanted == full[9..]
+        });
+        match found {
+            Some(i) => out.set(i as i32),
+            None => Err(INVALID_VALUE),
+        }
+    };
+    cuDeviceGetTexture1DLinearMaxWidth(out: Out<usize>, _format: u32, channels: u32, device: i32) |d| {
+        d.device(device)?;
+        match channels {
+            1 | 2 | 4 => out.set(268_435_456 / channels as usize),
+            _ => Err(INVALID_VALUE),
+        }
+    };
+    cuDeviceGetExecAffinitySupport(out: Out<i32>, kind: u32, device: i32) |d| {
+        d.device(device)?;
+        if kind != 0 {
+            return Err(INVALID_VALUE);
+        }
+        out.set(0)
+    };
+    cuDeviceGetNvSciSyncAttributes(_list: u64, device: i32, _flags: i32) |d| {
+        d.device(device).map_err(|_| INVALID_DEVICE)?;
+        Err(crate::code::NOT_SUPPORTED)
+    };
+}

@@ -1,0 +1,281 @@
+//! The driver's state in this process: made by `cuInit`, never destroyed.
+//!
+//! One mutex guards all tables. It is not held while a kernel is interpreted, while the process
+//! waits for the board's time, or while a callback of the program runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use gshare_sim_board::{Board, BoardError, Finished, Model, ProcessInfo, Slot, now_ns};
+
+use crate::code::{
+    CUresult, DEINITIALIZED, INVALID_DEVICE, LAUNCH_OUT_OF_RESOURCES, NO_DEVICE, NOT_INITIALIZED,
+    OUT_OF_MEMORY, R, UNKNOWN,
+};
+use crate::context::Context;
+use crate::event::Event;
+use crate::function::Function;
+use crate::library::Library;
+use crate::link::Linker;
+use crate::memory::Memory;
+use crate::module::Module;
+use crate::pool::Pool;
+use crate::stream::Stream;
+use crate::visible;
+use crate::vmm::Vmm;
+
+/// A GPU that this process sees.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Index on the board.
+    pub gpu: usize,
+    pub model: &'static Model,
+    pub uuid: [u8; 16],
+    pub pci_bus: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Primary {
+    pub context: Option<u64>,
+    pub references: u32,
+    pub flags: u32,
+}
+
+/// Work that the board has not reported as finished.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub context: u64,
+    /// Events that take its end as their time.
+    pub events: Vec<u64>,
+}
+
+/// Everything that handles stand for.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub primaries: Vec<Primary>,
+    pub contexts: HashMap<u64, Context>,
+    pub streams: HashMap<u64, Stream>,
+    pub events: HashMap<u64, Event>,
+    pub modules: HashMap<u64, Module>,
+    pub functions: HashMap<u64, Function>,
+    pub libraries: HashMap<u64, Library>,
+    pub linkers: HashMap<u64, Linker>,
+    pub pools: HashMap<u64, Pool>,
+    /// The current pool of each device, by index.
+    pub current_pools: Vec<u64>,
+    pub default_pools: Vec<u64>,
+    pub memory: Memory,
+    pub vmm: Vmm,
+    pub live: BTreeMap<u64, Live>,
+    last_handle: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub board: Board,
+    pub slot: Slot,
+    pub devices: Vec<Device>,
+    tables: Mutex<Tables>,
+    /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
+    pub memory_gate: RwLock<()>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+static INIT: Mutex<()> = Mutex::new(());
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn after_fork_in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// The driver, if `cuInit` has been called in this process.
+pub(crate) fn get() -> R<&'static Driver> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(NOT_INITIALIZED);
+    }
+    DRIVER.get().ok_or(NOT_INITIALIZED)
+}
+
+/// The code that stands for an error of the board.
+pub(crate) fn code_of(error: &BoardError) -> CUresult {
+    match error {
+        BoardError::OutOfMemory { .. } => OUT_OF_MEMORY,
+        BoardError::TooLarge => LAUNCH_OUT_OF_RESOURCES,
+        BoardError::NotRegistered => DEINITIALIZED,
+        BoardError::NoSuchGpu { .. } => INVALID_DEVICE,
+        _ => UNKNOWN,
+    }
+}
+
+/// The directory of the simulated workstation's board: named by the environment, else beside the
+/// directory that this library lies in.
+pub(crate) fn board_path() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("GSHARE_SIM_BOARD") {
+        return Some(PathBuf::from(path));
+    }
+    let own = own_path()?;
+    Some(own.parent()?.join("../board"))
+}
+
+fn own_path() -> Option<PathBuf> {
+    // SAFETY: Dl_info is plain data, for which zero is a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is of a function in this object, `info` is valid to write to.
+    let found = unsafe { libc::dladdr(own_path as *const () as *const _, &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr filled in a C string that lives as long as this object is loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(name.to_str().ok()?))
+}
+
+/// `cuInit`: joins the board. Calling it again changes nothing.
+pub(crate) fn init() -> R {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(NOT_INITIALIZED);
+    }
+    let _one = INIT.lock().unwrap_or_else(PoisonError::into_inner);
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    let path = board_path().ok_or(NO_DEVICE)?;
+    let board = match Board::open(&path) {
+        Ok(board) => board,
+        Err(e) => {
+            if std::env::var_os("GSHARE_SIM_BOARD").is_some() {
+                eprintln!("simulated libcuda: {e}");
+            }
+            return Err(NO_DEVICE);
+        }
+    };
+    let seen = board.snapshot();
+    let dev = path.parent().unwrap_or(Path::new(".")).join("dev");
+    let accessible = visible::accessible(&seen, &dev);
+    let uuids: Vec<String> = seen.gpus.iter().map(|g| g.uuid.clone()).collect();
+    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let chosen = visible::chosen(&accessible, &uuids, variable.as_deref());
+    let devices: Vec<Device> = chosen
+        .into_iter()
+        .map(|gpu| Device {
+            gpu,
+            model: seen.gpus[gpu].model,
+            uuid: seen.gpus[gpu].uuid_bytes,
+            pci_bus: seen.gpus[gpu].pci_bus,
+        })
+        .filter(|d| !seen.gpus[d.gpu].lost)
+        .collect();
+    if devices.is_empty() {
+        return Err(NO_DEVICE);
+    }
+    let slot = board
+        .register(&ProcessInfo::current())
+        .map_err(|e| code_of(&e))?;
+    // SAFETY: registers a handler that only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    let mut tables = Tables {
+        last_handle: 0x10_0000,
+        ..Tables::default()
+    };
+    for (ordinal, d) in devices.iter().enumerate() {
+        tables.primaries.push(Primary::default());
+        let pool = tables.handle();
+        tables.pools.insert(pool, Pool::new(ordinal, d.gpu));
+        tables.default_pools.push(pool);
+        tables.current_pools.push(pool);
+    }
+    let driver = Driver {
+        board,
+        slot,
+        devices,
+        tables: Mutex::new(tables),
+        memory_gate: RwLock::new(()),
+    };
+    let _ = DRIVER.set(driver);
+    Ok(())
+}
+
+impl Tables {
+    /// A number for a new handle; never given out twice, and none of the reserved stream handles.
+    pub(crate) fn handle(&mut self) -> u64 {
+        self.last_handle += 16;
+        self.last_handle
+    }
+
+    pub(crate) fn context(&self, handle: u64) -> R<&Context> {
+        self.contexts
+            .get(&handle)
+            .ok_or(crate::code::INVALID_CONTEXT)
+    }
+
+    /// Takes note of work that the board reports as over.
+    pub(crate) fn absorb(&mut self, finished: &[Finished]) {
+        for f in finished {
+            self.over(f.ticket, f.end_ns);
+        }
+    }
+
+    fn over(&mut self, ticket: u64, end_ns: Option<u64>) {
+        if let Some(live) = self.live.remove(&ticket) {
+            if end_ns.is_none()
+                && let Some(c) = self.contexts.get_mut(&live.context)
+            {
+                c.sticky.get_or_insert(UNKNOWN);
+            }
+            let end = end_ns.unwrap_or_else(now_ns);
+            for e in live.events {
+                if let Some(event) = self.events.get_mut(&e) {
+                    event.finish(ticket, end);
+                }
+            }
+        }
+    }
+}
+
+impl Driver {
+    pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn device(&self, ordinal: i32) -> R<&Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|i| self.devices.get(i))
+            .ok_or(INVALID_DEVICE)
+    }
+
+    /// Asks the board what is over.
+    pub(crate) fn poll(&self, tables: &mut Tables) {
+        if !tables.live.is_empty() {
+            tables.absorb(&self.board.poll(self.slot));
+        }
+    }
+
+    /// Waits, in the board's time, until all this work is over.
+    pub(crate) fn wait_all(&self, tickets: &[u64]) {
+        for &ticket in tickets {
+            if !self.tables().live.contains_key(&ticket) {
+                continue;
+            }
+            self.board.wait(ticket);
+            let mut tables = self.tables();
+            let finished = self.board.poll(self.slot);
+            tables.absorb(&finished);
+            // Work that the board no longer knows is over as well.
+            tables.over(ticket, Some(now_ns()));
+        }
+    }
+}
+
+/// Prints one note on stderr, once per process for each text.
+pub(crate) fn note_once(text: &str) {
+    static SEEN: Mutex<Vec<Arc<str>>> = Mutex::new(Vec::new());
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !seen.iter().any(|s| &**s == text) {
+        seen.push(text.into());
+        eprintln!("simulated libcuda: {text}");
+    }
+}

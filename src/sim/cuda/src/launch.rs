@@ -1,0 +1,291 @@
+//! Launches: the kernel is interpreted at once, its time is queued on the board.
+
+use std::sync::{Arc, PoisonError};
+
+use gshare_sim_board::{Shape, block_ns_from_instructions, now_ns, resident_blocks};
+use gshare_sim_ptx::{LaunchConfig, Trap};
+
+use crate::code::{
+    CUresult, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, LAUNCH_FAILED,
+    LAUNCH_OUT_OF_RESOURCES, MISALIGNED_ADDRESS, NOT_SUPPORTED, R,
+};
+use crate::driver::{Driver, note_once};
+use crate::ffi::In;
+use crate::function::Function;
+use crate::image::KernelFacts;
+use crate::memory::KernelMemory;
+
+/// Nanoseconds that a block takes when neither the registry nor the interpreter knows.
+const UNKNOWN_BLOCK_NS: u64 = 10_000;
+
+/// What a launch asks for.
+struct Launch {
+    function: u64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: u64,
+    params: In<u64>,
+    extra: In<u64>,
+}
+
+fn volume(d: [u32; 3]) -> u64 {
+    d.iter().fold(1, |v, n| v.saturating_mul(u64::from(*n)))
+}
+
+/// The parameter buffer of a launch, from a list of pointers or from a packed buffer.
+fn gather(facts: &KernelFacts, params: In<u64>, extra: In<u64>) -> R<Vec<u8>> {
+    let mut buffer = vec![0; facts.param_bytes];
+    if !extra.is_null() {
+        if !params.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let (mut data, mut size) = (0, 0);
+        for i in (0..).step_by(2) {
+            match extra.at(i)? {
+                0 => break,
+                1 => data = extra.at(i + 1)?,
+                2 => size = In::<usize>::from_addr(extra.at(i + 1)?).get()?,
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        let n = size.min(buffer.len());
+        if n > 0 {
+            buffer[..n].copy_from_slice(In::<u8>::from_addr(data).bytes(n)?);
+        }
+        return Ok(buffer);
+    }
+    for (i, &(offset, size)) in facts.params.iter().enumerate() {
+        let value = In::<u8>::from_addr(params.at(i)?).bytes(size)?;
+        let end = offset + size;
+        let place = buffer.get_mut(offset..end).ok_or(INVALID_VALUE)?;
+        place.copy_from_slice(value);
+    }
+    Ok(buffer)
+}
+
+fn code_of(trap: &Trap) -> CUresult {
+    match trap {
+        Trap::IllegalAddress { .. } => ILLEGAL_ADDRESS,
+        Trap::MisalignedAddress { .. } => MISALIGNED_ADDRESS,
+        _ => LAUNCH_FAILED,
+    }
+}
+
+impl Driver {
+    fn launch(&self, l: &Launch) -> R {
+        let stream = self.stream(l.stream)?;
+        let (f, context, gpu, model) = {
+            let mut t = self.tables();
+            let handle = self.function_handle(&mut t, l.function)?;
+            let f: Function = t.functions.get(&handle).ok_or(INVALID_HANDLE)?.clone();
+            let context = t.stream(stream)?.context;
+            if f.context != context {
+                return Err(INVALID_HANDLE);
+            }
+            let gpu = t.context(context)?.gpu;
+            let model = self.model_of(&t, &f)?;
+            (f, context, gpu, model)
+        };
+        let threads = volume(l.block);
+        if volume(l.grid) == 0 || threads == 0 || threads > 1024 || l.block[2] > 64 {
+            return Err(INVALID_VALUE);
+        }
+        if l.grid[0] > 0x7fff_ffff || l.grid[1] > 65_535 || l.grid[2] > 65_535 {
+            return Err(INVALID_VALUE);
+        }
+        if l.shared > f.dynamic_shared {
+            return Err(INVALID_VALUE);
+        }
+        if threads > u64::from(f.facts.max_threads) {
+            return Err(LAUNCH_OUT_OF_RESOURCES);
+        }
+        let shape = Shape {
+            blocks: volume(l.grid),
+            threads: threads as u32,
+            regs: f.facts.regs,
+            shared: f.facts.shared + l.shared,
+        };
+        if resident_blocks(model, &shape) == 0 {
+            return Err(LAUNCH_OUT_OF_RESOURCES);
+        }
+        let params = match &f.ptx {
+            Some(_) => gather(&f.facts, l.params, l.extra)?,
+            None => Vec::new(),
+        };
+        let callbacks = Arc::clone(&self.tables().stream(stream)?.callbacks);
+        callbacks.wait();
+        let instructions = match self.interpret(&f, l, &params, model.sms) {
+            Ok(instructions) => instructions,
+            Err(trap) => {
+                self.fail(context, gpu, &f, &trap);
+                // As on a real GPU, the launch itself succeeds; the next wait reports it.
+                return Ok(());
+            }
+        };
+        let block_ns = f.block_ns.unwrap_or_else(|| match instructions {
+            Some(n) => block_ns_from_instructions(model, &shape, n),
+            None => UNKNOWN_BLOCK_NS,
+        });
+        self.enqueue(stream, Some(shape), block_ns, &[]).map(drop)
+    }
+
+    /// Computes the kernel's results; gives the instructions executed, where there is PTX.
+    fn interpret(
+        &self,
+        f: &Function,
+        l: &Launch,
+        params: &[u8],
+        sms: u32,
+    ) -> Result<Option<u64>, Trap> {
+        let Some(ptx) = &f.ptx else {
+            return Ok(None);
+        };
+        let _gate = self
+            .memory_gate
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut memory = KernelMemory {
+            ranges: self.tables().memory.ranges(),
+            last: (0, 0),
+        };
+        let config = LaunchConfig {
+            grid: l.grid,
+            block: l.block,
+            params,
+            dynamic_shared: l.shared,
+            time_ns: now_ns(),
+            sm_count: sms,
+            ..LaunchConfig::default()
+        };
+        let stats = ptx.launch(&f.facts.name, &config, &mut memory)?;
+        Ok(Some(stats.instructions))
+    }
+
+    /// An error on the GPU ends the context.
+    fn fail(&self, context: u64, gpu: usize, f: &Function, trap: &Trap) {
+        if matches!(trap, Trap::Unsupported { .. } | Trap::UnboundGlobal(_)) {
+            note_once(&format!("kernel {}: {trap}", f.facts.name));
+        }
+        let code = code_of(trap);
+        if let Some(c) = self.tables().contexts.get_mut(&context) {
+            c.sticky.get_or_insert(code);
+        }
+        // What a real GPU writes to the system log: 31 for its MMU, 13 for its engine.
+        let xid = if code == ILLEGAL_ADDRESS { 31 } else { 13 };
+        let _ = self.board.raise_xid(gpu, xid);
+    }
+}
+
+/// `CUlaunchConfig`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Config {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: u64,
+    attributes: In<Attribute>,
+    attribute_count: u32,
+}
+
+const _: () = assert!(size_of::<Config>() == 56);
+
+/// `CUlaunchAttribute`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Attribute {
+    id: u32,
+    pad: u32,
+    value: [u64; 8],
+}
+
+impl Config {
+    /// Checks the attributes: hints are taken note of, what needs more than hints is refused.
+    fn check(&self) -> R {
+        for a in self.attributes.list(self.attribute_count as usize)? {
+            let set = a.value[0] & 0xffff_ffff != 0;
+            match a.id {
+                // Cooperative launches come later.
+                2 if set => return Err(NOT_SUPPORTED),
+                // Clusters of one block are no clusters.
+                4 | 11 => {
+                    let dims = [
+                        a.value[0] as u32,
+                        (a.value[0] >> 32) as u32,
+                        a.value[1] as u32,
+                    ];
+                    if volume(dims) > 1 {
+                        return Err(NOT_SUPPORTED);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the C function has as many")]
+mod exports {
+    use super::{Config, Launch};
+    use crate::ffi::{In, export_stream};
+
+    export_stream! {
+        cuLaunchKernel, cuLaunchKernel_ptsz(
+            function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32;
+            stream, params: In<u64>, extra: In<u64>
+        ) |d| d.launch(&Launch {
+            function, grid: [gx, gy, gz], block: [bx, by, bz], shared, stream, params, extra,
+        });
+    }
+
+    /// The stream of this call is in its structure, so its twin is written by hand.
+    fn launch_ex(
+        config: In<Config>,
+        function: u64,
+        params: In<u64>,
+        extra: In<u64>,
+        twin: bool,
+    ) -> u32 {
+        crate::ffi::with(|d| {
+            let c = config.get()?;
+            c.check()?;
+            let stream = if twin {
+                crate::stream::per_thread(c.stream)
+            } else {
+                c.stream
+            };
+            let (grid, block, shared) = (c.grid, c.block, c.shared);
+            d.launch(&Launch {
+                function,
+                grid,
+                block,
+                shared,
+                stream,
+                params,
+                extra,
+            })
+        })
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn cuLaunchKernelEx(
+        config: In<Config>,
+        f: u64,
+        params: In<u64>,
+        extra: In<u64>,
+    ) -> u32 {
+        launch_ex(config, f, params, extra, false)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn cuLaunchKernelEx_ptsz(
+        config: In<Config>,
+        f: u64,
+        params: In<u64>,
+        extra: In<u64>,
+    ) -> u32 {
+        launch_ex(config, f, params, extra, true)
+    }
+}

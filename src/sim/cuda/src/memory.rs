@@ -1,0 +1,457 @@
+//! What is allocated where: device memory is real, private memory at the device pointer's own
+//! address, mapped without reserving anything, so that only touched pages cost host memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
+use std::sync::{Arc, PoisonError};
+
+use gshare_sim_board::{GRANULARITY, MemoryKind};
+use gshare_sim_ptx::{DeviceMemory, MemFault};
+
+use crate::code::{INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY, R};
+use crate::driver::{Driver, Tables, code_of};
+use crate::ffi::{Out, export};
+use crate::heap::{Heap, Source};
+
+/// Where an allocation comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `cuMemAlloc`.
+    Device,
+    /// From the pool with this handle.
+    Pool(u64),
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuMemHostAlloc`, with its flags.
+    Host(u32),
+    /// `cuMemHostRegister`: the program's own memory.
+    Registered(u32),
+    /// A mapping of the physical memory with this handle.
+    Mapped(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alloc {
+    pub size: u64,
+    /// Ordinal of the device.
+    pub device: usize,
+    pub context: u64,
+    pub kind: Kind,
+    /// A number for `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+    pub id: u64,
+    pub sync_memops: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub allocs: BTreeMap<u64, Alloc>,
+    /// What kernels may touch: address to length.
+    maps: BTreeMap<u64, u64>,
+    /// Heaps of the contexts.
+    pub heaps: HashMap<u64, Heap>,
+    last_id: u64,
+    ranges: Option<Arc<Vec<(u64, u64)>>>,
+}
+
+impl Memory {
+    /// The allocation that holds `addr`, with its first address.
+    pub(crate) fn find(&self, addr: u64) -> Option<(u64, Alloc)> {
+        let (&base, &a) = self.allocs.range(..=addr).next_back()?;
+        (addr - base < a.size).then_some((base, a))
+    }
+
+    pub(crate) fn add(&mut self, base: u64, size: u64, device: usize, context: u64, kind: Kind) {
+        self.last_id += 1;
+        let alloc = Alloc {
+            size,
+            device,
+            context,
+            kind,
+            id: self.last_id,
+            sync_memops: false,
+        };
+        self.allocs.insert(base, alloc);
+    }
+
+    /// Lets kernels and copies touch a range.
+    pub(crate) fn map(&mut self, base: u64, len: u64) {
+        self.maps.insert(base, len);
+        self.ranges = None;
+    }
+
+    pub(crate) fn unmap(&mut self, base: u64) {
+        self.maps.remove(&base);
+        self.ranges = None;
+    }
+
+    /// Whether a range lies in memory that the device can touch.
+    pub(crate) fn covers(&self, mut addr: u64, mut len: u64) -> bool {
+        loop {
+            let Some((&base, &size)) = self.maps.range(..=addr).next_back() else {
+                return false;
+            };
+            let inside = addr - base;
+            if inside >= size {
+                return false;
+            }
+            if len <= size - inside {
+                return true;
+            }
+            len -= size - inside;
+            addr = base + size;
+        }
+    }
+
+    /// All that kernels may touch, as sorted ranges of first and one past last address.
+    pub(crate) fn ranges(&mut self) -> Arc<Vec<(u64, u64)>> {
+        let maps = &self.maps;
+        let made = self.ranges.get_or_insert_with(|| {
+            let mut ranges: Vec<(u64, u64)> = Vec::new();
+            for (&base, &len) in maps {
+                match ranges.last_mut() {
+                    Some(last) if last.1 == base => last.1 = base + len,
+                    _ => ranges.push((base, base + len)),
+                }
+            }
+            Arc::new(ranges)
+        });
+        Arc::clone(made)
+    }
+}
+
+/// Maps private memory without reserving anything; the address is a multiple of the granularity.
+pub(crate) fn map_anonymous(len: u64, protection: i32) -> R<u64> {
+    let whole = len.checked_add(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let p = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            whole as usize,
+            protection,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return Err(OUT_OF_MEMORY);
+    }
+    let start = p as u64;
+    let base = start.next_multiple_of(GRANULARITY);
+    unmap(start, base - start);
+    unmap(base + len, start + whole - (base + len));
+    // SAFETY: advice on the mapping just made; huge pages would cost host memory for nothing.
+    unsafe { libc::madvise(base as *mut _, len as usize, libc::MADV_NOHUGEPAGE) };
+    Ok(base)
+}
+
+/// Unmaps part of what [`map_anonymous`] made.
+pub(crate) fn unmap(base: u64, len: u64) {
+    if len > 0 {
+        // SAFETY: the range is part of a mapping of this driver that nothing refers to any more:
+        // callers hold the memory gate if kernels could have seen it.
+        unsafe { libc::munmap(base as *mut _, len as usize) };
+    }
+}
+
+/// Blocks for a heap: board accounting, mapping, and the list of what kernels may touch.
+pub(crate) struct Blocks<'a> {
+    pub driver: &'a Driver,
+    pub gpu: usize,
+    pub kind: MemoryKind,
+    /// Ranges that were made and given back, to be put into the tables by the caller.
+    pub made: Vec<(u64, u64)>,
+    pub gone: Vec<u64>,
+}
+
+impl Source for Blocks<'_> {
+    fn get(&mut self, size: u64) -> R<u64> {
+        let d = self.driver;
+        d.board
+            .alloc(d.slot, self.gpu, self.kind, size)
+            .map_err(|e| code_of(&e))?;
+        let base = map_anonymous(size, libc::PROT_READ | libc::PROT_WRITE).inspect_err(|_| {
+            let _ = d.board.free(d.slot, self.gpu, self.kind, size);
+        })?;
+        self.made.push((base, size));
+        Ok(base)
+    }
+
+    fn put(&mut self, base: u64, size: u64) {
+        let d = self.driver;
+        {
+            let _gate = d
+                .memory_gate
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            unmap(base, size);
+        }
+        let _ = d.board.free(d.slot, self.gpu, self.kind, size);
+        self.gone.push(base);
+    }
+}
+
+impl Driver {
+    /// Runs something on a heap and takes note of the blocks that came and went.
+    pub(crate) fn on_heap<T>(
+        &self,
+        memory: &mut Memory,
+        heap: &mut Heap,
+        gpu: usize,
+        kind: MemoryKind,
+        f: impl FnOnce(&mut Heap, &mut dyn Source) -> T,
+    ) -> T {
+        let mut blocks = Blocks {
+            driver: self,
+            gpu,
+            kind,
+            made: Vec::new(),
+            gone: Vec::new(),
+        };
+        let result = f(heap, &mut blocks);
+        for (base, len) in blocks.made {
+            memory.map(base, len);
+        }
+        for base in blocks.gone {
+            memory.unmap(base);
+        }
+        result
+    }
+
+    /// Device memory for a context.
+    pub(crate) fn device_alloc(&self, t: &mut Tables, context: u64, size: u64) -> R<u64> {
+        let c = t.context(context)?;
+        let (device, gpu) = (c.device, c.gpu);
+        let mut heap = t.memory.heaps.remove(&context).unwrap_or_default();
+        let result = self.on_heap(&mut t.memory, &mut heap, gpu, MemoryKind::Device, |h, s| {
+            h.alloc(size, s)
+        });
+        t.memory.heaps.insert(context, heap);
+        let addr = result?;
+        t.memory.add(addr, size, device, context, Kind::Device);
+        Ok(addr)
+    }
+
+    /// Frees device memory of any kind that `cuMemFree` takes.
+    pub(crate) fn device_free(&self, t: &mut Tables, addr: u64) -> R {
+        let a = *t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
+        match a.kind {
+            Kind::Device => {
+                t.memory.allocs.remove(&addr);
+                let gpu = self.devices[a.device].gpu;
+                if let Some(mut heap) = t.memory.heaps.remove(&a.context) {
+                    self.on_heap(&mut t.memory, &mut heap, gpu, MemoryKind::Device, |h, s| {
+                        h.free(addr, a.size, s);
+                    });
+                    t.memory.heaps.insert(a.context, heap);
+                }
+            }
+            Kind::Pool(pool) => self.pool_free(t, addr, a, pool),
+            Kind::Managed => {
+                t.memory.allocs.remove(&addr);
+                t.memory.unmap(addr);
+                let len = a.size.next_multiple_of(GRANULARITY);
+                self.unmap_gated(addr, len);
+                let gpu = self.devices[a.device].gpu;
+                let _ = self.board.free(self.slot, gpu, MemoryKind::Managed, len);
+            }
+            Kind::Host(_) | Kind::Registered(_) | Kind::Mapped(_) => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unmap_gated(&self, base: u64, len: u64) {
+        let _gate = self
+            .memory_gate
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        unmap(base, len);
+    }
+
+    /// Frees whatever a context has.
+    pub(crate) fn free_context_memory(&self, t: &mut Tables, context: u64, gpu: usize) {
+        let owned: Vec<(u64, Alloc)> = t
+            .memory
+            .allocs
+            .iter()
+            .filter(|(_, a)| a.context == context)
+            .map(|(base, a)| (*base, *a))
+            .collect();
+        for (base, a) in owned {
+            match a.kind {
+                Kind::Device => {
+                    t.memory.allocs.remove(&base);
+                }
+                Kind::Managed => {
+                    let _ = self.device_free(t, base);
+                }
+                Kind::Host(_) => {
+                    let _ = self.host_free(t, base);
+                }
+                Kind::Registered(_) => {
+                    t.memory.allocs.remove(&base);
+                    t.memory.unmap(base);
+                }
+                // Pools and physical memory belong to the device, not to a context.
+                Kind::Pool(_) | Kind::Mapped(_) => {}
+            }
+        }
+        if let Some(mut heap) = t.memory.heaps.remove(&context) {
+            self.on_heap(&mut t.memory, &mut heap, gpu, MemoryKind::Device, |h, s| {
+                h.clear(s);
+            });
+        }
+    }
+}
+
+/// The memory of a running kernel.
+pub(crate) struct KernelMemory {
+    pub ranges: Arc<Vec<(u64, u64)>>,
+    /// The range of the last access: kernels stay in one for long.
+    pub last: (u64, u64),
+}
+
+impl KernelMemory {
+    #[inline]
+    fn check(&mut self, addr: u64, len: u64) -> Result<(), MemFault> {
+        let fits = |r: (u64, u64)| addr >= r.0 && addr < r.1 && len <= r.1 - addr;
+        if fits(self.last) {
+            return Ok(());
+        }
+        let after = self.ranges.partition_point(|r| r.0 <= addr);
+        match after.checked_sub(1).map(|i| self.ranges[i]) {
+            Some(r) if fits(r) => {
+                self.last = r;
+                Ok(())
+            }
+            _ => Err(MemFault { addr }),
+        }
+    }
+}
+
+impl DeviceMemory for KernelMemory {
+    fn load(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), MemFault> {
+        self.check(addr, buf.len() as u64)?;
+        // SAFETY: the range is mapped and stays so while the launch holds the memory gate.
+        unsafe { ptr::copy_nonoverlapping(addr as *const u8, buf.as_mut_ptr(), buf.len()) };
+        Ok(())
+    }
+
+    fn store(&mut self, addr: u64, data: &[u8]) -> Result<(), MemFault> {
+        self.check(addr, data.len() as u64)?;
+        // SAFETY: as in `load`.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
+        Ok(())
+    }
+
+    fn load32(&mut self, addr: u64) -> Result<u32, MemFault> {
+        self.check(addr, 4)?;
+        // SAFETY: as in `load`.
+        Ok(unsafe { (addr as *const u32).read_unaligned() })
+    }
+
+    fn load64(&mut self, addr: u64) -> Result<u64, MemFault> {
+        self.check(addr, 8)?;
+        // SAFETY: as in `load`.
+        Ok(unsafe { (addr as *const u64).read_unaligned() })
+    }
+
+    fn store32(&mut self, addr: u64, value: u32) -> Result<(), MemFault> {
+        self.check(addr, 4)?;
+        // SAFETY: as in `load`.
+        unsafe { (addr as *mut u32).write_unaligned(value) };
+        Ok(())
+    }
+
+    fn store64(&mut self, addr: u64, value: u64) -> Result<(), MemFault> {
+        self.check(addr, 8)?;
+        // SAFETY: as in `load`.
+        unsafe { (addr as *mut u64).write_unaligned(value) };
+        Ok(())
+    }
+}
+
+/// Rows of a pitched allocation begin at multiples of this many bytes.
+const PITCH: u64 = 512;
+
+export! {
+    cuMemAlloc_v2(out: Out<u64>, size: usize) |d| {
+        out.check()?;
+        let mut t = d.tables();
+        let context = d.current(&t)?;
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        out.set(d.device_alloc(&mut t, context, size as u64)?)
+    };
+    cuMemAllocPitch_v2(
+        out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32,
+    ) |d| {
+        out.check()?;
+        pitch.check()?;
+        let mut t = d.tables();
+        let context = d.current(&t)?;
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(INVALID_VALUE);
+        }
+        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(OUT_OF_MEMORY)?;
+        let size = row.checked_mul(height as u64).ok_or(OUT_OF_MEMORY)?;
+        let addr = d.device_alloc(&mut t, context, size)?;
+        pitch.set(row as usize)?;
+        out.set(addr)
+    };
+    cuMemAllocManaged(out: Out<u64>, size: usize, flags: u32) |d| {
+        out.check()?;
+        let mut t = d.tables();
+        let context = d.current(&t)?;
+        // Attach globally, to the host, or to a single stream.
+        if size == 0 || !matches!(flags, 1 | 2 | 4) {
+            return Err(INVALID_VALUE);
+        }
+        let (device, gpu) = (t.context(context)?.device, t.context(context)?.gpu);
+        let len = (size as u64).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
+        let addr = map_anonymous(len, libc::PROT_READ | libc::PROT_WRITE)?;
+        if let Err(e) = d.board.alloc(d.slot, gpu, MemoryKind::Managed, len) {
+            unmap(addr, len);
+            return Err(code_of(&e));
+        }
+        t.memory.map(addr, len);
+        t.memory.add(addr, size as u64, device, context, Kind::Managed);
+        out.set(addr)
+    };
+    cuMemFree_v2(addr: u64) |d| {
+        if addr == 0 {
+            return Ok(());
+        }
+        let (context, tickets) = {
+            let t = d.tables();
+            d.current(&t)?;
+            let a = t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
+            (a.context, t.live_of(a.context))
+        };
+        // Freeing waits for what may still use the memory.
+        let _ = context;
+        d.wait_all(&tickets);
+        d.device_free(&mut d.tables(), addr)
+    };
+    cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) |d| {
+        free.check()?;
+        total.check()?;
+        let gpu = {
+            let t = d.tables();
+            let context = d.current(&t)?;
+            t.context(context)?.gpu
+        };
+        let (f, all) = d.board.memory(gpu).map_err(|e| code_of(&e))?;
+        free.set(f as usize)?;
+        total.set(all as usize)
+    };
+    cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, addr: u64) |d| {
+        let t = d.tables();
+        d.current(&t)?;
+        let (start, a) = t.memory.find(addr).ok_or(NOT_FOUND)?;
+        base.set_if(start);
+        size.set_if(a.size as usize);
+        Ok(())
+    };
+}

@@ -1,0 +1,90 @@
+//! Which GPUs of the board this process sees: device nodes first, then `CUDA_VISIBLE_DEVICES`.
+
+use std::path::Path;
+
+use gshare_sim_board::BoardSnapshot;
+
+/// Whether this process may open a device node; a refusal is what the real driver goes by, too.
+fn may_open(node: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(node);
+    match opened {
+        Ok(_) => true,
+        // A node without a driver behind it: the permission check was passed.
+        Err(e) => matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)),
+    }
+}
+
+/// The board's indices of the GPUs that this process may open, in PCI order.
+pub(crate) fn accessible(board: &BoardSnapshot, dev: &Path) -> Vec<usize> {
+    let all = 0..board.gpus.len();
+    if !dev.is_dir() {
+        return all.collect();
+    }
+    let control = dev.join("nvidiactl");
+    if control.exists() && !may_open(&control) {
+        return Vec::new();
+    }
+    all.filter(|&i| may_open(&dev.join(format!("nvidia{}", board.gpus[i].minor))))
+        .collect()
+}
+
+/// Applies `CUDA_VISIBLE_DEVICES`: ordinals or (prefixes of) UUIDs; the first entry that names no
+/// GPU, or one already named, hides itself and all after it.
+pub(crate) fn chosen(accessible: &[usize], uuids: &[String], variable: Option<&str>) -> Vec<usize> {
+    let Some(list) = variable else {
+        return accessible.to_vec();
+    };
+    let mut result = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let gpu = if entry.starts_with("GPU-") {
+            let wanted = entry.to_ascii_lowercase();
+            let mut fits = accessible
+                .iter()
+                .copied()
+                .filter(|&g| uuids[g].to_ascii_lowercase().starts_with(&wanted));
+            fits.next().filter(|_| fits.next().is_none())
+        } else {
+            let ordinal: Option<usize> = entry.parse().ok();
+            ordinal.and_then(|n| accessible.get(n).copied())
+        };
+        match gpu {
+            Some(g) if !result.contains(&g) => result.push(g),
+            _ => break,
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices() {
+        let uuids: Vec<String> = ["GPU-aa00", "GPU-ab00", "GPU-b000", "GPU-c000"]
+            .map(str::to_owned)
+            .to_vec();
+        for (accessible, variable, expect) in [
+            (&[0, 1, 2, 3][..], None, vec![0, 1, 2, 3]),
+            (&[0, 1, 2, 3], Some(""), vec![]),
+            (&[0, 1, 2, 3], Some("-1"), vec![]),
+            (&[0, 1, 2, 3], Some("2,0"), vec![2, 0]),
+            (&[0, 1, 2, 3], Some("1,9,0"), vec![1]),
+            (&[0, 1, 2, 3], Some("1,x,0"), vec![1]),
+            (&[0, 1, 2, 3], Some("1,1"), vec![1]),
+            (&[0, 1, 2, 3], Some("GPU-b"), vec![2]),
+            (&[0, 1, 2, 3], Some("GPU-a,GPU-b"), vec![]),
+            (&[0, 1, 2, 3], Some(" GPU-AB00 , GPU-c000"), vec![1, 3]),
+            (&[0, 1, 2, 3], Some("MIG-1,0"), vec![]),
+            (&[1, 3], None, vec![1, 3]),
+            (&[1, 3], Some("1,0"), vec![3, 1]),
+            (&[1, 3], Some("GPU-a"), vec![1]),
+            (&[1, 3], Some("GPU-aa"), vec![]),
+        ] {
+            assert_eq!(chosen(accessible, &uuids, variable), expect, "{variable:?}");
+        }
+    }
+}
