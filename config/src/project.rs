@@ -1,6 +1,6 @@
 //! `.gshare.toml`: what a project claims by default, found from the working directory upwards.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -102,22 +102,18 @@ impl ProjectFile {
         let mut found = Self::default();
         for dir in start.ancestors() {
             let path = dir.join(PROJECT_FILE);
-            match fs::metadata(&path) {
-                Ok(meta) if meta.uid() == uid || meta.uid() == 0 => {
-                    let text =
-                        fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable {
-                            path: path.clone(),
-                            source,
-                        })?;
+            match owner(&path, uid) {
+                Ok(Owner::Trusted(file)) => {
+                    let text = io::read_to_string(file).map_err(|source| {
+                        let path = path.clone();
+                        ConfigError::Unreadable { path, source }
+                    })?;
                     found.defaults =
                         ProjectDefaults::check(&text, &path).map_err(ConfigError::Invalid)?;
                     found.path = Some(path);
                     return Ok(found);
                 }
-                Ok(meta) => found.ignored.push(IgnoredFile {
-                    path,
-                    owner: meta.uid(),
-                }),
+                Ok(Owner::Other(owner)) => found.ignored.push(IgnoredFile { path, owner }),
                 Err(e) if absent(&e) => {}
                 Err(source) => return Err(ConfigError::Unreadable { path, source }),
             }
@@ -127,6 +123,31 @@ impl ProjectFile {
         }
         Ok(found)
     }
+}
+
+/// Whose a file is.
+enum Owner {
+    /// The user's or root's: the open file.
+    Trusted(File),
+    /// Somebody else's.
+    Other(u32),
+}
+
+/// Opens `path` if it and, where it is a link, the link belong to `uid` or to root: in a directory that
+/// others can write, a link could point at any file of the user.
+fn owner(path: &Path, uid: u32) -> io::Result<Owner> {
+    let trusted = |owner: u32| owner == uid || owner == 0;
+    let link = fs::symlink_metadata(path)?.uid();
+    if !trusted(link) {
+        return Ok(Owner::Other(link));
+    }
+    let file = File::open(path)?;
+    let owner = file.metadata()?.uid();
+    Ok(if trusted(owner) {
+        Owner::Trusted(file)
+    } else {
+        Owner::Other(owner)
+    })
 }
 
 /// A directory on the way that may not be searched has no file for us either.
@@ -178,6 +199,33 @@ mod tests {
         let owner = if owner == 0 { 4711 } else { owner };
         let found = ProjectFile::find_below(tmp.path(), None, owner + 1).expect("find");
         assert_eq!(found.defaults, ProjectDefaults::default());
-        assert_eq!(found.ignored, [IgnoredFile { path, owner }]);
+        assert_eq!(found.ignored[0], IgnoredFile { path, owner });
+        assert_eq!(found.ignored.len(), 1, "{found:?}");
+
+        // Nor is a link of somebody else's to a file of the user's own.
+        let dir = tmp.path().join("shared");
+        fs::create_dir(&dir).expect("dir");
+        let own = tmp.path().join("own.toml");
+        fs::write(&own, "gpus = 1").expect("write");
+        let link = dir.join(PROJECT_FILE);
+        std::os::unix::fs::symlink(&own, &link).expect("link");
+        let uid = fs::metadata(&own).expect("metadata").uid();
+        if uid != 0 {
+            println!("skipped: cannot give a link to another user");
+            return;
+        }
+        let (user, other) = (Some(4712.into()), Some(4711.into()));
+        nix::unistd::chown(&own, user, None).expect("chown");
+        nix::unistd::fchownat(
+            nix::fcntl::AT_FDCWD,
+            &link,
+            other,
+            None,
+            nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .expect("chown");
+        let found = ProjectFile::find_below(&dir, Some(&dir), 4712).expect("find");
+        assert_eq!(found.path, None);
+        assert_eq!(found.ignored[0].owner, 4711);
     }
 }

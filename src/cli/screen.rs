@@ -35,10 +35,14 @@ fn feed(socket: Option<&Path>, named: bool) -> Result<Feed, Failure> {
         Ok(path) => Ok(service_source(&path)),
         Err(failure) if named || failure.code == failure::NOT_PERMITTED => Err(failure),
         Err(_) => crate::monitor::source().map_err(|e| {
-            let why = Failure::from(e).message;
+            let text = Failure::from(e).message;
+            // The list of places that were searched is for `gshare daemon`.
+            let why = text.split("; looked at").next().unwrap_or_default();
             Failure::new(
                 failure::NO_SERVICE,
-                format!("no gshare service on this machine, and nothing to look at without one: {why}"),
+                format!(
+                    "no gshare service on this machine, and nothing to look at without one: {why}"
+                ),
             )
             .with_hint("to see gshare without a GPU: gshare demo")
         }),
