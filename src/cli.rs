@@ -13,7 +13,7 @@ mod env;
 mod exec;
 pub mod failure;
 mod list;
-mod out;
+pub(crate) mod out;
 mod phases;
 mod release;
 mod rows;

@@ -7,5 +7,6 @@ pub mod cli;
 pub mod daemon;
 pub mod demo;
 mod figures;
+pub mod hidden;
 pub mod monitor;
 pub mod station;

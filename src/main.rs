@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gshare::cli::main()
+    gshare::hidden::run().unwrap_or_else(gshare::cli::main)
 }

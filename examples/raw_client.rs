@@ -1,0 +1,106 @@
+//! A CUDA program that does what its standard input says, one command a line, one answer a line: the tests'
+//! client whose every byte is known. It knows nothing of gshare.
+//!
+//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `quit`. Answers: `ok ...` or `error CODE NAME`.
+
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+
+use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function};
+
+const PTX: &std::ffi::CStr = c".version 7.0
+.target sm_50
+.address_size 64
+.visible .entry add_one(.param .u64 p)
+{
+.reg .b64 %rd<3>;
+ld.param.u64 %rd1, [p];
+ld.global.u64 %rd2, [%rd1];
+add.u64 %rd2, %rd2, 1;
+st.global.u64 [%rd1], %rd2;
+ret;
+}
+";
+
+struct Client {
+    context: Context,
+    held: Vec<Option<Buffer>>,
+    kernel: Option<(Function, Buffer)>,
+}
+
+impl Client {
+    fn obey(&mut self, driver: Driver, line: &str) -> Result<String, CudaError> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Ok(match words.as_slice() {
+            ["alloc", bytes] => {
+                let buffer = self.context.alloc(bytes.parse().unwrap_or(0))?;
+                self.held.push(Some(buffer));
+                format!("ok {}", self.held.len() - 1)
+            }
+            ["free", index] => {
+                let slot = index.parse::<usize>().ok().and_then(|i| self.held.get_mut(i)).and_then(Option::take);
+                match slot {
+                    Some(buffer) => {
+                        self.context.free(buffer)?;
+                        "ok".to_owned()
+                    }
+                    None => "error 0 NO_SUCH_INDEX".to_owned(),
+                }
+            }
+            ["info"] => {
+                let (free, total) = self.context.memory()?;
+                format!("ok {free} {total}")
+            }
+            ["launch", times] => {
+                let (kernel, counter) = match self.kernel {
+                    Some(pair) => pair,
+                    None => {
+                        let pair = (self.context.kernel(PTX, c"add_one")?, self.context.alloc(8)?);
+                        self.context.write(pair.1, &[0; 8])?;
+                        self.kernel = Some(pair);
+                        pair
+                    }
+                };
+                for _ in 0..times.parse::<u32>().unwrap_or(0) {
+                    self.context.launch(kernel, 1, 1, &mut [counter.address])?;
+                }
+                self.context.synchronize()?;
+                let mut found = [0; 8];
+                self.context.read(counter, &mut found)?;
+                format!("ok {}", u64::from_le_bytes(found))
+            }
+            ["count"] => format!("ok {}", driver.device_count()?),
+            _ => "error 0 UNKNOWN_COMMAND".to_owned(),
+        })
+    }
+}
+
+fn answer(result: Result<String, CudaError>) -> String {
+    match result {
+        Ok(text) => text,
+        Err(CudaError::Call { code, name, .. }) => format!("error {code} {name}"),
+        Err(other) => format!("error -1 {other}"),
+    }
+}
+
+fn main() -> io::Result<()> {
+    let mut out = io::stdout();
+    let started = Driver::load(Path::new("libcuda.so.1")).and_then(|d| d.context(0).map(|c| (d, c)));
+    let (driver, context) = match started {
+        Ok(pair) => pair,
+        Err(error) => {
+            writeln!(out, "{}", answer(Err(error)))?;
+            return Ok(());
+        }
+    };
+    writeln!(out, "ok ready")?;
+    let mut client = Client { context, held: Vec::new(), kernel: None };
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if line == "quit" {
+            break;
+        }
+        writeln!(out, "{}", answer(client.obey(driver, &line)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Programs that gshare starts for itself: they are recognised by their first argument, before the command
+//! line is parsed, and are no part of what users see.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::daemon::PROBE_ARGUMENT;
+use crate::demo::{JOB_ARGUMENT, Job};
+
+/// Runs such a program if the process was started as one.
+#[must_use]
+pub fn run() -> Option<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    let result = match args.next()?.as_str() {
+        PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
+        JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
+        _ => return None,
+    };
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            crate::cli::out::note(&text);
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Prints the bytes that a context costs on a GPU.
+fn probe(args: &[String]) -> Result<(), String> {
+    let [libcuda, nvml, uuid] = args else { return Err("three arguments are needed".to_owned()) };
+    let bytes = gshare_enforcer::cuda::measure_context(Path::new(libcuda), Path::new(nvml), uuid)
+        .map_err(|e| e.to_string())?;
+    crate::cli::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
+}
+
+fn job(args: &[String]) -> Result<(), String> {
+    Job::parse(args).ok_or("this is no job of the demo")?.run().map_err(|e| e.to_string())
+}

@@ -1,0 +1,180 @@
+//! What the whole-program tests share: a station, a client whose every byte is known, waiting for a
+//! condition, random numbers with a printed seed.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gshare::station::{Options, Station};
+use gshare_proto::{ClaimView, Snapshot};
+use gshare_sim_board::{Board, BoardSnapshot};
+
+/// The program under test.
+pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
+
+/// A program of `examples/`, which cargo builds with the tests.
+pub fn example(name: &str) -> PathBuf {
+    PathBuf::from(GSHARE).with_file_name("examples").join(name)
+}
+
+/// A simulated workstation, changed by `change` before it starts.
+pub fn station_with(change: impl FnOnce(&mut Options)) -> Station {
+    let mut options = Options::new(PathBuf::from(GSHARE));
+    change(&mut options);
+    Station::start(&options).unwrap_or_else(|e| panic!("the station does not start: {e:#}"))
+}
+
+/// Two RTX 4090 and two H100, looked at ten times a second.
+pub fn station() -> Station {
+    station_with(|o| o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned())
+}
+
+/// The truth: the simulation's board.
+pub fn board(station: &Station) -> Board {
+    Board::open(&station.sim_dir().join("board")).expect("the board opens")
+}
+
+/// Polls until `probe` gives something, at most `most`.
+pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + most;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(Instant::now() < end, "not within {most:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether this test process is root; says why it skips if not.
+pub fn root(test: &str) -> bool {
+    let root = nix::unistd::Uid::effective().is_root();
+    if !root {
+        println!("skipped: {test} needs root");
+    }
+    root
+}
+
+/// A program in a claim, driven line by line.
+#[derive(Debug)]
+pub struct Raw {
+    /// The process: `gshare claim` until its exec, then the program itself.
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Raw {
+    /// Starts the raw client with `gshare claim FLAGS --`.
+    pub fn claim(station: &Station, flags: &[&str]) -> Self {
+        let mut command = station.command();
+        command.arg("claim").args(flags).arg("--").arg(example("raw_client"));
+        Self::start(command)
+    }
+
+    /// Starts any command that ends in the raw client, and waits until it is ready.
+    pub fn start(mut command: Command) -> Self {
+        let mut raw = Self::spawn(&mut command);
+        let ready = raw.line();
+        assert_eq!(ready, "ok ready", "{command:?}");
+        raw
+    }
+
+    /// Starts the command without waiting for its first answer.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the client starts");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, stdin, stdout }
+    }
+
+    /// The next line it prints; empty when it has ended.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("the client answers");
+        line.trim_end().to_owned()
+    }
+
+    /// Sends a command and returns the answer.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.line()
+    }
+
+    /// Sends a command without waiting for the answer.
+    pub fn tell(&mut self, command: &str) {
+        let stdin = self.stdin.as_mut().expect("still open");
+        writeln!(stdin, "{command}").and_then(|()| stdin.flush()).expect("the client reads");
+    }
+
+    /// Free and total bytes as the driver tells it.
+    pub fn info(&mut self) -> (u64, u64) {
+        let answer = self.ask("info");
+        let numbers: Vec<u64> = answer.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
+        match numbers.as_slice() {
+            [free, total] => (*free, *total),
+            _ => panic!("info answered {answer:?}"),
+        }
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and wait.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+    }
+
+    /// Lets it end and returns its exit code.
+    pub fn finish(mut self) -> Option<i32> {
+        self.stdin = None;
+        self.child.wait().expect("reaped").code()
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The claim of a process in a snapshot.
+pub fn claim_of(snapshot: &Snapshot, pid: u32) -> Option<&ClaimView> {
+    snapshot.claims.iter().find(|c| c.pid == Some(pid))
+}
+
+/// Bytes on a GPU of the board that belong to these processes.
+pub fn board_bytes(board: &BoardSnapshot, gpu: usize, pids: &[u32]) -> u64 {
+    board.gpus[gpu].processes.iter().filter(|p| pids.contains(&p.pid.cast_unsigned())).map(|p| p.bytes).sum()
+}
+
+/// A small random generator (xorshift*) with a seed that is printed, so that a failure can be repeated
+/// with `GSHARE_TEST_SEED`.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Seeded from the environment, else from the clock.
+    pub fn new(test: &str) -> Self {
+        let given = std::env::var("GSHARE_TEST_SEED").ok().and_then(|s| s.parse().ok());
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos());
+        let seed = given.unwrap_or((clock & 0xffff_ffff) as u64 | 1);
+        println!("{test}: GSHARE_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+    }
+}
