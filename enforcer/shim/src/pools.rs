@@ -120,8 +120,7 @@ impl Process {
 
     fn default_pool_device(&self, handle: Handle) -> Option<usize> {
         let default = driver::helpers().default_pool?;
-        (0..64).find_map(|device| {
-            let gpu = self.gpu_of_device(device)?;
+        self.devices().find_map(|(device, gpu)| {
             let mut pool: Handle = 0;
             // SAFETY: `pool` is valid for the result.
             let result = unsafe { default(&raw mut pool, device) };

@@ -38,7 +38,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait for a service that has started anew; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
 const SHARDS: usize = 64;
-const DEVICES: usize = 64;
 
 /// What is known of an allocation that the program holds.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +62,7 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) gpus: Vec<Gpu>,
     /// The claim's GPU behind each device number.
-    by_device: [Option<usize>; DEVICES],
+    by_device: Vec<Option<usize>>,
     pub(crate) contexts: Contexts,
     shards: [Mutex<Table<Live>>; SHARDS],
     pub(crate) pools: Mutex<Pools>,
@@ -243,10 +242,31 @@ impl Process {
         })
     }
 
+    /// Whether a device number is that of a GPU which the claim does not have. A number that is no
+    /// device's is not: that one is the driver's to judge.
+    pub(crate) fn is_foreign(&self, device: Device) -> bool {
+        usize::try_from(device).is_ok_and(|device| self.by_device.get(device) == Some(&None))
+    }
+
     /// The claim's GPU behind a device number.
     pub(crate) fn gpu_of_device(&self, device: Device) -> Option<usize> {
         let device = usize::try_from(device).ok()?;
         self.by_device.get(device).copied().flatten()
+    }
+
+    /// The device number of one of the claim's GPUs, where this process sees it.
+    pub(crate) fn device_of_gpu(&self, gpu: usize) -> Option<Device> {
+        let device = self
+            .by_device
+            .iter()
+            .position(|known| *known == Some(gpu))?;
+        Device::try_from(device).ok()
+    }
+
+    /// The claim's GPUs with the device numbers that they have here.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (Device, usize)> + '_ {
+        let numbered = (0..).zip(&self.by_device);
+        numbered.filter_map(|(device, gpu)| gpu.map(|gpu| (device, gpu)))
     }
 
     /// Index of the GPU of the current context, and the context.
@@ -391,8 +411,8 @@ impl Process {
 
 /// Which of the claim's GPUs each device number means, by UUID: the numbers depend on the
 /// environment of the process.
-fn devices(uuids: &[GpuUuid]) -> [Option<usize>; DEVICES] {
-    let mut by_device = [None; DEVICES];
+fn devices(uuids: &[GpuUuid]) -> Vec<Option<usize>> {
+    let mut by_device = Vec::new();
     let helpers = driver::helpers();
     let (Some(count_of), Some(device_of), Some(uuid_of)) = (
         helpers.device_get_count,
@@ -406,6 +426,7 @@ fn devices(uuids: &[GpuUuid]) -> [Option<usize>; DEVICES] {
     if unsafe { count_of(&raw mut count) } != SUCCESS {
         return by_device;
     }
+    by_device.resize(usize::try_from(count).unwrap_or(0), None);
     for index in 0..count {
         let mut device: Device = -1;
         let mut uuid = [0; 16];

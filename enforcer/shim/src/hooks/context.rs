@@ -21,25 +21,27 @@ fn primary_exists(device: Device) -> Option<bool> {
 
 /// Charges a context's overhead on a device; gives the GPU's index and the bytes. An error is the
 /// code for the program.
-fn charge(process: &Process, device: Device) -> Result<(usize, u64), CuResult> {
-    let Some(index) = process.gpu_of_device(device) else {
+/// `None` where the number is no device's, which is the driver's to say.
+fn charge(process: &Process, device: Device) -> Option<Result<(usize, u64), CuResult>> {
+    if process.is_foreign(device) {
         say::line(&format!(
             "claim {} does not hold device {device} of this process",
             process.name
         ));
-        return Err(NOT_PERMITTED);
-    };
+        return Some(Err(NOT_PERMITTED));
+    }
+    let index = process.gpu_of_device(device)?;
     process.keep_up();
     let gpu = &process.gpus[index];
     if !gpu.granted() {
-        return Err(process.not_granted());
+        return Some(Err(process.not_granted()));
     }
     let overhead = gpu.limits().context_overhead_bytes.load(Ordering::Relaxed);
     let grown = gpu.ledger().grow(overhead);
-    match grown {
+    Some(match grown {
         Ok(()) => Ok((index, overhead)),
         Err(refusal) => Err(process.refuse(index, refusal, overhead)),
-    }
+    })
 }
 
 /// The driver has decided: keeps the charge for a new context, gives it back otherwise.
@@ -66,11 +68,11 @@ fn charged(
     known: impl FnOnce() -> bool,
     make: impl FnOnce() -> (CuResult, Handle),
 ) -> CuResult {
-    // The device's number is the driver's to judge.
-    let charge = match device {
-        0.. => process::with(|process| (!known()).then(|| charge(process, device))).flatten(),
-        _ => None,
-    };
+    let charge = process::with(|process| match known() {
+        true => None,
+        false => charge(process, device),
+    })
+    .flatten();
     match charge {
         Some(Err(code)) => code,
         Some(Ok(charge)) => {

@@ -40,7 +40,7 @@ fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
 /// The pool that a device's allocations come from now.
 fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
     let ask = driver::helpers().device_pool?;
-    let device = (0..64).find(|&device| process.gpu_of_device(device) == Some(gpu))?;
+    let device = process.device_of_gpu(gpu)?;
     let mut pool: Handle = 0;
     // SAFETY: `pool` is valid for the result.
     let result = unsafe { ask(&raw mut pool, device) };
@@ -179,10 +179,8 @@ pub(crate) unsafe fn create(
 ) -> CuResult {
     // SAFETY: NULL, or the caller's properties, whose start this is.
     let device = unsafe { props.as_ref() }.and_then(PlacedProps::device);
-    let gpu = process::with(|process| device.map(|device| process.gpu_of_device(device)));
-    if let Some(Some(None)) = gpu
-        && device.is_some_and(|device| device >= 0)
-    {
+    let foreign = |process: &Process| device.is_some_and(|device| process.is_foreign(device));
+    if process::with(|process| foreign(process)) == Some(true) {
         return NOT_PERMITTED;
     }
     // SAFETY: the caller's own arguments.
@@ -190,7 +188,10 @@ pub(crate) unsafe fn create(
     if result == SUCCESS && !pool.is_null() {
         // SAFETY: the driver has just written there.
         let handle = unsafe { *pool };
-        process::with(|process| process.pool_created(handle, gpu.flatten().flatten()));
+        process::with(|process| {
+            let gpu = device.and_then(|device| process.gpu_of_device(device));
+            process.pool_created(handle, gpu);
+        });
     }
     result
 }

@@ -45,15 +45,19 @@ pub(crate) unsafe fn create(
     }
     // SAFETY: NULL, or the caller's properties, whose start this is.
     let device = unsafe { props.as_ref() }.and_then(PlacedProps::device);
-    // Host memory is not the GPU's; a number that cannot be is the driver's to judge.
-    let Some(device) = device.filter(|&device| device >= 0) else {
+    // Host memory is not the GPU's.
+    let Some(device) = device else {
         return call();
     };
-    let asked = process::with(|process| match process.gpu_of_device(device) {
-        Some(gpu) => ask(process, gpu, NO_HEAP, bytes as u64).map(|reservation| (gpu, reservation)),
-        None => Err(NOT_PERMITTED),
+    let asked = process::with(|process| {
+        if process.is_foreign(device) {
+            return Some(Err(NOT_PERMITTED));
+        }
+        let gpu = process.gpu_of_device(device)?;
+        let asked = ask(process, gpu, NO_HEAP, bytes as u64);
+        Some(asked.map(|reservation| (gpu, reservation)))
     });
-    let (gpu, reservation) = match asked {
+    let (gpu, reservation) = match asked.flatten() {
         None => return call(),
         Some(Err(code)) => return code,
         Some(Ok(asked)) => asked,

@@ -1,0 +1,333 @@
+//! A claim in miniature: a desk at which processes register, a driver, and a program that does what
+//! it is told through the driver's interface.
+
+#![allow(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test fails by panicking; the client calls C functions"
+)]
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub(crate) mod client;
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use gshare_abi::{
+    GpuUuid,
+    host::{LimitsFile, LimitsInit, SlotView, UsageMemfd},
+    send_with_fds,
+    wire::{Answer, Register, Seat, read_request},
+};
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const OVERHEAD: u64 = 100 * MIB;
+pub(crate) const GPU_BYTES: u64 = 64 << 30;
+
+/// UUIDs of the fake driver's GPUs.
+pub(crate) fn uuid(gpu: usize) -> GpuUuid {
+    GpuUuid([0x11 + gpu as u8; 16])
+}
+
+/// One GPU of the claim, as the service holds it.
+pub(crate) struct Held {
+    pub(crate) uuid: GpuUuid,
+    pub(crate) limits: LimitsFile,
+    pub(crate) usage: UsageMemfd,
+}
+
+pub(crate) struct Desk {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) held: Arc<Mutex<Vec<Held>>>,
+    pub(crate) registrations: Arc<AtomicUsize>,
+    pub(crate) last: Arc<Mutex<Option<Register>>>,
+    refuse: Arc<AtomicBool>,
+}
+
+impl Desk {
+    /// A claim with the given cap on each of the fake GPUs named, the shim staged before the fake
+    /// driver, and the service's side of the socket.
+    pub(crate) fn open(gpus: &[(usize, u64)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = build_fake(directory.path());
+        Self::before(
+            directory,
+            &driver,
+            gpus.iter().map(|(gpu, cap)| (uuid(*gpu), *cap, OVERHEAD)),
+        )
+    }
+
+    /// The same before any driver, with UUID, cap and context overhead of each GPU.
+    pub(crate) fn before(
+        directory: tempfile::TempDir,
+        driver: &Path,
+        gpus: impl Iterator<Item = (GpuUuid, u64, u64)>,
+    ) -> Self {
+        let socket = directory.path().join("s");
+        gshare_artifacts::stage_shim(&directory.path().join("shim"), driver, &socket).unwrap();
+        let held = gpus
+            .map(|(uuid, cap, overhead)| {
+                let init = LimitsInit {
+                    claim: 3,
+                    uuid,
+                    token: 42,
+                    epoch: 1,
+                    memory_cap_bytes: cap,
+                    memory_request_bytes: cap,
+                    context_overhead_bytes: overhead,
+                    ..LimitsInit::default()
+                };
+                let path = directory.path().join(uuid.to_string());
+                Held {
+                    uuid,
+                    limits: LimitsFile::create(&path, &init).unwrap(),
+                    usage: UsageMemfd::create(3, uuid, 42).unwrap(),
+                }
+            })
+            .collect();
+        let desk = Self {
+            directory,
+            held: Arc::new(Mutex::new(held)),
+            registrations: Arc::default(),
+            last: Arc::default(),
+            refuse: Arc::default(),
+        };
+        desk.listen();
+        desk
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    fn listen(&self) {
+        let listener = UnixListener::bind(self.socket()).unwrap();
+        let (held, count) = (Arc::clone(&self.held), Arc::clone(&self.registrations));
+        let (last, refuse) = (Arc::clone(&self.last), Arc::clone(&self.refuse));
+        // Ends with the test process; nothing waits for it.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let Ok(line) = read_request(&mut stream) else {
+                    continue;
+                };
+                let request = Register::parse(&line).unwrap();
+                if refuse.load(Ordering::SeqCst) {
+                    let answer = Answer::Refused {
+                        code: "no_claim".into(),
+                        message: format!("process {} is in no claim", request.pid),
+                    };
+                    stream.write_all(answer.line().as_bytes()).unwrap();
+                    continue;
+                }
+                answer(&stream, &request, &mut held.lock().unwrap());
+                *last.lock().unwrap() = Some(request);
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// From now on nobody is a member.
+    pub(crate) fn refuse_all(&self) {
+        self.refuse.store(true, Ordering::SeqCst);
+    }
+
+    /// What the members say of themselves on the claim's n-th GPU.
+    pub(crate) fn slots(&self, nth: usize) -> Vec<SlotView> {
+        self.held.lock().unwrap()[nth].usage.read_slots(GPU_BYTES)
+    }
+
+    /// Bytes charged on the claim's n-th GPU.
+    pub(crate) fn charged(&self, nth: usize) -> u64 {
+        self.held.lock().unwrap()[nth]
+            .usage
+            .charged_bytes(GPU_BYTES)
+    }
+
+    /// Gives the slots of processes that are gone back, as the service does.
+    pub(crate) fn reap(&self, pid: u32) {
+        for held in self.held.lock().unwrap().iter_mut() {
+            let owners: Vec<_> = held.usage.owners().collect();
+            for (seat, owner, _) in owners {
+                if owner == pid {
+                    assert!(held.usage.reclaim(seat.slot, seat.generation));
+                }
+            }
+        }
+    }
+
+    /// Starts the program that does what it is told, with the shim in front.
+    pub(crate) fn client(&self) -> Client {
+        self.client_with(&[])
+    }
+
+    pub(crate) fn client_with(&self, environment: &[(&str, &str)]) -> Client {
+        Client::start(&self.directory.path().join("shim"), |command| {
+            command.env("FAKE_BOARD", self.directory.path().join("board"));
+            command.envs(environment.iter().copied());
+        })
+    }
+
+    /// Bytes in use now, and most ever, on one of the fake GPUs: the driver's own figures.
+    pub(crate) fn board(&self, gpu: usize) -> (u64, u64) {
+        let bytes = fs::read(self.directory.path().join("board")).unwrap();
+        let word = |at: usize| u64::from_ne_bytes(bytes[at * 8..][..8].try_into().unwrap());
+        (word(gpu), word(2 + gpu))
+    }
+}
+
+fn answer(stream: &UnixStream, request: &Register, held: &mut [Held]) {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", request.pid)).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    let start = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let mut seats = Vec::new();
+    let mut limits = Vec::new();
+    for gpu in held.iter_mut() {
+        let seat = gpu.usage.assign_slot(request.pid, start).unwrap();
+        seats.push(Seat {
+            uuid: gpu.uuid,
+            slot: seat.slot,
+            generation: seat.generation,
+        });
+        limits.push(gpu.limits.member_fd().unwrap());
+    }
+    let mut fds = Vec::new();
+    for (gpu, limits) in held.iter().zip(&limits) {
+        fds.push(limits.as_fd());
+        fds.push(gpu.usage.fd());
+    }
+    let line = Answer::Member {
+        claim: 3,
+        name: "c3".into(),
+        gpus: seats,
+    }
+    .line();
+    assert_eq!(
+        send_with_fds(stream.as_fd(), line.as_bytes(), &fds).unwrap(),
+        line.len()
+    );
+}
+
+/// Compiles the fake driver and makes its board.
+pub(crate) fn build_fake(directory: &Path) -> PathBuf {
+    let real = directory.join("real");
+    fs::create_dir(&real).unwrap();
+    let driver = real.join("libcuda.so.1");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/libcuda.c");
+    let status = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-fvisibility=hidden"])
+        .args(["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"])
+        .arg("-o")
+        .args([&driver, &source])
+        .arg("-lpthread")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the fake driver does not compile");
+    File::create(directory.join("board"))
+        .unwrap()
+        .write_all(&[0; 32])
+        .unwrap();
+    driver
+}
+
+/// The program, from outside.
+pub(crate) struct Client {
+    pub(crate) child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    pub(crate) fn start(libraries: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "client", "--nocapture"])
+            .env("SHIM_TEST_CLIENT", "1")
+            .env("LD_LIBRARY_PATH", libraries)
+            .env_remove("GSHARE_CLAIM_ID")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// Tells the program to do something and does not wait for it.
+    pub(crate) fn tell(&mut self, order: &str) {
+        writeln!(self.input, "{order}").unwrap();
+    }
+
+    /// The program's next answer: the driver's code and a number.
+    pub(crate) fn hear(&mut self) -> (i32, u64) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(
+                self.output.read_line(&mut line).unwrap() > 0,
+                "client ended"
+            );
+            if let Some(answer) = line.strip_prefix("> ") {
+                let (code, value) = answer.trim().split_once(' ').unwrap();
+                return (code.parse().unwrap(), value.parse().unwrap());
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, order: &str) -> (i32, u64) {
+        self.tell(order);
+        self.hear()
+    }
+
+    /// Does what must succeed; gives the number.
+    pub(crate) fn must(&mut self, order: &str) -> u64 {
+        let (code, value) = self.ask(order);
+        assert_eq!(code, 0, "{order}");
+        value
+    }
+
+    /// Initialises the driver and makes the primary context of a device current.
+    pub(crate) fn begin(&mut self, device: i32) {
+        self.must("init");
+        self.must(&format!("retain {device}"));
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the program in order; gives what it wrote to stderr.
+    pub(crate) fn end(self) -> String {
+        let Self { child, input, .. } = self;
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{:?}", output.status);
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Ends it as `kill -9` does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
