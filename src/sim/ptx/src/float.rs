@@ -328,9 +328,9 @@ mod tests {
                 let x = widen(bits, format);
                 let back = narrow(x, format, RN);
                 if x.is_nan() {
-                    assert_eq!(back, 0x7fff)
+                    assert_eq!(back, 0x7fff);
                 } else {
-                    assert_eq!(back, u32::from(bits))
+                    assert_eq!(back, u32::from(bits));
                 }
             }
         }

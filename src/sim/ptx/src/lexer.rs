@@ -124,7 +124,7 @@ fn end_of_word(bytes: &[u8], mut at: usize) -> usize {
 }
 
 fn end_of_number(bytes: &[u8], mut at: usize) -> usize {
-    let exact = bytes[at] == b'0' && bytes.get(at + 1).is_some_and(|b| b.is_ascii_alphabetic());
+    let exact = bytes[at] == b'0' && bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic);
     while at < bytes.len() {
         let byte = bytes[at];
         let exponent_sign =

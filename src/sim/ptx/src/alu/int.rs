@@ -38,13 +38,17 @@ pub(crate) fn integer(op: &str, ty: Ty) -> Option<AluFn> {
 /// The upper half of a product.
 pub(crate) fn mul_hi(ty: Ty) -> Option<AluFn> {
     Some(match ty {
-        Ty::U16 => alu2!(u16, u16, |a, b| (u32::from(a) * u32::from(b) >> 16) as u16),
-        Ty::S16 => alu2!(i16, i16, |a, b| (i32::from(a) * i32::from(b) >> 16) as i16),
-        Ty::U32 => alu2!(u32, u32, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
-        Ty::S32 => alu2!(i32, i32, |a, b| (i64::from(a) * i64::from(b) >> 32) as i32),
-        Ty::U64 => alu2!(u64, u64, |a, b| (u128::from(a) * u128::from(b) >> 64)
+        Ty::U16 => alu2!(u16, u16, |a, b| ((u32::from(a) * u32::from(b)) >> 16)
+            as u16),
+        Ty::S16 => alu2!(i16, i16, |a, b| ((i32::from(a) * i32::from(b)) >> 16)
+            as i16),
+        Ty::U32 => alu2!(u32, u32, |a, b| ((u64::from(a) * u64::from(b)) >> 32)
+            as u32),
+        Ty::S32 => alu2!(i32, i32, |a, b| ((i64::from(a) * i64::from(b)) >> 32)
+            as i32),
+        Ty::U64 => alu2!(u64, u64, |a, b| ((u128::from(a) * u128::from(b)) >> 64)
             as u64),
-        Ty::S64 => alu2!(i64, i64, |a, b| (i128::from(a) * i128::from(b) >> 64)
+        Ty::S64 => alu2!(i64, i64, |a, b| ((i128::from(a) * i128::from(b)) >> 64)
             as i64),
         _ => return None,
     })
@@ -282,6 +286,10 @@ fn byte_of(value: u64, index: u32) -> u32 {
     (value >> (8 * index) & 0xff) as u32
 }
 
+#[allow(
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "the unordered comparisons are the negations of the ordered ones"
+)]
 /// Comparison of integers, bits, floats or predicates: 1 where it holds.
 pub(crate) fn compare(cmp: &str, ty: Ty, flush: bool) -> Option<AluFn> {
     use crate::float::ftz;

@@ -373,7 +373,7 @@ impl Warp {
             }
             Op::ActiveMask(d) => self.set(at, mask, *d, |_| u64::from(mask)),
             Op::Shfl { mode, d, p, args } => {
-                self.shuffle(function, at, mask, (*mode, *d, *p), args, line)?
+                self.shuffle(function, at, mask, (*mode, *d, *p), args, line)?;
             }
             Op::Vote {
                 mode,
@@ -568,7 +568,7 @@ impl Warp {
             }
             match to.0 {
                 Place::Reg(reg, _) => {
-                    self.regs[(to.1 + reg) as usize][lane] = u64::from_le_bytes(bytes)
+                    self.regs[(to.1 + reg) as usize][lane] = u64::from_le_bytes(bytes);
                 }
                 Place::Frame { offset, size } => {
                     let start = (to.2 + offset) as usize;

@@ -49,6 +49,7 @@ impl DeviceMemory for Flat {
 
 /// Gives every variable of the module memory with its initial value.
 #[allow(dead_code, reason = "not every test binary has variables")]
+#[allow(clippy::unwrap_used, reason = "a test helper")]
 pub(crate) fn bind(module: &mut Module, memory: &mut Flat) {
     let globals = module.globals().to_vec();
     let mut addrs = Vec::new();

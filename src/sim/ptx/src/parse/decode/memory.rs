@@ -57,9 +57,8 @@ impl<'t> Text<'t, '_> {
                     .take_any(&["v2", "v4", "v8"])
                     .map_or(1, |v| usize::from(v.as_bytes()[1] - b'0'));
                 mods.done()?;
-                let (address, value) = match (root, ops) {
-                    ("st", [address, value]) | (_, [value, address]) => (address, value),
-                    _ => return Err(operands()),
+                let (("st", [address, value]) | (_, [value, address])) = (root, ops) else {
+                    return Err(operands());
                 };
                 let (space, addr) = self.effective(frame, address, space)?;
                 let values = match value {

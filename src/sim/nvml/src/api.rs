@@ -1,0 +1,10 @@
+//! The exported functions, by subject.
+
+mod absent;
+mod device;
+mod events;
+mod gpm;
+mod identity;
+mod memory;
+mod processes;
+mod system;

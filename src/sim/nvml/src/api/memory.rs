@@ -1,0 +1,36 @@
+//! Device memory.
+
+use crate::abi::{Handle, Out, export};
+use crate::code::Code;
+use crate::layout::{Bar1Memory, Memory, MemoryV2, version};
+use crate::session::device;
+
+export! {
+    /// Here, as on a real driver, `used` includes what the driver keeps.
+    fn nvmlDeviceGetMemoryInfo(handle: Handle, out: Out<Memory>) {
+        let device = device(handle)?;
+        let gpu = device.gpu();
+        let used = gpu.used + gpu.reserved;
+        out.set(Memory { total: gpu.model.total, free: gpu.model.total.saturating_sub(used), used })
+    }
+    fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, out: Out<MemoryV2>) {
+        let expected = version::<MemoryV2>(2);
+        if out.get()?.version != expected {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        let device = device(handle)?;
+        let gpu = device.gpu();
+        out.set(MemoryV2 {
+            version: expected,
+            total: gpu.model.total,
+            reserved: gpu.reserved,
+            free: gpu.model.total.saturating_sub(gpu.used + gpu.reserved),
+            used: gpu.used,
+        })
+    }
+    /// A window of 256 MiB, of which the driver uses 2.
+    fn nvmlDeviceGetBAR1MemoryInfo(handle: Handle, out: Out<Bar1Memory>) {
+        device(handle)?;
+        out.set(Bar1Memory { total: 256 << 20, free: 254 << 20, used: 2 << 20 })
+    }
+}

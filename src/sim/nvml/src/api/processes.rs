@@ -1,0 +1,183 @@
+//! Who uses a device, how much memory, and how much of its time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gshare_sim_board::{GpuSnapshot, ProcessSnapshot};
+
+use crate::abi::{Handle, Out, export};
+use crate::code::Code;
+use crate::figures::percent;
+use crate::layout::{
+    NO_INSTANCE, ProcessDetail, ProcessDetailList, ProcessInfo, ProcessInfoV1, ProcessSample,
+    ProcessUtilization, ProcessesUtilization, version,
+};
+use crate::session::device;
+
+fn compute(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
+    gpu.processes.iter().filter(|process| process.contexts > 0)
+}
+
+/// Fills the caller's array, or says how long it should be.
+fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code> {
+    let room = count.get()?;
+    count.set(items.len() as u32)?;
+    if items.is_empty() {
+        return Ok(());
+    }
+    if (room as usize) < items.len() {
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    array.fill(items)
+}
+
+fn list_v1(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) -> Result<(), Code> {
+    let device = device(handle)?;
+    let infos: Vec<_> = compute(device.gpu())
+        .map(|p| ProcessInfoV1 {
+            pid: p.pid,
+            used_gpu_memory: p.bytes,
+        })
+        .collect();
+    list(&infos, count, array)
+}
+
+fn list_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) -> Result<(), Code> {
+    let device = device(handle)?;
+    let infos: Vec<_> = compute(device.gpu())
+        .map(|p| ProcessInfo {
+            pid: p.pid,
+            used_gpu_memory: p.bytes,
+            gpu_instance: NO_INSTANCE,
+            compute_instance: NO_INSTANCE,
+        })
+        .collect();
+    list(&infos, count, array)
+}
+
+/// No process of the simulation draws, and none is a client of MPS.
+fn none<T: Copy>(handle: Handle, count: Out<u32>, array: Out<T>) -> Result<(), Code> {
+    device(handle)?;
+    list(&[], count, array)
+}
+
+/// Microseconds since 1970, as the driver stamps its samples.
+pub(super) fn wall_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |t| t.as_micros() as u64)
+}
+
+/// Pid and percent of time of each process that ran something lately.
+fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
+    compute(gpu)
+        .filter_map(|p| {
+            let recent = p.recent?;
+            let busy = percent(recent.busy_ns / recent.span_ns as f64);
+            (busy > 0).then_some((p.pid, busy))
+        })
+        .collect()
+}
+
+export! {
+    fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
+        list_v1(handle, count, array)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        list_v2(handle, count, array)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        list_v2(handle, count, array)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
+        none(handle, count, array)
+    }
+    fn nvmlDeviceGetRunningProcessDetailList(handle: Handle, list: Out<ProcessDetailList>) {
+        let asked = list.get()?;
+        if asked.version != version::<ProcessDetailList>(1) {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        let device = device(handle)?;
+        let details: Vec<_> = match asked.mode {
+            0 => compute(device.gpu())
+                .map(|p| ProcessDetail {
+                    pid: p.pid,
+                    used_gpu_memory: p.bytes,
+                    gpu_instance: NO_INSTANCE,
+                    compute_instance: NO_INSTANCE,
+                    protected_memory: 0,
+                })
+                .collect(),
+            1 | 2 => Vec::new(),
+            _ => return Err(Code::INVALID_ARGUMENT),
+        };
+        list.set(ProcessDetailList { count: details.len() as u32, ..asked })?;
+        if details.is_empty() {
+            return Ok(());
+        }
+        if (asked.count as usize) < details.len() || asked.array.is_null() {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        Out::from_raw(asked.array).fill(&details)
+    }
+    /// One sample for each process that ran in the last second or so.
+    fn nvmlDeviceGetProcessUtilization(
+        handle: Handle, samples: Out<ProcessSample>, count: Out<u32>, last_seen: u64,
+    ) {
+        let device = device(handle)?;
+        let time_stamp = wall_us();
+        let found: Vec<_> = active(device.gpu())
+            .into_iter()
+            .filter(|_| time_stamp > last_seen)
+            .map(|(pid, sm)| ProcessSample { pid, time_stamp, sm, memory: 0, encoder: 0, decoder: 0 })
+            .collect();
+        let room = count.get()?;
+        if samples.is_null() || (room as usize) < found.len() {
+            count.set(found.len().max(1) as u32)?;
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        count.set(found.len() as u32)?;
+        if found.is_empty() {
+            return Err(Code::NOT_FOUND);
+        }
+        samples.fill(&found)
+    }
+    fn nvmlDeviceGetProcessesUtilizationInfo(handle: Handle, info: Out<ProcessesUtilization>) {
+        let asked = info.get()?;
+        if asked.version != version::<ProcessesUtilization>(1) {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        let device = device(handle)?;
+        let time_stamp = wall_us();
+        let found: Vec<_> = active(device.gpu())
+            .into_iter()
+            .filter(|_| time_stamp > asked.last_seen)
+            .map(|(pid, sm)| ProcessUtilization {
+                time_stamp, pid, sm, memory: 0, encoder: 0, decoder: 0, jpeg: 0, ofa: 0,
+            })
+            .collect();
+        if asked.array.is_null() || (asked.count as usize) < found.len() {
+            info.set(ProcessesUtilization { count: found.len().max(1) as u32, ..asked })?;
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        info.set(ProcessesUtilization { count: found.len() as u32, ..asked })?;
+        if found.is_empty() {
+            return Err(Code::NOT_FOUND);
+        }
+        Out::from_raw(asked.array).fill(&found)
+    }
+}
