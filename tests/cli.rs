@@ -10,5 +10,7 @@ mod fake;
 mod files;
 #[path = "cli/lists.rs"]
 mod lists;
+#[path = "cli/screen.rs"]
+mod screen;
 #[path = "cli/waiting.rs"]
 mod waiting;

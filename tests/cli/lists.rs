@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fake::{Home, code, run, stderr, stdout};
 
-fn snapshot() -> Value {
+pub(crate) fn snapshot() -> Value {
     let claim = |id: &str, uid: u32, user: &str, gpu: Value| {
         json!({
             "id": id, "name": null, "uid": uid, "user": user, "project": "lab", "class": "batch",
