@@ -61,10 +61,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("crowd") => canned::crowd(),
         _ => canned::workstation(),
     };
-    let mut options = Options::default();
-    options.viewer = Viewer {
-        uid: 1001,
-        admin: false,
+    let mut options = Options {
+        viewer: Viewer {
+            uid: 1001,
+            admin: false,
+        },
+        ..Options::default()
     };
     if let Some(size) = value("--text") {
         let (columns, rows) = size.split_once('x').ok_or("--text COLUMNSxROWS")?;

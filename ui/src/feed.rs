@@ -130,7 +130,7 @@ impl Updates {
         }
     }
 
-    fn take(&self) -> Vec<Update> {
+    pub(crate) fn take(&self) -> Vec<Update> {
         let mut pending = self.0.lock();
         let snapshot = pending.snapshot.take().map(Update::Snapshot);
         snapshot

@@ -33,6 +33,6 @@ mod testing;
 pub use feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, Updates, channel};
 pub use model::Viewer;
 pub use run::{Exit, Options, run, run_blocking};
-pub use service::service_source;
+pub use service::{service_or_monitor_source, service_source};
 pub use theme::{Depth, Glyphs, Look, Theme};
 pub use view::frame_text;

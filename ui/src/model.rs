@@ -1,14 +1,18 @@
 //! The state of the screen. Nothing here reads a clock, a terminal or a socket.
 
-use std::cmp::Ordering;
+mod sort;
+mod totals;
+
 use std::collections::BTreeMap;
 
 use gshare_proto::{ClaimView, QueueView, Snapshot, UnclaimedView};
 
-use crate::feed::Failure;
 use crate::form::ClaimForm;
 use crate::input::LineInput;
 use crate::text::Clock;
+
+pub(crate) use sort::Sort;
+pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
 
 /// Who looks at the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,50 +65,6 @@ pub(crate) enum ClaimRow<'a> {
     Claim(&'a ClaimView),
     /// The n-th process outside claims, shown as `u<n>`.
     Unclaimed(usize, &'a UnclaimedView),
-}
-
-/// Order of the claims table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sort {
-    /// By id.
-    #[default]
-    Id,
-    /// By owner.
-    User,
-    /// By GPU.
-    Gpu,
-    /// Most memory first.
-    Memory,
-    /// Most GPU time first.
-    Time,
-    /// Most SM activity first.
-    Sm,
-}
-
-impl Sort {
-    /// The next one.
-    pub(crate) fn next(self) -> Self {
-        match self {
-            Self::Id => Self::User,
-            Self::User => Self::Gpu,
-            Self::Gpu => Self::Memory,
-            Self::Memory => Self::Time,
-            Self::Time => Self::Sm,
-            Self::Sm => Self::Id,
-        }
-    }
-
-    /// For people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::User => "user",
-            Self::Gpu => "GPU",
-            Self::Memory => "memory, most first",
-            Self::Time => "GPU time, most first",
-            Self::Sm => "SM activity, most first",
-        }
-    }
 }
 
 /// A box above the screen.
@@ -285,7 +245,7 @@ impl Model {
                 self.matches(&[&c.user, &c.id, name, &c.what, &c.class, &c.state_text])
             })
             .collect();
-        claims.sort_by(|a, b| self.order(a, b).then_with(|| by_id(&a.id, &b.id)));
+        claims.sort_by(|a, b| self.sort.compare(a, b));
         let unclaimed = snapshot.unclaimed.iter().enumerate().filter(|(_, u)| {
             self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
         });
@@ -310,20 +270,6 @@ impl Model {
     fn matches(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.text().trim().to_lowercase();
         texts.iter().any(|t| t.to_lowercase().contains(&wanted))
-    }
-
-    fn order(&self, a: &ClaimView, b: &ClaimView) -> Ordering {
-        match self.sort {
-            Sort::Id => Ordering::Equal,
-            Sort::User => a.user.cmp(&b.user),
-            Sort::Gpu => {
-                let gpus = |c: &ClaimView| c.gpus.iter().map(|g| g.gpu).collect::<Vec<_>>();
-                gpus(a).cmp(&gpus(b))
-            }
-            Sort::Memory => most(mem_used(a).map(|b| b as f64), mem_used(b).map(|b| b as f64)),
-            Sort::Time => most(time_busy(a).map(|f| f.value), time_busy(b).map(|f| f.value)),
-            Sort::Sm => most(sm_active(a).map(|f| f.value), sm_active(b).map(|f| f.value)),
-        }
     }
 
     /// Names of the rows of a section.
@@ -410,15 +356,6 @@ impl Model {
             until_ms: self.clock.now_ms + TOAST_MS,
         });
     }
-
-    /// Tells a failure for a while.
-    pub(crate) fn say_failure(&mut self, failure: &Failure) {
-        let hint = failure.hint.iter().map(|h| format!(". {h}"));
-        let text = std::iter::once(failure.message.clone())
-            .chain(hint)
-            .collect::<String>();
-        self.say(Tone::Bad, text);
-    }
 }
 
 impl ClaimRow<'_> {
@@ -432,63 +369,4 @@ impl ClaimRow<'_> {
             },
         }
     }
-}
-
-pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
-
-/// Figures of a claim over its GPUs: bytes add up, percentages are averaged, and what is not known on
-/// one GPU is not known.
-mod totals {
-    use gshare_proto::{ClaimGpu, ClaimView, Figure};
-
-    /// Bytes used: as the driver says, else as charged.
-    pub(crate) fn mem_used(claim: &ClaimView) -> Option<u64> {
-        let used = |g: &ClaimGpu| g.mem_used.or(g.mem_charge);
-        claim.gpus.iter().map(used).sum()
-    }
-
-    /// The cap in bytes.
-    pub(crate) fn mem_cap(claim: &ClaimView) -> u64 {
-        claim.gpus.iter().map(|g| g.mem_limit).sum()
-    }
-
-    fn mean(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<Figure> {
-        let figures: Vec<Figure> = claim.gpus.iter().map(of).collect::<Option<_>>()?;
-        let first = figures.first()?;
-        Some(Figure {
-            value: figures.iter().map(|f| f.value).sum::<f64>() / figures.len() as f64,
-            source: first.source,
-            estimate: figures.iter().any(|f| f.estimate),
-        })
-    }
-
-    /// Percent of the time of its GPUs.
-    pub(crate) fn time_busy(claim: &ClaimView) -> Option<Figure> {
-        mean(claim, |g| g.time_busy)
-    }
-
-    /// Percent of the SMs of its GPUs.
-    pub(crate) fn sm_active(claim: &ClaimView) -> Option<Figure> {
-        mean(claim, |g| g.sm_active)
-    }
-
-    /// Percent of the warps of its GPUs.
-    pub(crate) fn sm_occupancy(claim: &ClaimView) -> Option<Figure> {
-        mean(claim, |g| g.sm_occupancy)
-    }
-}
-
-/// Most first; what is not known last.
-fn most(a: Option<f64>, b: Option<f64>) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => b.total_cmp(&a),
-        (Some(_), None) => Ordering::Less,
-        (None, Some(_)) => Ordering::Greater,
-        (None, None) => Ordering::Equal,
-    }
-}
-
-/// `c9` before `c12`.
-fn by_id(a: &str, b: &str) -> Ordering {
-    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client, ClientError, Reply};
+use gshare_proto::{Call, Client, ClientError, Reply, Snapshot};
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
@@ -16,36 +16,67 @@ const INTERVAL_MS: u64 = 200;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
+/// Between two looks of the monitor.
+const MONITOR_WAIT: Duration = Duration::from_secs(1);
+
 /// The service may take this long to answer a request.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a service that has been there may be away before the monitor takes over.
+const RESTART: Duration = Duration::from_secs(3);
 
 /// A feed from the service at `socket`, from now until the screen is closed. It connects again when
 /// the service goes away and comes back.
 #[must_use]
 pub fn service_source(socket: &Path) -> Feed {
+    service_or_monitor_source(socket, || None)
+}
+
+/// As [`service_source`]; while no service is there, the screen shows what `monitor` sees (a snapshot
+/// without a service), once a second. `monitor` runs on a thread of its own and may take its time.
+#[must_use]
+pub fn service_or_monitor_source(
+    socket: &Path,
+    monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
+) -> Feed {
     let (feeder, feed) = channel();
     let Feeder { updates, requests } = feeder;
     let watcher = (socket.to_owned(), updates.clone());
     let caller = (socket.to_owned(), updates);
-    thread::spawn(move || watch(&watcher.0, &watcher.1));
+    thread::spawn(move || watch(&watcher.0, &watcher.1, monitor));
     thread::spawn(move || answer(&caller.0, &caller.1, requests));
     feed
 }
 
-fn watch(socket: &Path, updates: &UpdateSender) {
+fn watch(socket: &Path, updates: &UpdateSender, mut monitor: impl FnMut() -> Option<Snapshot>) {
     let mut wait = FIRST_WAIT;
+    // When the service was last there.
+    let mut seen: Option<Instant> = None;
     loop {
         let connected = Instant::now();
-        let Err(error) = watch_once(socket, updates) else {
+        let mut served = false;
+        let Err(error) = watch_once(socket, updates, &mut served) else {
             return;
         };
+        if served {
+            seen = Some(Instant::now());
+        }
         if connected.elapsed() > LAST_WAIT {
             wait = FIRST_WAIT;
         }
-        let failure = explain(error);
-        let hint = failure.hint.map(|h| format!(" ({h})")).unwrap_or_default();
-        let words = format!("{}{hint}", failure.message);
-        if !updates.send(Update::Disconnected(words)) {
+        let gone = seen.is_none_or(|s| s.elapsed() > RESTART);
+        let update = match gone.then(&mut monitor).flatten() {
+            Some(snapshot) => {
+                wait = MONITOR_WAIT;
+                Update::Snapshot(Box::new(snapshot))
+            }
+            None => {
+                let failure = explain(error);
+                let hint = failure.hint.map(|h| format!(" ({h})")).unwrap_or_default();
+                Update::Disconnected(format!("{}{hint}", failure.message))
+            }
+        };
+        if !updates.send(update) {
             return;
         }
         thread::sleep(wait);
@@ -54,12 +85,13 @@ fn watch(socket: &Path, updates: &UpdateSender) {
 }
 
 /// Watches until the connection breaks; `Ok` when the screen is closed.
-fn watch_once(socket: &Path, updates: &UpdateSender) -> Result<(), ClientError> {
+fn watch_once(socket: &Path, updates: &UpdateSender, served: &mut bool) -> Result<(), ClientError> {
     let mut client = Client::connect(socket)?;
     let mut reply = client.call(&Call::Watch {
         min_interval_ms: INTERVAL_MS,
     })?;
     loop {
+        *served = true;
         if let Reply::Snapshot(snapshot) = reply
             && !updates.send(Update::Snapshot(snapshot))
         {
@@ -111,5 +143,173 @@ fn explain(error: ClientError) -> Failure {
     Failure {
         message: error.to_string(),
         hint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use gshare_proto::{ErrorCode, ServiceView, WireError};
+
+    use super::*;
+
+    /// What a service says to each call, one connection each, as often as there are scripts.
+    fn serve(listener: UnixListener, scripts: Vec<Vec<Reply>>) -> thread::JoinHandle<Vec<String>> {
+        thread::spawn(move || {
+            let mut asked = Vec::new();
+            for script in scripts {
+                let Ok((stream, _)) = listener.accept() else {
+                    break;
+                };
+                asked.push(talk(stream, &script).unwrap_or_default());
+            }
+            asked
+        })
+    }
+
+    /// The call that the client made.
+    fn talk(stream: UnixStream, script: &[Reply]) -> std::io::Result<String> {
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        let mut line = || lines.next().unwrap_or_else(|| Ok(String::new()));
+        let hello = line()?;
+        assert!(hello.contains("\"gshare\":"), "{hello}");
+        let call = line()?;
+        let mut stream = stream;
+        for reply in script {
+            let text = serde_json::to_string(reply)?;
+            stream.write_all(format!("{text}\n").as_bytes())?;
+        }
+        Ok(call)
+    }
+
+    fn snapshot(at: u64) -> Reply {
+        Reply::Snapshot(Box::new(Snapshot {
+            taken_ms: at,
+            ..Snapshot::default()
+        }))
+    }
+
+    /// News until one is `wanted`.
+    fn until(feed: &Feed, wanted: impl Fn(&Update) -> bool) -> Update {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(found) = feed.updates.take().into_iter().find(&wanted) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "the news never came");
+            thread::yield_now();
+        }
+    }
+
+    fn words(update: Update) -> String {
+        match update {
+            Update::Disconnected(words) => words,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lost(update: &Update) -> bool {
+        matches!(update, Update::Disconnected(_))
+    }
+
+    #[test]
+    fn it_connects_again_when_the_service_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("gshared.sock");
+        let feed = service_source(&socket);
+        let why = words(until(&feed, lost));
+        assert!(
+            why.contains("no gshare service answers at") && why.contains("gshare daemon"),
+            "{why}"
+        );
+        let listener = UnixListener::bind(&socket).unwrap();
+        let script = || vec![snapshot(1), snapshot(2)];
+        let served = serve(listener, vec![script(), script()]);
+        for _ in 0..2 {
+            // The second snapshot, then the end of the connection, twice.
+            let is_second = |u: &Update| matches!(u, Update::Snapshot(s) if s.taken_ms == 2);
+            until(&feed, |u| is_second(u) || lost(u));
+        }
+        let asked = served.join().unwrap();
+        assert_eq!(asked.len(), 2);
+        assert!(asked[0].contains("\"op\":\"watch\""), "{asked:?}");
+    }
+
+    #[test]
+    fn without_a_service_the_monitor_looks_until_one_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("gshared.sock");
+        let looked = || {
+            Some(Snapshot {
+                host: "seen by the monitor".to_owned(),
+                ..Snapshot::default()
+            })
+        };
+        let feed = service_or_monitor_source(&socket, looked);
+        let monitored = until(&feed, |_| true);
+        assert!(matches!(monitored, Update::Snapshot(s) if s.host == "seen by the monitor"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let real = Reply::Snapshot(Box::new(Snapshot {
+            service: Some(ServiceView::default()),
+            ..Snapshot::default()
+        }));
+        let served = serve(listener, vec![vec![real]]);
+        until(
+            &feed,
+            |u| matches!(u, Update::Snapshot(s) if s.service.is_some()),
+        );
+        // A service that was just there may be restarting: its figures stay.
+        words(until(&feed, |_| true));
+        served.join().unwrap();
+    }
+
+    #[test]
+    fn requests_are_answered_by_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("gshared.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (feeder, feed) = channel();
+        let caller = feeder.updates.clone();
+        let path = socket.clone();
+        thread::spawn(move || answer(&path, &caller, feeder.requests));
+        let ask = |seq| {
+            let call = Box::new(Call::Release {
+                id: "c3".to_owned(),
+            });
+            feed.requests.send(Request::Call { seq, call }).unwrap();
+            match until(&feed, |u| matches!(u, Update::CallResult { .. })) {
+                Update::CallResult { seq: got, outcome } if got == seq => outcome,
+                other => panic!("{other:?}"),
+            }
+        };
+        let done = || Reply::Done {
+            message: "c3 released".to_owned(),
+        };
+        let error =
+            WireError::new(ErrorCode::NotPermitted, "c3 belongs to vis").with_hint("ask vis");
+        let served = serve(
+            listener,
+            vec![vec![done()], vec![Reply::Error(error)], Vec::new()],
+        );
+        assert_eq!(ask(7), Ok(done()));
+        let refused = ask(8).unwrap_err();
+        assert_eq!(
+            (refused.message.as_str(), refused.hint.as_deref()),
+            ("c3 belongs to vis", Some("ask vis"))
+        );
+        assert!(
+            ask(9)
+                .unwrap_err()
+                .message
+                .contains("closed the connection")
+        );
+        served.join().unwrap();
+        let gone = ask(10).unwrap_err();
+        assert!(
+            gone.message.contains("no gshare service answers"),
+            "{gone:?}"
+        );
     }
 }

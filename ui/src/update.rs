@@ -10,6 +10,7 @@ use crate::form::{CLASSES, ClaimForm, Field};
 use crate::keymap::{self, Context};
 use crate::model::{Asked, Dialog, Model, Tone};
 use crate::msg::{Cmd, Msg};
+use crate::text;
 
 /// Takes a message in.
 pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
@@ -111,7 +112,7 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
             form.sent = None;
             form.refused = Some(failure);
         }
-        (_, Err(failure), None) => model.say_failure(&failure),
+        (_, Err(failure), None) => tell(model, failure),
         (Asked::Claim, Ok(Reply::Granted(granted)), form) => {
             let lines = vec![
                 granted.message,
@@ -138,6 +139,21 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
             model.say(Tone::Plain, text);
         }
     }
+}
+
+/// Tells a failure on one line, or in a box where that is too short.
+fn tell(model: &mut Model, failure: Failure) {
+    let hint = failure.hint.as_ref().map(|h| format!(". {h}"));
+    let text = format!("{}{}", failure.message, hint.unwrap_or_default());
+    if text::width(&text) <= usize::from(model.size.0) || model.dialog.is_some() {
+        model.say(Tone::Bad, text);
+        return;
+    }
+    let title = "That was not done".to_owned();
+    let lines = std::iter::once(failure.message)
+        .chain(failure.hint)
+        .collect();
+    model.dialog = Some(Dialog::Message { title, lines });
 }
 
 /// A call to the service, remembered until its answer.

@@ -1,5 +1,6 @@
 //! The screen on a real pseudo-terminal, seen through a terminal emulator: what it draws, and that
 //! the terminal is as it was, whatever way the program leaves.
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
 use std::io::{Read, Write};
 use std::num::NonZeroU16;

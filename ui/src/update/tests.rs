@@ -271,6 +271,12 @@ fn an_answer_to_a_closed_dialog_is_told_all_the_same() {
     press(&mut m, "<esc>");
     answer_with(&mut m, sent[0].0, refused("not now"));
     assert!(screen(&m).contains("not now. -g .2 starts now"));
+    // What is longer than the line has a box.
+    let sent = calls(press(&mut m, "jxy"));
+    let long =
+        "the service could not move the processes of c12 out of its group because it is busy";
+    answer_with(&mut m, sent[0].0, refused(long));
+    assert!(screen(&m).contains("That was not done"));
     // Twice answered, or never asked: nothing.
     let before = m.clone();
     answer_with(&mut m, sent[0].0, refused("again"));

@@ -100,9 +100,10 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let frame = Rect::new(x, y, size(outer), size(rows)).intersection(area);
     // What is behind the box steps back.
-    for y in area.y..area.bottom().saturating_sub(1) {
+    let foot = 1 + u16::from(model.caption.is_some());
+    for y in area.y + 1..area.bottom().saturating_sub(foot) {
         let row = Rect::new(area.x, y, area.width, 1);
-        buf.set_style(row, Style::reset().patch(look.theme.dim));
+        buf.set_style(row, Style::reset().patch(look.theme.free));
     }
     Clear.render(frame, buf);
     let shown = rows.saturating_sub(2);
@@ -162,10 +163,12 @@ fn edge(look: &Look, frame: Rect, row: usize, words: &str, buf: &mut Buffer) {
     put(Line::styled(line, look.theme.heading), frame, row, buf);
 }
 
+/// Columns of a label and of a field of the claim dialog.
+const LABEL: usize = 9;
+const FIELD: usize = 20;
+
 fn claim(form: &ClaimForm, model: &Model, look: &Look, cols: usize) -> Content {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
-    const LABEL: usize = 9;
-    const FIELD: usize = 20;
     let mut lines = vec![Line::default()];
     let mut cursor = None;
     for field in Field::ALL {

@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(super) claims: usize,
     /// Rows of the queue with the heading.
     pub(super) queue: usize,
+    /// Rows of a reason to wait.
+    pub(super) why: usize,
     /// Rows of advice and notices.
     pub(super) notes: usize,
     /// Gaps between parts.
@@ -74,6 +76,7 @@ impl Plan {
             body,
             wide: width >= WIDE,
             gpu_rows: 1,
+            why: 1,
             ..Self::default()
         };
         let mut rows = Rows(body);
@@ -134,6 +137,11 @@ impl Plan {
         }
         rows.raise(&mut self.claims, claims);
         rows.raise(&mut self.queue, queue);
+        let waiting = model.queue_rows().len();
+        if self.queue == queue && queue::long(model, self.width) && rows.all(waiting) {
+            self.queue += waiting;
+            self.why = 2;
+        }
         rows.raise(&mut self.notes, notes.min(8));
     }
 }

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use super::plan::Plan;
 use super::{chosen, fit, span};
 use crate::model::{Model, RowKey, Section};
-use crate::text::{gib, share, width, wrap};
+use crate::text::{cut, gib, share, width, wrap};
 use crate::theme::Look;
 use crate::view::claims::short_class;
 
@@ -18,13 +18,25 @@ pub(super) fn wanted(model: &Model) -> usize {
     }
 }
 
+/// Whether a reason does not fit into one row.
+pub(super) fn long(model: &Model, cols: usize) -> bool {
+    let text = |q: &QueueView| {
+        let start = q.would_start.as_ref().map_or(0, |s| width(s) + 15);
+        width(&q.reason) + start + INDENT
+    };
+    model.queue_rows().into_iter().any(|q| text(q) > cols)
+}
+
+/// Columns before a reason.
+const INDENT: usize = 5;
+
 /// Heading and waiting claims, two rows each: who, and why.
 pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
     let theme = &look.theme;
     let rows = model.queue_rows();
     let focus = model.section == Section::Queue;
     let room = plan.queue.saturating_sub(1);
-    let each = if room >= 2 { 2 } else { 1 };
+    let each = if room >= 2 { 1 + plan.why } else { 1 };
     let shown = super::window(rows.len(), room / each, model.chosen_index(Section::Queue));
     let mut head = Line::from(vec![
         span("QUEUE", if focus { theme.focus } else { theme.heading }),
@@ -48,8 +60,8 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
         } else {
             line
         });
-        if each == 2 {
-            out.push(why(waiting, look, plan.width));
+        if each > 1 {
+            out.extend(why(waiting, look, plan));
         }
     }
     out
@@ -102,22 +114,40 @@ fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'st
     line
 }
 
-fn why(waiting: &QueueView, look: &Look, cols: usize) -> Line<'static> {
+fn why(waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
     let start = waiting.would_start.as_ref();
-    let start = start
-        .map(|args| format!("{args} starts now"))
-        .unwrap_or_default();
-    let gap = if start.is_empty() {
-        String::new()
+    let start = start.map(|args| format!("{args} starts now"));
+    let start = start.map(|s| (format!(" {} ", glyphs.dot), s));
+    let tail = start.as_ref().map_or(0, |(gap, s)| width(gap) + width(s));
+    let cols = plan.width.saturating_sub(INDENT);
+    let mut rows = wrap(&waiting.reason, cols, plan.why, glyphs);
+    // What would start now is never cut, and stands at the end of the reason.
+    if let Some(last) = rows.pop() {
+        let fits = width(&last) + tail <= cols;
+        if fits || rows.len() + 1 == plan.why {
+            rows.push(cut(&last, cols.saturating_sub(tail), glyphs));
+        } else {
+            rows.push(last);
+            rows.push(String::new());
+        }
+    }
+    rows.resize(plan.why, String::new());
+    let at = rows.iter().rposition(|r| !r.is_empty()).unwrap_or(0);
+    let at = if width(&rows[at]) + tail <= cols {
+        at
     } else {
-        format!(" {} ", look.glyphs.dot)
+        plan.why - 1
     };
-    let room = cols.saturating_sub(5 + width(&gap) + width(&start));
-    let reason = wrap(&waiting.reason, room, 1, &look.glyphs).concat();
-    let line = Line::from(vec![
-        span(format!("     {reason}"), look.theme.dim),
-        span(gap, look.theme.dim),
-        span(start, look.theme.key),
-    ]);
-    fit(line, cols, look)
+    let lines = rows.into_iter().enumerate().map(|(i, row)| {
+        let mut line = Line::styled(format!("{}{row}", " ".repeat(INDENT)), theme.dim);
+        if let (true, Some((gap, start))) = (i == at, &start) {
+            if !row.is_empty() {
+                line.push_span(span(gap.clone(), theme.dim));
+            }
+            line.push_span(span(start.clone(), theme.key));
+        }
+        fit(line, plan.width, look)
+    });
+    lines.collect()
 }

@@ -8,10 +8,12 @@ use crate::text::{left, wrap};
 use crate::theme::Look;
 use crate::view::span;
 
+/// Columns of keys and signs.
+const KEYS: usize = 14;
+
 /// The text in `cols` columns.
 pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static>> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
-    const KEYS: usize = 14;
     let mut out = Vec::new();
     let entry = |sign: &str, text: &str, out: &mut Vec<Line<'static>>| {
         let rows = wrap(text, cols.saturating_sub(KEYS), 3, glyphs);
