@@ -92,7 +92,12 @@ fn link(directory: &Path, name: &str, target: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use object::{Object, ObjectSymbol, read::elf::FileHeader};
+    use std::os::unix::fs::MetadataExt;
+
+    use object::{
+        Object, ObjectSymbol,
+        read::elf::{Dyn, FileHeader},
+    };
 
     use super::*;
 
@@ -107,12 +112,11 @@ mod tests {
         let mut soname = String::new();
         let mut needed = Vec::new();
         for entry in dynamic {
-            use object::read::elf::Dyn;
             let tag = entry.d_tag(endian);
-            if tag == object::elf::DT_SONAME.into() || tag == object::elf::DT_NEEDED.into() {
+            if tag == object::elf::DT_SONAME || tag == object::elf::DT_NEEDED {
                 let text = entry.string(endian, strings).unwrap();
                 let text = String::from_utf8(text.to_vec()).unwrap();
-                if tag == object::elf::DT_SONAME.into() {
+                if tag == object::elf::DT_SONAME {
                     soname = text;
                 } else {
                     needed.push(text);
@@ -155,7 +159,6 @@ mod tests {
         stage_shim(lib, two, socket).unwrap();
         let needed = names(&lib.join("libcuda.so.1")).1;
         assert!(needed.contains(&two.to_str().unwrap().to_owned()));
-        use std::os::unix::fs::MetadataExt;
         assert_eq!(
             held.metadata().unwrap().nlink(),
             0,
@@ -190,7 +193,7 @@ mod tests {
         let file = object::File::parse(SHIM).unwrap();
         let defined: Vec<&str> = file
             .dynamic_symbols()
-            .filter(|symbol| symbol.is_definition())
+            .filter(ObjectSymbol::is_definition)
             .filter_map(|symbol| symbol.name().ok())
             .collect();
         assert!(defined.contains(&"cuInit"), "{defined:?}");

@@ -180,7 +180,7 @@ pub(crate) unsafe fn create(
     // SAFETY: NULL, or the caller's properties, whose start this is.
     let device = unsafe { props.as_ref() }.and_then(PlacedProps::device);
     let foreign = |process: &Process| device.is_some_and(|device| process.is_foreign(device));
-    if process::with(|process| foreign(process)) == Some(true) {
+    if process::with(foreign) == Some(true) {
         return NOT_PERMITTED;
     }
     // SAFETY: the caller's own arguments.

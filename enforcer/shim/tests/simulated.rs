@@ -1,0 +1,194 @@
+//! The proxy before the simulated driver: its board is the judge of what members use.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use gshare_abi::GpuUuid;
+use gshare_sim_board::{Board, BoardSpec, MemoryKind};
+use support::{Client, Desk, GIB, MIB};
+
+const OOM: i32 = 2;
+
+#[test]
+fn client() {
+    support::client::run();
+}
+
+struct Rig {
+    desk: Desk,
+    board: Arc<Board>,
+    overhead: u64,
+}
+
+impl Rig {
+    /// Two simulated GPUs; the claim holds the second with a cap of its overhead times `contexts`
+    /// plus `bytes`.
+    fn new(contexts: u64, bytes: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sim: PathBuf = directory.path().join("sim");
+        gshare_artifacts::stage_sim(&sim).unwrap();
+        let spec = BoardSpec::new(&["rtx4090", "h100"]);
+        let board = Board::create(&sim.join("board"), &spec).unwrap();
+        let gpu = &board.snapshot().gpus[1];
+        let overhead = gpu.model.context_overhead;
+        let uuid = GpuUuid(gpu.uuid_bytes);
+        assert_eq!(gpu.uuid, uuid.to_string());
+        let held = (uuid, contexts * overhead + bytes, overhead);
+        let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+        Self {
+            desk,
+            board: Arc::new(board),
+            overhead,
+        }
+    }
+
+    /// A member that sees only the claim's GPU.
+    fn client(&self) -> Client {
+        let uuid = self.board.snapshot().gpus[1].uuid.clone();
+        self.desk.client_with(&[("CUDA_VISIBLE_DEVICES", &uuid)])
+    }
+
+    fn used(&self) -> u64 {
+        self.board.snapshot().gpus[1].used
+    }
+
+    /// The same with managed memory, which the driver does not count and the ledger does.
+    fn used_with_managed(&self) -> u64 {
+        let gpu = &self.board.snapshot().gpus[1];
+        let managed = |(kind, bytes): &(MemoryKind, u64)| match kind {
+            MemoryKind::Managed => *bytes,
+            _ => 0,
+        };
+        let kinds = gpu.processes.iter().flat_map(|process| &process.by_kind);
+        gpu.used + kinds.map(managed).sum::<u64>()
+    }
+}
+
+#[test]
+fn the_ledger_and_the_board_agree_on_every_family() {
+    let rig = Rig::new(1, 32 * MIB);
+    let mut client = rig.client();
+    client.begin(0);
+    assert_eq!(client.must("total_bytes"), rig.overhead + 32 * MIB);
+    let check = |what: &str| assert_eq!(rig.desk.charged(0), rig.used_with_managed(), "{what}");
+    check("context");
+    for order in [
+        format!("alloc {}", 3 * MIB),
+        format!("alloc {}", 300 << 10),
+        format!("alloc {}", 1800 << 10),
+        "pitch 1000 4096".to_owned(),
+        format!("managed {}", 3 * MIB),
+        "async 4096".to_owned(),
+        format!("async {}", 5 * MIB),
+    ] {
+        let at = client.must(&order);
+        check(&order);
+        client.must(&format!("free_async {at}"));
+        client.must("sync");
+        check(&order);
+        let at = client.must(&order);
+        client.must(&format!("free {at}"));
+        check(&order);
+    }
+    let handle = client.must(&format!("create {} 1 0", 4 * MIB));
+    check("create");
+    client.must(&format!("unhandle {handle}"));
+    check("release");
+    assert_eq!(client.ask("context 0").0, OOM, "no room for another");
+    check("refused context");
+    client.must(&format!("alloc {}", 3 * MIB));
+    client.must("async 4096");
+    client.must("release 0");
+    check("release of the primary context");
+}
+
+#[test]
+fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
+    for (bytes, fits) in [(2 * GIB, true), (2 * GIB - 1, false)] {
+        let rig = Rig::new(1, bytes);
+        let mut client = rig.client();
+        client.begin(0);
+        client.must(&format!("alloc {GIB}"));
+        let last = client.ask(&format!("alloc {GIB}")).0;
+        assert_eq!(last, if fits { 0 } else { OOM });
+        assert_eq!(rig.desk.charged(0), rig.used());
+        if fits {
+            assert_eq!(client.ask("alloc 1").0, OOM);
+        }
+    }
+}
+
+#[test]
+fn eight_members_at_once_never_exceed_the_cap_on_the_board() {
+    let rig = Rig::new(8, 60 * MIB);
+    let cap = 8 * rig.overhead + 60 * MIB;
+    let mut clients: Vec<Client> = (0..8).map(|_| rig.client()).collect();
+    for client in &mut clients {
+        client.begin(0);
+    }
+    // Looks and what they saw at most; the members go on until the cap was seen to be reached.
+    let seen = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let watcher = std::thread::spawn({
+        let (board, seen) = (Arc::clone(&rig.board), Arc::clone(&seen));
+        let stop = Arc::clone(&stop);
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                let used = board.snapshot().gpus[1].used;
+                seen.0.fetch_add(1, Ordering::Relaxed);
+                seen.1.fetch_max(used, Ordering::Relaxed);
+            }
+        }
+    });
+    let sizes = [2 * MIB, 300 << 10, 5 * MIB, 700 << 10];
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while seen.0.load(Ordering::Relaxed) < 200 || seen.1.load(Ordering::Relaxed) < cap - 10 * MIB {
+        assert!(
+            Instant::now() < deadline,
+            "the cap was not seen reached: {seen:?}"
+        );
+        for (client, piece) in clients.iter_mut().zip(sizes.iter().cycle()) {
+            client.tell(&format!("fill {piece} 8"));
+        }
+        for client in &mut clients {
+            assert_eq!(client.hear().0, 0, "every refusal is out of memory");
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    watcher.join().unwrap();
+    let most = seen.1.load(Ordering::Relaxed);
+    assert!(most <= cap, "{most} of {cap}");
+    assert_eq!(
+        (rig.desk.charged(0), rig.used()),
+        (8 * rig.overhead, 8 * rig.overhead)
+    );
+}
+
+#[test]
+fn a_killed_member_is_gone_from_both() {
+    let rig = Rig::new(2, 8 * MIB);
+    let mut victim = rig.client();
+    let mut witness = rig.client();
+    victim.begin(0);
+    witness.begin(0);
+    victim.must(&format!("alloc {}", 8 * MIB));
+    assert_eq!(witness.ask("alloc 1").0, OOM);
+    let pid = victim.pid();
+    victim.kill();
+    rig.desk.reap(pid);
+    assert_eq!(
+        (rig.desk.charged(0), rig.used()),
+        (rig.overhead, rig.overhead)
+    );
+    witness.must(&format!("alloc {}", 8 * MIB));
+}
