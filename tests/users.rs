@@ -1,0 +1,186 @@
+//! Several Unix users on one machine, as root: devices, ownership, membership.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gshare::station::Station;
+use nix::sys::signal::Signal;
+use support::{Raw, claim_of, root, station, until};
+
+/// Real accounts, made for the test and removed after it.
+struct Users(Vec<(String, u32)>);
+
+impl Users {
+    fn make() -> Self {
+        let mut users = Self(Vec::new());
+        for word in ["a", "b", "c"] {
+            let name = format!("gstest{word}{}", std::process::id());
+            let made = Command::new("useradd").args(["--no-create-home", "--shell", "/bin/sh", &name]).output();
+            assert!(made.is_ok_and(|o| o.status.success()), "useradd {name}");
+            let id = Command::new("id").args(["-u", &name]).output().expect("id runs");
+            let uid = String::from_utf8_lossy(&id.stdout).trim().parse().expect("a number");
+            users.0.push((name, uid));
+        }
+        users
+    }
+
+    fn uid(&self, index: usize) -> u32 {
+        self.0[index].1
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        for (name, _) in &self.0 {
+            let _ = Command::new("userdel").arg(name).output();
+        }
+    }
+}
+
+fn as_user(mut command: Command, uid: u32) -> Command {
+    command.uid(uid).gid(uid);
+    command
+}
+
+/// The tests' programs lie where other users may not go; links in the station's directory they can reach.
+fn reachable(station: &Station) -> std::path::PathBuf {
+    let path = station.dir().join("bin/raw_client");
+    if !path.exists() && std::fs::hard_link(support::example("raw_client"), &path).is_err() {
+        std::fs::copy(support::example("raw_client"), &path).expect("copied");
+    }
+    path
+}
+
+fn claim_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
+    let mut command = station.command();
+    command.args(["claim", "-q"]).args(flags).arg("--").arg(reachable(station));
+    Raw::start(as_user(command, uid))
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Opens each stand-in node in a claim and prints what the kernel says.
+fn open_nodes(station: &Station, uid: u32, gpu: &str) -> Vec<String> {
+    let script = "for n in 0 1 2 3 ctl; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: /$n /\"; done";
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.1", "--gpu-ids", gpu, "--", "sh", "-c", script])
+        .arg(station.sim_dir().join("dev"));
+    let output = run(&mut as_user(command, uid));
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+const NO_DRIVER: &str = "No such device or address";
+const DENIED: &str = "Operation not permitted";
+
+#[test]
+fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
+    if !root("a_member_opens_its_own_gpu_only_also_after_the_service_was_killed") {
+        return;
+    }
+    let users = Users::make();
+    let mut station = station();
+    let expect = |gpu: usize| -> Vec<String> {
+        let mut lines: Vec<String> =
+            (0..4).map(|n| format!("{n} {}", if n == gpu { NO_DRIVER } else { DENIED })).collect();
+        lines.push(format!("ctl {NO_DRIVER}"));
+        lines
+    };
+    assert_eq!(open_nodes(&station, users.uid(0), "1"), expect(1));
+    assert_eq!(open_nodes(&station, users.uid(1), "3"), expect(3));
+
+    // A shell that lives through the death of the service tries before and after.
+    let mut command = station.command();
+    let script = "while read n; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: //\"; done";
+    command.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "2", "--", "sh", "-c", script]).arg(station.sim_dir().join("dev"));
+    let mut shell = Raw::spawn(&mut as_user(command, users.uid(2)));
+    for round in ["before", "after", "again"] {
+        assert_eq!(shell.ask("0"), DENIED, "{round}");
+        assert_eq!(shell.ask("2"), NO_DRIVER, "{round}");
+        match round {
+            "before" => station.stop_service(Signal::SIGKILL).expect("killed"),
+            "after" => station.start_service().expect("starts again"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_simulated_driver_hides_gpus_that_were_not_granted() {
+    if !root("the_simulated_driver_hides_gpus_that_were_not_granted") {
+        return;
+    }
+    let station = station();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.1", "--gpu-ids", "2"]);
+    assert_eq!(raw.ask("count"), "ok 1");
+    // Even a program that throws the environment away and loads the driver itself gets no other GPU.
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.1", "--gpu-ids", "2", "--", "env", "-i"])
+        .arg(format!("LD_LIBRARY_PATH={}", station.sim_dir().join("lib").display()))
+        .arg(support::example("raw_client"));
+    let mut bare = Raw::start(command);
+    assert_eq!(bare.ask("count"), "ok 1");
+}
+
+#[test]
+fn a_claim_is_its_owners_alone() {
+    if !root("a_claim_is_its_owners_alone") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let mut owned = claim_as(&station, users.uid(0), &["-g", "0.25", "--name", "mine"]);
+    let snapshot = station.snapshot().expect("served");
+    let id = claim_of(&snapshot, owned.pid()).expect("listed").id.clone();
+    assert_eq!(snapshot.claims[0].uid, users.uid(0));
+    assert_eq!(snapshot.claims[0].user, users.0[0].0);
+    for word in [id.as_str(), "mine"] {
+        for other in [1, 2] {
+            let mut release = station.command();
+            release.args(["release", word]);
+            let output = run(&mut as_user(release, users.uid(other)));
+            assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+            assert!(text(&output).contains(&users.0[0].0), "it says whose it is: {}", text(&output));
+            let mut join = station.command();
+            join.args(["join", word, "--", "true"]);
+            let output = run(&mut as_user(join, users.uid(other)));
+            assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+        }
+    }
+    // `release --all` of another user touches nothing, and neither does a lie in the environment.
+    let mut all = station.command();
+    all.args(["release", "--all"]).env("USER", &users.0[0].0).env("GSHARE_CLAIM_ID", &id[1..]);
+    let output = run(&mut as_user(all, users.uid(1)));
+    assert!(!output.status.success(), "he holds no claims");
+    // A process of another user that names the claim in its environment is no member.
+    let mut liar = Command::new(reachable(&station));
+    liar.env("LD_LIBRARY_PATH", format!("{}:{}", station.dir().join("run/lib").display(), station.sim_dir().join("lib").display()))
+        .env("GSHARE_CLAIM_ID", &id[1..]);
+    let mut liar = Raw::start(as_user(liar, users.uid(1)));
+    assert!(liar.info().1 > 0);
+    let snapshot = until("he is seen as unclaimed", Duration::from_secs(5), || {
+        let snapshot = station.snapshot().ok()?;
+        snapshot.unclaimed.iter().any(|u| u.pid == liar.pid()).then_some(snapshot)
+    });
+    assert!(!claim_of(&snapshot, owned.pid()).expect("listed").members.contains(&liar.pid()));
+    // The owner may; his process that holds the GPU is ended.
+    let mut release = station.command();
+    release.args(["release", &id]);
+    let output = run(&mut as_user(release, users.uid(0)));
+    assert!(output.status.success(), "{}", text(&output));
+    let status = until("the member ends", Duration::from_secs(5), || owned.child.try_wait().ok().flatten());
+    assert!(!status.success());
+    until("the claim is gone", Duration::from_secs(5), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+}
