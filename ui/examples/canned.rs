@@ -6,7 +6,9 @@
 mod canned;
 
 use std::error::Error;
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use gshare_proto::{Call, ErrorCode, Granted, Reply, Snapshot};
 use gshare_ui::{Depth, Exit, Failure, Look, Options, Request, Update, Viewer};
@@ -55,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let value = |flag: &str| args.iter().skip_while(|a| *a != flag).nth(1).cloned();
-    let mut snapshot = match args.first().map(String::as_str) {
+    let snapshot = match args.first().map(String::as_str) {
         Some("demo") => canned::demo(),
         Some("monitor") => canned::monitor(),
         Some("crowd") => canned::crowd(),
@@ -76,19 +78,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let (mut feeder, feed) = gshare_ui::channel();
-    feeder
-        .updates
-        .send(Update::Snapshot(Box::new(snapshot.clone())));
     feeder.updates.send(Update::Caption(value("--caption")));
+    let state = Arc::new(Mutex::new(snapshot));
+    let lock = |state: &Mutex<Snapshot>| state.lock().map(|s| s.clone()).unwrap_or_default();
+    let (ticking, updates) = (Arc::clone(&state), feeder.updates.clone());
+    // As the service does: a snapshot every second, whether something has changed or not.
+    thread::spawn(move || {
+        while updates.send(Update::Snapshot(Box::new(lock(&ticking)))) {
+            thread::sleep(Duration::from_secs(1));
+        }
+    });
     thread::spawn(move || {
         while let Some(request) = feeder.requests.blocking_recv() {
-            if let Request::Call { seq, call } = request {
-                let outcome = answer(&mut snapshot, *call);
-                feeder.updates.send(Update::CallResult { seq, outcome });
-                feeder
-                    .updates
-                    .send(Update::Snapshot(Box::new(snapshot.clone())));
-            }
+            let (Request::Call { seq, call }, Ok(mut snapshot)) = (request, state.lock()) else {
+                continue;
+            };
+            let outcome = answer(&mut snapshot, *call);
+            let changed = Update::Snapshot(Box::new(snapshot.clone()));
+            feeder.updates.send(Update::CallResult { seq, outcome });
+            feeder.updates.send(changed);
         }
     });
     let exit = if has("--panic") {
@@ -111,7 +119,7 @@ fn panic_after_first_frame(options: Options, feed: gshare_ui::Feed) -> std::io::
     runtime.block_on(async {
         tokio::select! {
             exit = gshare_ui::run(options, feed) => exit,
-            () = tokio::time::sleep(std::time::Duration::from_millis(300)) => panic!("on purpose"),
+            () = tokio::time::sleep(Duration::from_millis(300)) => panic!("on purpose"),
         }
     })
 }

@@ -141,13 +141,13 @@ impl Theme {
         let accent = pick(Color::Cyan, 80, (0x5f, 0xd7, 0xd7));
         Self {
             text: Style::new(),
-            heading: pick(Color::Blue, 110, (0x87, 0xaf, 0xd7)).add_modifier(Modifier::BOLD),
+            heading: pick(Color::Reset, 110, (0x87, 0xaf, 0xd7)).add_modifier(Modifier::BOLD),
             focus: accent.add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
             title: accent.add_modifier(Modifier::BOLD),
             dim,
             used: pick(Color::Green, 71, (0x5f, 0xaf, 0x5f)),
             burst: pick(Color::Yellow, 179, (0xe0, 0xaf, 0x4b)),
-            claimed: pick(Color::Blue, 67, (0x5f, 0x87, 0xc0)),
+            claimed: pick(Color::LightBlue, 67, (0x5f, 0x87, 0xc0)),
             unclaimed: pick(Color::Magenta, 139, (0xb4, 0x82, 0xb4)),
             free: match depth {
                 Depth::Mono => dim,
@@ -157,14 +157,18 @@ impl Theme {
             warn: pick(Color::Yellow, 214, (0xff, 0xc0, 0x40)),
             error: pick(Color::Red, 203, (0xff, 0x6b, 0x6b)).add_modifier(Modifier::BOLD),
             key: accent.add_modifier(Modifier::BOLD),
+            // Few colours: one for the whole row, whatever its figures have.
             selected: match depth {
+                Depth::Mono => Style::new()
+                    .add_modifier(Modifier::REVERSED)
+                    .remove_modifier(Modifier::DIM),
+                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Cyan),
                 Depth::Indexed => Style::new()
                     .bg(Color::Indexed(238))
                     .add_modifier(Modifier::BOLD),
                 Depth::Rgb => Style::new()
                     .bg(Color::Rgb(0x30, 0x3a, 0x48))
                     .add_modifier(Modifier::BOLD),
-                Depth::Mono | Depth::Ansi => Style::new().add_modifier(Modifier::REVERSED),
             },
             simulated: bar(match depth {
                 Depth::Mono => Style::new(),

@@ -136,7 +136,10 @@ fn window(n: usize, rows: usize, chosen: Option<usize>) -> std::ops::Range<usize
 fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     let gap = width.saturating_sub(line.width());
     line.spans.push(Span::raw(" ".repeat(gap)));
-    line.patch_style(look.theme.selected)
+    for span in &mut line.spans {
+        span.style = line.style.patch(span.style).patch(look.theme.selected);
+    }
+    line
 }
 
 /// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.

@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(super) banner: usize,
     /// GPUs shown at a time.
     pub(super) gpus: usize,
-    /// Rows of one GPU: 1, 2 (memory and SMs), 3 (and who is on it).
+    /// Rows of one GPU: 1, 2 (memory and SMs), 3 (and who is on it), 4 (and a gap).
     pub(super) gpu_rows: usize,
     /// Rows of users with the heading.
     pub(super) users: usize,
@@ -143,5 +143,9 @@ impl Plan {
             self.why = 2;
         }
         rows.raise(&mut self.notes, notes.min(8));
+        // Room to spare sets the GPUs apart.
+        if self.gpu_rows == 3 && rows.0 > gpus + 4 && rows.all(gpus) {
+            self.gpu_rows = 4;
+        }
     }
 }

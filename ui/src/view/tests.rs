@@ -281,7 +281,7 @@ fn colours_by_meaning_in_every_depth() {
     let mut m = model(NLP, (80, 24), canned::workstation());
     let plain = |c| (c, Color::Reset, Modifier::empty());
     for (depth, used, claimed, outside) in [
-        (Depth::Ansi, Color::Green, Color::Blue, Color::Magenta),
+        (Depth::Ansi, Color::Green, Color::LightBlue, Color::Magenta),
         (
             Depth::Indexed,
             Color::Indexed(71),
@@ -333,4 +333,23 @@ fn a_new_snapshot_redraws_the_figures() {
     next.gpus[0].mem_used = Some(canned::gib(1.5));
     show(&mut m, next);
     assert!(screen(&m).contains(" 1.5/17.7/23.5"));
+}
+
+#[test]
+fn a_long_reason_takes_two_rows_where_there_is_room() {
+    let mut snapshot = canned::workstation();
+    snapshot.queue[0].reason =
+        "wants 23.5 GiB on one GPU; most free is 5.8 on GPU 0, where c12 (nlp) \
+         holds 5.9 and c14 (vis) 11.8; the others are full"
+            .to_owned();
+    let small = screen(&model(NLP, (80, 24), snapshot.clone()));
+    assert!(
+        small.contains("5.8 on GPU 0, … · -g 0.5 starts now"),
+        "{small}"
+    );
+    let large = screen(&model(NLP, (80, 34), snapshot));
+    assert!(
+        large.contains("the others are full · -g 0.5 starts now"),
+        "{large}"
+    );
 }
