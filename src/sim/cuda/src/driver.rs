@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use gshare_sim_board::{Board, BoardError, Finished, Model, ProcessInfo, Slot, now_ns};
+use gshare_sim_board::{Board, BoardError, Finished, MAX_DEPS, Model, ProcessInfo, Slot, now_ns};
 
 use crate::code::{
     CUresult, DEINITIALIZED, INVALID_DEVICE, LAUNCH_OUT_OF_RESOURCES, NO_DEVICE, NOT_INITIALIZED,
@@ -48,8 +48,35 @@ pub(crate) struct Primary {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub context: u64,
+    pub stream: u64,
+    /// Tickets that it waits for.
+    pub deps: [u64; MAX_DEPS],
+    /// The earliest time at which it can begin, on the GPU's clock.
+    pub ready_ns: u64,
     /// Events that take its end as their time.
     pub events: Vec<u64>,
+}
+
+/// The clock that events show: real time less the time in which kernels were interpreted.
+///
+/// On a real GPU a launch returns at once; here it computes the results first. Without this
+/// correction two events around a kernel would measure the interpreter.
+#[derive(Debug, Default)]
+struct GpuClock {
+    /// Time of interpretation until now, without the ones that run.
+    lag_ns: u64,
+    running: u32,
+    since_ns: u64,
+}
+
+impl GpuClock {
+    fn at(&self, now: u64) -> u64 {
+        let current = match self.running {
+            0 => 0,
+            _ => now.saturating_sub(self.since_ns),
+        };
+        now.saturating_sub(self.lag_ns + current)
+    }
 }
 
 /// Everything that handles stand for.
@@ -70,6 +97,7 @@ pub(crate) struct Tables {
     pub memory: Memory,
     pub vmm: Vmm,
     pub live: BTreeMap<u64, Live>,
+    clock: GpuClock,
     last_handle: u64,
 }
 
@@ -124,7 +152,7 @@ fn own_path() -> Option<PathBuf> {
     // SAFETY: Dl_info is plain data, for which zero is a value.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is of a function in this object, `info` is valid to write to.
-    let found = unsafe { libc::dladdr(own_path as *const () as *const _, &raw mut info) };
+    let found = unsafe { libc::dladdr((own_path as *const ()).cast(), &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
@@ -214,23 +242,50 @@ impl Tables {
     /// Takes note of work that the board reports as over.
     pub(crate) fn absorb(&mut self, finished: &[Finished]) {
         for f in finished {
-            self.over(f.ticket, f.end_ns);
+            self.over(f.ticket, f.end_ns.map(|end| end.saturating_sub(f.start_ns)));
         }
     }
 
-    fn over(&mut self, ticket: u64, end_ns: Option<u64>) {
-        if let Some(live) = self.live.remove(&ticket) {
-            if end_ns.is_none()
-                && let Some(c) = self.contexts.get_mut(&live.context)
-            {
-                c.sticky.get_or_insert(UNKNOWN);
+    /// The work with this ticket is over; it took `ns`, or failed.
+    fn over(&mut self, ticket: u64, ns: Option<u64>) {
+        let Some(live) = self.live.remove(&ticket) else {
+            return;
+        };
+        if ns.is_none()
+            && let Some(c) = self.contexts.get_mut(&live.context)
+        {
+            c.sticky.get_or_insert(UNKNOWN);
+        }
+        let end = live.ready_ns + ns.unwrap_or(0);
+        for other in self.live.values_mut() {
+            if other.deps.contains(&ticket) {
+                other.ready_ns = other.ready_ns.max(end);
             }
-            let end = end_ns.unwrap_or_else(now_ns);
-            for e in live.events {
-                if let Some(event) = self.events.get_mut(&e) {
-                    event.finish(ticket, end);
-                }
+        }
+        if let Some(s) = self.streams.get_mut(&live.stream) {
+            s.end_ns = s.end_ns.max(end);
+        }
+        for e in live.events {
+            if let Some(event) = self.events.get_mut(&e) {
+                event.finish(ticket, end);
             }
+        }
+    }
+
+    /// Now, on the clock that events show.
+    pub(crate) fn gpu_now(&self) -> u64 {
+        self.clock.at(now_ns())
+    }
+
+    /// An interpretation begins (1) or ends (-1): the GPU's clock stands still meanwhile.
+    pub(crate) fn interpreting(&mut self, by: i32) {
+        let now = now_ns();
+        if self.clock.running == 0 {
+            self.clock.since_ns = now;
+        }
+        self.clock.running = self.clock.running.saturating_add_signed(by);
+        if self.clock.running == 0 {
+            self.clock.lag_ns += now.saturating_sub(self.clock.since_ns);
         }
     }
 }
@@ -265,7 +320,7 @@ impl Driver {
             let finished = self.board.poll(self.slot);
             tables.absorb(&finished);
             // Work that the board no longer knows is over as well.
-            tables.over(ticket, Some(now_ns()));
+            tables.over(ticket, Some(0));
         }
     }
 }
@@ -277,5 +332,20 @@ pub(crate) fn note_once(text: &str) {
     if !seen.iter().any(|s| &**s == text) {
         seen.push(text.into());
         eprintln!("simulated libcuda: {text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GpuClock;
+
+    #[test]
+    fn the_gpu_clock_stands_still_while_kernels_are_interpreted() {
+        let mut c = GpuClock::default();
+        assert_eq!(c.at(1_000), 1_000);
+        (c.running, c.since_ns) = (1, 1_000);
+        assert_eq!(c.at(1_700), 1_000);
+        (c.running, c.lag_ns) = (0, 800);
+        assert_eq!((c.at(1_800), c.at(1_900)), (1_000, 1_100));
     }
 }

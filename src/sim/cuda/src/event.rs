@@ -1,7 +1,5 @@
 //! Events: a point in a stream, and when the board reached it.
 
-use gshare_sim_board::now_ns;
-
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
 use crate::driver::Driver;
 use crate::ffi::{Out, export, export_stream};
@@ -52,12 +50,13 @@ impl Driver {
         }
         let tail = self.tail(s)?;
         let mut t = self.tables();
+        let idle_ns = t.gpu_now().max(t.stream(s)?.end_ns);
         let state = match t.live.get_mut(&tail) {
             Some(live) => {
                 live.events.push(event);
                 State::After(tail)
             }
-            None => State::At(now_ns()),
+            None => State::At(idle_ns),
         };
         t.events.get_mut(&event).ok_or(INVALID_HANDLE)?.state = state;
         Ok(())

@@ -123,7 +123,7 @@ pub(crate) mod tests {
 
     /// A container with uncompressed entries: is it PTX, architecture, data.
     pub(crate) fn container(list: &[(bool, u32, &[u8])]) -> Vec<u8> {
-        container_with(list, 0, |d| d.to_vec())
+        container_with(list, 0, <[u8]>::to_vec)
     }
 
     fn container_with(

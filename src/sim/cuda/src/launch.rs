@@ -1,6 +1,6 @@
 //! Launches: the kernel is interpreted at once, its time is queued on the board.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 use gshare_sim_board::{Shape, block_ns_from_instructions, now_ns, resident_blocks};
 use gshare_sim_ptx::{LaunchConfig, Trap};
@@ -69,6 +69,17 @@ fn code_of(trap: &Trap) -> CUresult {
         Trap::IllegalAddress { .. } => ILLEGAL_ADDRESS,
         Trap::MisalignedAddress { .. } => MISALIGNED_ADDRESS,
         _ => LAUNCH_FAILED,
+    }
+}
+
+/// The end of an interpretation, however it comes.
+struct Ended<'a>(&'a Driver, Option<RwLockReadGuard<'a, ()>>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        // The gate is opened before the tables are locked: whoever waits for it may hold them.
+        self.1 = None;
+        self.0.tables().interpreting(-1);
     }
 }
 
@@ -141,14 +152,19 @@ impl Driver {
         let Some(ptx) = &f.ptx else {
             return Ok(None);
         };
-        let _gate = self
+        // The order is tables, then gate, as for those who unmap memory.
+        let mut t = self.tables();
+        let mut memory = KernelMemory {
+            ranges: t.memory.ranges(),
+            last: (0, 0),
+        };
+        t.interpreting(1);
+        let gate = self
             .memory_gate
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut memory = KernelMemory {
-            ranges: self.tables().memory.ranges(),
-            last: (0, 0),
-        };
+        drop(t);
+        let _ended = Ended(self, Some(gate));
         let config = LaunchConfig {
             grid: l.grid,
             block: l.block,

@@ -96,7 +96,7 @@ impl Driver {
         let gpu = p.gpu;
         let kind = MemoryKind::Pool;
         self.on_heap(&mut t.memory, &mut p.heap, gpu, kind, |h, s| {
-            h.trim(keep, s)
+            h.trim(keep, s);
         });
         t.pools.insert(pool, p);
         Ok(())

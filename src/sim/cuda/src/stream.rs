@@ -29,6 +29,8 @@ pub(crate) struct Stream {
     pub is_legacy: bool,
     /// Ticket of the last work, 0 for none.
     pub last: u64,
+    /// When the last finished work ended, on the GPU's clock.
+    pub end_ns: u64,
     pub callbacks: Arc<Callbacks>,
 }
 
@@ -40,6 +42,7 @@ impl Stream {
             priority,
             is_legacy,
             last: 0,
+            end_ns: 0,
             callbacks: Arc::default(),
         }
     }
@@ -71,6 +74,18 @@ impl Tables {
         tickets.sort_unstable();
         tickets.dedup();
         Ok(tickets)
+    }
+
+    fn add_live(&mut self, ticket: u64, context: u64, stream: u64, deps: [u64; MAX_DEPS]) {
+        let before = self.streams.get(&stream).map_or(0, |s| s.end_ns);
+        let live = Live {
+            context,
+            stream,
+            deps,
+            ready_ns: self.gpu_now().max(before),
+            events: Vec::new(),
+        };
+        self.live.insert(ticket, live);
     }
 }
 
@@ -137,11 +152,7 @@ impl Driver {
             match self.board.submit(self.slot, &work) {
                 Ok((ticket, finished)) => {
                     t.absorb(&finished);
-                    let live = Live {
-                        context,
-                        events: Vec::new(),
-                    };
-                    t.live.insert(ticket, live);
+                    t.add_live(ticket, context, stream, deps);
                     if join {
                         let mut rest = before[MAX_DEPS..].to_vec();
                         rest.push(ticket);
@@ -184,11 +195,7 @@ impl Driver {
             match self.board.submit(self.slot, &work) {
                 Ok((ticket, finished)) => {
                     t.absorb(&finished);
-                    let live = Live {
-                        context,
-                        events: Vec::new(),
-                    };
-                    t.live.insert(ticket, live);
+                    t.add_live(ticket, context, 0, deps);
                     tickets.drain(..n);
                     tickets.push(ticket);
                 }

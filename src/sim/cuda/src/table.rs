@@ -11,8 +11,6 @@
 #[derive(Debug)]
 pub(crate) struct Row {
     pub base: &'static str,
-    /// Its own name.
-    pub symbol: &'static str,
     /// 12080 for CUDA 12.8.
     pub version: i32,
     pub generation: u8,
@@ -31,7 +29,6 @@ macro_rules! table {
         /// All rows, by base name.
         pub(crate) static TABLE: &[Row] = &[$(Row {
             base: $base,
-            symbol: stringify!($symbol),
             version: $version,
             generation: $generation,
             per_thread: $per_thread,
