@@ -143,7 +143,7 @@ export! {
         let found: Vec<_> = active(device.gpu())
             .into_iter()
             .filter(|_| time_stamp > last_seen)
-            .map(|(pid, sm)| ProcessSample { pid, time_stamp, sm, memory: 0, encoder: 0, decoder: 0 })
+            .map(|(pid, sm)| ProcessSample { pid, time_stamp, sm, memory: sm.div_ceil(2), encoder: 0, decoder: 0 })
             .collect();
         let room = count.get()?;
         if samples.is_null() || (room as usize) < found.len() {
@@ -167,7 +167,7 @@ export! {
             .into_iter()
             .filter(|_| time_stamp > asked.last_seen)
             .map(|(pid, sm)| ProcessUtilization {
-                time_stamp, pid, sm, memory: 0, encoder: 0, decoder: 0, jpeg: 0, ofa: 0,
+                time_stamp, pid, sm, memory: sm.div_ceil(2), encoder: 0, decoder: 0, jpeg: 0, ofa: 0,
             })
             .collect();
         if asked.array.is_null() || (asked.count as usize) < found.len() {
