@@ -86,7 +86,8 @@ fn status_text(snapshot: &Snapshot) -> String {
 
 fn headline(snapshot: &Snapshot) -> String {
     let mut parts = vec![plain(&snapshot.host)];
-    parts.push(format!("{} GPUs", snapshot.gpus.len()));
+    let count = snapshot.gpus.len();
+    parts.push(format!("{count} GPU{}", if count == 1 { "" } else { "s" }));
     if snapshot.simulated {
         parts.push("SIMULATED DRIVER".to_owned());
     }
