@@ -119,7 +119,7 @@ fn exports_all_names_that_clients_ask_for() {
     let file = object::File::parse(&*data).unwrap();
     let exported: Vec<&str> = file
         .dynamic_symbols()
-        .filter(object::ObjectSymbol::is_definition)
+        .filter(ObjectSymbol::is_definition)
         .filter_map(|s| s.name().ok())
         .collect();
     for name in ASKED.split_whitespace() {

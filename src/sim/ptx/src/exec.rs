@@ -5,6 +5,8 @@
 //! lowest address runs first, so the sides of a branch meet again where they join. Barriers stop a
 //! fragment until all live fragments of the block stand at the same one.
 
+mod call;
+mod lanes;
 mod memory;
 mod warp;
 

@@ -3,35 +3,30 @@
 use crate::error::Trap;
 use crate::exec::Launch;
 use crate::ir::{
-    Base, CODE_BASE, CONST_BIT, CallOp, Function, Inst, Lanes, NO_GUARD, Op, PARAM_BASE, Place,
-    Shfl, Special, Src, Target, Vote, WARP,
+    AluFn, Base, CODE_BASE, CONST_BIT, Function, Inst, Lanes, NO_GUARD, Op, PARAM_BASE, Src, WARP,
 };
-
-/// Most bytes of local memory of a thread, and most nested calls.
-const LOCAL_MAX: u32 = 512 << 10;
-const DEPTH_MAX: usize = 4096;
 
 /// Where a caller goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Caller {
-    func: u32,
+pub(super) struct Caller {
+    pub(super) func: u32,
     /// Of the call.
-    pc: u32,
-    regs: u32,
-    local: u32,
+    pub(super) pc: u32,
+    pub(super) regs: u32,
+    pub(super) local: u32,
 }
 
 /// Lanes at the same place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Fragment {
-    mask: u32,
-    func: u32,
-    pc: u32,
+pub(super) struct Fragment {
+    pub(super) mask: u32,
+    pub(super) func: u32,
+    pub(super) pc: u32,
     /// First register of the frame.
-    regs: u32,
+    pub(super) regs: u32,
     /// First byte of the frame in local memory.
-    local: u32,
-    stack: Vec<Caller>,
+    pub(super) local: u32,
+    pub(super) stack: Vec<Caller>,
     /// The barrier it stands at, and its line.
     barrier: Option<(u32, u32)>,
 }
@@ -60,11 +55,11 @@ pub(crate) enum Stop {
 pub(crate) struct Warp {
     pub(crate) regs: Vec<Lanes>,
     pub(crate) local: Vec<Vec<u8>>,
-    fragments: Vec<Fragment>,
-    tid: [[u32; WARP]; 3],
-    index: u32,
+    pub(super) fragments: Vec<Fragment>,
+    pub(super) tid: [[u32; WARP]; 3],
+    pub(super) index: u32,
     /// Instructions of this warp so far.
-    clock: u64,
+    pub(super) clock: u64,
     scratch: Box<Lanes0>,
 }
 
@@ -133,7 +128,7 @@ impl Warp {
         });
     }
 
-    fn reserve(&mut self, regs: u32) {
+    pub(super) fn reserve(&mut self, regs: u32) {
         if self.regs.len() < regs as usize {
             self.regs.resize(regs as usize, [0; WARP]);
         }
@@ -152,6 +147,15 @@ impl Warp {
             let mut current = self.fragments.swap_remove(at);
             self.merge_into(&mut current);
             if let Some((id, line)) = current.barrier {
+                // The one to run next stands at a barrier, so all do.
+                if self
+                    .fragments
+                    .iter()
+                    .any(|f| f.barrier.is_some_and(|(other, _)| other != id))
+                {
+                    let text = "lanes of a warp at different barriers".to_owned();
+                    return Err(Trap::Unsupported { line, text });
+                }
                 self.fragments.push(current);
                 return Ok(Stop::Barrier { id, line });
             }
@@ -250,15 +254,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn alu(
-        &mut self,
-        function: &Function,
-        regs: u32,
-        mask: u32,
-        f: crate::ir::AluFn,
-        d: u32,
-        srcs: [Src; 3],
-    ) {
+    fn alu(&mut self, function: &Function, regs: u32, mask: u32, f: AluFn, d: u32, srcs: [Src; 3]) {
         let base = regs as usize;
         let all = &self.regs;
         let src = |s: Src| {
@@ -300,7 +296,7 @@ impl Warp {
         }
     }
 
-    fn set(&mut self, at: &Fragment, mask: u32, d: u32, value: impl Fn(usize) -> u64) {
+    pub(super) fn set(&mut self, at: &Fragment, mask: u32, d: u32, value: impl Fn(usize) -> u64) {
         let dst = &mut self.regs[(at.regs + d) as usize];
         for lane in lanes(mask) {
             dst[lane] = value(lane);
@@ -435,244 +431,6 @@ impl Warp {
             *at = first;
         }
         self.fragments.append(&mut moved);
-        Ok(())
-    }
-
-    fn call(
-        &mut self,
-        launch: &Launch<'_>,
-        function: &Function,
-        at: &mut Fragment,
-        call: &CallOp,
-        line: u32,
-    ) -> Result<(), Trap> {
-        let target = match call.target {
-            Target::Direct(target) => target,
-            Target::Indirect(reg) => {
-                let to = *self.source(function, at.regs, reg);
-                let first = to[at.mask.trailing_zeros() as usize];
-                let same = lanes(at.mask)
-                    .filter(|l| to[*l] == first)
-                    .fold(0, |m, l| m | 1 << l);
-                if same != at.mask {
-                    // The others come back to this call.
-                    let mut other = at.clone();
-                    other.mask = at.mask & !same;
-                    self.fragments.push(other);
-                    at.mask = same;
-                }
-                u32::try_from(first.wrapping_sub(CODE_BASE)).unwrap_or(u32::MAX)
-            }
-        };
-        let callee = launch
-            .functions
-            .get(target as usize)
-            .filter(|_| launch.defined[target as usize]);
-        let Some(callee) = callee else {
-            let name = launch
-                .functions
-                .get(target as usize)
-                .map_or("?", |f| f.name.as_str());
-            return Err(Trap::Unsupported {
-                line,
-                text: format!("call of {name}, which no text defines"),
-            });
-        };
-        let regs = at.regs + function.regs;
-        let local = (at.local + function.frame_bytes).next_multiple_of(16);
-        let end = local.saturating_add(callee.frame_bytes);
-        if end > LOCAL_MAX || at.stack.len() >= DEPTH_MAX {
-            return Err(Trap::StackOverflow { line });
-        }
-        self.reserve(regs + callee.regs);
-        for lane in lanes(at.mask) {
-            if self.local[lane].len() < end as usize {
-                self.local[lane].resize(end as usize, 0);
-            }
-        }
-        for (from, to) in call.args.iter().zip(&callee.params) {
-            self.pass(
-                function,
-                at.mask,
-                (*from, at.regs, at.local),
-                (*to, regs, local),
-            );
-        }
-        at.stack.push(Caller {
-            func: at.func,
-            pc: at.pc,
-            regs: at.regs,
-            local: at.local,
-        });
-        at.func = target;
-        at.pc = 0;
-        at.regs = regs;
-        at.local = local;
-        Ok(())
-    }
-
-    fn ret(&mut self, functions: &[Function], at: &mut Fragment) {
-        let Some(caller) = at.stack.pop() else {
-            at.mask = 0;
-            return;
-        };
-        let callee = &functions[at.func as usize];
-        let function = &functions[caller.func as usize];
-        if let Op::Call(call) = &function.code[caller.pc as usize].op {
-            for (from, to) in callee.rets.iter().zip(&call.rets) {
-                self.pass(
-                    callee,
-                    at.mask,
-                    (*from, at.regs, at.local),
-                    (*to, caller.regs, caller.local),
-                );
-            }
-        }
-        at.func = caller.func;
-        at.pc = caller.pc + 1;
-        at.regs = caller.regs;
-        at.local = caller.local;
-    }
-
-    /// Copies an argument or a result between two frames (place, registers, local memory).
-    fn pass(
-        &mut self,
-        function: &Function,
-        mask: u32,
-        from: (Place, u32, u32),
-        to: (Place, u32, u32),
-    ) {
-        for lane in lanes(mask) {
-            let mut bytes = [0; 8];
-            match (from.0, to.0) {
-                (
-                    Place::Frame { offset, size },
-                    Place::Frame {
-                        offset: at,
-                        size: room,
-                    },
-                ) => {
-                    let start = (from.2 + offset) as usize;
-                    let size = size.min(room) as usize;
-                    self.local[lane].copy_within(start..start + size, (to.2 + at) as usize);
-                    continue;
-                }
-                (Place::Reg(reg, _), _) => {
-                    bytes = self.source(function, from.1, reg)[lane].to_le_bytes();
-                }
-                (Place::Frame { offset, size }, Place::Reg(..)) => {
-                    let start = (from.2 + offset) as usize;
-                    let size = size.min(8) as usize;
-                    bytes[..size].copy_from_slice(&self.local[lane][start..start + size]);
-                }
-            }
-            match to.0 {
-                Place::Reg(reg, _) => {
-                    self.regs[(to.1 + reg) as usize][lane] = u64::from_le_bytes(bytes);
-                }
-                Place::Frame { offset, size } => {
-                    let start = (to.2 + offset) as usize;
-                    let size = size.min(8) as usize;
-                    self.local[lane][start..start + size].copy_from_slice(&bytes[..size]);
-                }
-            }
-        }
-    }
-
-    fn special(&mut self, launch: &Launch<'_>, at: &Fragment, mask: u32, d: u32, which: Special) {
-        let config = launch.config;
-        let tid = self.tid;
-        let threads = config.block.iter().product::<u32>();
-        let shared = launch.shared.len() as u32;
-        let now = config.time_ns.wrapping_add(launch.stats.warp_instructions);
-        let all = |value: u32| -> Lanes { [u64::from(value); WARP] };
-        let by_lane =
-            |f: fn(u32) -> u32| -> Lanes { std::array::from_fn(|lane| u64::from(f(lane as u32))) };
-        let values = match which {
-            Special::Tid(axis) => tid[usize::from(axis)].map(u64::from),
-            Special::Ntid(axis) => all(config.block[usize::from(axis)]),
-            Special::Ctaid(axis) => all(launch.block[usize::from(axis)]),
-            Special::Nctaid(axis) => all(config.grid[usize::from(axis)]),
-            Special::LaneId => by_lane(|lane| lane),
-            Special::WarpId => all(self.index),
-            Special::NwarpId => all(threads.div_ceil(WARP as u32)),
-            Special::SmId => all((launch.block_index % u64::from(config.sm_count.max(1))) as u32),
-            Special::NsmId => all(config.sm_count),
-            Special::GridId => all(1),
-            Special::LaneMaskEq => by_lane(|lane| 1 << lane),
-            Special::LaneMaskLt => by_lane(|lane| (1 << lane) - 1),
-            Special::LaneMaskLe => by_lane(|lane| (1 << lane) | ((1 << lane) - 1)),
-            Special::LaneMaskGt => by_lane(|lane| !((1 << lane) | ((1 << lane) - 1))),
-            Special::LaneMaskGe => by_lane(|lane| !((1 << lane) - 1)),
-            Special::Clock => [self.clock; WARP],
-            Special::ClockHi => [self.clock >> 32; WARP],
-            Special::GlobalTimer => [now; WARP],
-            Special::GlobalTimerHi => [now >> 32; WARP],
-            Special::DynamicSharedSize => all(config.dynamic_shared),
-            Special::TotalSharedSize => all(shared),
-        };
-        self.set(at, mask, d, |lane| values[lane]);
-    }
-
-    fn shuffle(
-        &mut self,
-        function: &Function,
-        at: &Fragment,
-        mask: u32,
-        (mode, d, p): (Shfl, u32, u32),
-        args: &[Src; 4],
-        line: u32,
-    ) -> Result<(), Trap> {
-        let [a, b, c, members] = args.map(|src| *self.source(function, at.regs, src));
-        self.converged(mask, &members, line)?;
-        let pick = |lane: usize| {
-            let (clamp, segment) = (c[lane] as u32 & 31, c[lane] as u32 >> 8 & 31);
-            let (own, by) = (lane as u32, b[lane] as u32 & 31);
-            let first = own & segment;
-            let last = first | (clamp & !segment);
-            let (from, inside) = match mode {
-                Shfl::Up => (own.wrapping_sub(by), own as i32 - by as i32 >= last as i32),
-                Shfl::Down => (own + by, own + by <= last),
-                Shfl::Bfly => (own ^ by, own ^ by <= last),
-                Shfl::Idx => (first | (by & !segment), first | (by & !segment) <= last),
-            };
-            (if inside { from as usize % WARP } else { lane }, inside)
-        };
-        self.set(at, mask, d, |lane| a[pick(lane).0]);
-        self.set(at, mask, p, |lane| u64::from(pick(lane).1));
-        Ok(())
-    }
-
-    fn vote(
-        &mut self,
-        function: &Function,
-        at: &Fragment,
-        mask: u32,
-        (mode, d, a, members): (Vote, u32, Src, Src),
-        line: u32,
-    ) -> Result<(), Trap> {
-        let members = *self.source(function, at.regs, members);
-        self.converged(mask, &members, line)?;
-        let a = *self.source(function, at.regs, a);
-        let ballot = lanes(mask).fold(0u32, |all, lane| all | ((a[lane] & 1) as u32) << lane);
-        let value = match mode {
-            Vote::Any => u64::from(ballot != 0),
-            Vote::All => u64::from(ballot == mask),
-            Vote::Uni => u64::from(ballot == mask || ballot == 0),
-            Vote::Ballot => u64::from(ballot),
-        };
-        self.set(at, mask, d, |_| value);
-        Ok(())
-    }
-
-    /// Whether all live lanes that are named take part now.
-    fn converged(&self, mask: u32, members: &Lanes, line: u32) -> Result<(), Trap> {
-        let live = self.fragments.iter().fold(mask, |live, f| live | f.mask);
-        let missing = lanes(mask).any(|lane| members[lane] as u32 & live & !mask != 0);
-        if missing {
-            let text = "lanes of a divergent warp speaking to each other".to_owned();
-            return Err(Trap::Unsupported { line, text });
-        }
         Ok(())
     }
 }

@@ -432,42 +432,42 @@ fn instruction<'t>(
 
 impl<'t> Text<'t, '_> {
     /// The address that a name stands for, if it is a variable or a function.
-    pub(crate) fn address_of(&self, frame: &Frame<'t>, name: &str) -> Option<Base2> {
+    pub(crate) fn address_of(&self, frame: &Frame<'t>, name: &str) -> Option<Start> {
         if let Some(local) = frame.lookup(name) {
             return Some(match local {
                 Local::Reg { .. } => return None,
-                Local::Frame { offset, .. } => Base2 {
+                Local::Frame { offset, .. } => Start {
                     base: Base::Frame,
                     at: offset,
                 },
-                Local::KernelParam(offset) => Base2 {
+                Local::KernelParam(offset) => Start {
                     base: Base::KernelParam,
                     at: offset,
                 },
-                Local::Shared(offset) => Base2 {
+                Local::Shared(offset) => Start {
                     base: Base::Shared,
                     at: offset,
                 },
-                Local::DynamicShared => Base2 {
+                Local::DynamicShared => Start {
                     base: Base::DynamicShared,
                     at: 0,
                 },
             });
         }
         Some(match *self.symbols.get(name)? {
-            Symbol::Function(index) => Base2 {
+            Symbol::Function(index) => Start {
                 base: Base::Code(index),
                 at: 0,
             },
-            Symbol::Global(index) => Base2 {
+            Symbol::Global(index) => Start {
                 base: Base::Global(index),
                 at: 0,
             },
-            Symbol::Shared(offset) => Base2 {
+            Symbol::Shared(offset) => Start {
                 base: Base::Shared,
                 at: offset,
             },
-            Symbol::DynamicShared => Base2 {
+            Symbol::DynamicShared => Start {
                 base: Base::DynamicShared,
                 at: 0,
             },
@@ -477,12 +477,12 @@ impl<'t> Text<'t, '_> {
 
 /// A base with the variable's own offset.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Base2 {
+pub(crate) struct Start {
     pub(crate) base: Base,
     at: u32,
 }
 
-impl Base2 {
+impl Start {
     pub(crate) fn plus(self, offset: i64) -> Addr {
         Addr {
             base: self.base,

@@ -185,10 +185,7 @@ impl<'t> Text<'t, '_> {
                 frame.emit(Op::Special { d, which });
                 d
             }
-            Operand::Not(_) => {
-                let Operand::Not(name) = operand else {
-                    return Err(Bad::Unsupported);
-                };
+            Operand::Not(name) => {
                 let reg = self.src(frame, &Operand::Name(name), Ty::Pred)?;
                 frame.alu_temp(fun(alu::select("not"))?, &[reg])
             }
