@@ -67,13 +67,6 @@ pub(crate) enum Msg {
     },
     /// The observer has looked at the GPUs.
     Sample(Box<GpuSample>),
-    /// What a context costs was measured on a GPU.
-    Overhead {
-        /// UUID of the GPU.
-        uuid: String,
-        /// Bytes.
-        bytes: u64,
-    },
 }
 
 /// How the service is started.
@@ -99,7 +92,9 @@ pub fn run(start: &Start) -> anyhow::Result<i32> {
     raise_descriptor_limit();
     let paths = config.paths(mode);
     prepare_dirs(&paths, mode)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(serve(config, mode, paths))?;
     Ok(0)
 }
@@ -111,7 +106,12 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let socket = paths.socket.clone();
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = Service::start(config, mode, paths, tx.clone())?;
-    tokio::spawn(server::serve(listener, idle, tx, warmer(service.tree.clone())));
+    tokio::spawn(server::serve(
+        listener,
+        idle,
+        tx,
+        warmer(service.tree.clone()),
+    ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
     let mut timer = tokio::time::interval(tick);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -137,13 +137,15 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
 fn warmer(tree: Option<OwnTree>) -> impl Fn() {
     let (wake_tx, wake_rx) = std::sync::mpsc::sync_channel(1);
     if let Some(tree) = tree {
-        let started = std::thread::Builder::new().name("warmer".to_owned()).spawn(move || {
-            while wake_rx.recv().is_ok() {
-                if let Err(error) = tree.warm_up() {
-                    tracing::debug!(%error, "the tree of claims could not be warmed up");
+        let started = std::thread::Builder::new()
+            .name("warmer".to_owned())
+            .spawn(move || {
+                while wake_rx.recv().is_ok() {
+                    if let Err(error) = tree.warm_up() {
+                        tracing::debug!(%error, "the tree of claims could not be warmed up");
+                    }
                 }
-            }
-        });
+            });
         if let Err(error) = started {
             tracing::warn!(%error, "no thread to warm the tree of claims up");
         }
@@ -195,7 +197,9 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .mode(mode)
         .create(dir)
         .with_context(|| format!("cannot make the directory {}", dir.display()))?;
-    let meta = dir.symlink_metadata().with_context(|| format!("cannot look at {}", dir.display()))?;
+    let meta = dir
+        .symlink_metadata()
+        .with_context(|| format!("cannot look at {}", dir.display()))?;
     let me = nix::unistd::Uid::effective().as_raw();
     anyhow::ensure!(
         meta.is_dir() && meta.uid() == me,

@@ -20,7 +20,7 @@ use crate::cli::args::DemoArgs;
 use crate::station::{Options, Station};
 
 pub use job::{JOB_ARGUMENT, Job};
-use scenes::{Actor, ACTORS, COSTS, USERS};
+use scenes::{ACTORS, Actor, COSTS, USERS};
 
 /// How long the demo runs without the screen, unless told.
 const HEADLESS: Duration = Duration::from_secs(30);
@@ -72,7 +72,10 @@ fn projects() -> String {
         .unwrap_or_else(|| Uid::effective().to_string());
     let mut text = String::new();
     for user in USERS {
-        text.push_str(&format!("[projects.{}]\nusers = [{:?}, {me:?}]\n\n", user.name, user.name));
+        text.push_str(&format!(
+            "[projects.{}]\nusers = [{:?}, {me:?}]\n\n",
+            user.name, user.name
+        ));
     }
     text
 }
@@ -99,7 +102,12 @@ fn headless(
         println(&serde_json::to_string(&snapshot)?);
     } else {
         let size = args.size.unwrap_or((120, 40));
-        println(&gshare_ui::frame_text(&snapshot, &gshare_ui::Options::default(), size, 0));
+        println(&gshare_ui::frame_text(
+            &snapshot,
+            &gshare_ui::Options::default(),
+            size,
+            0,
+        ));
     }
     Ok(0)
 }
@@ -112,30 +120,39 @@ fn println(text: &str) {
 /// Ctrl-C and SIGTERM end the demo in order.
 fn stop_on_signals(stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let stop = Arc::clone(stop);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            use tokio::signal::unix::{SignalKind, signal};
-            let (Ok(mut int), Ok(mut term), Ok(mut hup)) = (
-                signal(SignalKind::interrupt()),
-                signal(SignalKind::terminate()),
-                signal(SignalKind::hangup()),
-            ) else {
-                return;
-            };
-            tokio::select! {
-                _ = int.recv() => {}
-                _ = term.recv() => {}
-                _ = hup.recv() => {}
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                use tokio::signal::unix::{SignalKind, signal};
+                let (Ok(mut int), Ok(mut term), Ok(mut hup)) = (
+                    signal(SignalKind::interrupt()),
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::hangup()),
+                ) else {
+                    return;
+                };
+                tokio::select! {
+                    _ = int.recv() => {}
+                    _ = term.recv() => {}
+                    _ = hup.recv() => {}
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        })?;
     Ok(())
 }
 
 /// Starts the actors whose time has come.
-fn enter(station: &Station, cast: &mut Cast, waiting: &mut Vec<&Actor>, at: Duration) -> anyhow::Result<()> {
+fn enter(
+    station: &Station,
+    cast: &mut Cast,
+    waiting: &mut Vec<&Actor>,
+    at: Duration,
+) -> anyhow::Result<()> {
     let (now, later): (Vec<&Actor>, Vec<&Actor>) = waiting.iter().partition(|a| a.at <= at);
     *waiting = later;
     for actor in now {
@@ -147,8 +164,14 @@ fn enter(station: &Station, cast: &mut Cast, waiting: &mut Vec<&Actor>, at: Dura
 fn start(station: &Station, actor: &Actor) -> anyhow::Result<Child> {
     let log = File::create(station.dir().join(format!("{}.log", actor.name)))?;
     let mut command = station.command();
-    command.arg("claim").args(["--name", actor.name, "--project", actor.user.name]).args(actor.claim);
-    command.arg("--").arg(station.program()).args(actor.job().arguments());
+    command
+        .arg("claim")
+        .args(["--name", actor.name, "--project", actor.user.name])
+        .args(actor.claim);
+    command
+        .arg("--")
+        .arg(station.program())
+        .args(actor.job().arguments());
     if Uid::effective().is_root() {
         command.uid(actor.user.uid).gid(actor.user.uid);
     }

@@ -7,20 +7,45 @@ use gshare_proto::{Figure, GpuState, GpuView, Source, UnclaimedView};
 
 /// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
 pub(crate) fn short_name(model: &str) -> String {
-    const LEFT_OUT: [&str; 7] = ["PCIe", "SXM4", "SXM5", "Edition", "Workstation", "Generation", "Blackwell"];
-    let plain = model.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ");
-    let kept: Vec<&str> =
-        plain.split_whitespace().filter(|w| !w.starts_with("HBM") && !LEFT_OUT.contains(w)).collect();
-    if kept.is_empty() { plain.to_owned() } else { kept.join(" ") }
+    const LEFT_OUT: [&str; 7] = [
+        "PCIe",
+        "SXM4",
+        "SXM5",
+        "Edition",
+        "Workstation",
+        "Generation",
+        "Blackwell",
+    ];
+    let plain = model
+        .trim_start_matches("NVIDIA ")
+        .trim_start_matches("GeForce ");
+    let kept: Vec<&str> = plain
+        .split_whitespace()
+        .filter(|w| !w.starts_with("HBM") && !LEFT_OUT.contains(w))
+        .collect();
+    if kept.is_empty() {
+        plain.to_owned()
+    } else {
+        kept.join(" ")
+    }
 }
 
 /// What a reading says; claims and history are left empty. `current` is false for a reading that is too
 /// old to speak of now: then only identity and size are known.
 pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
-    let model = reading.name.clone().unwrap_or_else(|| "unknown GPU".to_owned());
+    let model = reading
+        .name
+        .clone()
+        .unwrap_or_else(|| "unknown GPU".to_owned());
     let now = Some(reading).filter(|_| current);
     let gpm = now.and_then(|r| r.gpm);
-    let figure = |value: Option<f64>, source| value.map(|value| Figure { value, source, estimate: false });
+    let figure = |value: Option<f64>, source| {
+        value.map(|value| Figure {
+            value,
+            source,
+            estimate: false,
+        })
+    };
     let state = match reading.state {
         Seen::Lost => GpuState::Lost,
         Seen::Ok if current => GpuState::Ok,
@@ -75,10 +100,27 @@ pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
         return name.to_owned();
     }
     let base = |a: &String| a.rsplit('/').next().unwrap_or(a).to_owned();
-    let Some((program, rest)) = command.split_first() else { return "-".to_owned() };
-    let shown: Vec<String> = rest.iter().map(|a| if a.starts_with('/') { base(a) } else { a.clone() }).collect();
-    let text = std::iter::once(base(program)).chain(shown).collect::<Vec<_>>().join(" ");
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+    let Some((program, rest)) = command.split_first() else {
+        return "-".to_owned();
+    };
+    let shown: Vec<String> = rest
+        .iter()
+        .map(|a| {
+            if a.starts_with('/') {
+                base(a)
+            } else {
+                a.clone()
+            }
+        })
+        .collect();
+    let text = std::iter::once(base(program))
+        .chain(shown)
+        .collect::<Vec<_>>()
+        .join(" ");
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
@@ -92,7 +134,10 @@ mod tests {
             ("NVIDIA H100 80GB HBM3", "H100 80GB"),
             ("NVIDIA RTX A6000", "RTX A6000"),
             ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
-            ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+            (
+                "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+                "RTX PRO 6000",
+            ),
             ("NVIDIA H200", "H200"),
         ] {
             assert_eq!(short_name(long), short);
@@ -102,7 +147,13 @@ mod tests {
     #[test]
     fn commands_are_shown_without_directories() {
         let words = |w: &[&str]| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        assert_eq!(what(None, &words(&["/usr/bin/python3", "/home/a/train.py", "--lr", "1"])), "python3 train.py --lr 1");
+        assert_eq!(
+            what(
+                None,
+                &words(&["/usr/bin/python3", "/home/a/train.py", "--lr", "1"])
+            ),
+            "python3 train.py --lr 1"
+        );
         assert_eq!(what(Some("sweep"), &words(&["x"])), "sweep");
         assert_eq!(what(None, &[]), "-");
         assert_eq!(what(None, &words(&["a\x1b[2J"])), "a [2J");

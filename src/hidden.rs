@@ -27,12 +27,17 @@ pub fn run() -> Option<ExitCode> {
 
 /// Prints the bytes that a context costs on a GPU.
 fn probe(args: &[String]) -> Result<(), String> {
-    let [libcuda, nvml, uuid] = args else { return Err("three arguments are needed".to_owned()) };
+    let [libcuda, nvml, uuid] = args else {
+        return Err("three arguments are needed".to_owned());
+    };
     let bytes = gshare_enforcer::cuda::measure_context(Path::new(libcuda), Path::new(nvml), uuid)
         .map_err(|e| e.to_string())?;
     crate::cli::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
 }
 
 fn job(args: &[String]) -> Result<(), String> {
-    Job::parse(args).ok_or("this is no job of the demo")?.run().map_err(|e| e.to_string())
+    Job::parse(args)
+        .ok_or("this is no job of the demo")?
+        .run()
+        .map_err(|e| e.to_string())
 }

@@ -16,25 +16,36 @@ use crate::figures;
 pub fn source() -> anyhow::Result<Feed> {
     let library = Search::of_this_process().locate(Library::Nvml)?;
     let (feeder, feed) = gshare_ui::channel();
-    let Feeder { updates, mut requests } = feeder;
+    let Feeder {
+        updates,
+        mut requests,
+    } = feeder;
     let news = updates.clone();
-    let simulated = library.parent().and_then(std::path::Path::parent).is_some_and(|dir| dir.join("board").exists());
+    let simulated = library
+        .parent()
+        .and_then(std::path::Path::parent)
+        .is_some_and(|dir| dir.join("board").exists());
     let observer = Observer::spawn(ObserverConfig::new(library), move |sample| {
         news.send(Update::Snapshot(Box::new(snapshot(&sample, simulated))));
     });
-    std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
-        // Lives as long as the screen asks.
-        let _observer = observer;
-        while let Some(request) = requests.blocking_recv() {
-            if let Request::Call { seq, .. } = request {
-                let failure = Failure {
-                    message: "no gshare service runs on this machine".to_owned(),
-                    hint: Some("sudo gshare daemon, or gshare daemon --user".to_owned()),
-                };
-                updates.send(Update::CallResult { seq, outcome: Err(failure) });
+    std::thread::Builder::new()
+        .name("monitor".to_owned())
+        .spawn(move || {
+            // Lives as long as the screen asks.
+            let _observer = observer;
+            while let Some(request) = requests.blocking_recv() {
+                if let Request::Call { seq, .. } = request {
+                    let failure = Failure {
+                        message: "no gshare service runs on this machine".to_owned(),
+                        hint: Some("sudo gshare daemon, or gshare daemon --user".to_owned()),
+                    };
+                    updates.send(Update::CallResult {
+                        seq,
+                        outcome: Err(failure),
+                    });
+                }
             }
-        }
-    })?;
+        })?;
     Ok(feed)
 }
 
@@ -48,11 +59,18 @@ fn snapshot(sample: &GpuSample, simulated: bool) -> Snapshot {
         .collect();
     Snapshot {
         taken_ms: unix_ms(),
-        host: nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok()).unwrap_or_default(),
+        host: nix::unistd::gethostname()
+            .ok()
+            .and_then(|h| h.into_string().ok())
+            .unwrap_or_default(),
         driver: sample.driver_version.clone(),
         simulated,
         caps: Caps::None,
-        gpus: sample.gpus.iter().map(|g| figures::gpu_view(g, true)).collect(),
+        gpus: sample
+            .gpus
+            .iter()
+            .map(|g| figures::gpu_view(g, true))
+            .collect(),
         unclaimed,
         ..Snapshot::default()
     }

@@ -37,7 +37,9 @@ impl Options {
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
         Self {
-            gpus: ["rtx4090", "rtx4090", "h100", "h100"].map(str::to_owned).to_vec(),
+            gpus: ["rtx4090", "rtx4090", "h100", "h100"]
+                .map(str::to_owned)
+                .to_vec(),
             program,
             config: String::new(),
             costs: String::new(),
@@ -93,7 +95,12 @@ impl Station {
         }
         let _ = symlink("gshare", bin.join("gshared"));
 
-        let cgroup_root = format!("gshare-{}", dir.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().replace('.', "")));
+        let cgroup_root = format!(
+            "gshare-{}",
+            dir.path()
+                .file_name()
+                .map_or_else(String::new, |n| n.to_string_lossy().replace('.', ""))
+        );
         let devices = stand_ins(&sim, options.gpus.len());
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
@@ -103,14 +110,29 @@ impl Station {
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
              {devices}\n[cgroup]\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
-            extra_service = if options.config.contains("tick =") { "" } else { "tick = \"1s\"" },
+            extra_service = if options.config.contains("tick =") {
+                ""
+            } else {
+                "tick = \"1s\""
+            },
             cuda = sim.join("lib/libcuda.so.1"),
             nvml = sim.join("lib/libnvidia-ml.so.1"),
             extra = options.config,
         );
         std::fs::write(&config, text)?;
-        let names: Vec<String> = options.names.iter().map(|(uid, name)| format!("{uid}={name}")).collect();
-        let mut station = Self { dir, program, config, cgroup_root, names: names.join(","), service: None };
+        let names: Vec<String> = options
+            .names
+            .iter()
+            .map(|(uid, name)| format!("{uid}={name}"))
+            .collect();
+        let mut station = Self {
+            dir,
+            program,
+            config,
+            cgroup_root,
+            names: names.join(","),
+            service: None,
+        };
         station.start_service()?;
         Ok(station)
     }
@@ -120,7 +142,10 @@ impl Station {
     /// # Errors
     /// When it does not; the text has its log.
     pub fn start_service(&mut self) -> anyhow::Result<()> {
-        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
         let mut command = Command::new(&self.program);
         command.arg("daemon").arg("--config").arg(&self.config);
         if !Uid::effective().is_root() {
@@ -142,10 +167,15 @@ impl Station {
             if self.snapshot().is_ok() {
                 return Ok(());
             }
-            let ended = self.service.as_mut().and_then(|c| c.try_wait().ok().flatten());
+            let ended = self
+                .service
+                .as_mut()
+                .and_then(|c| c.try_wait().ok().flatten());
             if ended.is_some() || Instant::now() > until {
                 let log = std::fs::read_to_string(self.log_path()).unwrap_or_default();
-                anyhow::bail!("the service of the simulated workstation does not answer; its log:\n{log}");
+                anyhow::bail!(
+                    "the service of the simulated workstation does not answer; its log:\n{log}"
+                );
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -233,7 +263,8 @@ impl Station {
     /// When it cannot be signalled.
     pub fn stop_service(&mut self, signal: Signal) -> anyhow::Result<()> {
         if let Some(mut child) = self.service.take() {
-            kill(Pid::from_raw(child.id().cast_signed()), signal).context("cannot signal the service")?;
+            kill(Pid::from_raw(child.id().cast_signed()), signal)
+                .context("cannot signal the service")?;
             child.wait()?;
         }
         Ok(())
@@ -241,12 +272,18 @@ impl Station {
 
     /// Ends everything that claims still run.
     fn end_members(&self) {
-        let pids: Vec<u32> = self.snapshot().map(|s| s.claims.into_iter().flat_map(|c| c.members).collect()).unwrap_or_default();
+        let pids: Vec<u32> = self
+            .snapshot()
+            .map(|s| s.claims.into_iter().flat_map(|c| c.members).collect())
+            .unwrap_or_default();
         let own = std::process::id();
         for pid in pids.into_iter().filter(|p| *p != own) {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
-        let tree = gshare_enforcer::cgroup::OwnTree::open(&gshare_enforcer::cgroup::Parent::Top, &self.cgroup_root);
+        let tree = gshare_enforcer::cgroup::OwnTree::open(
+            &gshare_enforcer::cgroup::Parent::Top,
+            &self.cgroup_root,
+        );
         if let Ok(tree) = tree {
             use gshare_enforcer::cgroup::ClaimTree;
             for cgroup in tree.claims().unwrap_or_default() {
@@ -275,8 +312,14 @@ fn stand_ins(sim: &Path, gpus: usize) -> String {
     });
     match made {
         Ok((dir, majors)) => {
-            let uvm = majors.uvm.map(|m| format!("uvm-major = {m}\n")).unwrap_or_default();
-            format!("[devices]\ndir = {dir:?}\nnvidia-major = {}\n{uvm}", majors.nvidia)
+            let uvm = majors
+                .uvm
+                .map(|m| format!("uvm-major = {m}\n"))
+                .unwrap_or_default();
+            format!(
+                "[devices]\ndir = {dir:?}\nnvidia-major = {}\n{uvm}",
+                majors.nvidia
+            )
         }
         Err(_) => {
             let _ = std::fs::remove_dir_all(sim.join("dev"));

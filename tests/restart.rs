@@ -18,25 +18,40 @@ fn members_run_on_under_their_cap_while_no_service_runs() {
     station.stop_service(Signal::SIGKILL).expect("killed");
     assert_eq!(raw.ask("launch 3"), "ok 3");
     let (room, cap) = raw.info();
-    assert_eq!(raw.ask(&format!("alloc {}", room + 1)), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(
+        raw.ask(&format!("alloc {}", room + 1)),
+        "error 2 CUDA_ERROR_OUT_OF_MEMORY"
+    );
     assert_eq!(raw.ask(&format!("alloc {}", 512 * MIB)), "ok 0");
     station.start_service().expect("starts again");
     let after = station.snapshot().expect("served");
     assert_eq!(after.claims.len(), 1);
     let (old, new) = (&before.claims[0], &after.claims[0]);
-    assert_eq!((&old.id, old.pid, &old.command), (&new.id, new.pid, &new.command));
+    assert_eq!(
+        (&old.id, old.pid, &old.command),
+        (&new.id, new.pid, &new.command)
+    );
     assert_eq!(new.gpus[0].mem_limit, cap);
     let charge = new.gpus[0].mem_charge.expect("known");
-    assert_eq!(Some(charge), new.gpus[0].mem_used, "the ledger was found again in the member");
+    assert_eq!(
+        Some(charge),
+        new.gpus[0].mem_used,
+        "the ledger was found again in the member"
+    );
     assert!(charge >= 512 * MIB);
     // Still held, by the same ledger.
     let (room, _) = raw.info();
     assert_eq!(room, cap - charge);
-    assert_eq!(raw.ask(&format!("alloc {}", room + 1)), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(
+        raw.ask(&format!("alloc {}", room + 1)),
+        "error 2 CUDA_ERROR_OUT_OF_MEMORY"
+    );
     assert_eq!(raw.finish(), Some(0));
-    until("the claim ends with its command", Duration::from_secs(5), || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
-    });
+    until(
+        "the claim ends with its command",
+        Duration::from_secs(5),
+        || station.snapshot().ok()?.claims.is_empty().then_some(()),
+    );
 }
 
 #[test]
@@ -53,7 +68,10 @@ fn what_ended_meanwhile_is_noticed_and_ids_are_never_used_again() {
     });
     let third = Raw::claim(&station, &["-q", "-g", "0.25"]);
     let snapshot = station.snapshot().expect("served");
-    assert_eq!(claim_of(&snapshot, third.pid()).map(|c| c.id.as_str()), Some("c3"));
+    assert_eq!(
+        claim_of(&snapshot, third.pid()).map(|c| c.id.as_str()),
+        Some("c3")
+    );
 }
 
 /// 200 random repetitions: claims come and go, members allocate, free and are killed, and the service is
@@ -77,7 +95,10 @@ fn two_hundred_random_deaths_lose_nothing() {
                     let i = usize::try_from(random.below(members.len() as u64)).expect("small");
                     let mib = 1 + random.below(900);
                     let answer = members[i].ask(&format!("alloc {}", mib * MIB));
-                    assert!(answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY", "{answer}");
+                    assert!(
+                        answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY",
+                        "{answer}"
+                    );
                 }
                 _ => {}
             }
@@ -90,20 +111,39 @@ fn two_hundred_random_deaths_lose_nothing() {
         station.stop_service(Signal::SIGKILL).expect("killed");
         if let Some(last) = members.last_mut() {
             let answer = last.line();
-            assert!(answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY", "{answer}");
+            assert!(
+                answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY",
+                "{answer}"
+            );
         }
-        station.start_service().unwrap_or_else(|e| panic!("round {round}: {e:#}"));
-        let snapshot = until("exactly the living claims are there", Duration::from_secs(5), || {
-            let snapshot = station.snapshot().ok()?;
-            (snapshot.claims.len() == members.len()).then_some(snapshot)
-        });
+        station
+            .start_service()
+            .unwrap_or_else(|e| panic!("round {round}: {e:#}"));
+        let snapshot = until(
+            "exactly the living claims are there",
+            Duration::from_secs(5),
+            || {
+                let snapshot = station.snapshot().ok()?;
+                (snapshot.claims.len() == members.len()).then_some(snapshot)
+            },
+        );
         for raw in &mut members {
-            let claim = claim_of(&snapshot, raw.pid()).unwrap_or_else(|| panic!("round {round}: a claim is lost"));
+            let claim = claim_of(&snapshot, raw.pid())
+                .unwrap_or_else(|| panic!("round {round}: a claim is lost"));
             let part = &claim.gpus[0];
             let (free, total) = raw.info();
             assert_eq!(total, part.mem_limit, "round {round}");
-            assert_eq!(Some(total - free), part.mem_charge, "round {round}: {}", claim.id);
-            assert_eq!(part.mem_used, part.mem_charge, "round {round}: ledger and driver, {}", claim.id);
+            assert_eq!(
+                Some(total - free),
+                part.mem_charge,
+                "round {round}: {}",
+                claim.id
+            );
+            assert_eq!(
+                part.mem_used, part.mem_charge,
+                "round {round}: ledger and driver, {}",
+                claim.id
+            );
         }
     }
 }

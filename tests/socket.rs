@@ -12,7 +12,9 @@ use support::station;
 
 fn connect(station: &Station) -> UnixStream {
     let stream = UnixStream::connect(station.socket()).expect("connects");
-    stream.set_read_timeout(Some(Duration::from_secs(15))).expect("set");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(15)))
+        .expect("set");
     stream
 }
 
@@ -30,7 +32,10 @@ fn say(station: &Station, bytes: &[u8]) -> String {
 fn served(station: &Station) {
     let started = Instant::now();
     assert_eq!(station.snapshot().expect("others are served").gpus.len(), 4);
-    assert!(started.elapsed() < Duration::from_secs(2), "others are served in time");
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "others are served in time"
+    );
 }
 
 #[test]
@@ -38,7 +43,11 @@ fn garbage_gets_an_error_and_others_are_served() {
     let station = station();
     let check = |bytes: &[u8], expect: &str| {
         let answer = say(&station, bytes);
-        assert!(answer.contains(expect), "{:?} -> {answer:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(60)]));
+        assert!(
+            answer.contains(expect),
+            "{:?} -> {answer:?}",
+            String::from_utf8_lossy(&bytes[..bytes.len().min(60)])
+        );
         served(&station);
     };
     let hello = b"{\"gshare\":1}\n".to_vec();
@@ -48,13 +57,28 @@ fn garbage_gets_an_error_and_others_are_served() {
     check(b"{\"gshare\":0}\n", "\"code\":\"protocol\"");
     check(b"{\"gshare\":999}\n", "\"code\":\"protocol\"");
     check(&after(b"{\"op\":\"no such thing\"}\n"), "bad_request");
-    check(&after(b"{\"op\":\"claim\",\"gpus_milli\":\"half\"}\n"), "bad_request");
-    check(&after(b"{\"op\":\"claim\",\"gpus_milli\":0}\n"), "\"code\":\"usage\"");
-    check(&after(b"{\"op\":\"claim\",\"gpus_milli\":4294967295}\n"), "\"code\":\"usage\"");
-    check(&after(b"{\"op\":\"release\",\"id\":\"c18446744073709551615\"}\n"), "no_claim");
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":\"half\"}\n"),
+        "bad_request",
+    );
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":0}\n"),
+        "\"code\":\"usage\"",
+    );
+    check(
+        &after(b"{\"op\":\"claim\",\"gpus_milli\":4294967295}\n"),
+        "\"code\":\"usage\"",
+    );
+    check(
+        &after(b"{\"op\":\"release\",\"id\":\"c18446744073709551615\"}\n"),
+        "no_claim",
+    );
     check(&after(b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n"), "bad_request");
     check(b"{\"op\":\"register\",\"abi\":1}\n", "bad_request");
-    check(b"{\"op\":\"register\",\"abi\":1,\"pid\":1,\"hint\":1}\n", "no_claim");
+    check(
+        b"{\"op\":\"register\",\"abi\":1,\"pid\":1,\"hint\":1}\n",
+        "no_claim",
+    );
 }
 
 #[test]
@@ -63,10 +87,16 @@ fn a_long_line_is_refused() {
     let mut line = vec![b'x'; 1 << 20];
     line.push(b'\n');
     let answer = say(&station, &line);
-    assert!(answer.is_empty() || answer.contains("longer than"), "{answer:?}");
+    assert!(
+        answer.is_empty() || answer.contains("longer than"),
+        "{answer:?}"
+    );
     let padded = format!("{{\"gshare\":1,\"client\":\"{}\"}}\n", "y".repeat(1 << 20));
     let answer = say(&station, padded.as_bytes());
-    assert!(answer.is_empty() || answer.contains("longer than"), "{answer:?}");
+    assert!(
+        answer.is_empty() || answer.contains("longer than"),
+        "{answer:?}"
+    );
     served(&station);
 }
 
@@ -91,7 +121,9 @@ fn half_lines_and_a_thousand_idle_connections_disturb_nobody() {
     served(&station);
     // The oldest were let go: one user keeps only so many.
     let mut first = idle.swap_remove(0);
-    first.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+    first
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("set");
     assert_eq!(first.read(&mut [0; 16]).expect("closed cleanly"), 0);
 }
 

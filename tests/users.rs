@@ -4,6 +4,7 @@ mod support;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gshare::station::Station;
@@ -13,15 +14,32 @@ use support::{Raw, claim_of, root, station, until};
 /// Real accounts, made for the test and removed after it.
 struct Users(Vec<(String, u32)>);
 
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 impl Users {
     fn make() -> Self {
         let mut users = Self(Vec::new());
         for word in ["a", "b", "c"] {
-            let name = format!("gstest{word}{}", std::process::id());
-            let made = Command::new("useradd").args(["--no-create-home", "--shell", "/bin/sh", &name]).output();
-            assert!(made.is_ok_and(|o| o.status.success()), "useradd {name}");
-            let id = Command::new("id").args(["-u", &name]).output().expect("id runs");
-            let uid = String::from_utf8_lossy(&id.stdout).trim().parse().expect("a number");
+            let name = format!(
+                "gs{word}{}x{}",
+                std::process::id(),
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            );
+            // Others may hold the lock of the account files at the same time.
+            until("useradd succeeds", Duration::from_secs(20), || {
+                let made = Command::new("useradd")
+                    .args(["--no-create-home", "--shell", "/bin/sh", &name])
+                    .output();
+                made.is_ok_and(|o| o.status.success()).then_some(())
+            });
+            let id = Command::new("id")
+                .args(["-u", &name])
+                .output()
+                .expect("id runs");
+            let uid = String::from_utf8_lossy(&id.stdout)
+                .trim()
+                .parse()
+                .expect("a number");
             users.0.push((name, uid));
         }
         users
@@ -35,7 +53,10 @@ impl Users {
 impl Drop for Users {
     fn drop(&mut self) {
         for (name, _) in &self.0 {
-            let _ = Command::new("userdel").arg(name).output();
+            until("userdel succeeds", Duration::from_secs(20), || {
+                let gone = Command::new("userdel").arg(name).output();
+                gone.is_ok_and(|o| o.status.success()).then_some(())
+            });
         }
     }
 }
@@ -56,7 +77,11 @@ fn reachable(station: &Station) -> std::path::PathBuf {
 
 fn claim_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
     let mut command = station.command();
-    command.args(["claim", "-q"]).args(flags).arg("--").arg(reachable(station));
+    command
+        .args(["claim", "-q"])
+        .args(flags)
+        .arg("--")
+        .arg(reachable(station));
     Raw::start(as_user(command, uid))
 }
 
@@ -73,10 +98,24 @@ fn open_nodes(station: &Station, uid: u32, gpu: &str) -> Vec<String> {
     let script = "for n in 0 1 2 3 ctl; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: /$n /\"; done";
     let mut command = station.command();
     command
-        .args(["claim", "-q", "-g", "0.1", "--gpu-ids", gpu, "--", "sh", "-c", script])
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.1",
+            "--gpu-ids",
+            gpu,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
         .arg(station.sim_dir().join("dev"));
     let output = run(&mut as_user(command, uid));
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 const NO_DRIVER: &str = "No such device or address";
@@ -90,8 +129,9 @@ fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
     let users = Users::make();
     let mut station = station();
     let expect = |gpu: usize| -> Vec<String> {
-        let mut lines: Vec<String> =
-            (0..4).map(|n| format!("{n} {}", if n == gpu { NO_DRIVER } else { DENIED })).collect();
+        let mut lines: Vec<String> = (0..4)
+            .map(|n| format!("{n} {}", if n == gpu { NO_DRIVER } else { DENIED }))
+            .collect();
         lines.push(format!("ctl {NO_DRIVER}"));
         lines
     };
@@ -101,7 +141,20 @@ fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
     // A shell that lives through the death of the service tries before and after.
     let mut command = station.command();
     let script = "while read n; do (exec 3<$0/nvidia$n) 2>&1 | sed \"s/.*: //\"; done";
-    command.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "2", "--", "sh", "-c", script]).arg(station.sim_dir().join("dev"));
+    command
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.1",
+            "--gpu-ids",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .arg(station.sim_dir().join("dev"));
     let mut shell = Raw::spawn(&mut as_user(command, users.uid(2)));
     for round in ["before", "after", "again"] {
         assert_eq!(shell.ask("0"), DENIED, "{round}");
@@ -125,8 +178,21 @@ fn the_simulated_driver_hides_gpus_that_were_not_granted() {
     // Even a program that throws the environment away and loads the driver itself gets no other GPU.
     let mut command = station.command();
     command
-        .args(["claim", "-q", "-g", "0.1", "--gpu-ids", "2", "--", "env", "-i"])
-        .arg(format!("LD_LIBRARY_PATH={}", station.sim_dir().join("lib").display()))
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.1",
+            "--gpu-ids",
+            "2",
+            "--",
+            "env",
+            "-i",
+        ])
+        .arg(format!(
+            "LD_LIBRARY_PATH={}",
+            station.sim_dir().join("lib").display()
+        ))
         .arg(support::example("raw_client"));
     let mut bare = Raw::start(command);
     assert_eq!(bare.ask("count"), "ok 1");
@@ -150,7 +216,11 @@ fn a_claim_is_its_owners_alone() {
             release.args(["release", word]);
             let output = run(&mut as_user(release, users.uid(other)));
             assert_eq!(output.status.code(), Some(77), "{}", text(&output));
-            assert!(text(&output).contains(&users.0[0].0), "it says whose it is: {}", text(&output));
+            assert!(
+                text(&output).contains(&users.0[0].0),
+                "it says whose it is: {}",
+                text(&output)
+            );
             let mut join = station.command();
             join.args(["join", word, "--", "true"]);
             let output = run(&mut as_user(join, users.uid(other)));
@@ -159,26 +229,46 @@ fn a_claim_is_its_owners_alone() {
     }
     // `release --all` of another user touches nothing, and neither does a lie in the environment.
     let mut all = station.command();
-    all.args(["release", "--all"]).env("USER", &users.0[0].0).env("GSHARE_CLAIM_ID", &id[1..]);
+    all.args(["release", "--all"])
+        .env("USER", &users.0[0].0)
+        .env("GSHARE_CLAIM_ID", &id[1..]);
     let output = run(&mut as_user(all, users.uid(1)));
     assert!(!output.status.success(), "he holds no claims");
     // A process of another user that names the claim in its environment is no member.
     let mut liar = Command::new(reachable(&station));
-    liar.env("LD_LIBRARY_PATH", format!("{}:{}", station.dir().join("run/lib").display(), station.sim_dir().join("lib").display()))
-        .env("GSHARE_CLAIM_ID", &id[1..]);
+    liar.env(
+        "LD_LIBRARY_PATH",
+        format!(
+            "{}:{}",
+            station.dir().join("run/lib").display(),
+            station.sim_dir().join("lib").display()
+        ),
+    )
+    .env("GSHARE_CLAIM_ID", &id[1..]);
     let mut liar = Raw::start(as_user(liar, users.uid(1)));
     assert!(liar.info().1 > 0);
     let snapshot = until("he is seen as unclaimed", Duration::from_secs(5), || {
         let snapshot = station.snapshot().ok()?;
-        snapshot.unclaimed.iter().any(|u| u.pid == liar.pid()).then_some(snapshot)
+        snapshot
+            .unclaimed
+            .iter()
+            .any(|u| u.pid == liar.pid())
+            .then_some(snapshot)
     });
-    assert!(!claim_of(&snapshot, owned.pid()).expect("listed").members.contains(&liar.pid()));
+    assert!(
+        !claim_of(&snapshot, owned.pid())
+            .expect("listed")
+            .members
+            .contains(&liar.pid())
+    );
     // The owner may; his process that holds the GPU is ended.
     let mut release = station.command();
     release.args(["release", &id]);
     let output = run(&mut as_user(release, users.uid(0)));
     assert!(output.status.success(), "{}", text(&output));
-    let status = until("the member ends", Duration::from_secs(5), || owned.child.try_wait().ok().flatten());
+    let status = until("the member ends", Duration::from_secs(5), || {
+        owned.child.try_wait().ok().flatten()
+    });
     assert!(!status.success());
     until("the claim is gone", Duration::from_secs(5), || {
         station.snapshot().ok()?.claims.is_empty().then_some(())

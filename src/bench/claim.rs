@@ -28,7 +28,9 @@ struct Series {
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let runs = args.runs.unwrap_or(if args.quick { 20 } else { 200 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
-    let station = Station::start(&Options::new(std::env::current_exe().context("cannot find the program itself")?))?;
+    let station = Station::start(&Options::new(
+        std::env::current_exe().context("cannot find the program itself")?,
+    ))?;
     let snapshot = station.snapshot()?;
     let service = snapshot.service.unwrap_or_default();
     say(&format!(
@@ -38,7 +40,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     ));
     // One of each first, so that the programs are in the page cache.
     measure(&station, 3, Duration::ZERO)?;
-    say(&format!("cold: {} ms between runs, about {:.0} s ...", GAP.as_millis(), f64::from(runs) * 0.32));
+    say(&format!(
+        "cold: {} ms between runs, about {:.0} s ...",
+        GAP.as_millis(),
+        f64::from(runs) * 0.32
+    ));
     let cold = measure(&station, runs, GAP)?;
     let warm = measure(&station, runs, Duration::ZERO)?;
     print_series("cold", &cold);
@@ -82,7 +88,10 @@ fn measure(station: &Station, runs: u32, gap: Duration) -> anyhow::Result<Series
         std::thread::sleep(gap);
         let _ = std::fs::remove_file(&file);
         let mut command = station.command();
-        command.args(["claim", "-q", "-g", "0.1", "--phases"]).arg(&file).args(["--", "true"]);
+        command
+            .args(["claim", "-q", "-g", "0.1", "--phases"])
+            .arg(&file)
+            .args(["--", "true"]);
         let spawned = gshare_abi::monotonic_ns();
         let claim = timed(&mut command)?;
         above.push(claim - bare);
@@ -99,7 +108,10 @@ fn measure(station: &Station, runs: u32, gap: Duration) -> anyhow::Result<Series
         above: Times::new(above),
         claim: Times::new(claims),
         bare: Times::new(bares),
-        phases: phases.into_iter().map(|(name, ms)| (name, Times::new(ms))).collect(),
+        phases: phases
+            .into_iter()
+            .map(|(name, ms)| (name, Times::new(ms)))
+            .collect(),
     })
 }
 
@@ -117,7 +129,11 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
 fn read_phases(file: &Path, spawned_ns: u64) -> anyhow::Result<Vec<(String, f64)>> {
     let text = std::fs::read_to_string(file).context("the claim wrote no phases")?;
     let seen: Value = serde_json::from_str(text.trim()).context("the phases are garbled")?;
-    let at = |name: &str| seen[name].as_u64().with_context(|| format!("the phases lack {name}"));
+    let at = |name: &str| {
+        seen[name]
+            .as_u64()
+            .with_context(|| format!("the phases lack {name}"))
+    };
     let span = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
     let (main, parsed, connected) = (at("main_ns")?, at("parsed_ns")?, at("connected_ns")?);
     let (granted, exec) = (at("granted_ns")?, at("exec_ns")?);
@@ -134,7 +150,10 @@ fn read_phases(file: &Path, spawned_ns: u64) -> anyhow::Result<Vec<(String, f64)
             phases.push((name.to_owned(), ms));
         }
     }
-    phases.push(("rest of the answer".to_owned(), (span(connected, granted) - served).max(0.0)));
+    phases.push((
+        "rest of the answer".to_owned(),
+        (span(connected, granted) - served).max(0.0),
+    ));
     phases.push(("exec prepared".to_owned(), span(granted, exec)));
     Ok(phases)
 }
@@ -142,12 +161,24 @@ fn read_phases(file: &Path, spawned_ns: u64) -> anyhow::Result<Vec<(String, f64)
 fn print_series(name: &str, series: &Series) {
     let ms = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{v:8.3}"));
     say(&format!("\n{name:<22}   median ms    p99 ms"));
-    let rows = [("above true", &series.above), ("gshare claim", &series.claim), ("true", &series.bare)];
+    let rows = [
+        ("above true", &series.above),
+        ("gshare claim", &series.claim),
+        ("true", &series.bare),
+    ];
     for (label, times) in rows {
-        say(&format!("  {label:<20}  {:>9}  {:>9}", ms(times.median()), ms(times.p99())));
+        say(&format!(
+            "  {label:<20}  {:>9}  {:>9}",
+            ms(times.median()),
+            ms(times.p99())
+        ));
     }
     for (label, times) in &series.phases {
-        say(&format!("    {label:<18}  {:>9}  {:>9}", ms(times.median()), ms(times.p99())));
+        say(&format!(
+            "    {label:<18}  {:>9}  {:>9}",
+            ms(times.median()),
+            ms(times.p99())
+        ));
     }
 }
 
@@ -155,7 +186,12 @@ fn figures(series: &Series) -> Value {
     let phases: serde_json::Map<String, Value> = series
         .phases
         .iter()
-        .map(|(name, t)| (name.clone(), json!({ "median_ms": t.median(), "p99_ms": t.p99() })))
+        .map(|(name, t)| {
+            (
+                name.clone(),
+                json!({ "median_ms": t.median(), "p99_ms": t.p99() }),
+            )
+        })
         .collect();
     json!({ "median_ms": series.above.median(), "p99_ms": series.above.p99(), "phases": phases })
 }
@@ -165,5 +201,6 @@ fn bare(series: &Series) -> Value {
 }
 
 fn within(series: &Series, (median, p99): (f64, f64)) -> bool {
-    series.above.median().is_some_and(|m| m <= median) && series.above.p99().is_some_and(|p| p <= p99)
+    series.above.median().is_some_and(|m| m <= median)
+        && series.above.p99().is_some_and(|p| p <= p99)
 }

@@ -36,7 +36,10 @@ mod tests {
     #[test]
     fn quantiles() {
         let t = Times::new((1..=101).rev().map(f64::from).collect());
-        assert_eq!((t.median(), t.p99(), t.quantile(1.0)), (Some(51.0), Some(100.0), Some(101.0)));
+        assert_eq!(
+            (t.median(), t.p99(), t.quantile(1.0)),
+            (Some(51.0), Some(100.0), Some(101.0))
+        );
         assert_eq!(Times::new(Vec::new()).median(), None);
     }
 }

@@ -13,12 +13,18 @@ use super::service::Service;
 
 /// The core's key of a journaled process.
 pub(crate) fn key(record: ProcessRecord) -> ProcessKey {
-    ProcessKey { pid: record.pid, start_ticks: record.start_ticks }
+    ProcessKey {
+        pid: record.pid,
+        start_ticks: record.start_ticks,
+    }
 }
 
 /// The journal's record of a process.
 pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
-    ProcessRecord { pid: key.pid, start_ticks: key.start_ticks }
+    ProcessRecord {
+        pid: key.pid,
+        start_ticks: key.start_ticks,
+    }
 }
 
 /// A share as one would type it: `0.2`, `0.25`, `1`.
@@ -43,20 +49,30 @@ pub(crate) fn request(
         None => defaults.class,
     };
     let size = spec.gpus_milli.map_or(
-        if class == Class::Interactive { defaults.size_interactive } else { defaults.size_command },
+        if class == Class::Interactive {
+            defaults.size_interactive
+        } else {
+            defaults.size_command
+        },
         Share::from_milli,
     );
     if size == Share::ZERO {
         return Err(usage("-g 0 claims nothing").with_hint("for example -g 0.25"));
     }
     let wrong = |e: gshare_core::RequestError| usage(e.to_string());
-    let sm_limit = spec.sm_limit_milli.map_or(defaults.sm_limit, Share::from_milli);
+    let sm_limit = spec
+        .sm_limit_milli
+        .map_or(defaults.sm_limit, Share::from_milli);
     let mut request = Request::from_gpus(size, sm_limit, class).map_err(wrong)?;
     if let Some(milli) = spec.sm_milli {
         request.sm = Share::from_milli(milli);
     }
     // A limit that was asked for must hold; the default only reaches down to the request.
-    request.sm_limit = if spec.sm_limit_milli.is_some() { sm_limit } else { sm_limit.max(request.sm) };
+    request.sm_limit = if spec.sm_limit_milli.is_some() {
+        sm_limit
+    } else {
+        sm_limit.max(request.sm)
+    };
     request.mem = spec.mem.map(Bytes);
     request.mem_limit = spec.mem_limit.map(Bytes);
     request.lease = spec.lease_s.map(Duration::from_secs);
@@ -73,21 +89,34 @@ pub(crate) fn request(
         },
     };
     let process = peer.process.ok_or_else(|| {
-        WireError::new(ErrorCode::Internal, "the kernel does not say which process asks")
-            .with_hint("the client must run in the service's pid namespace")
+        WireError::new(
+            ErrorCode::Internal,
+            "the kernel does not say which process asks",
+        )
+        .with_hint("the client must run in the service's pid namespace")
     })?;
     let record = ClaimRecord {
         id: 0,
         uid: peer.uid,
-        name: spec.name.clone().map(|n| clean(&n, 64)).filter(|n| !n.is_empty()),
+        name: spec
+            .name
+            .clone()
+            .map(|n| clean(&n, 64))
+            .filter(|n| !n.is_empty()),
         project: project(service, peer.uid, spec.project.as_deref())?,
         class: class.name().to_owned(),
-        command: spec.command.iter().take(64).map(|a| clean(a, 256)).collect(),
+        command: spec
+            .command
+            .iter()
+            .take(64)
+            .map(|a| clean(a, 256))
+            .collect(),
         cwd: spec.cwd.as_deref().map(|c| clean(c, 1024)),
         hold: spec.hold,
         granted_ms: 0,
         ends_ms: None,
-        process: (!spec.hold).then(|| record(process)),
+        // A held claim without a command belongs to no process.
+        process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         joined: Vec::new(),
         slices: Vec::new(),
     };
@@ -96,7 +125,10 @@ pub(crate) fn request(
 
 /// Text of a user that others will see on their terminals: no control characters, bounded.
 fn clean(text: &str, most: usize) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(most).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(most)
+        .collect()
 }
 
 fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
@@ -110,9 +142,17 @@ fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
                 .collect(),
         };
         let [index] = matches.as_slice() else {
-            let what = if matches.is_empty() { "is no GPU of this machine" } else { "fits several GPUs" };
-            return Err(usage(format!("--gpu-ids {word}: {what}"))
-                .with_hint(format!("GPUs 0 to {}, or a UUID, as gshare status shows them", service.gpus.len() - 1)));
+            let what = if matches.is_empty() {
+                "is no GPU of this machine"
+            } else {
+                "fits several GPUs"
+            };
+            return Err(
+                usage(format!("--gpu-ids {word}: {what}")).with_hint(format!(
+                    "GPUs 0 to {}, or a UUID, as gshare status shows them",
+                    service.gpus.len() - 1
+                )),
+            );
         };
         found.push(u32::try_from(*index).unwrap_or(u32::MAX));
     }
@@ -131,16 +171,29 @@ fn project(service: &Service, uid: u32, wanted: Option<&str>) -> Result<String, 
         return Ok(wanted.to_owned());
     }
     let user = service.names.user(uid);
-    let groups: Vec<String> =
-        proc::groups_of(uid).unwrap_or_default().into_iter().filter_map(proc::group_name).collect();
-    let may = |p: &gshare_config::Project| p.users.contains(&user) || p.groups.iter().any(|g| groups.contains(g));
+    let groups: Vec<String> = proc::groups_of(uid)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(proc::group_name)
+        .collect();
+    let may = |p: &gshare_config::Project| {
+        p.users.contains(&user) || p.groups.iter().any(|g| groups.contains(g))
+    };
     match service.config.projects.get(wanted) {
         Some(project) if may(project) => Ok(wanted.to_owned()),
-        Some(_) => Err(WireError::new(ErrorCode::NotPermitted, format!("{user} is not in project `{wanted}`"))
-            .with_hint("ask the administrator, who lists a project's users and groups in the config")),
+        Some(_) => Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("{user} is not in project `{wanted}`"),
+        )
+        .with_hint("ask the administrator, who lists a project's users and groups in the config")),
         None => {
-            let known: Vec<&str> =
-                service.config.projects.iter().filter(|(_, p)| may(p)).map(|(n, _)| n.as_str()).collect();
+            let known: Vec<&str> = service
+                .config
+                .projects
+                .iter()
+                .filter(|(_, p)| may(p))
+                .map(|(n, _)| n.as_str())
+                .collect();
             let hint = if known.is_empty() {
                 "no project is declared for you; leave --project out".to_owned()
             } else {

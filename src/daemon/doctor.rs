@@ -11,7 +11,13 @@ use super::service::Service;
 const SIMULATION: &str = "simulation only";
 
 fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
-    Check { name: name.to_owned(), state: state.to_owned(), detail: detail.into(), status: String::new(), fix: None }
+    Check {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        detail: detail.into(),
+        status: String::new(),
+        fix: None,
+    }
 }
 
 impl Service {
@@ -24,18 +30,30 @@ impl Service {
         rows.push(self.filter_row());
         rows.push(Check {
             status: "not built yet".to_owned(),
-            ..check("compute caps", "missing", "SM shares are accounted at admission, not enforced while kernels run")
+            ..check(
+                "compute caps",
+                "missing",
+                "SM shares are accounted at admission, not enforced while kernels run",
+            )
         });
         rows.push(Check {
             status: "not built yet".to_owned(),
-            ..check("strict launcher", "missing", "caps are cooperative: a program that means to can load the driver past the shim")
+            ..check(
+                "strict launcher",
+                "missing",
+                "caps are cooperative: a program that means to can load the driver past the shim",
+            )
         });
         rows
     }
 
     fn driver_row(&self) -> Check {
         let version = self.driver_version();
-        let what = if self.simulated { "simulated driver" } else { "driver" };
+        let what = if self.simulated {
+            "simulated driver"
+        } else {
+            "driver"
+        };
         let libcuda = match &self.libcuda {
             Ok(path) => path.display().to_string(),
             Err(why) => why.clone(),
@@ -43,21 +61,45 @@ impl Service {
         if let Health::Unavailable(why) = self.observer.health() {
             return check("driver", "missing", format!("NVML does not answer: {why}"));
         }
-        let state = if self.libcuda.is_ok() { "ok" } else { "limited" };
+        let state = if self.libcuda.is_ok() {
+            "ok"
+        } else {
+            "limited"
+        };
         Check {
-            fix: self.libcuda.is_err().then(|| "name libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()),
-            ..check("driver", state, format!("{what} {version}; NVML {}; CUDA {libcuda}", self.nvml_path.display()))
+            fix: self.libcuda.is_err().then(|| {
+                "name libcuda in the config: [driver] libcuda = \"/path/libcuda.so.1\"".to_owned()
+            }),
+            ..check(
+                "driver",
+                state,
+                format!(
+                    "{what} {version}; NVML {}; CUDA {libcuda}",
+                    self.nvml_path.display()
+                ),
+            )
         }
     }
 
     fn service_row(&self) -> Check {
         let mode = self.mode.name();
-        let row = check("service", "ok", format!("gshared {} ({mode}), {}", env!("CARGO_PKG_VERSION"), self.paths.socket.display()));
+        let row = check(
+            "service",
+            "ok",
+            format!(
+                "gshared {} ({mode}), {}",
+                env!("CARGO_PKG_VERSION"),
+                self.paths.socket.display()
+            ),
+        );
         match self.mode {
             Mode::System => row,
             Mode::User => Check {
                 state: "limited".to_owned(),
-                detail: format!("{}; a user's own service sees only its own claims as claims", row.detail),
+                detail: format!(
+                    "{}; a user's own service sees only its own claims as claims",
+                    row.detail
+                ),
                 fix: Some("sudo gshare daemon".to_owned()),
                 ..row
             },
@@ -72,12 +114,20 @@ impl Service {
                 Some(false) => "no GPM: time busy only",
                 None => "SM activity unknown",
             };
-            let overhead = if gpu.overhead_known { "measured" } else { "assumed" };
+            let overhead = if gpu.overhead_known {
+                "measured"
+            } else {
+                "assumed"
+            };
             let state = if reading.is_some() { "ok" } else { "missing" };
             check(
                 &format!("GPU {g}"),
                 state,
-                format!("{}; {activity}; a context costs {} ({overhead})", gpu.model, Bytes(gpu.overhead)),
+                format!(
+                    "{}; {activity}; a context costs {} ({overhead})",
+                    gpu.model,
+                    Bytes(gpu.overhead)
+                ),
             )
         };
         self.gpus.iter().enumerate().map(row).collect()
@@ -87,7 +137,11 @@ impl Service {
         match &self.libcuda {
             Ok(_) => Check {
                 status: SIMULATION.to_owned(),
-                ..check("memory cap (shim, rung M2)", "ok", "preload: cooperative, for programs that do not try to get around it")
+                ..check(
+                    "memory cap (shim, rung M2)",
+                    "ok",
+                    "preload: cooperative, for programs that do not try to get around it",
+                )
             },
             Err(why) => check("memory cap (shim, rung M2)", "missing", why.clone()),
         }
@@ -95,10 +149,18 @@ impl Service {
 
     fn cgroup_row(&self) -> Check {
         match (&self.tree, &self.no_tree) {
-            (Some(tree), _) => check("cgroups", "ok", format!("claims live below {}", tree.dir().display())),
+            (Some(tree), _) => check(
+                "cgroups",
+                "ok",
+                format!("claims live below {}", tree.dir().display()),
+            ),
             (None, why) => Check {
                 fix: Some("run gshared as root, or in a delegated unit".to_owned()),
-                ..check("cgroups", "missing", why.clone().unwrap_or_else(|| "off".to_owned()))
+                ..check(
+                    "cgroups",
+                    "missing",
+                    why.clone().unwrap_or_else(|| "off".to_owned()),
+                )
             },
         }
     }
@@ -107,11 +169,22 @@ impl Service {
         match (&self.filters, &self.no_filter) {
             (Some(_), _) => Check {
                 status: "seen with stand-in device nodes only".to_owned(),
-                ..check("device filter (BPF)", "ok", format!("members open only their GPUs (major {})", self.majors.nvidia))
+                ..check(
+                    "device filter (BPF)",
+                    "ok",
+                    format!(
+                        "members open only their GPUs (major {})",
+                        self.majors.nvidia
+                    ),
+                )
             },
             (None, why) => Check {
                 fix: Some("run gshared as root".to_owned()),
-                ..check("device filter (BPF)", "missing", why.clone().unwrap_or_else(|| "off".to_owned()))
+                ..check(
+                    "device filter (BPF)",
+                    "missing",
+                    why.clone().unwrap_or_else(|| "off".to_owned()),
+                )
             },
         }
     }

@@ -43,12 +43,18 @@ impl Service {
     pub(crate) fn identify_gpus(&mut self, sample: &GpuSample) -> anyhow::Result<()> {
         for reading in &sample.gpus {
             let uuid = reading.uuid.clone().unwrap_or_else(|| {
-                tracing::warn!("GPU {} does not tell its UUID and cannot be claimed", reading.index);
+                tracing::warn!(
+                    "GPU {} does not tell its UUID and cannot be claimed",
+                    reading.index
+                );
                 format!("unknown-{}", reading.index)
             });
             self.gpus.push(Gpu {
                 uuid,
-                model: reading.name.clone().unwrap_or_else(|| "unknown GPU".to_owned()),
+                model: reading
+                    .name
+                    .clone()
+                    .unwrap_or_else(|| "unknown GPU".to_owned()),
                 minor: reading.minor,
                 total: reading.mem_total.unwrap_or(u64::MAX),
                 overhead: UNKNOWN_OVERHEAD,
@@ -66,7 +72,10 @@ impl Service {
 
     /// Driver version, for what is learnt under it.
     pub(crate) fn driver_version(&self) -> &str {
-        self.sample.as_ref().and_then(|s| s.driver_version.as_deref()).unwrap_or("unknown")
+        self.sample
+            .as_ref()
+            .and_then(|s| s.driver_version.as_deref())
+            .unwrap_or("unknown")
     }
 
     /// GPU processes by the driver's word: pid and bytes.
@@ -80,7 +89,11 @@ impl Service {
 
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
-        self.sample.as_ref()?.gpus.get(gpu).filter(|r| r.age().is_some_and(|age| age < STALE))
+        self.sample
+            .as_ref()?
+            .gpus
+            .get(gpu)
+            .filter(|r| r.age().is_some_and(|age| age < STALE))
     }
 
     /// Gives the core what the last sample says.
@@ -93,7 +106,8 @@ impl Service {
         let identity = &self.gpus[gpu];
         let reading = self.sample.as_ref().and_then(|s| s.gpus.get(gpu));
         let total = reading.and_then(|r| r.mem_total);
-        let usable = total.map(|t| Bytes(t.saturating_sub(reading.and_then(|r| r.mem_reserved).unwrap_or(0))));
+        let usable = total
+            .map(|t| Bytes(t.saturating_sub(reading.and_then(|r| r.mem_reserved).unwrap_or(0))));
         let display = reading.is_some_and(|r| {
             r.display_active == Some(true) || r.processes.iter().flatten().any(|p| p.graphics)
         });
@@ -104,7 +118,11 @@ impl Service {
         GpuFacts {
             uuid: identity.uuid.clone(),
             usable,
-            reserve: if display { memory.display_reserve } else { memory.reserve },
+            reserve: if display {
+                memory.display_reserve
+            } else {
+                memory.reserve
+            },
             unclaimed: Bytes(self.unclaimed_bytes(gpu).unwrap_or(0)),
             healthy,
         }
@@ -118,7 +136,9 @@ impl Service {
             if self.claim_of(process.pid).is_some() {
                 inside = inside.saturating_add(process.bytes.unwrap_or(0));
             } else {
-                outside = outside.zip(process.bytes).map(|(sum, b)| sum.saturating_add(b));
+                outside = outside
+                    .zip(process.bytes)
+                    .map(|(sum, b)| sum.saturating_add(b));
             }
         }
         // Where the driver does not say how much a process uses, what is left of the total counts.
@@ -128,8 +148,14 @@ impl Service {
     /// Bytes and time of the claims' processes on a GPU, by claim.
     pub(crate) fn driver_use(&self, gpu: usize) -> BTreeMap<gshare_core::ClaimId, DriverUse> {
         let mut by_claim: BTreeMap<_, DriverUse> = BTreeMap::new();
-        for process in self.reading(gpu).iter().flat_map(|r| r.processes.iter().flatten()) {
-            let Some(id) = self.claim_of(process.pid) else { continue };
+        for process in self
+            .reading(gpu)
+            .iter()
+            .flat_map(|r| r.processes.iter().flatten())
+        {
+            let Some(id) = self.claim_of(process.pid) else {
+                continue;
+            };
             let entry = by_claim.entry(id).or_default();
             entry.bytes = add(entry.bytes, process.bytes);
             entry.busy = match (entry.busy, process.time_busy) {
@@ -143,7 +169,9 @@ impl Service {
     /// Adds the newest sample to the history.
     pub(crate) fn record_history(&mut self) {
         for g in 0..self.gpus.len() {
-            let value = self.reading(g).and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
+            let value = self
+                .reading(g)
+                .and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
             let gpu = &mut self.gpus[g];
             if let Some(v) = value {
                 gpu.step.0 += v;

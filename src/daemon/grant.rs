@@ -28,12 +28,18 @@ struct Phases {
 
 impl Phases {
     fn start() -> Self {
-        Self { started: Instant::now(), done: Vec::new() }
+        Self {
+            started: Instant::now(),
+            done: Vec::new(),
+        }
     }
 
     fn end(&mut self, name: &str) {
         let took = self.started.elapsed();
-        self.done.push((name.to_owned(), u64::try_from(took.as_micros()).unwrap_or(u64::MAX)));
+        self.done.push((
+            name.to_owned(),
+            u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        ));
         self.started = Instant::now();
     }
 }
@@ -47,7 +53,9 @@ fn token() -> u64 {
 impl Service {
     /// Carries out a grant. False if it failed: the claim then holds nothing.
     pub(crate) fn grant(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
-        let Some(asked) = self.waiting.remove(&id) else { return false };
+        let Some(asked) = self.waiting.remove(&id) else {
+            return false;
+        };
         match self.try_grant(id, &asked, slices, ends) {
             Ok(phases) => {
                 let reply = self.granted(id, phases);
@@ -56,7 +64,9 @@ impl Service {
             }
             Err(error) => {
                 let text = format!("{id} could not be granted: {error:#}");
-                asked.out.error(WireError::new(ErrorCode::Internal, text.clone()));
+                asked
+                    .out
+                    .error(WireError::new(ErrorCode::Internal, text.clone()));
                 self.notice(Some(id), text);
                 self.dismantle(id, "could not be granted");
                 false
@@ -74,7 +84,11 @@ impl Service {
         let mut phases = Phases::start();
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
-        record.ends_ms = ends.map(|at| record.granted_ms.saturating_add(millis(at.saturating_sub(self.now()))));
+        record.ends_ms = ends.map(|at| {
+            record
+                .granted_ms
+                .saturating_add(millis(at.saturating_sub(self.now())))
+        });
         record.slices = slices
             .iter()
             .map(|s| SliceRecord {
@@ -96,17 +110,23 @@ impl Service {
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
         {
-            let minors: Vec<u32> = slices.iter().filter_map(|s| self.gpus[s.gpu].minor).collect();
+            let minors: Vec<u32> = slices
+                .iter()
+                .filter_map(|s| self.gpus[s.gpu].minor)
+                .collect();
             let rules = gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors);
             filters.set_on_new(cgroup, &rules)?;
         }
         phases.end("filter");
-        let seats: Vec<Seat> = slices.iter().map(|s| self.make_seat(id, s)).collect::<anyhow::Result<_>>()?;
+        let seats: Vec<Seat> = slices
+            .iter()
+            .map(|s| self.make_seat(id, s))
+            .collect::<anyhow::Result<_>>()?;
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
         }
         phases.end("pages");
-        if !asked.record.hold {
+        if asked.record.process.is_some() {
             self.adopt_command(id, &asked.peer)?;
         }
         phases.end("move");
@@ -115,7 +135,10 @@ impl Service {
 
     fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
         if let (Some(tree), Some(live)) = (&self.tree, self.claims.get_mut(&id)) {
-            live.cgroup = Some(tree.create(ClaimPlace { uid: live.record.uid, claim: id.0 })?);
+            live.cgroup = Some(tree.create(ClaimPlace {
+                uid: live.record.uid,
+                claim: id.0,
+            })?);
         }
         Ok(())
     }
@@ -124,7 +147,9 @@ impl Service {
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
             anyhow::bail!("the kernel does not say which process asks");
         };
-        let Some(live) = self.claims.get_mut(&id) else { return Ok(()) };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return Ok(());
+        };
         if let Some(cgroup) = &live.cgroup {
             cgroup.move_process(process.pid, Some(pidfd))?;
         }
@@ -135,14 +160,25 @@ impl Service {
 
     /// Path of a claim's limits page on a GPU.
     pub(crate) fn limits_path(&self, id: ClaimId, gpu: usize) -> std::path::PathBuf {
-        self.paths.runtime_dir.join("claims").join(format!("{id}-{}.limits", self.gpus[gpu].uuid))
+        self.paths
+            .runtime_dir
+            .join("claims")
+            .join(format!("{id}-{}.limits", self.gpus[gpu].uuid))
     }
 
-    pub(crate) fn limits_init(&self, id: ClaimId, slice: &Slice, token: u64) -> anyhow::Result<LimitsInit> {
+    pub(crate) fn limits_init(
+        &self,
+        id: ClaimId,
+        slice: &Slice,
+        token: u64,
+    ) -> anyhow::Result<LimitsInit> {
         let gpu = &self.gpus[slice.gpu];
         Ok(LimitsInit {
             claim: id.0,
-            uuid: gpu.uuid.parse::<GpuUuid>().map_err(|e| anyhow::anyhow!("{e:?}"))?,
+            uuid: gpu
+                .uuid
+                .parse::<GpuUuid>()
+                .map_err(|e| anyhow::anyhow!("{e:?}"))?,
             token,
             epoch: self.epoch,
             memory_cap_bytes: slice.mem_cap.0,
@@ -165,13 +201,20 @@ impl Service {
         let _ = std::fs::remove_file(&path);
         let limits = LimitsFile::create(&path, &init)?;
         let usage = UsageMemfd::create(id.0, init.uuid, token)?;
-        Ok(Seat { gpu: slice.gpu, limits, usage })
+        Ok(Seat {
+            gpu: slice.gpu,
+            limits,
+            usage,
+        })
     }
 
     /// The answer that carries a claim's environment.
     pub(crate) fn granted(&self, id: ClaimId, phases_us: Vec<(String, u64)>) -> Reply {
         let Some(live) = self.claims.get(&id) else {
-            return Reply::Error(WireError::new(ErrorCode::NoClaim, format!("{id} has ended")));
+            return Reply::Error(WireError::new(
+                ErrorCode::NoClaim,
+                format!("{id} has ended"),
+            ));
         };
         let record = &live.record;
         let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();
@@ -188,16 +231,31 @@ impl Service {
         ];
         let mut env_prepend = Vec::new();
         if self.libcuda.is_ok() {
-            env_prepend.push(var("LD_LIBRARY_PATH", self.paths.runtime_dir.join("lib").display().to_string()));
+            env_prepend.push(var(
+                "LD_LIBRARY_PATH",
+                self.paths.runtime_dir.join("lib").display().to_string(),
+            ));
         }
-        Reply::Granted(Granted { id: id.to_string(), message: self.grant_text(id, live), env, env_prepend, phases_us })
+        Reply::Granted(Granted {
+            id: id.to_string(),
+            message: self.grant_text(id, live),
+            env,
+            env_prepend,
+            phases_us,
+        })
     }
 
     fn grant_text(&self, id: ClaimId, live: &Live) -> String {
         let record = &live.record;
-        let gpus: Vec<String> =
-            record.slices.iter().filter_map(|s| self.gpu_index(&s.uuid)).map(|g| g.to_string()).collect();
-        let Some(first) = record.slices.first() else { return format!("{id}: granted") };
+        let gpus: Vec<String> = record
+            .slices
+            .iter()
+            .filter_map(|s| self.gpu_index(&s.uuid))
+            .map(|g| g.to_string())
+            .collect();
+        let Some(first) = record.slices.first() else {
+            return format!("{id}: granted");
+        };
         let limit = if first.mem_limit > first.mem {
             format!(", up to {} while free", Bytes(first.mem_limit))
         } else {
@@ -206,10 +264,17 @@ impl Service {
         let (share, of) = if gpus.len() == 1 {
             (self.share_of(first), format!("GPU {}", gpus[0]))
         } else {
-            (f64::from(u32::try_from(gpus.len()).unwrap_or(0)), format!("GPUs {}", gpus.join(",")))
+            (
+                f64::from(u32::try_from(gpus.len()).unwrap_or(0)),
+                format!("GPUs {}", gpus.join(",")),
+            )
         };
         let each = if gpus.len() == 1 { "" } else { " each" };
-        let caps = if self.libcuda.is_ok() { "cooperative" } else { "not enforced (no libcuda found)" };
+        let caps = if self.libcuda.is_ok() {
+            "cooperative"
+        } else {
+            "not enforced (no libcuda found)"
+        };
         let ends = match (record.ends_ms, record.hold) {
             (Some(ends), _) => {
                 let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
@@ -229,7 +294,9 @@ impl Service {
     /// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
     pub(crate) fn share_of(&self, slice: &SliceRecord) -> f64 {
         let sm = f64::from(slice.sm_milli) / 1000.0;
-        let whole = self.gpu_index(&slice.uuid).and_then(|g| self.machine.ledger().gpus().get(g)?.capacity());
+        let whole = self
+            .gpu_index(&slice.uuid)
+            .and_then(|g| self.machine.ledger().gpus().get(g)?.capacity());
         match whole {
             Some(Bytes(whole)) if whole > 0 => {
                 let mem = slice.mem as f64 / whole as f64;
@@ -246,11 +313,19 @@ impl Service {
     }
 
     /// Puts the caller, or the process that started it, into a claim.
-    pub(crate) fn join(&mut self, peer: &Peer, word: &str, parent: bool) -> Result<Reply, WireError> {
+    pub(crate) fn join(
+        &mut self,
+        peer: &Peer,
+        word: &str,
+        parent: bool,
+    ) -> Result<Reply, WireError> {
         let id = self.find(word)?;
         let owner = self.claims.get(&id).map(|l| l.record.uid);
         let Some(owner) = owner else {
-            return Err(WireError::new(ErrorCode::NotAvailable, format!("{id} still waits")));
+            return Err(WireError::new(
+                ErrorCode::NotAvailable,
+                format!("{id} still waits"),
+            ));
         };
         if peer.uid != owner {
             let whose = self.names.user(owner);
@@ -261,13 +336,19 @@ impl Service {
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
         }
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
-        let mut process =
-            peer.process.ok_or_else(|| internal("the kernel does not say which process asks".to_owned()))?;
+        let mut process = peer
+            .process
+            .ok_or_else(|| internal("the kernel does not say which process asks".to_owned()))?;
         if parent {
             let up = proc::stat(process.pid).map(|s| s.ppid).and_then(proc::key);
-            let own = up.filter(|p| proc::uids(p.pid).is_some_and(|u| u.real == owner && u.effective == owner));
+            let own = up.filter(|p| {
+                proc::uids(p.pid).is_some_and(|u| u.real == owner && u.effective == owner)
+            });
             process = own.ok_or_else(|| {
-                WireError::new(ErrorCode::NotPermitted, "the calling shell cannot be moved: it is not a process of yours")
+                WireError::new(
+                    ErrorCode::NotPermitted,
+                    "the calling shell cannot be moved: it is not a process of yours",
+                )
             })?;
         }
         let pidfd = PidFd::open(process.pid)
@@ -275,17 +356,25 @@ impl Service {
             .flatten()
             .filter(|_| proc::key(process.pid) == Some(process))
             .ok_or_else(|| internal("the process ended".to_owned()))?;
-        let Some(live) = self.claims.get_mut(&id) else { return Err(internal(format!("{id} has ended"))) };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return Err(internal(format!("{id} has ended")));
+        };
         if live.ending.is_some() {
             return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
         }
         if let Some(cgroup) = &live.cgroup {
-            cgroup.move_process(process.pid, Some(&pidfd)).map_err(|e| internal(e.to_string()))?;
+            cgroup
+                .move_process(process.pid, Some(&pidfd))
+                .map_err(|e| internal(e.to_string()))?;
         }
-        live.record.joined.retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
+        live.record
+            .joined
+            .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
         live.record.joined.push(convert::record(process));
         let record = live.record.clone();
-        self.journal.put(&record).map_err(|e| internal(e.to_string()))?;
+        self.journal
+            .put(&record)
+            .map_err(|e| internal(e.to_string()))?;
         Ok(self.granted(id, Vec::new()))
     }
 
@@ -296,13 +385,24 @@ impl Service {
 
     /// Members that hold GPU memory of this claim, by the ledger or by the driver's word.
     pub(crate) fn holders(&self, id: ClaimId) -> Vec<ProcessKey> {
-        let Some(live) = self.claims.get(&id) else { return Vec::new() };
+        let Some(live) = self.claims.get(&id) else {
+            return Vec::new();
+        };
         let mut pids: Vec<i32> = Vec::new();
         for seat in &live.seats {
             let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-            pids.extend(slots.iter().filter(|s| s.charge_bytes > 0).map(|s| s.pid.cast_signed()));
+            pids.extend(
+                slots
+                    .iter()
+                    .filter(|s| s.charge_bytes > 0)
+                    .map(|s| s.pid.cast_signed()),
+            );
         }
-        pids.extend(self.driver_pids().filter(|(pid, _)| self.claim_of(*pid) == Some(id)).map(|(pid, _)| pid));
+        pids.extend(
+            self.driver_pids()
+                .filter(|(pid, _)| self.claim_of(*pid) == Some(id))
+                .map(|(pid, _)| pid),
+        );
         pids.sort_unstable();
         pids.dedup();
         pids.into_iter().filter_map(proc::key).collect()
@@ -313,15 +413,22 @@ impl Service {
         let grace = self.config.claims.leftover_grace;
         let now = gshare_abi::monotonic_ns();
         live.seats.iter().any(|seat| {
-            seat.usage.read_slots(self.gpus[seat.gpu].total).iter().any(|s| {
-                s.last_launch_ns.is_some_and(|at| now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX))
-            })
+            seat.usage
+                .read_slots(self.gpus[seat.gpu].total)
+                .iter()
+                .any(|s| {
+                    s.last_launch_ns.is_some_and(|at| {
+                        now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+                    })
+                })
         })
     }
 
     /// Ends the claim if nothing of it is left on the GPU.
     pub(crate) fn settle_ending(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else { return };
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
         let Some(ending) = &live.ending else { return };
         let released = ending.kill_at.is_some();
         let cause = ending.cause.clone();
@@ -331,9 +438,16 @@ impl Service {
             self.drive(Event::Gone { id });
             return;
         }
-        let due = self.claims.get(&id).and_then(|l| l.ending.as_ref()?.kill_at).is_some_and(|at| at <= Instant::now());
+        let due = self
+            .claims
+            .get(&id)
+            .and_then(|l| l.ending.as_ref()?.kill_at)
+            .is_some_and(|at| at <= Instant::now());
         if due {
-            self.notice(Some(id), format!("{id}: processes that held on to the GPU were killed ({cause})"));
+            self.notice(
+                Some(id),
+                format!("{id}: processes that held on to the GPU were killed ({cause})"),
+            );
             self.signal(&holders, libc::SIGKILL);
             if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
                 ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
@@ -343,13 +457,21 @@ impl Service {
 
     /// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
     pub(crate) fn dismantle(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.remove(&id) else { return };
+        let Some(live) = self.claims.remove(&id) else {
+            return;
+        };
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
             let _ = std::fs::remove_file(seat.limits.path());
         }
         let launches = live.past_launches + self.launches(&live);
-        let end = self.journal.end(&live.record, unix_ms(), cause, Some(live.peak), Some(launches));
+        let end = self.journal.end(
+            &live.record,
+            unix_ms(),
+            cause,
+            Some(live.peak),
+            Some(launches),
+        );
         if let Err(error) = end {
             // The claim is gone all the same; a restarted service will see that its command has exited.
             tracing::error!(%id, %error, "the end of a claim could not be journaled");
@@ -366,7 +488,13 @@ impl Service {
             self.lingering.push(cgroup);
         }
         if live.record.hold || cause != "command exited" {
-            self.notice(Some(id), format!("{id} of {} ended: {cause}", self.names.user(live.record.uid)));
+            self.notice(
+                Some(id),
+                format!(
+                    "{id} of {} ended: {cause}",
+                    self.names.user(live.record.uid)
+                ),
+            );
         }
         self.touch();
     }
@@ -374,7 +502,10 @@ impl Service {
     /// Launches of the live members.
     pub(crate) fn launches(&self, live: &Live) -> u64 {
         let slots = |seat: &Seat| seat.usage.read_slots(self.gpus[seat.gpu].total);
-        live.seats.iter().flat_map(slots).fold(0, |sum: u64, s| sum.saturating_add(s.launches))
+        live.seats
+            .iter()
+            .flat_map(slots)
+            .fold(0, |sum: u64, s| sum.saturating_add(s.launches))
     }
 
     /// Why a claim waits, with the names of those who hold what it needs.
@@ -388,11 +519,19 @@ impl Service {
                     let left = Duration::from_millis(ms.saturating_sub(unix_ms()));
                     format!(", ends in {}", gshare_core::units::show_duration(left))
                 });
-                Some(format!("{id} ({}{})", self.names.user(live.record.uid), ends.unwrap_or_default()))
+                Some(format!(
+                    "{id} ({}{})",
+                    self.names.user(live.record.uid),
+                    ends.unwrap_or_default()
+                ))
             })
             .collect();
         who.truncate(4);
-        if who.is_empty() { reason.to_string() } else { format!("{reason}; held by {}", who.join(", ")) }
+        if who.is_empty() {
+            reason.to_string()
+        } else {
+            format!("{reason}; held by {}", who.join(", "))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
-pub enum JournalError {
+pub(crate) enum JournalError {
     /// It could not be opened.
     #[error("cannot open the journal {}", path.display())]
     Open {
@@ -20,7 +20,9 @@ pub enum JournalError {
         source: rusqlite::Error,
     },
     /// It was written by a newer gshare.
-    #[error("the journal has format {found}, this gshare knows up to {known}; start the newer gshare, or move the file away")]
+    #[error(
+        "the journal has format {found}, this gshare knows up to {known}; start the newer gshare, or move the file away"
+    )]
     Newer {
         /// In the file.
         found: i64,
@@ -114,19 +116,30 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens or creates the file.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
-        let open = |source| JournalError::Open { path: path.to_owned(), source };
+        let open = |source| JournalError::Open {
+            path: path.to_owned(),
+            source,
+        };
         let db = Connection::open(path).map_err(open)?;
         db.busy_timeout(Duration::from_secs(2)).map_err(open)?;
         // WAL with synchronous = NORMAL loses nothing when the process is killed, and no fsync stands in
         // the way of a claim.
-        db.pragma_update(None, "journal_mode", "WAL").map_err(open)?;
-        db.pragma_update(None, "synchronous", "NORMAL").map_err(open)?;
-        let found: i64 = db.query_row("PRAGMA user_version", [], |r| r.get(0)).map_err(open)?;
+        db.pragma_update(None, "journal_mode", "WAL")
+            .map_err(open)?;
+        db.pragma_update(None, "synchronous", "NORMAL")
+            .map_err(open)?;
+        let found: i64 = db
+            .query_row("PRAGMA user_version", [], |r| r.get(0))
+            .map_err(open)?;
         if found > FORMAT {
-            return Err(JournalError::Newer { found, known: FORMAT });
+            return Err(JournalError::Newer {
+                found,
+                known: FORMAT,
+            });
         }
         db.execute_batch(SCHEMA).map_err(open)?;
-        db.pragma_update(None, "user_version", FORMAT).map_err(open)?;
+        db.pragma_update(None, "user_version", FORMAT)
+            .map_err(open)?;
         Ok(Self { db })
     }
 
@@ -150,7 +163,8 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let text = serde_json::to_string(claim)?;
         let tx = self.db.transaction()?;
-        tx.prepare_cached("DELETE FROM claim WHERE id = ?1")?.execute([signed(claim.id)])?;
+        tx.prepare_cached("DELETE FROM claim WHERE id = ?1")?
+            .execute([signed(claim.id)])?;
         tx.prepare_cached(
             "INSERT OR REPLACE INTO ended (id, uid, ended_ms, cause, peak_bytes, launches, record)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -171,9 +185,14 @@ impl Journal {
     /// All claims that were held when the last service stopped. Damaged records are left out and counted.
     pub(crate) fn claims(&self) -> Result<(Vec<ClaimRecord>, usize), JournalError> {
         let mut rows = self.db.prepare("SELECT record FROM claim ORDER BY id")?;
-        let texts: Vec<String> = rows.query_map([], |r| r.get(0))?.collect::<Result<_, _>>()?;
+        let texts: Vec<String> = rows
+            .query_map([], |r| r.get(0))?
+            .collect::<Result<_, _>>()?;
         let total = texts.len();
-        let claims: Vec<ClaimRecord> = texts.iter().filter_map(|t| serde_json::from_str(t).ok()).collect();
+        let claims: Vec<ClaimRecord> = texts
+            .iter()
+            .filter_map(|t| serde_json::from_str(t).ok())
+            .collect();
         let damaged = total - claims.len();
         Ok((claims, damaged))
     }
@@ -192,13 +211,22 @@ impl Journal {
     pub(crate) fn overhead(&self, model: &str, driver: &str) -> Result<Option<u64>, JournalError> {
         let bytes: Option<i64> = self
             .db
-            .query_row("SELECT bytes FROM overhead WHERE model = ?1 AND driver = ?2", [model, driver], |r| r.get(0))
+            .query_row(
+                "SELECT bytes FROM overhead WHERE model = ?1 AND driver = ?2",
+                [model, driver],
+                |r| r.get(0),
+            )
             .optional()?;
         Ok(bytes.map(i64::unsigned_abs))
     }
 
     /// Records what a context costs.
-    pub(crate) fn learn_overhead(&self, model: &str, driver: &str, bytes: u64) -> Result<(), JournalError> {
+    pub(crate) fn learn_overhead(
+        &self,
+        model: &str,
+        driver: &str,
+        bytes: u64,
+    ) -> Result<(), JournalError> {
         self.db.execute(
             "INSERT OR REPLACE INTO overhead (model, driver, bytes) VALUES (?1, ?2, ?3)",
             params![model, driver, signed(bytes)],
@@ -208,12 +236,18 @@ impl Journal {
 
     /// A word remembered under a key.
     pub(crate) fn meta(&self, key: &str) -> Result<Option<String>, JournalError> {
-        Ok(self.db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0)).optional()?)
+        Ok(self
+            .db
+            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
+            .optional()?)
     }
 
     /// Remembers a word under a key.
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
-        self.db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)", [key, value])?;
+        self.db.execute(
+            "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)",
+            [key, value],
+        )?;
         Ok(())
     }
 }
@@ -239,7 +273,10 @@ mod tests {
             hold: false,
             granted_ms: 5,
             ends_ms: None,
-            process: Some(ProcessRecord { pid: 1, start_ticks: 2 }),
+            process: Some(ProcessRecord {
+                pid: 1,
+                start_ticks: 2,
+            }),
             joined: Vec::new(),
             slices: vec![SliceRecord {
                 uuid: "GPU-x".into(),
@@ -261,7 +298,8 @@ mod tests {
             assert_eq!(j.next_id().unwrap(), 1);
             j.put(&claim(1)).unwrap();
             j.put(&claim(2)).unwrap();
-            j.end(&claim(2), 9, "command exited", Some(7), None).unwrap();
+            j.end(&claim(2), 9, "command exited", Some(7), None)
+                .unwrap();
             j.learn_overhead("m", "580", 300).unwrap();
         }
         let j = Journal::open(&path).unwrap();
@@ -276,7 +314,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let j = Journal::open(&dir.path().join("db")).unwrap();
         j.put(&claim(1)).unwrap();
-        j.db.execute("INSERT INTO claim VALUES (7, '{half')", []).unwrap();
+        j.db.execute("INSERT INTO claim VALUES (7, '{half')", [])
+            .unwrap();
         assert_eq!(j.claims().unwrap(), (vec![claim(1)], 1));
     }
 
@@ -284,10 +323,24 @@ mod tests {
     fn a_newer_format_and_a_file_that_is_no_database_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
-        Journal::open(&path).unwrap().db.pragma_update(None, "user_version", 99).unwrap();
-        assert!(matches!(Journal::open(&path), Err(JournalError::Newer { found: 99, .. })));
+        Journal::open(&path)
+            .unwrap()
+            .db
+            .pragma_update(None, "user_version", 99)
+            .unwrap();
+        assert!(matches!(
+            Journal::open(&path),
+            Err(JournalError::Newer { found: 99, .. })
+        ));
         let junk = dir.path().join("junk");
-        std::fs::write(&junk, "this is no database at all, but long enough to be looked at".repeat(20)).unwrap();
-        assert!(matches!(Journal::open(&junk), Err(JournalError::Open { .. })));
+        std::fs::write(
+            &junk,
+            "this is no database at all, but long enough to be looked at".repeat(20),
+        )
+        .unwrap();
+        assert!(matches!(
+            Journal::open(&junk),
+            Err(JournalError::Open { .. })
+        ));
     }
 }

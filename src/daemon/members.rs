@@ -25,7 +25,9 @@ impl Service {
         let by_descent = self.claims.iter().find(|(_, live)| {
             let roots = live.record.process.iter().chain(&live.record.joined);
             live.members.keys().any(|m| chain.first() == Some(m))
-                || roots.map(|r| convert::key(*r)).any(|root| chain.contains(&root))
+                || roots
+                    .map(|r| convert::key(*r))
+                    .any(|root| chain.contains(&root))
         });
         by_descent.map(|(id, _)| *id)
     }
@@ -35,8 +37,19 @@ impl Service {
         match self.seat(peer, register) {
             Ok((answer, fds)) => out.raw(answer.line(), fds),
             Err((code, message)) => {
-                tracing::debug!(uid = peer.uid, pid = register.pid, "registration refused: {message}");
-                out.raw(Answer::Refused { code: code.to_owned(), message }.line(), Vec::new());
+                tracing::debug!(
+                    uid = peer.uid,
+                    pid = register.pid,
+                    "registration refused: {message}"
+                );
+                out.raw(
+                    Answer::Refused {
+                        code: code.to_owned(),
+                        message,
+                    }
+                    .line(),
+                    Vec::new(),
+                );
             }
         }
     }
@@ -48,7 +61,13 @@ impl Service {
     ) -> Result<(Answer, Vec<OwnedFd>), (&'static str, String)> {
         if register.abi != gshare_abi::ABI_VERSION {
             let known = gshare_abi::ABI_VERSION;
-            return Err(("abi", format!("the service knows version {known} of the pages, the shim {}", register.abi)));
+            return Err((
+                "abi",
+                format!(
+                    "the service knows version {known} of the pages, the shim {}",
+                    register.abi
+                ),
+            ));
         }
         let gone = || ("gone", "the process is gone".to_owned());
         let process = peer.process.ok_or_else(gone)?;
@@ -63,20 +82,48 @@ impl Service {
         let mut gpus = Vec::new();
         for seat in &mut live.seats {
             let pid = process.pid.cast_unsigned();
-            let assigned = seat.usage.assign_slot(pid, process.start_ticks).map_err(|_| {
-                ("full", format!("{id} has {} processes on one GPU, more than gshare counts", gshare_abi::SLOTS))
-            })?;
+            let assigned = seat
+                .usage
+                .assign_slot(pid, process.start_ticks)
+                .map_err(|_| {
+                    (
+                        "full",
+                        format!(
+                            "{id} has {} processes on one GPU, more than gshare counts",
+                            gshare_abi::SLOTS
+                        ),
+                    )
+                })?;
             fds.push(seat.limits.member_fd().map_err(|e| internal(&e))?);
-            fds.push(seat.usage.fd().try_clone_to_owned().map_err(|e| internal(&e))?);
-            let uuid = self.gpus[seat.gpu].uuid.parse().map_err(|_| internal(&"a GPU has a strange UUID"))?;
-            gpus.push(WireSeat { uuid, slot: assigned.slot, generation: assigned.generation });
+            fds.push(
+                seat.usage
+                    .fd()
+                    .try_clone_to_owned()
+                    .map_err(|e| internal(&e))?,
+            );
+            let uuid = self.gpus[seat.gpu]
+                .uuid
+                .parse()
+                .map_err(|_| internal(&"a GPU has a strange UUID"))?;
+            gpus.push(WireSeat {
+                uuid,
+                slot: assigned.slot,
+                generation: assigned.generation,
+            });
         }
         let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
         if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
             self.watch_exit(id, process, pidfd);
         }
         self.touch();
-        Ok((Answer::Member { claim: id.0, name, gpus }, fds))
+        Ok((
+            Answer::Member {
+                claim: id.0,
+                name,
+                gpus,
+            },
+            fds,
+        ))
     }
 
     /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
@@ -86,15 +133,24 @@ impl Service {
             return None;
         }
         let id = ClaimId(hint?);
-        self.claims.get(&id).filter(|live| live.record.uid == peer.uid).map(|_| id)
+        self.claims
+            .get(&id)
+            .filter(|live| live.record.uid == peer.uid)
+            .map(|_| id)
     }
 
     /// Tells the state's task when a process ends.
     pub(crate) fn watch_exit(&self, claim: ClaimId, process: ProcessKey, pidfd: Arc<PidFd>) {
         let events = self.events.clone();
         tokio::spawn(async move {
-            #[allow(deprecated, reason = "its successor is unsafe; this descriptor is owned and stays the same")]
-            let watched = tokio::io::unix::AsyncFd::with_interest(Shared(pidfd), tokio::io::Interest::READABLE);
+            #[allow(
+                deprecated,
+                reason = "its successor is unsafe; this descriptor is owned and stays the same"
+            )]
+            let watched = tokio::io::unix::AsyncFd::with_interest(
+                Shared(pidfd),
+                tokio::io::Interest::READABLE,
+            );
             match watched {
                 Ok(fd) => {
                     let _ = fd.readable().await;
@@ -107,14 +163,18 @@ impl Service {
 
     /// A watched process has ended: its bytes return at once.
     pub(crate) fn exited(&mut self, id: ClaimId, process: ProcessKey) {
-        let Some(live) = self.claims.get_mut(&id) else { return };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
         live.members.remove(&process);
         for seat in &mut live.seats {
             let total = self.gpus[seat.gpu].total;
             let dead: Vec<_> = seat
                 .usage
                 .owners()
-                .filter(|(_, pid, start)| pid.cast_signed() == process.pid && *start == process.start_ticks)
+                .filter(|(_, pid, start)| {
+                    pid.cast_signed() == process.pid && *start == process.start_ticks
+                })
                 .map(|(assigned, ..)| assigned)
                 .collect();
             for slot in seat.usage.read_slots(total) {
@@ -130,7 +190,10 @@ impl Service {
         if live.record.process.map(convert::key) == Some(process) {
             live.command_alive = false;
             if !live.record.hold && live.ending.is_none() {
-                live.ending = Some(Ending { cause: "command exited".to_owned(), kill_at: None });
+                live.ending = Some(Ending {
+                    cause: "command exited".to_owned(),
+                    kill_at: None,
+                });
             }
         }
         self.settle_ending(id);
@@ -151,7 +214,9 @@ impl Service {
     }
 
     fn watch_claim(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get_mut(&id) else { return };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
         let (mut charge, mut refusals, mut last) = (0u64, live.past_refusals, None);
         for seat in &live.seats {
             seat.limits.beat(None);
@@ -159,7 +224,11 @@ impl Service {
                 charge = charge.saturating_add(slot.charge_bytes);
                 refusals = refusals.saturating_add(slot.refusals);
                 if slot.refusals > 0 {
-                    last = last.max(slot.last_refusal_ns.zip(slot.last_refused_bytes).map(|(at, b)| (at, b, seat.gpu)));
+                    last = last.max(
+                        slot.last_refusal_ns
+                            .zip(slot.last_refused_bytes)
+                            .map(|(at, b)| (at, b, seat.gpu)),
+                    );
                 }
             }
         }
@@ -168,7 +237,10 @@ impl Service {
         live.told_refusals = refusals;
         if let (true, Some((_, bytes, gpu))) = (new, last) {
             let free = self.machine.ledger().mem_free(gpu);
-            let text = format!("{id} was refused {} at its cap on GPU {gpu}; {free} there is unclaimed", Bytes(bytes));
+            let text = format!(
+                "{id} was refused {} at its cap on GPU {gpu}; {free} there is unclaimed",
+                Bytes(bytes)
+            );
             self.notice(Some(id), text);
         }
     }

@@ -4,7 +4,6 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Msg;
 use super::service::Service;
 
 /// Hidden first argument of the measuring process.
@@ -25,36 +24,72 @@ impl Service {
         Ok(())
     }
 
-    /// Measures, in the background, on the GPUs where it is not known.
-    pub(crate) fn measure_overheads(&self) {
-        let unknown: Vec<String> =
-            self.gpus.iter().filter(|g| !g.overhead_known).map(|g| g.uuid.clone()).collect();
-        let (Ok(libcuda), false) = (&self.libcuda, unknown.is_empty()) else { return };
-        let (libcuda, nvml, events) = (libcuda.clone(), self.nvml_path.clone(), self.events.clone());
-        let started = std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
-            for uuid in unknown {
-                match probe(&libcuda, &nvml, &uuid) {
-                    Ok(bytes) => {
-                        let _ = events.send(Msg::Overhead { uuid, bytes });
-                    }
-                    Err(error) => tracing::warn!(
-                        "what a context costs on {uuid} could not be measured, {} MiB are assumed: {error:#}",
-                        super::gpus::UNKNOWN_OVERHEAD >> 20
-                    ),
-                }
+    /// Measures where it is not known, one GPU of each model, all models at once: before the first claim, so
+    /// that no claim is charged a guess. Once per model and driver; a minute at most.
+    pub(crate) fn measure_overheads(&mut self) {
+        let Ok(libcuda) = &self.libcuda else { return };
+        let mut models: Vec<(&str, &str)> = Vec::new();
+        for gpu in self
+            .gpus
+            .iter()
+            .filter(|g| !g.overhead_known && g.uuid.starts_with("GPU-"))
+        {
+            if !models.iter().any(|(model, _)| *model == gpu.model) {
+                models.push((&gpu.model, &gpu.uuid));
             }
+        }
+        if models.is_empty() {
+            return;
+        }
+        tracing::info!(
+            "measuring what a CUDA context costs on {} GPU models, once per driver version",
+            models.len()
+        );
+        let nvml = &self.nvml_path;
+        let measured: Vec<(String, anyhow::Result<u64>)> = std::thread::scope(|scope| {
+            let probes: Vec<_> = models
+                .iter()
+                .map(|(_, uuid)| {
+                    (
+                        (*uuid).to_owned(),
+                        scope.spawn(|| probe(libcuda, nvml, uuid)),
+                    )
+                })
+                .collect();
+            let join = |(uuid, probe): (
+                String,
+                std::thread::ScopedJoinHandle<'_, anyhow::Result<u64>>,
+            )| {
+                (
+                    uuid,
+                    probe
+                        .join()
+                        .unwrap_or_else(|_| Err(anyhow::anyhow!("the probe panicked"))),
+                )
+            };
+            probes.into_iter().map(join).collect()
         });
-        if let Err(error) = started {
-            tracing::warn!(%error, "cannot start the thread that measures contexts");
+        for (uuid, result) in measured {
+            match result {
+                Ok(bytes) => self.learnt(&uuid, bytes),
+                Err(error) => tracing::warn!(
+                    "what a context costs on {uuid} could not be measured, {} MiB are assumed: {error:#}",
+                    super::gpus::UNKNOWN_OVERHEAD >> 20
+                ),
+            }
         }
     }
 
-    /// A measurement has arrived.
-    pub(crate) fn learnt(&mut self, uuid: &str, bytes: u64) {
+    fn learnt(&mut self, uuid: &str, bytes: u64) {
         let driver = self.driver_version().to_owned();
-        let Some(index) = self.gpu_index(uuid) else { return };
+        let Some(index) = self.gpu_index(uuid) else {
+            return;
+        };
         let model = self.gpus[index].model.clone();
-        tracing::info!("a context on GPU {index} ({model}) costs {}", gshare_core::Bytes(bytes));
+        tracing::info!(
+            "a context on GPU {index} ({model}) costs {}",
+            gshare_core::Bytes(bytes)
+        );
         if let Err(error) = self.journal.learn_overhead(&model, &driver, bytes) {
             tracing::warn!(%error, "what a context costs could not be remembered");
         }
@@ -88,6 +123,10 @@ fn probe(libcuda: &std::path::Path, nvml: &std::path::Path, uuid: &str) -> anyho
     }
     let output = child.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    anyhow::ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(text.trim().parse()?)
 }

@@ -17,7 +17,10 @@ use super::{convert, unix_ms};
 
 /// Identifies the run of the kernel: after a reboot no process of an old claim lives.
 fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 impl Service {
@@ -32,7 +35,8 @@ impl Service {
         self.journal.set_meta("boot", &boot)?;
         for record in records {
             if rebooted {
-                self.journal.end(&record, unix_ms(), "the machine was restarted", None, None)?;
+                self.journal
+                    .end(&record, unix_ms(), "the machine was restarted", None, None)?;
             } else {
                 self.restore(record)?;
             }
@@ -48,21 +52,38 @@ impl Service {
         live.cgroup = self
             .tree
             .as_ref()
-            .map(|t| t.create(gshare_enforcer::cgroup::ClaimPlace { uid: live.record.uid, claim: id.0 }))
+            .map(|t| {
+                t.create(gshare_enforcer::cgroup::ClaimPlace {
+                    uid: live.record.uid,
+                    claim: id.0,
+                })
+            })
             .transpose()?;
         let members = members_of(&live);
         for slice in &slices {
-            live.seats.push(self.restored_seat(id, &live.record, slice, &members)?);
+            live.seats
+                .push(self.restored_seat(id, &live.record, slice, &members)?);
         }
         if let (Some(filters), Some(cgroup)) = (&mut self.filters, &live.cgroup) {
-            let minors: Vec<u32> = slices.iter().filter_map(|s| self.gpus[s.gpu].minor).collect();
-            filters.set(cgroup, &gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors))?;
+            let minors: Vec<u32> = slices
+                .iter()
+                .filter_map(|s| self.gpus[s.gpu].minor)
+                .collect();
+            filters.set(
+                cgroup,
+                &gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors),
+            )?;
         }
         let command = live.record.process.map(convert::key);
         let mut watched = Vec::new();
         for process in members.into_iter().chain(command) {
-            let fd = PidFd::open(process.pid).ok().flatten().filter(|_| proc::key(process.pid) == Some(process));
-            let Some(fd) = fd.filter(|fd| !fd.has_exited()) else { continue };
+            let fd = PidFd::open(process.pid)
+                .ok()
+                .flatten()
+                .filter(|_| proc::key(process.pid) == Some(process));
+            let Some(fd) = fd.filter(|fd| !fd.has_exited()) else {
+                continue;
+            };
             live.command_alive |= Some(process) == command;
             let seated = live.seats.iter().any(|s| {
                 s.usage.owners().any(|(_, pid, start)| {
@@ -79,7 +100,10 @@ impl Service {
         }
         reclaim_dead(&mut live);
         if !live.command_alive && !live.record.hold {
-            live.ending = Some(Ending { cause: "command exited".to_owned(), kill_at: None });
+            live.ending = Some(Ending {
+                cause: "command exited".to_owned(),
+                kill_at: None,
+            });
         }
         let ends = live
             .record
@@ -96,7 +120,11 @@ impl Service {
     fn restored_slices(&self, record: &ClaimRecord) -> Vec<Slice> {
         let slice = |s: &super::journal::SliceRecord| {
             let Some(gpu) = self.gpu_index(&s.uuid) else {
-                tracing::error!("claim c{} holds a part of {}, which is not here any more", record.id, s.uuid);
+                tracing::error!(
+                    "claim c{} holds a part of {}, which is not here any more",
+                    record.id,
+                    s.uuid
+                );
                 return None;
             };
             Some(Slice {
@@ -122,12 +150,16 @@ impl Service {
         members: &[ProcessKey],
     ) -> anyhow::Result<Seat> {
         let uuid = &self.gpus[slice.gpu].uuid;
-        let token = record.slices.iter().find(|s| &s.uuid == uuid).map_or(0, |s| s.token);
+        let token = record
+            .slices
+            .iter()
+            .find(|s| &s.uuid == uuid)
+            .map_or(0, |s| s.token);
         let gpu_uuid: GpuUuid = uuid.parse().map_err(|e| anyhow::anyhow!("{e:?}"))?;
         let path = self.limits_path(id, slice.gpu);
-        let limits = LimitsFile::open(&path)
-            .ok()
-            .filter(|l| l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid);
+        let limits = LimitsFile::open(&path).ok().filter(|l| {
+            l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid
+        });
         let limits = match limits {
             Some(limits) => limits,
             None => {
@@ -137,14 +169,22 @@ impl Service {
         };
         let found = members
             .iter()
-            .filter_map(|m| UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token).ok().flatten())
+            .filter_map(|m| {
+                UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token)
+                    .ok()
+                    .flatten()
+            })
             .next();
         let usage = match found {
             Some(usage) => usage,
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
         limits.set_epoch(self.epoch);
-        Ok(Seat { gpu: slice.gpu, limits, usage })
+        Ok(Seat {
+            gpu: slice.gpu,
+            limits,
+            usage,
+        })
     }
 
     /// Cgroups without a journaled claim: their processes live on, without a GPU.
@@ -157,10 +197,16 @@ impl Service {
                 return;
             }
         };
-        let orphans: Vec<_> =
-            found.into_iter().filter(|c| !self.claims.contains_key(&ClaimId(c.place().claim))).collect();
+        let orphans: Vec<_> = found
+            .into_iter()
+            .filter(|c| !self.claims.contains_key(&ClaimId(c.place().claim)))
+            .collect();
         for cgroup in orphans {
-            if self.tree.as_ref().is_some_and(|t| t.remove(&cgroup).is_ok()) {
+            if self
+                .tree
+                .as_ref()
+                .is_some_and(|t| t.remove(&cgroup).is_ok())
+            {
                 continue;
             }
             let rules = self.rules([]);
@@ -178,10 +224,20 @@ impl Service {
 /// that joined, and their descendants.
 fn members_of(live: &Live) -> Vec<ProcessKey> {
     if let Some(cgroup) = &live.cgroup {
-        return cgroup.procs().unwrap_or_default().into_iter().filter_map(proc::key).collect();
+        return cgroup
+            .procs()
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(proc::key)
+            .collect();
     }
-    let roots: Vec<ProcessKey> =
-        live.record.process.iter().chain(&live.record.joined).map(|r| convert::key(*r)).collect();
+    let roots: Vec<ProcessKey> = live
+        .record
+        .process
+        .iter()
+        .chain(&live.record.joined)
+        .map(|r| convert::key(*r))
+        .collect();
     let marker = format!("GSHARE_CLAIM_ID={}", live.record.id);
     let pids = std::fs::read_dir("/proc")
         .into_iter()
@@ -190,8 +246,13 @@ fn members_of(live: &Live) -> Vec<ProcessKey> {
         .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| proc::uids(*pid).is_some_and(|u| u.effective == live.record.uid))
         .filter(|pid| {
-            proc::ancestors(*pid).iter().any(|s| roots.contains(&s.key()))
-                || proc::environ(*pid).unwrap_or_default().iter().any(|v| *v == *marker)
+            proc::ancestors(*pid)
+                .iter()
+                .any(|s| roots.contains(&s.key()))
+                || proc::environ(*pid)
+                    .unwrap_or_default()
+                    .iter()
+                    .any(|v| *v == *marker)
         })
         .filter_map(proc::key)
         .collect()

@@ -55,7 +55,10 @@ impl Sender {
         match serde_json::to_vec(reply) {
             Ok(mut line) => {
                 line.push(b'\n');
-                self.send(Out { line, fds: Vec::new() });
+                self.send(Out {
+                    line,
+                    fds: Vec::new(),
+                });
             }
             Err(error) => tracing::error!(%error, "a reply could not be written as JSON"),
         }
@@ -68,7 +71,10 @@ impl Sender {
 
     /// Sends a raw line (ending in a newline) with descriptors.
     pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
-        self.send(Out { line: line.into_bytes(), fds });
+        self.send(Out {
+            line: line.into_bytes(),
+            fds,
+        });
     }
 
     /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
@@ -83,6 +89,8 @@ impl Sender {
     }
 }
 
+/// How long a closing connection may take for what was said last.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A client that says nothing for this long before its first request is let go.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 
@@ -127,8 +135,15 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
             path.display()
         ),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(_) if path.symlink_metadata().is_ok_and(|m| !std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) => {
-            anyhow::bail!("{} exists but is not a socket\nhint: move it away", path.display());
+        Err(_)
+            if path
+                .symlink_metadata()
+                .is_ok_and(|m| !std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) =>
+        {
+            anyhow::bail!(
+                "{} exists but is not a socket\nhint: move it away",
+                path.display()
+            );
         }
         Err(_) => {}
     }
@@ -152,7 +167,10 @@ pub(crate) async fn serve(
     wake: impl Fn(),
 ) {
     let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
-    let idle = Arc::new(Mutex::new(Idle { most, by_uid: HashMap::new() }));
+    let idle = Arc::new(Mutex::new(Idle {
+        most,
+        by_uid: HashMap::new(),
+    }));
     let mut next: ConnId = 1;
     loop {
         match listener.accept().await {
@@ -188,7 +206,12 @@ fn peer(conn: ConnId, stream: &UnixStream) -> io::Result<Peer> {
         (None, Some(pid)) => PidFd::open(pid)?,
         (None, None) => None,
     };
-    Ok(Peer { conn, uid: cred.uid(), process, pidfd: pidfd.map(Arc::new) })
+    Ok(Peer {
+        conn,
+        uid: cred.uid(),
+        process,
+        pidfd: pidfd.map(Arc::new),
+    })
 }
 
 async fn connection(
@@ -199,13 +222,19 @@ async fn connection(
 ) -> io::Result<()> {
     let peer = peer(conn, &stream)?;
     let uid = peer.uid;
-    let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lock = || {
+        idle.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    };
     let mut close = lock().enter(uid, conn);
     let (out, mut rx) = mpsc::unbounded_channel();
     let unsent = Arc::new(AtomicUsize::new(0));
-    let sender = Sender { out, unsent: Arc::clone(&unsent) };
+    let sender = Sender {
+        out,
+        unsent: Arc::clone(&unsent),
+    };
     let mut reader = Lines::default();
-    let (mut greeted, mut counted) = (false, true);
+    let (mut greeted, mut counted, mut half_closed) = (false, true, false);
     let greeting_over = tokio::time::sleep(GREETING_TIME);
     tokio::pin!(greeting_over);
     let result = loop {
@@ -229,15 +258,22 @@ async fn connection(
                     sender.error(WireError::new(ErrorCode::BadRequest, message));
                     break Ok(());
                 }
-                Ok(Line::End) => break Ok(()),
+                Ok(Line::End) => {
+                    half_closed = !hung_up(&stream);
+                    break Ok(());
+                }
                 Err(e) => break Err(e),
             },
             () = &mut greeting_over, if !greeted => break Ok(()),
         }
     };
     lock().leave(uid, conn);
-    // Whatever was said last still goes out, if the client takes it.
-    rx.close();
+    // Whatever was said last still goes out, if the client takes it. One that has only closed its sending
+    // side also gets the answers to what it asked before: they have come when no sender is left.
+    drop(sender);
+    if !half_closed {
+        rx.close();
+    }
     let flush = async {
         while let Some(out) = rx.recv().await {
             if write(&stream, &out).await.is_err() {
@@ -245,8 +281,18 @@ async fn connection(
             }
         }
     };
-    let _ = tokio::time::timeout(Duration::from_millis(200), flush).await;
+    let _ = tokio::time::timeout(LAST_WORDS, flush).await;
     result
+}
+
+/// Whether the client has closed both directions; one that has closed only its own still reads.
+fn hung_up(stream: &UnixStream) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0]
+            .revents()
+            .is_some_and(|seen| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
 }
 
 /// Passes a line on. True if the client from now on waits for or holds something.
@@ -262,7 +308,11 @@ fn handle(
         *greeted = true;
         match gshare_abi::wire::Register::parse(line) {
             Ok(register) => {
-                let _ = events.send(Msg::Register { peer: peer.clone(), register, out: sender.clone() });
+                let _ = events.send(Msg::Register {
+                    peer: peer.clone(),
+                    register,
+                    out: sender.clone(),
+                });
             }
             Err(error) => bad(error.to_string()),
         }
@@ -280,7 +330,10 @@ fn handle(
             Ok(hello) => sender.error(
                 WireError::new(
                     ErrorCode::Protocol,
-                    format!("this service speaks protocol {PROTOCOL}, the client {}", hello.gshare),
+                    format!(
+                        "this service speaks protocol {PROTOCOL}, the client {}",
+                        hello.gshare
+                    ),
                 )
                 .with_hint("use the gshare of the same installation as the service"),
             ),
@@ -291,7 +344,11 @@ fn handle(
     match serde_json::from_str::<Call>(line) {
         Ok(call) => {
             let stays = matches!(call, Call::Claim(_) | Call::Watch { .. });
-            let _ = events.send(Msg::Call { peer: peer.clone(), call, out: sender.clone() });
+            let _ = events.send(Msg::Call {
+                peer: peer.clone(),
+                call,
+                out: sender.clone(),
+            });
             stays
         }
         Err(error) => {
@@ -321,7 +378,9 @@ impl Lines {
                 let rest = self.buffer.split_off(self.seen + end + 1);
                 let line = std::mem::replace(&mut self.buffer, rest);
                 self.seen = 0;
-                return Ok(Line::Text(String::from_utf8_lossy(&line).trim_end().to_owned()));
+                return Ok(Line::Text(
+                    String::from_utf8_lossy(&line).trim_end().to_owned(),
+                ));
             }
             self.seen = self.buffer.len();
             if self.seen > MAX_LINE {
@@ -343,9 +402,15 @@ async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {
     let mut sent = 0;
     while sent < out.line.len() {
         stream.writable().await?;
-        let fds: Vec<_> = if sent == 0 { out.fds.iter().map(AsFd::as_fd).collect() } else { Vec::new() };
+        let fds: Vec<_> = if sent == 0 {
+            out.fds.iter().map(AsFd::as_fd).collect()
+        } else {
+            Vec::new()
+        };
         let part = &out.line[sent..];
-        let tried = stream.try_io(Interest::WRITABLE, || gshare_abi::send_with_fds(stream.as_fd(), part, &fds));
+        let tried = stream.try_io(Interest::WRITABLE, || {
+            gshare_abi::send_with_fds(stream.as_fd(), part, &fds)
+        });
         match tried {
             Ok(n) => sent += n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

@@ -144,19 +144,31 @@ impl Service {
         let nvml_path = search(&config.driver.libnvidia_ml)
             .locate(Library::Nvml)
             .context("no NVIDIA driver\nhint: to try gshare without a GPU: gshare demo")?;
-        let libcuda = search(&config.driver.libcuda).locate(Library::Cuda).map_err(|e| e.to_string());
+        let libcuda = search(&config.driver.libcuda)
+            .locate(Library::Cuda)
+            .map_err(|e| e.to_string());
         let journal = Journal::open(&paths.state_dir.join("gshare.db"))?;
-        let epoch = journal.meta("epoch")?.and_then(|e| e.parse::<u64>().ok()).unwrap_or(0) + 1;
+        let epoch = journal
+            .meta("epoch")?
+            .and_then(|e| e.parse::<u64>().ok())
+            .unwrap_or(0)
+            + 1;
         journal.set_meta("epoch", &epoch.to_string())?;
         let sample_tx = events.clone();
-        let observed = ObserverConfig { interval: config.service.tick, ..ObserverConfig::new(&nvml_path) };
+        let observed = ObserverConfig {
+            interval: config.service.tick,
+            ..ObserverConfig::new(&nvml_path)
+        };
         let observer = Observer::spawn(observed, move |sample| {
             let _ = sample_tx.send(Msg::Sample(Box::new(sample)));
         });
         let sample = observer
             .sample_now(FIRST_LOOK)
             .with_context(|| format!("cannot read the GPUs through {}", nvml_path.display()))?;
-        anyhow::ensure!(!sample.gpus.is_empty(), "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one");
+        anyhow::ensure!(
+            !sample.gpus.is_empty(),
+            "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one"
+        );
 
         let (tree, no_tree) = open_tree(&config, mode);
         let majors = majors(&config);
@@ -231,7 +243,11 @@ impl Service {
     pub(crate) fn handle(&mut self, msg: Msg) {
         match msg {
             Msg::Call { peer, call, out } => self.call(peer, call, &out),
-            Msg::Register { peer, register, out } => self.register(&peer, &register, &out),
+            Msg::Register {
+                peer,
+                register,
+                out,
+            } => self.register(&peer, &register, &out),
             Msg::Closed { conn } => self.closed(conn),
             Msg::Exited { claim, process } => self.exited(claim, process),
             Msg::Sample(sample) => {
@@ -240,7 +256,6 @@ impl Service {
                 self.refresh_facts();
                 self.dirty = true;
             }
-            Msg::Overhead { uuid, bytes } => self.learnt(&uuid, bytes),
         }
     }
 
@@ -259,13 +274,19 @@ impl Service {
                 return;
             }
             Call::Watch { min_interval_ms } => {
-                let watcher = Watcher { out: out.clone(), least: Duration::from_millis(min_interval_ms), last: None };
+                let watcher = Watcher {
+                    out: out.clone(),
+                    least: Duration::from_millis(min_interval_ms),
+                    last: None,
+                };
                 self.watchers.insert(peer.conn, watcher);
                 self.dirty = true;
                 return;
             }
             Call::Snapshot => Ok(Reply::Snapshot(Box::new(self.snapshot()))),
-            Call::Doctor => Ok(Reply::Doctor { checks: self.doctor() }),
+            Call::Doctor => Ok(Reply::Doctor {
+                checks: self.doctor(),
+            }),
             Call::Join { id, parent } => self.join(&peer, &id, parent),
             Call::Env { id } => self.env(&id),
             Call::Release { id } => self.release(&peer, &id),
@@ -281,7 +302,7 @@ impl Service {
     fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
         // A client that lost its connection while the service restarted asks again: same process, same claim.
         let known = self.claims.iter().find(|(_, live)| {
-            !live.record.hold && live.command_alive && live.record.process.map(convert::key) == peer.process
+            live.command_alive && live.record.process.map(convert::key) == peer.process
         });
         if let Some((id, _)) = known {
             let id = *id;
@@ -299,9 +320,19 @@ impl Service {
         let id = ClaimId(self.next_id);
         self.next_id += 1;
         record.id = id.0;
-        let asked = Asked { peer, out, record, since_ms: unix_ms(), request: request.clone() };
+        let asked = Asked {
+            peer,
+            out,
+            record,
+            since_ms: unix_ms(),
+            request: request.clone(),
+        };
         self.waiting.insert(id, asked);
-        self.drive(Event::Submit { id, request, patience });
+        self.drive(Event::Submit {
+            id,
+            request,
+            patience,
+        });
     }
 
     /// Gives the core an event and carries out what it decides.
@@ -318,23 +349,40 @@ impl Service {
                         }
                         self.dirty = true;
                     }
-                    Action::Wait { id, position, reason } => {
+                    Action::Wait {
+                        id,
+                        position,
+                        reason,
+                    } => {
                         if let Some(asked) = self.waiting.get(&id) {
                             asked.out.reply(&Reply::Queued(Queued {
                                 id: id.to_string(),
                                 position: u32::try_from(position).unwrap_or(u32::MAX),
                                 reason: self.reason_text(&reason),
-                                would_start: reason.would_start().map(|s| format!("-g {}", convert::short_share(s))),
+                                would_start: reason
+                                    .would_start()
+                                    .map(|s| format!("-g {}", convert::short_share(s))),
                             }));
                         }
                         self.dirty = true;
                     }
-                    Action::Refuse { id, reason, for_now } => {
+                    Action::Refuse {
+                        id,
+                        reason,
+                        for_now,
+                    } => {
                         if let Some(asked) = self.waiting.remove(&id) {
-                            let code = if for_now { ErrorCode::NotAvailable } else { ErrorCode::Usage };
+                            let code = if for_now {
+                                ErrorCode::NotAvailable
+                            } else {
+                                ErrorCode::Usage
+                            };
                             let mut error = WireError::new(code, self.reason_text(&reason));
                             if let Some(share) = reason.would_start() {
-                                error = error.with_hint(format!("-g {} starts now", convert::short_share(share)));
+                                error = error.with_hint(format!(
+                                    "-g {} starts now",
+                                    convert::short_share(share)
+                                ));
                             }
                             asked.out.error(error);
                         }
@@ -347,7 +395,10 @@ impl Service {
     }
 
     fn write_cap(&self, id: ClaimId, slice: &Slice) {
-        let seat = self.claims.get(&id).and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+        let seat = self
+            .claims
+            .get(&id)
+            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
         if let Some(seat) = seat {
             seat.limits.set_memory_cap(slice.mem_cap.0);
         }
@@ -366,8 +417,12 @@ impl Service {
 
     fn closed(&mut self, conn: ConnId) {
         self.watchers.remove(&conn);
-        let withdrawn: Vec<ClaimId> =
-            self.waiting.iter().filter(|(_, a)| a.peer.conn == conn).map(|(id, _)| *id).collect();
+        let withdrawn: Vec<ClaimId> = self
+            .waiting
+            .iter()
+            .filter(|(_, a)| a.peer.conn == conn)
+            .map(|(id, _)| *id)
+            .collect();
         for id in withdrawn {
             self.waiting.remove(&id);
             self.drive(Event::Gone { id });
@@ -381,7 +436,11 @@ impl Service {
             return;
         }
         let now = Instant::now();
-        let due = |w: &Watcher| w.out.idle() && w.last.is_none_or(|last| now.duration_since(last) >= w.least);
+        let due = |w: &Watcher| {
+            w.out.idle()
+                && w.last
+                    .is_none_or(|last| now.duration_since(last) >= w.least)
+        };
         if !self.watchers.values().any(due) {
             return;
         }
@@ -396,7 +455,11 @@ impl Service {
     /// Remembers something worth telling.
     pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
         tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
-        self.notices.push_front(Notice { at_ms: unix_ms(), claim: claim.map(|c| c.to_string()), text });
+        self.notices.push_front(Notice {
+            at_ms: unix_ms(),
+            claim: claim.map(|c| c.to_string()),
+            text,
+        });
         self.notices.truncate(NOTICES);
         self.dirty = true;
     }
@@ -409,15 +472,29 @@ impl Service {
             return Ok(id);
         }
         let named = |record: &ClaimRecord| record.name.as_deref() == Some(word);
-        let mut found: Vec<ClaimId> =
-            self.claims.iter().filter(|(_, l)| named(&l.record)).map(|(id, _)| *id).collect();
-        found.extend(self.waiting.iter().filter(|(_, a)| named(&a.record)).map(|(id, _)| *id));
+        let mut found: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, l)| named(&l.record))
+            .map(|(id, _)| *id)
+            .collect();
+        found.extend(
+            self.waiting
+                .iter()
+                .filter(|(_, a)| named(&a.record))
+                .map(|(id, _)| *id),
+        );
         match found.as_slice() {
             [id] => Ok(*id),
-            [] => Err(WireError::new(ErrorCode::NoClaim, format!("there is no claim `{word}`"))
-                .with_hint("gshare ps lists the claims")),
-            _ => Err(WireError::new(ErrorCode::NoClaim, format!("several claims are named `{word}`"))
-                .with_hint("use the id, as gshare ps shows it")),
+            [] => Err(
+                WireError::new(ErrorCode::NoClaim, format!("there is no claim `{word}`"))
+                    .with_hint("gshare ps lists the claims"),
+            ),
+            _ => Err(WireError::new(
+                ErrorCode::NoClaim,
+                format!("several claims are named `{word}`"),
+            )
+            .with_hint("use the id, as gshare ps shows it")),
         }
     }
 
@@ -431,14 +508,19 @@ impl Service {
             return Ok(());
         }
         let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
-        Err(WireError::new(ErrorCode::NotPermitted, format!("{id} belongs to {whose}; only {whose} and root can {verb} it"))
-            .with_hint(format!("ask {whose}")))
+        Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
+        )
+        .with_hint(format!("ask {whose}")))
     }
 
     fn release(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
         let id = self.find(word)?;
         self.may(peer, id, "release")?;
-        Ok(Reply::Done { message: self.let_go(peer, id) })
+        Ok(Reply::Done {
+            message: self.let_go(peer, id),
+        })
     }
 
     fn release_all(&mut self, peer: &Peer) -> Result<Reply, WireError> {
@@ -447,18 +529,28 @@ impl Service {
             .iter()
             .filter(|(_, l)| l.record.uid == peer.uid)
             .map(|(id, _)| *id)
-            .chain(self.waiting.iter().filter(|(_, a)| a.record.uid == peer.uid).map(|(id, _)| *id))
+            .chain(
+                self.waiting
+                    .iter()
+                    .filter(|(_, a)| a.record.uid == peer.uid)
+                    .map(|(id, _)| *id),
+            )
             .collect();
         if mine.is_empty() {
             return Err(WireError::new(ErrorCode::NoClaim, "you hold no claims"));
         }
         let messages: Vec<String> = mine.into_iter().map(|id| self.let_go(peer, id)).collect();
-        Ok(Reply::Done { message: messages.join("\n") })
+        Ok(Reply::Done {
+            message: messages.join("\n"),
+        })
     }
 
     fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
         if let Some(asked) = self.waiting.remove(&id) {
-            asked.out.error(WireError::new(ErrorCode::Ended, format!("{id} was withdrawn while it waited")));
+            asked.out.error(WireError::new(
+                ErrorCode::Ended,
+                format!("{id} was withdrawn while it waited"),
+            ));
             self.drive(Event::Gone { id });
             return format!("{id} withdrawn");
         }
@@ -480,12 +572,17 @@ impl Service {
     /// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
     /// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
     pub(crate) fn terminate(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.get_mut(&id) else { return };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
         if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            live.ending = Some(Ending { cause: cause.to_owned(), kill_at: Some(Instant::now() + TERM_GRACE) });
+            live.ending = Some(Ending {
+                cause: cause.to_owned(),
+                kill_at: Some(Instant::now() + TERM_GRACE),
+            });
         }
         let holders = self.holders(id);
         self.signal(&holders, libc::SIGTERM);
@@ -508,7 +605,10 @@ impl Service {
 
     /// Device rules for the given GPUs.
     pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
-        let minors: Vec<u32> = gpus.into_iter().filter_map(|g| self.gpus[g].minor).collect();
+        let minors: Vec<u32> = gpus
+            .into_iter()
+            .filter_map(|g| self.gpus[g].minor)
+            .collect();
         DeviceRules::gpus(self.majors.clone(), minors)
     }
 
@@ -525,7 +625,10 @@ impl Service {
 
 fn open_tree(config: &Config, mode: Mode) -> (Option<OwnTree>, Option<String>) {
     if !config.cgroup.enabled {
-        return (None, Some("switched off in the config ([cgroup] enabled)".to_owned()));
+        return (
+            None,
+            Some("switched off in the config ([cgroup] enabled)".to_owned()),
+        );
     }
     let parent = match mode {
         Mode::System => Parent::Top,
@@ -560,7 +663,10 @@ fn probe_filters(
     majors: &Majors,
 ) -> (Option<Filters>, Option<String>) {
     if !config.devices.filter {
-        return (None, Some("switched off in the config ([devices] filter)".to_owned()));
+        return (
+            None,
+            Some("switched off in the config ([devices] filter)".to_owned()),
+        );
     }
     if tree.is_none() {
         return (None, Some("needs cgroups".to_owned()));

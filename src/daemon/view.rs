@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuView, QueueView, ServiceView, Snapshot,
-    Source, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuView, QueueView, ServiceView,
+    Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;
@@ -28,7 +28,9 @@ impl Names {
         let pairs = given.split(',').filter_map(|pair| {
             let (uid, name) = pair.split_once('=')?;
             let uid = uid.parse().ok()?;
-            proc::user_name(uid).is_none().then(|| (uid, name.to_owned()))
+            proc::user_name(uid)
+                .is_none()
+                .then(|| (uid, name.to_owned()))
         });
         Self(Mutex::new(pairs.collect()))
     }
@@ -36,7 +38,10 @@ impl Names {
     /// The name of a user, or his number where he has none.
     pub(crate) fn user(&self, uid: u32) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.entry(uid).or_insert_with(|| proc::user_name(uid).unwrap_or_else(|| uid.to_string())).clone()
+        names
+            .entry(uid)
+            .or_insert_with(|| proc::user_name(uid).unwrap_or_else(|| uid.to_string()))
+            .clone()
     }
 }
 
@@ -48,17 +53,24 @@ const NEAR_CAP: u64 = 2 << 20;
 impl Service {
     /// Everything at this moment.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let uses: Vec<BTreeMap<ClaimId, DriverUse>> = (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
+        let uses: Vec<BTreeMap<ClaimId, DriverUse>> =
+            (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
         let gpus: Vec<GpuView> = (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect();
         let unclaimed = self.unclaimed_views();
-        let claims: Vec<ClaimView> =
-            self.claims.iter().map(|(id, live)| self.claim_view(*id, live, &uses, &gpus, &unclaimed)).collect();
+        let claims: Vec<ClaimView> = self
+            .claims
+            .iter()
+            .map(|(id, live)| self.claim_view(*id, live, &uses, &gpus, &unclaimed))
+            .collect();
         let queue = self.queue_views();
         let users = users(&claims, &queue, &unclaimed);
         let advice = self.advice(&gpus, &claims);
         Snapshot {
             taken_ms: unix_ms(),
-            host: nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok()).unwrap_or_default(),
+            host: nix::unistd::gethostname()
+                .ok()
+                .and_then(|h| h.into_string().ok())
+                .unwrap_or_default(),
             driver: self.sample.as_ref().and_then(|s| s.driver_version.clone()),
             simulated: self.simulated,
             caps: self.caps(),
@@ -82,21 +94,37 @@ impl Service {
     }
 
     fn caps(&self) -> Caps {
-        if self.libcuda.is_ok() { Caps::Cooperative } else { Caps::None }
+        if self.libcuda.is_ok() {
+            Caps::Cooperative
+        } else {
+            Caps::None
+        }
     }
 
     fn gpu_view(&self, g: usize) -> GpuView {
         let gpu = &self.gpus[g];
         let ledger = self.machine.ledger();
-        let charged = self.claims.values().flat_map(|l| &l.seats).filter(|s| s.gpu == g);
+        let charged = self
+            .claims
+            .values()
+            .flat_map(|l| &l.seats)
+            .filter(|s| s.gpu == g);
         let reading = self.sample.as_ref().and_then(|s| s.gpus.get(g));
-        let measured = reading.map(|r| figures::gpu_view(r, self.reading(g).is_some())).unwrap_or_default();
+        let measured = reading
+            .map(|r| figures::gpu_view(r, self.reading(g).is_some()))
+            .unwrap_or_default();
         GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
-            mem_allocatable: ledger.gpus().get(g).and_then(GpuFacts::allocatable).map(|b| b.0),
+            mem_allocatable: ledger
+                .gpus()
+                .get(g)
+                .and_then(GpuFacts::allocatable)
+                .map(|b| b.0),
             mem_claimed: ledger.mem_requested(g).0,
-            mem_charged: Some(charged.fold(0, |sum: u64, s| sum.saturating_add(s.usage.charged_bytes(gpu.total)))),
+            mem_charged: Some(charged.fold(0, |sum: u64, s| {
+                sum.saturating_add(s.usage.charged_bytes(gpu.total))
+            })),
             mem_unclaimed: self.unclaimed_bytes(g),
             sm_claimed: ledger.sm_requested(g).as_f64(),
             claimable: ledger.claimable(g).as_f64(),
@@ -118,17 +146,26 @@ impl Service {
         let mut refusals = live.past_refusals;
         let mut parts = Vec::new();
         for slice in &record.slices {
-            let Some(g) = self.gpu_index(&slice.uuid) else { continue };
+            let Some(g) = self.gpu_index(&slice.uuid) else {
+                continue;
+            };
             let used = uses[g].get(&id).copied().unwrap_or_default();
-            let slots =
-                live.seats.iter().find(|s| s.gpu == g).map(|s| s.usage.read_slots(self.gpus[g].total)).unwrap_or_default();
-            let charge = slots.iter().fold(0u64, |sum, s| sum.saturating_add(s.charge_bytes));
+            let slots = live
+                .seats
+                .iter()
+                .find(|s| s.gpu == g)
+                .map(|s| s.usage.read_slots(self.gpus[g].total))
+                .unwrap_or_default();
+            let charge = slots
+                .iter()
+                .fold(0u64, |sum, s| sum.saturating_add(s.charge_bytes));
             for slot in &slots {
                 last_launch = last_launch.max(slot.last_launch_ns);
                 refusals = refusals.saturating_add(slot.refusals);
             }
             // Alone on a GPU with counters, a claim's activity is the GPU's.
-            let alone = uses[g].keys().all(|other| *other == id) && unclaimed.iter().all(|u| u.gpu != index(g));
+            let alone = uses[g].keys().all(|other| *other == id)
+                && unclaimed.iter().all(|u| u.gpu != index(g));
             let own = |figure: Option<Figure>| figure.filter(|_| alone);
             let has_processes = uses[g].contains_key(&id);
             let reading = self.reading(g).and_then(|r| r.processes.as_ref());
@@ -141,20 +178,34 @@ impl Service {
                 mem_limit: slice.mem_limit,
                 mem_charge: Some(charge),
                 // Without a process on the GPU nothing is used, and that is known.
-                mem_used: if has_processes { used.bytes } else { reading.map(|_| 0) },
-                time_busy: used.busy.map(|value| Figure { value, source: Source::TimeBusy, estimate: false }),
+                mem_used: if has_processes {
+                    used.bytes
+                } else {
+                    reading.map(|_| 0)
+                },
+                time_busy: used.busy.map(|value| Figure {
+                    value,
+                    source: Source::TimeBusy,
+                    estimate: false,
+                }),
                 sm_active: own(gpus[g].sm_active),
                 sm_occupancy: own(gpus[g].sm_occupancy),
             });
         }
-        let idle_s = last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
+        let idle_s =
+            last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
         let state = match (&live.ending, live.command_alive, record.hold) {
             (Some(_), _, _) => ClaimState::Ending,
             (None, true, _) => ClaimState::Running,
             (None, false, _) => ClaimState::Held,
         };
         let mut members: Vec<u32> = match &live.cgroup {
-            Some(cgroup) => cgroup.procs().unwrap_or_default().into_iter().map(i32::cast_unsigned).collect(),
+            Some(cgroup) => cgroup
+                .procs()
+                .unwrap_or_default()
+                .into_iter()
+                .map(i32::cast_unsigned)
+                .collect(),
             None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
         };
         members.sort_unstable();
@@ -167,7 +218,10 @@ impl Service {
             class: record.class.clone(),
             what: what(record.name.as_deref(), &record.command),
             command: record.command.clone(),
-            pid: record.process.filter(|_| live.command_alive).map(|p| p.pid.cast_unsigned()),
+            pid: record
+                .process
+                .filter(|_| live.command_alive)
+                .map(|p| p.pid.cast_unsigned()),
             caps: self.caps(),
             state,
             state_text: state_text(live, state, idle_s, &parts),
@@ -186,7 +240,13 @@ impl Service {
         let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
             let asked = self.waiting.get(&id)?;
             let reason = self.machine.reason(id);
-            let wanted = self.machine.ledger().gpus().iter().filter_map(GpuFacts::allocatable).max();
+            let wanted = self
+                .machine
+                .ledger()
+                .gpus()
+                .iter()
+                .filter_map(GpuFacts::allocatable)
+                .max();
             Some(QueueView {
                 id: id.to_string(),
                 name: asked.record.name.clone(),
@@ -198,7 +258,10 @@ impl Service {
                 gpus: asked.request.gpus,
                 share: asked.request.share.as_f64(),
                 sm_limit: asked.request.sm_limit.as_f64(),
-                mem_request: request.mem.or(wanted.map(|w| w.times(request.share))).map(|Bytes(b)| b),
+                mem_request: request
+                    .mem
+                    .or(wanted.map(|w| w.times(request.share)))
+                    .map(|Bytes(b)| b),
                 since_ms: asked.since_ms,
                 position: index(i + 1),
                 reason: reason.map(|r| self.reason_text(r)).unwrap_or_default(),
@@ -213,11 +276,17 @@ impl Service {
     fn unclaimed_views(&self) -> Vec<UnclaimedView> {
         let mut views = Vec::new();
         for g in 0..self.gpus.len() {
-            for process in self.reading(g).iter().flat_map(|r| r.processes.iter().flatten()) {
+            for process in self
+                .reading(g)
+                .iter()
+                .flat_map(|r| r.processes.iter().flatten())
+            {
                 if self.claim_of(process.pid).is_some() {
                     continue;
                 }
-                views.push(figures::unclaimed(process, index(g), |uid| self.names.user(uid)));
+                views.push(figures::unclaimed(process, index(g), |uid| {
+                    self.names.user(uid)
+                }));
             }
         }
         views
@@ -249,7 +318,9 @@ impl Service {
                     let allocatable = g.mem_allocatable.unwrap_or(0);
                     Bytes(allocatable.saturating_sub(g.mem_claimed))
                 });
-                let free = free.map(|f| format!("; {f} there is unclaimed")).unwrap_or_default();
+                let free = free
+                    .map(|f| format!("; {f} there is unclaimed"))
+                    .unwrap_or_default();
                 advice.push(Advice {
                     text: format!("{} is at its cap on GPU {}{free}", claim.id, part.gpu),
                     command: None,
@@ -257,7 +328,11 @@ impl Service {
             }
             if claim.idle_s.is_some_and(|s| s >= 20 * 60) {
                 advice.push(Advice {
-                    text: format!("{} has launched nothing for {} min", claim.id, claim.idle_s.unwrap_or(0) / 60),
+                    text: format!(
+                        "{} has launched nothing for {} min",
+                        claim.id,
+                        claim.idle_s.unwrap_or(0) / 60
+                    ),
                     command: Some(format!("gshare release {}", claim.id)),
                 });
             }
@@ -267,7 +342,8 @@ impl Service {
 }
 
 fn near_cap(part: &ClaimGpu) -> bool {
-    part.mem_charge.is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
+    part.mem_charge
+        .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
 }
 
 fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {
@@ -278,7 +354,10 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         return "at cap".to_owned();
     }
     if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
-        return format!("idle {}", gshare_core::units::show_duration(std::time::Duration::from_secs(idle)));
+        return format!(
+            "idle {}",
+            gshare_core::units::show_duration(std::time::Duration::from_secs(idle))
+        );
     }
     match (state, live.members.is_empty()) {
         (ClaimState::Held, _) => "held".to_owned(),
@@ -290,26 +369,44 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
 fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView]) -> Vec<UserView> {
     let mut users: BTreeMap<u32, UserView> = BTreeMap::new();
     let entry = |users: &mut BTreeMap<u32, UserView>, uid: u32, name: &str| {
-        users.entry(uid).or_insert_with(|| UserView { uid, user: name.to_owned(), ..UserView::default() });
+        users.entry(uid).or_insert_with(|| UserView {
+            uid,
+            user: name.to_owned(),
+            ..UserView::default()
+        });
     };
     for claim in claims {
         entry(&mut users, claim.uid, &claim.user);
-        let Some(user) = users.get_mut(&claim.uid) else { continue };
+        let Some(user) = users.get_mut(&claim.uid) else {
+            continue;
+        };
         user.claims += 1;
         for part in &claim.gpus {
             user.claimed += part.sm_request;
             user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
-            user.mem_used = Some(user.mem_used.unwrap_or(0)).zip(part.mem_used).map(|(sum, b)| sum + b);
+            user.mem_used = Some(user.mem_used.unwrap_or(0))
+                .zip(part.mem_used)
+                .map(|(sum, b)| sum + b);
         }
     }
     // Only where every part of a user's claims is known, the sum is.
     for user in users.values_mut() {
-        let mut parts = claims.iter().filter(|c| c.uid == user.uid).flat_map(|c| &c.gpus);
+        let mut parts = claims
+            .iter()
+            .filter(|c| c.uid == user.uid)
+            .flat_map(|c| &c.gpus);
         let sum = parts.try_fold(0.0, |sum, p| {
             let idle = p.mem_used == Some(0);
-            p.sm_active.map(|f| f.value).or(idle.then_some(0.0)).map(|v| sum + v / 100.0)
+            p.sm_active
+                .map(|f| f.value)
+                .or(idle.then_some(0.0))
+                .map(|v| sum + v / 100.0)
         });
-        user.sm_used = sum.map(|value| Figure { value, source: Source::Gpm, estimate: false });
+        user.sm_used = sum.map(|value| Figure {
+            value,
+            source: Source::Gpm,
+            estimate: false,
+        });
     }
     for waiting in queue {
         entry(&mut users, waiting.uid, &waiting.user);
@@ -336,14 +433,25 @@ mod tests {
     #[test]
     fn a_user_with_an_unknown_part_has_no_sum() {
         let part = |active: Option<f64>, used: Option<u64>| ClaimGpu {
-            sm_active: active.map(|value| Figure { value, source: Source::Gpm, estimate: false }),
+            sm_active: active.map(|value| Figure {
+                value,
+                source: Source::Gpm,
+                estimate: false,
+            }),
             mem_used: used,
             ..ClaimGpu::default()
         };
-        let claim = |parts| ClaimView { uid: 7, gpus: parts, ..ClaimView::default() };
+        let claim = |parts| ClaimView {
+            uid: 7,
+            gpus: parts,
+            ..ClaimView::default()
+        };
         let used = |claims: &[ClaimView]| users(claims, &[], &[])[0].sm_used.map(|f| f.value);
         assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1))])]), Some(0.5));
-        assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1)), part(None, Some(1))])]), None);
+        assert_eq!(
+            used(&[claim(vec![part(Some(50.0), Some(1)), part(None, Some(1))])]),
+            None
+        );
         assert_eq!(used(&[claim(vec![part(None, Some(0))])]), Some(0.0));
         assert_eq!(used(&[claim(vec![part(None, None)])]), None);
     }

@@ -47,9 +47,18 @@ impl Job {
     pub fn arguments(&self) -> Vec<String> {
         let mut words = vec![JOB_ARGUMENT.to_owned()];
         match self {
-            Self::Steady { kernel, grid, block, mib, pause_ms } => {
+            Self::Steady {
+                kernel,
+                grid,
+                block,
+                mib,
+                pause_ms,
+            } => {
                 words.extend(["steady".to_owned(), kernel.clone()]);
-                words.extend([u64::from(*grid), u64::from(*block), *mib as u64, *pause_ms].map(|n| n.to_string()));
+                words.extend(
+                    [u64::from(*grid), u64::from(*block), *mib as u64, *pause_ms]
+                        .map(|n| n.to_string()),
+                );
             }
             Self::Hog { step_mib, every_ms } => {
                 words.extend(["hog".to_owned(), step_mib.to_string(), every_ms.to_string()]);
@@ -71,8 +80,13 @@ impl Job {
                 mib: mib.parse().ok()?,
                 pause_ms: pause.parse().ok()?,
             },
-            ["hog", step, every] => Self::Hog { step_mib: step.parse().ok()?, every_ms: every.parse().ok()? },
-            ["notebook", mib] => Self::Notebook { mib: mib.parse().ok()? },
+            ["hog", step, every] => Self::Hog {
+                step_mib: step.parse().ok()?,
+                every_ms: every.parse().ok()?,
+            },
+            ["notebook", mib] => Self::Notebook {
+                mib: mib.parse().ok()?,
+            },
             _ => return None,
         })
     }
@@ -85,7 +99,13 @@ impl Job {
         let driver = Driver::load(Path::new("libcuda.so.1"))?;
         let context = driver.context(0)?;
         match self {
-            Self::Steady { kernel, grid, block, mib, pause_ms } => {
+            Self::Steady {
+                kernel,
+                grid,
+                block,
+                mib,
+                pause_ms,
+            } => {
                 let mut work = Work::new(&context, kernel)?;
                 let _held = context.alloc(mib << 20)?;
                 loop {
@@ -93,7 +113,9 @@ impl Job {
                     std::thread::sleep(Duration::from_millis(*pause_ms));
                 }
             }
-            Self::Hog { step_mib, every_ms } => hog(&context, step_mib << 20, Duration::from_millis(*every_ms)),
+            Self::Hog { step_mib, every_ms } => {
+                hog(&context, step_mib << 20, Duration::from_millis(*every_ms))
+            }
             Self::Notebook { mib } => {
                 let mut work = Work::new(&context, "notebook_cell")?;
                 let _held = context.alloc(mib << 20)?;
@@ -146,7 +168,11 @@ impl Work {
         let function = context.kernel(&text, &c_name)?;
         let counter = context.alloc(8)?;
         context.write(counter, &0u64.to_le_bytes())?;
-        Ok(Self { function, counter, launched: 0 })
+        Ok(Self {
+            function,
+            counter,
+            launched: 0,
+        })
     }
 
     fn launch(&mut self, context: &Context, grid: u32, block: u32) -> Result<(), CudaError> {
@@ -155,7 +181,11 @@ impl Work {
         self.launched += 1;
         let mut found = [0; 8];
         context.read(self.counter, &mut found)?;
-        assert_eq!(u64::from_le_bytes(found), self.launched, "the GPU computed something else");
+        assert_eq!(
+            u64::from_le_bytes(found),
+            self.launched,
+            "the GPU computed something else"
+        );
         Ok(())
     }
 }
@@ -173,7 +203,10 @@ fn program(name: &str) -> (CString, CString) {
          done:\nret;\n}}\n"
     );
     // Neither has a NUL: the names are this module's own words.
-    (CString::new(text).unwrap_or_default(), CString::new(name).unwrap_or_else(|_| CStr::to_owned(c"kernel")))
+    (
+        CString::new(text).unwrap_or_default(),
+        CString::new(name).unwrap_or_else(|_| CStr::to_owned(c"kernel")),
+    )
 }
 
 #[cfg(test)]
@@ -183,8 +216,17 @@ mod tests {
     #[test]
     fn arguments_round_trip() {
         for job in [
-            Job::Steady { kernel: "k".into(), grid: 1, block: 2, mib: 3, pause_ms: 4 },
-            Job::Hog { step_mib: 5, every_ms: 6 },
+            Job::Steady {
+                kernel: "k".into(),
+                grid: 1,
+                block: 2,
+                mib: 3,
+                pause_ms: 4,
+            },
+            Job::Hog {
+                step_mib: 5,
+                every_ms: 6,
+            },
             Job::Notebook { mib: 7 },
         ] {
             let words = job.arguments();

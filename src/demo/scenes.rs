@@ -19,10 +19,22 @@ pub(super) struct User {
     pub(super) uid: u32,
 }
 
-const NLP: User = User { name: "nlp", uid: 61_001 };
-const VIS: User = User { name: "vis", uid: 61_002 };
-const CHEM: User = User { name: "chem", uid: 61_003 };
-const BIO: User = User { name: "bio", uid: 61_004 };
+const NLP: User = User {
+    name: "nlp",
+    uid: 61_001,
+};
+const VIS: User = User {
+    name: "vis",
+    uid: 61_002,
+};
+const CHEM: User = User {
+    name: "chem",
+    uid: 61_003,
+};
+const BIO: User = User {
+    name: "bio",
+    uid: 61_004,
+};
 pub(super) const USERS: &[User] = &[NLP, VIS, CHEM, BIO];
 
 /// A job and its claim.
@@ -61,7 +73,16 @@ pub(super) const ACTORS: &[Actor] = &[
     Actor {
         name: "vit.ipynb",
         user: &NLP,
-        claim: &["-g", "0.25", "--limit", "0.8", "--class", "interactive", "--gpu-ids", "0"],
+        claim: &[
+            "-g",
+            "0.25",
+            "--limit",
+            "0.8",
+            "--class",
+            "interactive",
+            "--gpu-ids",
+            "0",
+        ],
         at: at(0),
         job: || Job::Notebook { mib: 3600 },
     },
@@ -70,14 +91,34 @@ pub(super) const ACTORS: &[Actor] = &[
         user: &VIS,
         claim: &["-g", "0.5", "--class", "batch", "--gpu-ids", "0"],
         at: at(0),
-        job: || Job::Hog { step_mib: 768, every_ms: 400 },
+        job: || Job::Hog {
+            step_mib: 768,
+            every_ms: 400,
+        },
     },
     Actor {
         name: "vllm Llama-3-8B",
         user: &CHEM,
-        claim: &["-g", "0.6", "--limit", "0.9", "--class", "inference", "--gpu-ids", "1", "-t", "24s"],
+        claim: &[
+            "-g",
+            "0.6",
+            "--limit",
+            "0.9",
+            "--class",
+            "inference",
+            "--gpu-ids",
+            "1",
+            "-t",
+            "24s",
+        ],
         at: at(0),
-        job: || Job::Steady { kernel: "vllm_step".into(), grid: 96, block: 256, mib: 12_000, pause_ms: 6 },
+        job: || Job::Steady {
+            kernel: "vllm_step".into(),
+            grid: 96,
+            block: 256,
+            mib: 12_000,
+            pause_ms: 6,
+        },
     },
     // 40 blocks of a long kernel on 132 SMs, one after the other: always busy, mostly idle.
     Actor {
@@ -85,14 +126,26 @@ pub(super) const ACTORS: &[Actor] = &[
         user: &CHEM,
         claim: &["-g", "0.3", "--class", "inference", "--gpu-ids", "2"],
         at: at(0),
-        job: || Job::Steady { kernel: "tagger_step".into(), grid: 40, block: 256, mib: 9_000, pause_ms: 0 },
+        job: || Job::Steady {
+            kernel: "tagger_step".into(),
+            grid: 40,
+            block: 256,
+            mib: 9_000,
+            pause_ms: 0,
+        },
     },
     Actor {
         name: "llama-ft.ipynb",
         user: &NLP,
         claim: &["-g", "0.5", "--class", "interactive", "--gpu-ids", "3"],
         at: at(0),
-        job: || Job::Steady { kernel: "llama_step".into(), grid: 528, block: 256, mib: 30_000, pause_ms: 8 },
+        job: || Job::Steady {
+            kernel: "llama_step".into(),
+            grid: 528,
+            block: 256,
+            mib: 30_000,
+            pause_ms: 8,
+        },
     },
     Actor {
         name: "eval.ipynb",
@@ -106,7 +159,13 @@ pub(super) const ACTORS: &[Actor] = &[
         user: &BIO,
         claim: &["-g", "1", "--class", "batch"],
         at: at(6000),
-        job: || Job::Steady { kernel: "finetune_step".into(), grid: 512, block: 256, mib: 16_000, pause_ms: 1 },
+        job: || Job::Steady {
+            kernel: "finetune_step".into(),
+            grid: 512,
+            block: 256,
+            mib: 16_000,
+            pause_ms: 1,
+        },
     },
 ];
 
@@ -136,32 +195,58 @@ fn busy_but_idle(s: &Snapshot, _: &Story) -> Option<String> {
     })?;
     let (busy, active, sms) = (gpu.time_busy?.value, gpu.sm_active?.value, gpu.sms?);
     let idle = (f64::from(sms) * (1.0 - active / 100.0)).round();
-    Some(format!("GPU {} is {busy:.0} % busy, as nvidia-smi would say - and {idle:.0} of its {sms} SMs are idle", gpu.index))
+    Some(format!(
+        "GPU {} is {busy:.0} % busy, as nvidia-smi would say - and {idle:.0} of its {sms} SMs are idle",
+        gpu.index
+    ))
 }
 
 fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
     let hog = named(s, "train.py")?;
     let words = story.hog.as_deref()?;
     let gpu = hog.gpus.first()?.gpu;
-    let neighbour = s.claims.iter().find(|c| c.id != hog.id && c.gpus.iter().any(|p| p.gpu == gpu))?;
-    Some(format!("{} took all it could: \"{words}\". Its neighbour {} keeps its {}", hog.id, neighbour.id, gib(neighbour)))
+    let neighbour = s
+        .claims
+        .iter()
+        .find(|c| c.id != hog.id && c.gpus.iter().any(|p| p.gpu == gpu))?;
+    Some(format!(
+        "{} took all it could: \"{words}\". Its neighbour {} keeps its {}",
+        hog.id,
+        neighbour.id,
+        gib(neighbour)
+    ))
 }
 
 fn gib(claim: &ClaimView) -> String {
     let bytes = claim.gpus.first().and_then(|p| p.mem_charge);
-    bytes.map_or_else(|| "memory".to_owned(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64))
+    bytes.map_or_else(
+        || "memory".to_owned(),
+        |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64),
+    )
 }
 
 fn somebody_waits(s: &Snapshot, _: &Story) -> Option<String> {
     let head = s.queue.first()?;
-    Some(format!("{} ({}) wants a whole GPU and waits: {}", head.id, owner(&head.project, &head.user), head.reason))
+    Some(format!(
+        "{} ({}) wants a whole GPU and waits: {}",
+        head.id,
+        owner(&head.project, &head.user),
+        head.reason
+    ))
 }
 
 fn it_starts(s: &Snapshot, story: &Story) -> Option<String> {
     let claim = named(s, "finetune.py")?;
-    let rate = story.rates.iter().find(|(name, _)| name == "finetune.py")?.1;
+    let rate = story
+        .rates
+        .iter()
+        .find(|(name, _)| name == "finetune.py")?
+        .1;
     let gpu = claim.gpus.first()?.gpu;
-    Some(format!("GPU {gpu} became free: {} runs there, {rate:.0} launches/s", claim.id))
+    Some(format!(
+        "GPU {gpu} became free: {} runs there, {rate:.0} launches/s",
+        claim.id
+    ))
 }
 
 fn your_turn(_: &Snapshot, _: &Story) -> Option<String> {
@@ -178,11 +263,20 @@ fn named<'a>(s: &'a Snapshot, name: &str) -> Option<&'a ClaimView> {
 
 /// The newest scene whose time has come and whose sentence is true.
 fn caption(at: Duration, snapshot: &Snapshot, story: &Story) -> Option<String> {
-    SCENES.iter().rev().filter(|(from, _)| *from <= at).find_map(|(_, say)| say(snapshot, story))
+    SCENES
+        .iter()
+        .rev()
+        .filter(|(from, _)| *from <= at)
+        .find_map(|(_, say)| say(snapshot, story))
 }
 
 /// Plays with the screen on top, until it is closed or the time is over.
-pub(super) fn on_screen(args: &DemoArgs, station: &Station, cast: &mut Cast, started: Instant) -> anyhow::Result<i32> {
+pub(super) fn on_screen(
+    args: &DemoArgs,
+    station: &Station,
+    cast: &mut Cast,
+    started: Instant,
+) -> anyhow::Result<i32> {
     let (feeder, feed) = gshare_ui::channel();
     let screen = std::thread::Builder::new()
         .name("screen".to_owned())
@@ -227,12 +321,19 @@ fn play(
                 if let Some((before, old)) = &last {
                     story.rates = rates(old, &snapshot, now.duration_since(*before));
                 }
-                if last.as_ref().is_none_or(|(before, _)| now.duration_since(*before) > Duration::from_secs(1)) {
+                if last
+                    .as_ref()
+                    .is_none_or(|(before, _)| now.duration_since(*before) > Duration::from_secs(1))
+                {
                     last = Some((now, snapshot.clone()));
                 }
                 story.hog = story.hog.take().or_else(|| hog_words(station));
                 if !paused {
-                    feeder.updates.send(Update::Caption(caption(started.elapsed(), &snapshot, &story)));
+                    feeder.updates.send(Update::Caption(caption(
+                        started.elapsed(),
+                        &snapshot,
+                        &story,
+                    )));
                 }
                 feeder.updates.send(Update::Snapshot(Box::new(snapshot)));
             }
@@ -266,13 +367,15 @@ fn hog_words(station: &Station) -> Option<String> {
 fn answer(station: &Station, updates: UpdateSender, seq: u64, call: Call) {
     let socket = station.socket();
     std::thread::spawn(move || {
-        let outcome = Client::connect(&socket).and_then(|mut client| client.call(&call)).map_err(|error| Failure {
-            message: error.to_string(),
-            hint: match &error {
-                ClientError::Refused(wire) => wire.hint.clone(),
-                _ => None,
-            },
-        });
+        let outcome = Client::connect(&socket)
+            .and_then(|mut client| client.call(&call))
+            .map_err(|error| Failure {
+                message: error.to_string(),
+                hint: match &error {
+                    ClientError::Refused(wire) => wire.hint.clone(),
+                    _ => None,
+                },
+            });
         updates.send(Update::CallResult { seq, outcome });
     });
 }
@@ -285,9 +388,18 @@ mod tests {
     fn a_caption_is_only_told_when_it_is_true() {
         let story = Story::default();
         assert_eq!(caption(at(3_000), &Snapshot::default(), &story), None);
-        assert!(caption(at(60_000), &Snapshot::default(), &story).is_some_and(|c| c.starts_with("your turn")));
+        assert!(
+            caption(at(60_000), &Snapshot::default(), &story)
+                .is_some_and(|c| c.starts_with("your turn"))
+        );
         let busy = |active: f64| {
-            let figure = |value| Some(gshare_proto::Figure { value, source: gshare_proto::Source::Gpm, estimate: false });
+            let figure = |value| {
+                Some(gshare_proto::Figure {
+                    value,
+                    source: gshare_proto::Source::Gpm,
+                    estimate: false,
+                })
+            };
             Snapshot {
                 gpus: vec![gshare_proto::GpuView {
                     index: 2,
@@ -300,7 +412,10 @@ mod tests {
             }
         };
         let told = caption(at(1_000), &busy(30.0), &story);
-        assert_eq!(told.as_deref(), Some("GPU 2 is 99 % busy, as nvidia-smi would say - and 92 of its 132 SMs are idle"));
+        assert_eq!(
+            told.as_deref(),
+            Some("GPU 2 is 99 % busy, as nvidia-smi would say - and 92 of its 132 SMs are idle")
+        );
         assert_eq!(caption(at(1_000), &busy(90.0), &story), None);
     }
 }

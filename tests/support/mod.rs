@@ -1,6 +1,10 @@
 //! What the whole-program tests share: a station, a client whose every byte is known, waiting for a
 //! condition, random numbers with a printed seed.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -70,7 +74,11 @@ impl Raw {
     /// Starts the raw client with `gshare claim FLAGS --`.
     pub fn claim(station: &Station, flags: &[&str]) -> Self {
         let mut command = station.command();
-        command.arg("claim").args(flags).arg("--").arg(example("raw_client"));
+        command
+            .arg("claim")
+            .args(flags)
+            .arg("--")
+            .arg(example("raw_client"));
         Self::start(command)
     }
 
@@ -84,17 +92,26 @@ impl Raw {
 
     /// Starts the command without waiting for its first answer.
     pub fn spawn(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the client starts");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, stdin, stdout }
+        Self {
+            child,
+            stdin,
+            stdout,
+        }
     }
 
     /// The next line it prints; empty when it has ended.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("the client answers");
+        self.stdout
+            .read_line(&mut line)
+            .expect("the client answers");
         line.trim_end().to_owned()
     }
 
@@ -107,13 +124,19 @@ impl Raw {
     /// Sends a command without waiting for the answer.
     pub fn tell(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().expect("still open");
-        writeln!(stdin, "{command}").and_then(|()| stdin.flush()).expect("the client reads");
+        writeln!(stdin, "{command}")
+            .and_then(|()| stdin.flush())
+            .expect("the client reads");
     }
 
     /// Free and total bytes as the driver tells it.
     pub fn info(&mut self) -> (u64, u64) {
         let answer = self.ask("info");
-        let numbers: Vec<u64> = answer.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
+        let numbers: Vec<u64> = answer
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|w| w.parse().ok())
+            .collect();
         match numbers.as_slice() {
             [free, total] => (*free, *total),
             _ => panic!("info answered {answer:?}"),
@@ -152,7 +175,12 @@ pub fn claim_of(snapshot: &Snapshot, pid: u32) -> Option<&ClaimView> {
 
 /// Bytes on a GPU of the board that belong to these processes.
 pub fn board_bytes(board: &BoardSnapshot, gpu: usize, pids: &[u32]) -> u64 {
-    board.gpus[gpu].processes.iter().filter(|p| pids.contains(&p.pid.cast_unsigned())).map(|p| p.bytes).sum()
+    board.gpus[gpu]
+        .processes
+        .iter()
+        .filter(|p| pids.contains(&p.pid))
+        .map(|p| p.bytes)
+        .sum()
 }
 
 /// A small random generator (xorshift*) with a seed that is printed, so that a failure can be repeated
@@ -163,8 +191,12 @@ pub struct Random(u64);
 impl Random {
     /// Seeded from the environment, else from the clock.
     pub fn new(test: &str) -> Self {
-        let given = std::env::var("GSHARE_TEST_SEED").ok().and_then(|s| s.parse().ok());
-        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos());
+        let given = std::env::var("GSHARE_TEST_SEED")
+            .ok()
+            .and_then(|s| s.parse().ok());
+        let clock = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(1, |d| d.as_nanos());
         let seed = given.unwrap_or((clock & 0xffff_ffff) as u64 | 1);
         println!("{test}: GSHARE_TEST_SEED={seed}");
         Self(seed)

@@ -42,11 +42,18 @@ pub(crate) struct Build {
     exports: HashMap<String, Symbol>,
 }
 
+/// Most bytes of one parameter.
+const PARAM_MAX: u64 = 32 << 10;
+/// Deepest nesting of initial values and operands.
+const DEPTH_MAX: u32 = 32;
+
 /// One text being read into the build.
 pub(crate) struct Text<'t, 'b> {
     pub(crate) cur: Cursor<'t>,
     pub(crate) build: &'b mut Build,
     pub(crate) symbols: HashMap<&'t str, Symbol>,
+    /// Braces and signs that are open, while nested things are read.
+    pub(crate) depth: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +72,7 @@ pub(crate) fn parse(texts: &[&str]) -> Result<Build, PtxError> {
             cur,
             build: &mut build,
             symbols: HashMap::new(),
+            depth: 0,
         }
         .module()?;
     }
@@ -82,6 +90,20 @@ pub(crate) fn align_up(value: u64, align: u64) -> u64 {
 }
 
 impl<'t> Text<'t, '_> {
+    /// Reads something that may hold more of its kind.
+    pub(crate) fn nested<R>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<R, PtxError>,
+    ) -> Result<R, PtxError> {
+        if self.depth >= DEPTH_MAX {
+            return Err(self.cur.error("nested too deep"));
+        }
+        self.depth += 1;
+        let result = read(self);
+        self.depth -= 1;
+        result
+    }
+
     fn module(&mut self) -> Result<(), PtxError> {
         let mut linkage = Linkage::Local;
         let mut has_version = false;
@@ -294,7 +316,7 @@ impl<'t> Text<'t, '_> {
             if matches!(word, ".maxntid" | ".reqntid") {
                 max_threads = self.cur.int()?;
                 while self.cur.eat(b',') {
-                    max_threads *= self.cur.int()?;
+                    max_threads = self.cur.int()?.saturating_mul(max_threads);
                 }
             } else if word.starts_with('.') {
                 while self.cur.int_ahead() {
@@ -356,6 +378,10 @@ impl<'t> Text<'t, '_> {
         while !self.cur.eat(b')') {
             let space = self.cur.word()?;
             let var = self.variable()?;
+            if var.size > PARAM_MAX {
+                let message = format!("parameter {} is too large", var.name);
+                return Err(self.cur.error(message));
+            }
             let size = var.size as usize;
             let offset = out.last().map_or(0, |(p, _)| p.offset + p.size);
             let offset = offset.next_multiple_of(var.align as usize);

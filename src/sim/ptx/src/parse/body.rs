@@ -10,6 +10,9 @@ use crate::lexer::Tok;
 use crate::parse::{Symbol, Text, Variable, align_up};
 use crate::types::Ty;
 
+/// Most bytes of local memory of one function, as on the GPU.
+const FRAME_MAX: u64 = 512 << 10;
+
 /// What a name inside a function stands for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Local {
@@ -164,10 +167,12 @@ impl<'t> Frame<'t> {
         }
     }
 
+    /// Variables of more than [`FRAME_MAX`] bytes are refused when the body is finished.
     fn frame_variable(&mut self, var: &Variable<'t>) -> (u32, u32) {
-        let offset = align_up(self.frame_bytes.into(), var.align) as u32;
-        let size = var.size as u32;
-        self.frame_bytes = offset + size;
+        let offset = align_up(self.frame_bytes.into(), var.align.min(FRAME_MAX));
+        let end = (offset + var.size).min(2 * FRAME_MAX);
+        let (offset, size) = (offset as u32, (end - offset.min(end)) as u32);
+        self.frame_bytes = end as u32;
         self.scope_mut()
             .names
             .insert(var.name, Local::Frame { offset, size });
@@ -245,6 +250,10 @@ impl<'t> Frame<'t> {
     }
 
     fn finish(mut self) -> Result<Body, PtxError> {
+        if u64::from(self.frame_bytes) > FRAME_MAX {
+            let message = "the function has more local memory than a thread can have";
+            return Err(PtxError::new(self.line, message));
+        }
         self.resolve_labels()?;
         // Falling off the end is a return.
         self.guard = NO_GUARD;
@@ -385,15 +394,11 @@ fn directive<'t>(
                 frame.scope_mut().names.insert(var.name, local);
             }
             _ => {
-                if var.size > 1 << 24 {
-                    return Err(text
-                        .cur
-                        .error(format!("variable {} is too large", var.name)));
-                }
                 frame.frame_variable(&var);
                 if word == ".local" {
                     frame.local_bytes =
-                        frame.local_bytes.next_multiple_of(var.align as u32) + var.size as u32;
+                        (align_up(frame.local_bytes.into(), var.align.min(FRAME_MAX)) + var.size)
+                            .min(FRAME_MAX) as u32;
                 }
             }
         }

@@ -60,11 +60,11 @@ impl<'t> Text<'t, '_> {
             Tok::F32(bits) => Operand::F32(bits),
             Tok::F64(bits) => Operand::F64(bits),
             Tok::Punct(b'!') => Operand::Not(self.cur.word()?),
-            Tok::Punct(b'~') => match self.operand()? {
+            Tok::Punct(b'~') => match self.nested(Self::operand)? {
                 Operand::Int(value) => Operand::Int(!value),
                 _ => Operand::Foreign,
             },
-            Tok::Punct(b'-') => match self.operand()? {
+            Tok::Punct(b'-') => match self.nested(Self::operand)? {
                 Operand::Int(value) => Operand::Int(value.wrapping_neg()),
                 Operand::F32(bits) => Operand::F32(bits ^ 1 << 31),
                 Operand::F64(bits) => Operand::F64(bits ^ 1 << 63),
@@ -82,7 +82,7 @@ impl<'t> Text<'t, '_> {
     fn group(&mut self, end: u8) -> Result<Vec<Operand<'t>>, PtxError> {
         let mut out = Vec::new();
         while !self.cur.eat(end) {
-            out.push(self.operand()?);
+            out.push(self.nested(Self::operand)?);
             if !self.cur.eat(b',') && !self.cur.at(end) {
                 self.cur.next();
                 return Err(self

@@ -115,7 +115,7 @@ impl<'t> Text<'t, '_> {
     fn initializer(&mut self, var: &mut Variable<'t>) -> Result<(), PtxError> {
         if self.cur.eat(b'{') {
             while !self.cur.eat(b'}') {
-                self.initializer(var)?;
+                self.nested(|text| text.initializer(var))?;
                 self.cur.eat(b',');
             }
             return Ok(());
