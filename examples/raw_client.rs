@@ -38,7 +38,11 @@ impl Client {
                 format!("ok {}", self.held.len() - 1)
             }
             ["free", index] => {
-                let slot = index.parse::<usize>().ok().and_then(|i| self.held.get_mut(i)).and_then(Option::take);
+                let slot = index
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|i| self.held.get_mut(i))
+                    .and_then(Option::take);
                 match slot {
                     Some(buffer) => {
                         self.context.free(buffer)?;
@@ -55,7 +59,10 @@ impl Client {
                 let (kernel, counter) = match self.kernel {
                     Some(pair) => pair,
                     None => {
-                        let pair = (self.context.kernel(PTX, c"add_one")?, self.context.alloc(8)?);
+                        let pair = (
+                            self.context.kernel(PTX, c"add_one")?,
+                            self.context.alloc(8)?,
+                        );
                         self.context.write(pair.1, &[0; 8])?;
                         self.kernel = Some(pair);
                         pair
@@ -85,7 +92,8 @@ fn answer(result: Result<String, CudaError>) -> String {
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout();
-    let started = Driver::load(Path::new("libcuda.so.1")).and_then(|d| d.context(0).map(|c| (d, c)));
+    let started =
+        Driver::load(Path::new("libcuda.so.1")).and_then(|d| d.context(0).map(|c| (d, c)));
     let (driver, context) = match started {
         Ok(pair) => pair,
         Err(error) => {
@@ -94,7 +102,11 @@ fn main() -> io::Result<()> {
         }
     };
     writeln!(out, "ok ready")?;
-    let mut client = Client { context, held: Vec::new(), kernel: None };
+    let mut client = Client {
+        context,
+        held: Vec::new(),
+        kernel: None,
+    };
     for line in io::stdin().lock().lines() {
         let line = line?;
         if line == "quit" {
