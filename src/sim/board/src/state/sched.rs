@@ -115,6 +115,8 @@ impl State {
         if !done.is_empty() {
             self.trim();
         }
+        // Work comes after what it waited for.
+        done.sort_unstable();
         done
     }
 

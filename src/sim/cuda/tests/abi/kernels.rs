@@ -1,0 +1,320 @@
+//! Programs: loading, linking, launching, failing.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+
+use crate::support::{Context, PTX, alloc, download, kernel, launch, upload};
+use crate::{cu, ok};
+
+fn run_triple(f: u64, n: u32) {
+    let source: Vec<u32> = (0..n).map(|i| i.wrapping_mul(40_503)).collect();
+    let (mut src, mut out, mut count) = (upload(&source), alloc(4 * n as usize), n);
+    let mut params = [
+        (&raw mut out).cast::<c_void>(),
+        (&raw mut src).cast(),
+        (&raw mut count).cast(),
+    ];
+    assert_eq!(launch(f, n.div_ceil(128), 128, 0, &mut params), 0);
+    let expect: Vec<u32> = (0..n)
+        .map(|i| source[i as usize].wrapping_mul(3).wrapping_add(i))
+        .collect();
+    assert_eq!(download::<u32>(out, n as usize), expect);
+}
+
+#[test]
+fn a_kernel_computes_exactly() {
+    let _c = Context::on(1);
+    run_triple(kernel(PTX, "triple"), 10_007);
+}
+
+#[test]
+fn parameters_in_a_packed_buffer() {
+    let _c = Context::on(1);
+    let f = kernel(PTX, "triple");
+    let (src, out) = (upload(&[5u32, 6, 7]), alloc(12));
+    let mut buffer = [0u64; 3];
+    buffer[..2].copy_from_slice(&[out, src]);
+    buffer[2] = 3;
+    let mut size = 20usize;
+    let mut extra = [1u64, buffer.as_ptr() as u64, 2, &raw mut size as u64, 0];
+    let none = std::ptr::null_mut::<c_void>();
+    ok!(cuLaunchKernel(
+        f,
+        1u32,
+        1u32,
+        1u32,
+        32u32,
+        1u32,
+        1u32,
+        0u32,
+        0u64,
+        none,
+        extra.as_mut_ptr()
+    ));
+    assert_eq!(download::<u32>(out, 3), [15, 19, 23]);
+}
+
+#[test]
+fn variables_of_a_module() {
+    let _c = Context::on(1);
+    let text = CString::new(PTX).expect("ptx");
+    let (mut module, mut f) = (0u64, 0u64);
+    ok!(cuModuleLoadData(&raw mut module, text.as_ptr()));
+    ok!(cuModuleGetFunction(&raw mut f, module, c"biased".as_ptr()));
+    let (mut addr, mut size) = (0u64, 0usize);
+    ok!(cuModuleGetGlobal_v2(
+        &raw mut addr,
+        &raw mut size,
+        module,
+        c"bias".as_ptr()
+    ));
+    assert_eq!((size, download::<u32>(addr, 2)), (8, vec![7, 9]));
+    let mut out = alloc(4);
+    let mut params = [(&raw mut out).cast::<c_void>()];
+    assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
+    assert_eq!(download::<u32>(out, 1), [16]);
+    ok!(cuMemsetD32_v2(addr, 100u32, 1usize));
+    assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
+    assert_eq!(download::<u32>(out, 1), [109]);
+    let mut none = 0u64;
+    assert_eq!(
+        cu!(cuModuleGetFunction(&raw mut none, module, c"nope".as_ptr())),
+        500
+    );
+    let mut count = 0u32;
+    ok!(cuModuleGetFunctionCount(&raw mut count, module));
+    assert_eq!(count, 4);
+    ok!(cuModuleUnload(module));
+    assert_eq!(launch(f, 1, 1, 0, &mut params), 400);
+}
+
+#[test]
+fn libraries_give_kernels_to_every_context() {
+    let a = Context::on(1);
+    let text = CString::new(PTX).expect("ptx");
+    let (mut library, mut k) = (0u64, 0u64);
+    let none = std::ptr::null_mut::<c_void>();
+    ok!(cuLibraryLoadData(
+        &raw mut library,
+        text.as_ptr(),
+        none,
+        none,
+        0u32,
+        none,
+        none,
+        0u32
+    ));
+    ok!(cuLibraryGetKernel(&raw mut k, library, c"triple".as_ptr()));
+    run_triple(k, 100);
+    let b = Context::on(2);
+    run_triple(k, 100);
+    let mut f = 0u64;
+    ok!(cuKernelGetFunction(&raw mut f, k));
+    run_triple(f, 50);
+    let mut name: *const c_char = std::ptr::null();
+    ok!(cuFuncGetName(&raw mut name, f));
+    // SAFETY: the driver gave a C string.
+    assert_eq!(unsafe { CStr::from_ptr(name) }, c"triple");
+    let (mut offset, mut size) = (0usize, 0usize);
+    ok!(cuFuncGetParamInfo(
+        f,
+        2usize,
+        &raw mut offset,
+        &raw mut size
+    ));
+    assert_eq!((offset, size), (16, 4));
+    assert_eq!(
+        cu!(cuFuncGetParamInfo(
+            f,
+            3usize,
+            &raw mut offset,
+            &raw mut size
+        )),
+        1
+    );
+    drop(b);
+    ok!(cuCtxSetCurrent(a.handle));
+    run_triple(k, 10);
+    ok!(cuLibraryUnload(library));
+    assert_eq!(cu!(cuKernelGetFunction(&raw mut f, k)), 400);
+}
+
+#[test]
+fn the_linker_joins_texts() {
+    let _c = Context::on(1);
+    let caller = c"
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) plus_one(.param .b32 x);
+.visible .entry call(.param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [out];
+    cvta.to.global.u64 %rd1, %rd1;
+    mov.u32 %r1, 41;
+    {
+        .param .b32 p;
+        .param .b32 q;
+        st.param.b32 [p], %r1;
+        call.uni (q), plus_one, (p);
+        ld.param.b32 %r2, [q];
+    }
+    st.global.u32 [%rd1], %r2;
+    ret;
+}
+";
+    let callee = c"
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .func (.param .b32 r) plus_one(.param .b32 x)
+{
+    .reg .b32 %r<3>;
+    ld.param.b32 %r1, [x];
+    add.s32 %r2, %r1, 1;
+    st.param.b32 [r], %r2;
+    ret;
+}
+";
+    let none = std::ptr::null_mut::<c_void>();
+    let mut state = 0u64;
+    ok!(cuLinkCreate_v2(0u32, none, none, &raw mut state));
+    for text in [caller, callee] {
+        let bytes = text.to_bytes_with_nul();
+        ok!(cuLinkAddData_v2(
+            state,
+            1u32,
+            bytes.as_ptr(),
+            bytes.len(),
+            c"t".as_ptr(),
+            0u32,
+            none,
+            none
+        ));
+    }
+    let (mut image, mut size, mut module, mut f) = (0u64, 0usize, 0u64, 0u64);
+    ok!(cuLinkComplete(state, &raw mut image, &raw mut size));
+    assert!(size > 100);
+    ok!(cuModuleLoadData(&raw mut module, image));
+    ok!(cuLinkDestroy(state));
+    ok!(cuModuleGetFunction(&raw mut f, module, c"call".as_ptr()));
+    let mut out = alloc(4);
+    let mut params = [(&raw mut out).cast::<c_void>()];
+    assert_eq!(launch(f, 1, 1, 0, &mut params), 0);
+    assert_eq!(download::<u32>(out, 1), [42]);
+}
+
+#[test]
+fn bad_programs_are_refused_with_words() {
+    let _c = Context::on(1);
+    let mut module = 0u64;
+    assert_eq!(
+        cu!(cuModuleLoadData(&raw mut module, c"hello".as_ptr())),
+        200
+    );
+    assert_eq!(cu!(cuModuleLoadData(&raw mut module, c"".as_ptr())), 200);
+    assert_eq!(
+        cu!(cuModuleLoad(&raw mut module, c"/nonexistent".as_ptr())),
+        301
+    );
+    let bad = c".version 8.0\n.target sm_80\n.visible .entry f( { what\n";
+    let mut log = [0u8; 200];
+    let names = [5u32, 6];
+    let mut values = [log.as_mut_ptr() as u64, 200];
+    let code = cu!(cuModuleLoadDataEx(
+        &raw mut module,
+        bad.as_ptr(),
+        2u32,
+        names.as_ptr(),
+        values.as_mut_ptr()
+    ));
+    assert_eq!(code, 218);
+    let text = CStr::from_bytes_until_nul(&log)
+        .expect("text")
+        .to_str()
+        .expect("utf-8");
+    assert!(text.contains("line"), "{text:?}");
+    assert_eq!(values[1] as usize, text.len());
+}
+
+#[test]
+fn launches_that_cannot_be() {
+    let _c = Context::on(0);
+    let f = kernel(PTX, "slow");
+    assert_eq!(launch(f, 0, 32, 0, &mut []), 1);
+    assert_eq!(launch(f, 1, 0, 0, &mut []), 1);
+    assert_eq!(launch(f, 1, 1025, 0, &mut []), 1);
+    assert_eq!(launch(12345, 1, 32, 0, &mut []), 400);
+    assert_eq!(launch(f, 1, 32, 54321, &mut []), 400);
+    let shared = |bytes: u32| {
+        let none = std::ptr::null_mut::<c_void>();
+        cu!(cuLaunchKernel(
+            f, 1u32, 1u32, 1u32, 32u32, 1u32, 1u32, bytes, 0u64, none, none
+        ))
+    };
+    assert_eq!((shared(48 << 10), shared((48 << 10) + 1)), (0, 1));
+    assert_eq!(cu!(cuFuncSetAttribute(f, 8u32, 101_376i32)), 0);
+    assert_eq!(cu!(cuFuncSetAttribute(f, 8u32, 101_377i32)), 1);
+    assert_eq!((shared(101_376), shared(101_377)), (0, 1));
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
+fn a_bad_address_ends_the_context_and_no_other() {
+    let good = Context::on(1);
+    let bad = Context::on(1);
+    let f = kernel(PTX, "biased");
+    let mut out = 0x1234_5000u64;
+    let mut params = [(&raw mut out).cast::<c_void>()];
+    assert_eq!(
+        launch(f, 1, 1, 0, &mut params),
+        0,
+        "the launch itself succeeds"
+    );
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+    let mut p = 0u64;
+    assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, 100usize)), 700);
+    assert_eq!(launch(f, 1, 1, 0, &mut params), 700);
+    assert_eq!(cu!(cuStreamSynchronize(0u64)), 700);
+    drop(bad);
+    ok!(cuCtxSetCurrent(good.handle));
+    run_triple(kernel(PTX, "triple"), 1000);
+}
+
+#[test]
+fn occupancy_by_the_rules_of_the_model() {
+    let c = Context::on(1);
+    assert_eq!(c.device, 1);
+    let f = kernel(PTX, "slow");
+    let (mut blocks, mut grid, mut block) = (0i32, 0i32, 0i32);
+    let name = |threads: i32, shared: usize| {
+        let mut n = -1i32;
+        ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &raw mut n, f, threads, shared
+        ));
+        n
+    };
+    assert_eq!(name(1024, 0), 2);
+    assert_eq!(name(256, 0), 8);
+    assert_eq!(name(32, 100_000), 2);
+    assert_eq!(name(32, 300_000), 0);
+    ok!(cuOccupancyMaxPotentialBlockSize(
+        &raw mut grid,
+        &raw mut block,
+        f,
+        std::ptr::null::<c_void>(),
+        0usize,
+        0i32
+    ));
+    assert_eq!((grid, block), (264, 1024));
+    assert_eq!(
+        cu!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &raw mut blocks,
+            f,
+            0i32,
+            0usize
+        )),
+        1
+    );
+}

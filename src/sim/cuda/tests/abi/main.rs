@@ -1,0 +1,9 @@
+//! The shared object as a C program sees it: loaded with dlopen, called through its symbols.
+#![allow(unsafe_code, reason = "calls a C interface")]
+
+mod children;
+mod kernels;
+mod lookup;
+mod memory;
+mod support;
+mod time;

@@ -1,0 +1,195 @@
+//! Streams and events: what the board's time makes of them.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::support::{Context, PTX, kernel, launch};
+use crate::{cu, ok};
+
+/// These tests measure: one at a time, on a GPU that no other test launches on.
+fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let c = Context::on(2);
+    let f = kernel(PTX, "slow");
+    (guard, c, f)
+}
+
+fn stream(flags: u32) -> u64 {
+    let mut s = 0u64;
+    ok!(cuStreamCreate(&raw mut s, flags));
+    s
+}
+
+fn event() -> u64 {
+    let mut e = 0u64;
+    ok!(cuEventCreate(&raw mut e, 0u32));
+    e
+}
+
+fn elapsed(start: u64, end: u64) -> f32 {
+    let mut ms = -1f32;
+    ok!(cuEventElapsedTime(&raw mut ms, start, end));
+    ms
+}
+
+/// Within what rounding and a neighbour's context on the same GPU cannot explain.
+fn close(ms: f32, expect: f32) {
+    assert!((ms - expect).abs() < 1.0, "{ms} ms, not {expect} ms");
+}
+
+#[test]
+fn one_stream_is_a_queue_and_two_run_side_by_side() {
+    let (_one, _c, f) = alone();
+    let (s, t) = (stream(1), stream(1));
+    let (start, end, end_t) = (event(), event(), event());
+    ok!(cuEventRecord(start, s));
+    for _ in 0..3 {
+        assert_eq!(launch(f, 10, 128, s, &mut []), 0);
+    }
+    ok!(cuEventRecord(end, s));
+    assert_eq!(cu!(cuStreamQuery(s)), 600);
+    assert_eq!(cu!(cuEventQuery(end)), 600);
+    let mut ms = 0f32;
+    assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, end)), 600);
+    ok!(cuEventSynchronize(end));
+    ok!(cuStreamQuery(s));
+    close(elapsed(start, end), 15.0);
+    // Two kernels of 10 blocks leave SMs for each other.
+    ok!(cuEventRecord(start, s));
+    assert_eq!(launch(f, 10, 128, s, &mut []), 0);
+    assert_eq!(launch(f, 10, 128, t, &mut []), 0);
+    ok!(cuEventRecord(end, s));
+    ok!(cuEventRecord(end_t, t));
+    ok!(cuCtxSynchronize());
+    close(elapsed(start, end), 5.0);
+    close(elapsed(start, end_t), 5.0);
+    // Three waves on 132 SMs of 16 resident blocks each.
+    ok!(cuEventRecord(start, s));
+    assert_eq!(launch(f, 132 * 16 * 2 + 1, 128, s, &mut []), 0);
+    ok!(cuEventRecord(end, s));
+    ok!(cuStreamSynchronize(s));
+    close(elapsed(start, end), 15.0);
+}
+
+#[test]
+fn events_order_work_across_streams() {
+    let (_one, _c, f) = alone();
+    let (s, t) = (stream(1), stream(1));
+    let (start, half, end) = (event(), event(), event());
+    ok!(cuEventRecord(start, s));
+    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
+    ok!(cuEventRecord(half, s));
+    ok!(cuStreamWaitEvent(t, half, 0u32));
+    assert_eq!(launch(f, 1, 32, t, &mut []), 0);
+    ok!(cuEventRecord(end, t));
+    ok!(cuStreamSynchronize(t));
+    close(elapsed(start, end), 10.0);
+    let unrecorded = event();
+    ok!(cuStreamWaitEvent(t, unrecorded, 0u32));
+    let mut ms = 0f32;
+    assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, unrecorded)), 400);
+    ok!(cuEventDestroy_v2(half));
+    assert_eq!(cu!(cuEventQuery(half)), 400);
+}
+
+#[test]
+fn the_legacy_stream_joins_blocking_streams_only() {
+    let (_one, _c, f) = alone();
+    let (blocking, free) = (stream(0), stream(1));
+    let (start, end) = (event(), event());
+    let timed = |first: u64, second: u64, ptsz: bool| {
+        ok!(cuCtxSynchronize());
+        ok!(cuEventRecord(start, first));
+        assert_eq!(launch(f, 1, 32, first, &mut []), 0);
+        let none = std::ptr::null_mut::<c_void>();
+        let one = 1u32;
+        if ptsz {
+            ok!(cuLaunchKernel_ptsz(
+                f, one, one, one, 32u32, one, one, 0u32, second, none, none
+            ));
+            ok!(cuEventRecord_ptsz(end, second));
+        } else {
+            assert_eq!(launch(f, 1, 32, second, &mut []), 0);
+            ok!(cuEventRecord(end, second));
+        }
+        ok!(cuCtxSynchronize());
+        elapsed(start, end)
+    };
+    close(timed(blocking, 0, false), 10.0);
+    close(timed(0, blocking, false), 10.0);
+    close(timed(blocking, 1, false), 10.0);
+    close(timed(free, free, false), 10.0);
+    // The per-thread default stream is a blocking stream of its own.
+    close(timed(blocking, 0, true), 5.0);
+    close(timed(0, 0, true), 10.0);
+}
+
+#[test]
+fn many_streams_before_one_legacy_launch() {
+    let (_one, _c, f) = alone();
+    let streams: Vec<u64> = (0..11).map(|_| stream(0)).collect();
+    let (start, end) = (event(), event());
+    ok!(cuEventRecord(start, 0u64));
+    for s in &streams {
+        assert_eq!(launch(f, 1, 32, *s, &mut []), 0);
+    }
+    assert_eq!(launch(f, 1, 32, 0, &mut []), 0);
+    ok!(cuEventRecord(end, 0u64));
+    ok!(cuStreamSynchronize(0u64));
+    // Side by side, then the last: far from the 60 ms of a queue, whatever launching costs.
+    let ms = elapsed(start, end);
+    assert!((9.9..30.0).contains(&ms), "{ms} ms");
+}
+
+#[test]
+fn a_long_queue_makes_launches_wait_and_nothing_is_lost() {
+    let (_one, _c, f) = alone();
+    let s = stream(1);
+    let (start, end) = (event(), event());
+    ok!(cuEventRecord(start, s));
+    for _ in 0..200 {
+        assert_eq!(launch(f, 1, 32, s, &mut []), 0);
+    }
+    ok!(cuEventRecord(end, s));
+    ok!(cuStreamSynchronize(s));
+    let ms = elapsed(start, end);
+    assert!(
+        (999.0..1100.0).contains(&ms),
+        "{ms} ms for 200 kernels of 5 ms"
+    );
+}
+
+static CALLED: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn called(data: *mut c_void) {
+    // SAFETY: the test passes the address of this counter.
+    let counter = unsafe { &*data.cast::<AtomicU32>() };
+    counter.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn host_functions_run_after_the_work_before_them() {
+    let (_one, _c, f) = alone();
+    let s = stream(1);
+    let data = (&raw const CALLED).cast::<c_void>();
+    let function: extern "C" fn(*mut c_void) = called;
+    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
+    ok!(cuLaunchHostFunc(s, function, data));
+    assert_eq!(CALLED.load(Ordering::SeqCst), 0, "the kernel takes 5 ms");
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(CALLED.load(Ordering::SeqCst), 1);
+    assert_eq!(cu!(cuLaunchHostFunc(s, 0u64, data)), 1);
+}
+
+#[test]
+fn destroying_a_stream_lets_its_work_finish() {
+    let (_one, _c, f) = alone();
+    let (s, start) = (stream(1), event());
+    ok!(cuEventRecord(start, s));
+    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
+    ok!(cuStreamDestroy_v2(s));
+    assert_eq!(cu!(cuStreamQuery(s)), 400);
+    ok!(cuCtxSynchronize());
+}
