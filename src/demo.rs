@@ -17,6 +17,7 @@ use anyhow::Context;
 use nix::unistd::Uid;
 
 use crate::cli::args::DemoArgs;
+use crate::cli::out::{note, print};
 use crate::station::{Options, Station};
 
 pub use job::{JOB_ARGUMENT, Job};
@@ -54,6 +55,9 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
         ..Options::new(program)
     };
     let station = Station::start(&options)?;
+    if args.shell {
+        return shell(&station);
+    }
     let mut cast = Cast::default();
     let started = Instant::now();
     let result = if args.headless {
@@ -64,6 +68,27 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     drop(cast);
     drop(station);
     result
+}
+
+/// A shell in which `gshare` is this program and talks to the simulated workstation.
+fn shell(station: &Station) -> anyhow::Result<i32> {
+    let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+    let mut path = std::ffi::OsString::from(station.dir().join("bin"));
+    if let Some(old) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(old);
+    }
+    note(
+        "A shell on a SIMULATED workstation: 2x RTX 4090, 2x H100. Nothing here touches a real GPU.",
+    );
+    note("Try: gshare status, gshare claim -g 0.25 -- COMMAND, gshare ps, gshare. exit ends it.");
+    let status = station
+        .client_environment(std::process::Command::new(shell))
+        .env("PATH", path)
+        .current_dir(std::env::current_dir()?)
+        .status()
+        .context("cannot start the shell")?;
+    Ok(status.code().unwrap_or(1))
 }
 
 /// Without root all jobs run as one user: then the projects tell who is meant.
@@ -99,22 +124,16 @@ fn headless(
     }
     let snapshot = station.snapshot()?;
     if args.json {
-        println(&serde_json::to_string(&snapshot)?);
+        print(&format!("{}\n", serde_json::to_string(&snapshot)?))?;
     } else {
         let size = args.size.unwrap_or((120, 40));
-        println(&gshare_ui::frame_text(
-            &snapshot,
-            &gshare_ui::Options::default(),
-            size,
-            0,
-        ));
+        let options = gshare_ui::Options::default();
+        print(&format!(
+            "{}\n",
+            gshare_ui::frame_text(&snapshot, &options, size, 0)
+        ))?;
     }
     Ok(0)
-}
-
-fn println(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Ctrl-C and SIGTERM end the demo in order.

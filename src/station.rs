@@ -227,12 +227,18 @@ impl Station {
     /// real driver is on a real machine.
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = self.client_environment(Command::new(&self.program));
+        command.current_dir(self.dir.path());
+        command
+    }
+
+    /// Gives any command the environment of the simulated workstation.
+    #[must_use]
+    pub fn client_environment(&self, mut command: Command) -> Command {
         command
             .env("GSHARE_SOCKET", self.socket())
             .env("LD_LIBRARY_PATH", self.sim_dir().join("lib"))
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .current_dir(self.dir.path());
+            .env_remove("CUDA_VISIBLE_DEVICES");
         command
     }
 

@@ -604,7 +604,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__demo)
-            opts="-h --headless --for --json --size --socket --help"
+            opts="-h --headless --shell --for --json --size --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -170,6 +170,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -l for -d 'How long 
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l size -d 'Size of the screen in columns and rows, e.g. 120x40 [default: the terminal\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l headless -d 'Without the screen'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l shell -d 'Open a shell on the simulated workstation instead, to try commands and programs of your own'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l runs -d 'Runs [default: the benchmark\'s own]' -r

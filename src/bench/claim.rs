@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::stats::Times;
 use crate::cli::args::BenchArgs;
+use crate::cli::out::print;
 use crate::station::{Options, Station};
 
 /// Goals in milliseconds: median and 99th percentile.
@@ -73,9 +74,9 @@ fn on(yes: bool) -> &'static str {
     if yes { "on" } else { "off" }
 }
 
+/// A line on stdout; nobody is left to tell when it is closed.
 fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = print(&format!("{text}\n"));
 }
 
 fn measure(station: &Station, runs: u32, gap: Duration) -> anyhow::Result<Series> {

@@ -103,7 +103,8 @@ pub enum Command {
     /// See gshare at work on a simulated workstation; needs no GPU and no root
     #[command(after_long_help = "Examples:\n  \
             gshare demo\n  \
-            gshare demo --headless --for 10s --json    the final state as one JSON object")]
+            gshare demo --headless --for 10s --json    the final state as one JSON object\n  \
+            gshare demo --shell                        a shell there: gshare claim, gshare ps, your own programs")]
     Demo(DemoArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]
@@ -363,6 +364,9 @@ pub struct DemoArgs {
     /// Without the screen
     #[arg(long)]
     pub headless: bool,
+    /// Open a shell on the simulated workstation instead, to try commands and programs of your own
+    #[arg(long, conflicts_with_all = ["headless", "duration"])]
+    pub shell: bool,
     /// How long it runs [default: until you quit; 30s without the screen]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub duration: Option<Duration>,

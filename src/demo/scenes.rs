@@ -210,7 +210,7 @@ fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
         .iter()
         .find(|c| c.id != hog.id && c.gpus.iter().any(|p| p.gpu == gpu))?;
     Some(format!(
-        "{} took all it could: \"{words}\". Its neighbour {} keeps its {}",
+        "{} hit its cap: \"{words}\". Its neighbour {} keeps its {}",
         hog.id,
         neighbour.id,
         gib(neighbour)
@@ -228,7 +228,7 @@ fn gib(claim: &ClaimView) -> String {
 fn somebody_waits(s: &Snapshot, _: &Story) -> Option<String> {
     let head = s.queue.first()?;
     Some(format!(
-        "{} ({}) wants a whole GPU and waits: {}",
+        "{} ({}) waits for a whole GPU: {}",
         head.id,
         owner(&head.project, &head.user),
         head.reason
@@ -360,8 +360,8 @@ fn rates(old: &Snapshot, new: &Snapshot, apart: Duration) -> Vec<(String, f64)> 
 fn hog_words(station: &Station) -> Option<String> {
     let log = std::fs::read_to_string(station.dir().join("train.py.log")).ok()?;
     let line = log.lines().find(|l| l.contains("out of memory"))?;
-    let words = line.trim_start_matches("train.py: ");
-    Some(words.split(" (").next().unwrap_or(words).to_owned())
+    let words = line.trim_start_matches("train.py: RuntimeError: ");
+    Some(words.split(" with ").next().unwrap_or(words).to_owned())
 }
 
 fn answer(station: &Station, updates: UpdateSender, seq: u64, call: Call) {

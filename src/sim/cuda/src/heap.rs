@@ -4,7 +4,7 @@
 //! grows in steps of 2 MiB; a request of 2 MiB or more gets blocks of its own. Addresses are
 //! multiples of 512 bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_sim_board::GRANULARITY;
 
@@ -40,6 +40,8 @@ pub(crate) trait Source {
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     blocks: BTreeMap<u64, Block>,
+    /// The blocks that have free pieces, so that full ones are not searched.
+    open: BTreeSet<u64>,
     /// Empty blocks are kept while the heap has no more than this many bytes.
     pub keep: u64,
     pub reserved: u64,
@@ -53,17 +55,13 @@ impl Heap {
         let size = rounded(size);
         let fits = |b: &Block| b.free.iter().find(|f| *f.1 >= size).map(|f| *f.0);
         let large = size >= GRANULARITY;
-        let found = self
-            .blocks
-            .iter()
-            .filter(|(_, b)| {
-                if large {
-                    b.size == size && b.used == 0
-                } else {
-                    true
-                }
-            })
-            .find_map(|(base, b)| fits(b).map(|offset| (*base, offset)));
+        let found = self.open.iter().find_map(|base| {
+            let block = self.blocks.get(base)?;
+            if large && (block.size != size || block.used > 0) {
+                return None;
+            }
+            fits(block).map(|offset| (*base, offset))
+        });
         let (base, offset) = match found {
             Some(place) => place,
             None => {
@@ -78,6 +76,7 @@ impl Heap {
                     free,
                 };
                 self.blocks.insert(base, block);
+                self.open.insert(base);
                 (base, 0)
             }
         };
@@ -87,6 +86,9 @@ impl Heap {
                 b.free.insert(offset + size, len - size);
             }
             b.used += size;
+            if b.free.is_empty() {
+                self.open.remove(&base);
+            }
         }
         self.used += size;
         self.used_high = self.used_high.max(self.used);
@@ -111,11 +113,13 @@ impl Heap {
         }
         b.free.insert(offset, len);
         b.used -= size.min(b.used);
+        self.open.insert(base);
         self.used -= size.min(self.used);
         if b.used == 0 && self.reserved > self.keep {
             self.reserved -= b.size;
             let size = b.size;
             self.blocks.remove(&base);
+            self.open.remove(&base);
             source.put(base, size);
         }
     }
@@ -134,6 +138,7 @@ impl Heap {
             }
             self.reserved -= size;
             self.blocks.remove(&base);
+            self.open.remove(&base);
             source.put(base, size);
         }
     }
@@ -143,6 +148,7 @@ impl Heap {
         for (base, b) in std::mem::take(&mut self.blocks) {
             source.put(base, b.size);
         }
+        self.open.clear();
         self.reserved = 0;
         self.used = 0;
     }

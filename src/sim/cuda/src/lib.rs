@@ -30,6 +30,7 @@ mod heap;
 mod host;
 mod image;
 mod launch;
+mod legacy;
 mod library;
 mod link;
 mod memory;

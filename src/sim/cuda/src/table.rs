@@ -41,6 +41,7 @@ table! {
     "cuCtxCreate" cuCtxCreate_v2 3020 2 false;
     "cuCtxCreate" cuCtxCreate_v3 11040 3 false;
     "cuCtxCreate" cuCtxCreate_v4 12050 4 false;
+    "cuCtxDestroy" cuCtxDestroy 2000 1 false;
     "cuCtxDestroy" cuCtxDestroy_v2 4000 2 false;
     "cuCtxDetach" cuCtxDetach 2000 1 false;
     "cuCtxDisablePeerAccess" cuCtxDisablePeerAccess 4000 1 false;
@@ -56,7 +57,9 @@ table! {
     "cuCtxGetLimit" cuCtxGetLimit 3010 1 false;
     "cuCtxGetSharedMemConfig" cuCtxGetSharedMemConfig 4020 1 false;
     "cuCtxGetStreamPriorityRange" cuCtxGetStreamPriorityRange 5050 1 false;
+    "cuCtxPopCurrent" cuCtxPopCurrent 2000 1 false;
     "cuCtxPopCurrent" cuCtxPopCurrent_v2 4000 2 false;
+    "cuCtxPushCurrent" cuCtxPushCurrent 2000 1 false;
     "cuCtxPushCurrent" cuCtxPushCurrent_v2 4000 2 false;
     "cuCtxResetPersistingL2Cache" cuCtxResetPersistingL2Cache 11000 1 false;
     "cuCtxSetCacheConfig" cuCtxSetCacheConfig 3020 1 false;
@@ -85,14 +88,18 @@ table! {
     "cuDeviceGetUuid" cuDeviceGetUuid 9020 1 false;
     "cuDeviceGetUuid" cuDeviceGetUuid_v2 11040 2 false;
     "cuDevicePrimaryCtxGetState" cuDevicePrimaryCtxGetState 7000 1 false;
+    "cuDevicePrimaryCtxRelease" cuDevicePrimaryCtxRelease 7000 1 false;
     "cuDevicePrimaryCtxRelease" cuDevicePrimaryCtxRelease_v2 11000 2 false;
+    "cuDevicePrimaryCtxReset" cuDevicePrimaryCtxReset 7000 1 false;
     "cuDevicePrimaryCtxReset" cuDevicePrimaryCtxReset_v2 11000 2 false;
     "cuDevicePrimaryCtxRetain" cuDevicePrimaryCtxRetain 7000 1 false;
+    "cuDevicePrimaryCtxSetFlags" cuDevicePrimaryCtxSetFlags 7000 1 false;
     "cuDevicePrimaryCtxSetFlags" cuDevicePrimaryCtxSetFlags_v2 11000 2 false;
     "cuDeviceSetMemPool" cuDeviceSetMemPool 11020 1 false;
     "cuDeviceTotalMem" cuDeviceTotalMem_v2 3020 2 false;
     "cuDriverGetVersion" cuDriverGetVersion 2020 1 false;
     "cuEventCreate" cuEventCreate 2000 1 false;
+    "cuEventDestroy" cuEventDestroy 2000 1 false;
     "cuEventDestroy" cuEventDestroy_v2 4000 2 false;
     "cuEventElapsedTime" cuEventElapsedTime 2000 1 false;
     "cuEventElapsedTime" cuEventElapsedTime_v2 12080 2 false;
@@ -142,9 +149,12 @@ table! {
     "cuLibraryLoadData" cuLibraryLoadData 12000 1 false;
     "cuLibraryLoadFromFile" cuLibraryLoadFromFile 12000 1 false;
     "cuLibraryUnload" cuLibraryUnload 12000 1 false;
+    "cuLinkAddData" cuLinkAddData 5050 1 false;
     "cuLinkAddData" cuLinkAddData_v2 6050 2 false;
+    "cuLinkAddFile" cuLinkAddFile 5050 1 false;
     "cuLinkAddFile" cuLinkAddFile_v2 6050 2 false;
     "cuLinkComplete" cuLinkComplete 5050 1 false;
+    "cuLinkCreate" cuLinkCreate 5050 1 false;
     "cuLinkCreate" cuLinkCreate_v2 6050 2 false;
     "cuLinkDestroy" cuLinkDestroy 5050 1 false;
     "cuMemAddressFree" cuMemAddressFree 10020 1 false;
@@ -176,6 +186,7 @@ table! {
     "cuMemHostAlloc" cuMemHostAlloc 2020 1 false;
     "cuMemHostGetDevicePointer" cuMemHostGetDevicePointer_v2 3020 2 false;
     "cuMemHostGetFlags" cuMemHostGetFlags 2030 1 false;
+    "cuMemHostRegister" cuMemHostRegister 4000 1 false;
     "cuMemHostRegister" cuMemHostRegister_v2 6050 2 false;
     "cuMemHostUnregister" cuMemHostUnregister 4000 1 false;
     "cuMemMap" cuMemMap 10020 1 false;
@@ -276,6 +287,7 @@ table! {
     "cuStreamCopyAttributes" cuStreamCopyAttributes_ptsz 11000 1 true;
     "cuStreamCreate" cuStreamCreate 2000 1 false;
     "cuStreamCreateWithPriority" cuStreamCreateWithPriority 5050 1 false;
+    "cuStreamDestroy" cuStreamDestroy 2000 1 false;
     "cuStreamDestroy" cuStreamDestroy_v2 4000 2 false;
     "cuStreamGetAttribute" cuStreamGetAttribute 11000 1 false;
     "cuStreamGetAttribute" cuStreamGetAttribute_ptsz 11000 1 true;

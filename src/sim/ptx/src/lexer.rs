@@ -76,6 +76,19 @@ pub(crate) fn lex(text: &str) -> Result<Vec<Token<'_>>, PtxError> {
                 let word = &text[start..at];
                 if matches!(word, ".loc" | ".file") {
                     at = end_of_line(bytes, at);
+                } else if byte == b'.' {
+                    // Directives may be written without space between them: `.reg.b32`.
+                    let mut from = start;
+                    for part in word[1..].split('.') {
+                        let tok = Tok::Word(&text[from..=from + part.len()]);
+                        let token = Token {
+                            tok,
+                            line,
+                            at: from,
+                        };
+                        tokens.push(token);
+                        from += part.len() + 1;
+                    }
                 } else {
                     tokens.push(Token {
                         tok: Tok::Word(word),
@@ -194,6 +207,10 @@ mod tests {
                 Tok::Int(4),
                 Tok::Punct(b']'),
             ],
+        );
+        check(
+            ".reg.b32 %r.x",
+            &[Tok::Word(".reg"), Tok::Word(".b32"), Tok::Word("%r.x")],
         );
         check(".file 1 \"a b\"\nret", &[Tok::Word("ret")]);
     }

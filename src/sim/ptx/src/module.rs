@@ -165,6 +165,14 @@ impl Module {
         &self.globals
     }
 
+    /// Instructions that are not carried (they trap when reached): function and text.
+    pub fn unsupported(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.functions.iter().flat_map(|function| {
+            let texts = function.unsupported.iter();
+            texts.map(|text| (function.name.as_str(), text.as_str()))
+        })
+    }
+
     /// Tells at which device address the variable lives; false if there is none of that name.
     pub fn bind_global(&mut self, name: &str, addr: u64) -> bool {
         let mut found = false;

@@ -265,6 +265,7 @@ fn comparisons_and_selection() {
         ),
         ("set.lt.u32.s32 %r1, 1, 2;", "%r1", 0xffff_ffff),
         ("set.gt.f32.s32 %f1, 3, 2;", "%f1", f(1.0)),
+        ("set.lt.f16.f16 %h1, 0x3c00, 0x4000;", "%h1", 0x3c00),
         ("setp.lt.f16 %p1, 0x3c00, 0x4000;", "%p1", 1),
         ("setp.ne.u32 %p2, 1, 1; selp.b32 %r1, 5, 6, %p2;", "%r1", 6),
         ("slct.u32.s32 %r1, 5, 6, -1;", "%r1", 6),
@@ -667,6 +668,9 @@ fn what_is_not_carried_traps_when_reached() {
             text: "bar.red.popc.u32 %r1, 0, %p1".into()
         })
     );
+    let module = Module::parse(&text("bar.red.popc.u32 %r1, 0, %p1;", "%r1")).unwrap();
+    let listed: Vec<_> = module.unsupported().collect();
+    assert_eq!(listed, [("k", "bar.red.popc.u32 %r1, 0, %p1")]);
     assert_eq!(run("trap;", "%r1"), Err(Trap::Instruction { line: 8 }));
     assert!(matches!(
         run("fma.rz.f64 %d1, %d1, %d1, %d1;", "%d1"),

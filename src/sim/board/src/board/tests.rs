@@ -363,3 +363,66 @@ fn the_kernels_of_a_stopped_process_finish() {
         board.snapshot().gpus[0].busy_ns == 15_000_000
     });
 }
+
+/// A small random number generator (xorshift) for tests that print their seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+#[test]
+fn random_deaths_among_busy_writers() {
+    let seed = u64::from(std::process::id()) << 32 | now_ns() & 0xffff_ffff | 1;
+    println!("seed {seed:#x}");
+    let mut random = Random(seed);
+    let dir = Dir::new("random");
+    let board = dir.board(&["rtx4090", "h100"]);
+    let total = Model::by_slug("rtx4090").expect("model").cuda_total();
+    let spawn = |seed: u64| {
+        Child::new(|| {
+            let mut random = Random(seed | 1);
+            let Ok(slot) = board.register(&process("busy")) else {
+                return;
+            };
+            let Ok(context) = board.add_context(slot, 0) else {
+                return;
+            };
+            loop {
+                let bytes = random.below(4 << 30);
+                let work = kernel(0, context, 1 + random.below(500), 1 + random.below(100_000));
+                let _ = board.submit(slot, &work);
+                if board.alloc(slot, 0, MemoryKind::Device, bytes).is_ok() && random.below(3) > 0 {
+                    let _ = board.free(slot, 0, MemoryKind::Device, bytes);
+                }
+            }
+        })
+    };
+    let mut children: Vec<Child> = (0..4).map(|_| spawn(random.below(u64::MAX))).collect();
+    let mut last = 0;
+    for round in 0..200 {
+        for _ in 0..random.below(20) {
+            let seen = board.snapshot();
+            let g = &seen.gpus[0];
+            let sum: u64 = g.processes.iter().map(|p| p.bytes).sum();
+            assert!(
+                g.used == sum && sum <= total,
+                "round {round}: {sum} of {total}"
+            );
+            assert!(g.busy_ns >= last, "round {round}: busy time went back");
+            last = g.busy_ns;
+            let smallest = g.busy_ns as f64;
+            assert!(g.sm_ns as f64 <= smallest * 128.0 + 1.0, "round {round}");
+        }
+        let victim = random.below(4) as usize;
+        children[victim] = spawn(random.below(u64::MAX));
+    }
+    drop(children);
+    let seen = board.snapshot();
+    assert_eq!((seen.gpus[0].used, seen.gpus[0].processes.len()), (0, 0));
+}

@@ -354,6 +354,8 @@ pub(crate) fn select(op: &str) -> Option<AluFn> {
         "not" => alu1!(bool, |a| !a),
         "set.u32" => alu1!(bool, |a| if a { u32::MAX } else { 0 }),
         "set.f32" => alu1!(bool, |a| if a { 1.0f32 } else { 0.0 }),
+        "set.f16" => alu1!(bool, |a| if a { 0x3c00u16 } else { 0 }),
+        "set.bf16" => alu1!(bool, |a| if a { 0x3f80u16 } else { 0 }),
         "low16" => alu1!(u16, |a| a),
         "low32" => alu1!(u32, |a| a),
         "low8" => alu1!(u8, |a| a),

@@ -1,4 +1,5 @@
-//! A flat device memory for tests.
+//! What the tests share: a flat device memory, parameter buffers, reading results.
+#![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use gshare_sim_ptx::{DeviceMemory, LaunchConfig, LaunchStats, MemFault, Module, Trap};
 
@@ -26,7 +27,6 @@ impl Flat {
     }
 
     /// Elements of `N` bytes at the address.
-    #[allow(dead_code, reason = "not every test binary reads arrays")]
     pub(crate) fn get<const N: usize>(&self, addr: u64, count: usize) -> Vec<[u8; N]> {
         let at = (addr - BASE) as usize;
         self.0[at..at + N * count].as_chunks::<N>().0.to_vec()
@@ -48,7 +48,6 @@ impl DeviceMemory for Flat {
 }
 
 /// Gives every variable of the module memory with its initial value.
-#[allow(dead_code, reason = "not every test binary has variables")]
 #[allow(clippy::unwrap_used, reason = "a test helper")]
 pub(crate) fn bind(module: &mut Module, memory: &mut Flat) {
     let globals = module.globals().to_vec();
@@ -96,4 +95,81 @@ pub(crate) fn launch(
         ..LaunchConfig::default()
     };
     module.launch(kernel, &config, memory)
+}
+
+pub(crate) fn module(text: &str, memory: &mut Flat) -> Module {
+    let mut module = Module::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    bind(&mut module, memory);
+    module
+}
+
+/// A parameter buffer: each value at a multiple of its size.
+#[derive(Default)]
+pub(crate) struct Params(pub(crate) Vec<u8>);
+
+impl Params {
+    pub(crate) fn add<const N: usize>(mut self, bytes: [u8; N]) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(N), 0);
+        self.0.extend(bytes);
+        self
+    }
+
+    pub(crate) fn u64(self, value: u64) -> Self {
+        self.add(value.to_le_bytes())
+    }
+
+    pub(crate) fn i32(self, value: i32) -> Self {
+        self.add(value.to_le_bytes())
+    }
+
+    pub(crate) fn f32(self, value: f32) -> Self {
+        self.add(value.to_le_bytes())
+    }
+
+    /// A Numba array: meminfo, parent, items, item size, data, shape, strides.
+    pub(crate) fn array(self, data: u64, item: u64, shape: &[u64]) -> Self {
+        let items = shape.iter().product();
+        let mut params = self.u64(0).u64(0).u64(items).u64(item).u64(data);
+        for n in shape {
+            params = params.u64(*n);
+        }
+        let mut stride = item * shape.iter().product::<u64>();
+        for n in shape {
+            stride /= n;
+            params = params.u64(stride);
+        }
+        params
+    }
+}
+
+pub(crate) fn read_f32(memory: &Flat, at: u64, n: usize) -> Vec<f32> {
+    memory
+        .get::<4>(at, n)
+        .into_iter()
+        .map(f32::from_le_bytes)
+        .collect()
+}
+
+pub(crate) fn read_f64(memory: &Flat, at: u64, n: usize) -> Vec<f64> {
+    memory
+        .get::<8>(at, n)
+        .into_iter()
+        .map(f64::from_le_bytes)
+        .collect()
+}
+
+pub(crate) fn read_i32(memory: &Flat, at: u64, n: usize) -> Vec<i32> {
+    memory
+        .get::<4>(at, n)
+        .into_iter()
+        .map(i32::from_le_bytes)
+        .collect()
+}
+
+pub(crate) fn read_i64(memory: &Flat, at: u64, n: usize) -> Vec<i64> {
+    memory
+        .get::<8>(at, n)
+        .into_iter()
+        .map(i64::from_le_bytes)
+        .collect()
 }

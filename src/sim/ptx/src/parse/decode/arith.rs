@@ -372,6 +372,8 @@ impl<'t> Text<'t, '_> {
             None => mov,
             Some(Ty::U32 | Ty::S32) => fun(alu::select("set.u32"))?,
             Some(Ty::F32) => fun(alu::select("set.f32"))?,
+            Some(Ty::F16) => fun(alu::select("set.f16"))?,
+            Some(Ty::Bf16) => fun(alu::select("set.bf16"))?,
             Some(_) => return Err(Bad::Unsupported),
         };
         frame.alu(last, d, &[truth]);

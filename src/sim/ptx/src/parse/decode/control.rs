@@ -47,6 +47,21 @@ impl<'t> Text<'t, '_> {
             "bar" | "barrier" => {
                 mods.take_any(&["cta", "cta::sync"]);
                 mods.take("aligned");
+                if mods.take("warp") {
+                    // The lanes must meet, as for a vote that nobody reads.
+                    let [members] = ops else {
+                        return Err(operands());
+                    };
+                    let members = self.src(frame, members, Ty::B32)?;
+                    let (d, a) = (frame.temp(), frame.constant(0));
+                    frame.emit(Op::Vote {
+                        mode: Vote::Any,
+                        d,
+                        a,
+                        members,
+                    });
+                    return Ok(());
+                }
                 let [id] = ops else {
                     return Err(Bad::Unsupported);
                 };
