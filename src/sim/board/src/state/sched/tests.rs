@@ -1,0 +1,176 @@
+//! The cost model and the sharing of a GPU, in virtual time.
+
+use super::super::tests::state;
+use super::*;
+
+const US: u64 = 1_000;
+
+fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) -> Submit {
+    Submit {
+        gpu,
+        context,
+        shape: Some(Shape {
+            blocks,
+            threads,
+            regs: 32,
+            shared: 0,
+        }),
+        block_ns: block_us * US,
+        deps: [0; MAX_DEPS],
+    }
+}
+
+fn after(mut s: Submit, dep: u64) -> Submit {
+    s.deps[0] = dep;
+    s
+}
+
+fn end(s: &State, ticket: u64) -> Option<u64> {
+    s.kernels()
+        .iter()
+        .find(|k| k.ticket == ticket && k.state == DONE)
+        .map(|k| k.end_ns / US)
+}
+
+fn close(a: f64, b: f64) {
+    assert!((a - b).abs() <= b.abs() * 1e-9 + 1e-3, "{a} is not {b}");
+}
+
+#[test]
+fn a_kernel_alone_runs_its_waves_and_its_tail() {
+    let (mut s, a) = state(&["h100"]);
+    // 132 SMs x 8 blocks of 256 threads = 1056 a wave; 2 waves and a tail of 10 blocks.
+    let t = s.submit(a, &kernel(0, 1, 2122, 256, 100)).expect("ok");
+    s.advance(1_000 * US);
+    assert_eq!(end(&s, t), Some(300));
+    let g = &s.gpus[0];
+    close(g.busy_ns, 300e3);
+    close(g.sm_ns, 132.0 * 200e3 + 10.0 * 100e3);
+    close(g.warp_ns, 1056.0 * 8.0 * 200e3 + 10.0 * 8.0 * 100e3);
+    let u = &s.uses[0];
+    close(u.busy_ns, g.busy_ns);
+    close(u.sm_ns, g.sm_ns);
+    close(u.warp_ns, g.warp_ns);
+    assert_eq!(u.launched, 1);
+}
+
+#[test]
+fn looking_often_gives_the_same_as_looking_once() {
+    let (mut once, a) = state(&["h100"]);
+    let t = once.submit(a, &kernel(0, 1, 5000, 192, 70)).expect("ok");
+    let u = once.submit(a, &kernel(0, 2, 40, 64, 900)).expect("ok");
+    let mut often = once.clone();
+    once.advance(5_000 * US);
+    for i in 0..=5_000 {
+        often.advance(i * US);
+    }
+    for t in [t, u] {
+        let (a, b) = (end(&once, t).expect("end"), end(&often, t).expect("end"));
+        assert!(a.abs_diff(b) <= 1, "{a} {b}");
+    }
+    assert!((once.gpus[0].sm_ns / often.gpus[0].sm_ns - 1.0).abs() < 1e-3);
+}
+
+#[test]
+fn contexts_take_turns() {
+    let (mut s, a) = state(&["h100"]);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    let ta = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+    let tb = s.submit(b, &kernel(0, 2, 66, 1024, 300)).expect("ok");
+    s.advance(1_000 * US);
+    // Both at half speed until a ends at 200; b then has 200 left, alone.
+    assert_eq!((end(&s, ta), end(&s, tb)), (Some(200), Some(400)));
+    close(s.gpus[0].busy_ns, 400e3);
+    close(s.uses[0].busy_ns, 100e3);
+    close(s.uses[1].busy_ns, 300e3);
+    close(s.gpus[0].sm_ns, 132.0 * 100e3 + 66.0 * 300e3);
+}
+
+#[test]
+fn streams_of_one_context_run_side_by_side_while_sms_are_free() {
+    let (mut s, a) = state(&["h100"]);
+    let first = s.submit(a, &kernel(0, 1, 100, 1024, 100)).expect("ok");
+    let second = s.submit(a, &kernel(0, 1, 32, 1024, 100)).expect("ok");
+    // No SM is left for the third until the others end.
+    let third = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+    s.advance(100 * US);
+    close(s.gpus[0].sm_ns, 132.0 * 100e3);
+    s.advance(500 * US);
+    assert_eq!(end(&s, first), Some(100));
+    assert_eq!(end(&s, second), Some(100));
+    assert_eq!(end(&s, third), Some(200));
+    close(s.gpus[0].busy_ns, 200e3);
+}
+
+#[test]
+fn a_kernel_with_too_few_sms_runs_slower_in_proportion() {
+    let (mut s, a) = state(&["h100"]);
+    s.submit(a, &kernel(0, 1, 99, 1024, 1_000)).expect("ok");
+    // A full wave of 264 blocks wants 132 SMs and gets 33: a quarter of the speed.
+    let t = s.submit(a, &kernel(0, 1, 264, 1024, 100)).expect("ok");
+    s.advance(2_000 * US);
+    assert_eq!(end(&s, t), Some(400));
+}
+
+#[test]
+fn order_within_a_stream_and_across_streams() {
+    let (mut s, a) = state(&["h100", "h100"]);
+    let t1 = s.submit(a, &kernel(0, 1, 1, 32, 50)).expect("ok");
+    let t2 = s
+        .submit(a, &after(kernel(0, 1, 1, 32, 50), t1))
+        .expect("ok");
+    let marker = Submit {
+        shape: None,
+        ..after(kernel(1, 2, 0, 0, 0), t2)
+    };
+    let m = s.submit(a, &marker).expect("ok");
+    let t3 = s.submit(a, &after(kernel(1, 2, 1, 32, 50), m)).expect("ok");
+    let mut scratch = s.clone();
+    assert_eq!(s.predict(t3, &mut scratch), Some(150 * US));
+    s.advance(10_000 * US);
+    assert_eq!(end(&s, t1), Some(50));
+    assert_eq!(end(&s, t2), Some(100));
+    assert_eq!(end(&s, m), Some(100));
+    assert_eq!(end(&s, t3), Some(150));
+    assert_eq!(s.predict(t3, &mut scratch), None);
+    assert_eq!(s.collect(a).len(), 4);
+    assert_eq!(s.head.kernel_hwm, 0);
+}
+
+#[test]
+fn a_process_holds_a_limited_number_of_rows() {
+    let (mut s, a) = state(&["h100"]);
+    for _ in 0..MAX_PENDING {
+        s.submit(a, &kernel(0, 1, 1, 32, 50)).expect("ok");
+    }
+    let r = s.submit(a, &kernel(0, 1, 1, 32, 50));
+    assert!(matches!(r, Err(BoardError::Full { .. })), "{r:?}");
+    let r = s.submit(a, &kernel(0, 1, 1, 1025, 50));
+    assert!(r.is_err());
+}
+
+#[test]
+fn samples_of_the_last_second_survive_any_gap() {
+    let (mut s, a) = state(&["h100"]);
+    s.submit(a, &kernel(0, 1, 132, 1024, 60_000_000))
+        .expect("ok");
+    let now = 3_600 * 1_000_000_000;
+    s.advance(now);
+    let marks: Vec<u64> = s.gpus[0].marks.iter().map(|m| m.at_ns).collect();
+    for i in 0..MARKS as u64 {
+        assert!(marks.contains(&(now - i * MARK_NS)), "{marks:?}");
+    }
+    close(s.gpus[0].busy_ns, 60e9);
+    assert_eq!(s.head.now_ns, now);
+}
+
+#[test]
+fn a_cancelled_kernel_fails_and_frees_its_sms() {
+    let (mut s, a) = state(&["h100"]);
+    let t = s.submit(a, &kernel(0, 7, 132, 1024, 1_000)).expect("ok");
+    s.advance(300 * US);
+    s.cancel(|k| k.context == 7);
+    s.advance(2_000 * US);
+    close(s.gpus[0].busy_ns, 300e3);
+    assert_eq!(s.collect(a), [(t, 0, None)]);
+}
