@@ -78,51 +78,145 @@ pub(crate) fn kernels(b: &[u8]) -> Option<Vec<KernelFacts>> {
             name: name.to_owned(),
             params: Vec::new(),
             param_bytes: 0,
-            // The register count is in the upper byte of the section's info.
-            regs: (s.info >> 24).max(8),
+            // By the code's symbol; older files have the count in the section's upper info byte.
+            regs: registers(&all, s.info & 0xff_ffff)
+                .unwrap_or(s.info >> 24)
+                .max(8),
             shared: find(".nv.shared.", name).map_or(0, |s| s.size as u32),
             local: 0,
             max_threads: 1024,
         };
         // Only kernels, not device functions, have parameters in a constant bank.
-        let constant = find(".nv.constant0.", name)?;
+        find(".nv.constant0.", name)?;
         if let Some(info) = find(".nv.info.", name) {
             attributes(info.data, &mut facts);
         }
         facts.param_bytes = facts.params.iter().map(|p| p.0 + p.1).max().unwrap_or(0);
-        let _ = constant;
         Some(facts)
     });
     Some(list.collect())
 }
 
-/// Reads the attributes of a kernel: parameters (0x17) and most threads (0x05).
-fn attributes(data: &[u8], facts: &mut KernelFacts) {
+/// One attribute after the other: kind and value. Only format 4 has a value of its own length; in
+/// the others it is in the two bytes of the length.
+fn each(data: &[u8], mut f: impl FnMut(u8, &[u8])) {
     let mut at = 0;
     while let (Some(format), Some(kind), Some(size)) =
         (data.get(at), data.get(at + 1), u16_at(data, at + 2))
     {
         at += 4;
-        // Format 4 has a value of `size` bytes; in the others the value is in those two bytes.
-        if *format != 4 {
-            continue;
-        }
-        let value = data.get(at..at + usize::from(size)).unwrap_or(&[]);
-        at += usize::from(size);
-        match kind {
-            0x17 => {
-                if let (Some(offset), Some(flags)) = (u16_at(value, 6), u32_at(value, 8)) {
-                    facts
-                        .params
-                        .push((usize::from(offset), (flags >> 18) as usize));
-                }
-            }
-            0x05 => {
-                let dims = (0..3).map(|i| u32_at(value, 4 * i).unwrap_or(1).max(1));
-                facts.max_threads = dims.product::<u32>().min(1024);
-            }
-            _ => {}
+        if *format == 4 {
+            let end = at + usize::from(size);
+            f(*kind, data.get(at..end).unwrap_or(&[]));
+            at = end;
         }
     }
+}
+
+/// Registers per thread of the code with this symbol (attribute 0x2f of the whole file).
+fn registers(all: &[Section<'_>], symbol: u32) -> Option<u32> {
+    let mut found = None;
+    let info = all.iter().find(|s| s.name == ".nv.info")?;
+    each(info.data, |kind, value| {
+        if kind == 0x2f && u32_at(value, 0) == Some(symbol) {
+            found = u32_at(value, 4);
+        }
+    });
+    found
+}
+
+/// Reads the attributes of a kernel: parameters (0x17) and most threads (0x05).
+fn attributes(data: &[u8], facts: &mut KernelFacts) {
+    each(data, |kind, value| match kind {
+        0x17 => {
+            if let (Some(offset), Some(flags)) = (u16_at(value, 6), u32_at(value, 8)) {
+                let param = (usize::from(offset), (flags >> 18) as usize);
+                facts.params.push(param);
+            }
+        }
+        0x05 => {
+            let dims = (0..3).map(|i| u64::from(u32_at(value, 4 * i).unwrap_or(1).max(1)));
+            let product = dims.fold(1, u64::saturating_mul);
+            facts.max_threads = product.min(1024) as u32;
+        }
+        _ => {}
+    });
     facts.params.sort_unstable();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with these sections: name, type, info, data; of type 8 only the size counts.
+    fn file(sections: &[(&str, u32, u32, &[u8])]) -> Vec<u8> {
+        let mut body = Vec::new();
+        let mut headers = vec![0; 64];
+        let strings: Vec<u8> = sections.iter().fold(vec![0], |mut all, s| {
+            all.extend(s.0.bytes().chain([0]));
+            all
+        });
+        let mut all = vec![("", 3, 0, &strings[..])];
+        all.extend(sections);
+        for (name, kind, info, data) in &all {
+            let mut h = vec![0; 64];
+            let at = strings
+                .windows(name.len() + 1)
+                .position(|w| w.strip_suffix(&[0]) == Some(name.as_bytes()));
+            h[..4].copy_from_slice(&(at.unwrap_or(0) as u32).to_le_bytes());
+            h[4..8].copy_from_slice(&u32::to_le_bytes(*kind));
+            h[24..32].copy_from_slice(&(64 + body.len() as u64).to_le_bytes());
+            h[32..40].copy_from_slice(&(data.len() as u64).to_le_bytes());
+            h[44..48].copy_from_slice(&u32::to_le_bytes(*info));
+            headers.extend(h);
+            if *kind != NOBITS {
+                body.extend_from_slice(data);
+            }
+        }
+        let mut whole = vec![0; 64];
+        whole[..4].copy_from_slice(b"\x7fELF");
+        whole[40..48].copy_from_slice(&(64 + body.len() as u64).to_le_bytes());
+        whole[58..60].copy_from_slice(&64u16.to_le_bytes());
+        whole[60..62].copy_from_slice(&(all.len() as u16 + 1).to_le_bytes());
+        whole[62..64].copy_from_slice(&1u16.to_le_bytes());
+        whole.extend(body);
+        whole.extend(headers);
+        whole
+    }
+
+    #[test]
+    fn kernels_of_machine_code() {
+        let registers = [4, 0x2f, 8, 0, 7, 0, 0, 0, 40, 0, 0, 0];
+        let param = |offset: u8, size: u8| {
+            let flags = (u32::from(size) << 18 | 0x1f000).to_le_bytes();
+            let mut p = vec![4, 0x17, 12, 0, 0, 0, 0, 0, 0, 0, offset, 0];
+            p.extend(flags);
+            p
+        };
+        let mut info = vec![1, 0x03, 0, 0];
+        info.extend(param(8, 4));
+        info.extend(param(0, 8));
+        info.extend([4, 5, 12, 0, 0, 1, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0]);
+        let whole = file(&[
+            (".nv.info", 1, 0, &registers),
+            (".text.k", 1, 7, &[0; 16]),
+            (".nv.info.k", 1, 0, &info),
+            (".nv.constant0.k", 1, 0, &[0; 8]),
+            (".nv.shared.k", NOBITS, 0, &[0; 100]),
+            (".text.old", 1, 33 << 24, &[0; 16]),
+            (".nv.constant0.old", 1, 0, &[0; 8]),
+            (".text.device_function", 1, 0, &[0; 16]),
+        ]);
+        assert_eq!(length(&whole[..HEADER]), Some(whole.len()));
+        let found = kernels(&whole).expect("kernels");
+        assert_eq!(found.len(), 2);
+        let k = &found[0];
+        assert_eq!((k.name.as_str(), k.regs, k.shared), ("k", 40, 100));
+        assert_eq!((&k.params[..], k.param_bytes), (&[(0, 8), (8, 4)][..], 12));
+        assert_eq!(k.max_threads, 512);
+        assert_eq!((found[1].name.as_str(), found[1].regs), ("old", 33));
+        for cut in 0..whole.len() - 64 {
+            assert!(kernels(&whole[..cut]).is_none(), "cut at {cut}");
+        }
+    }
 }
