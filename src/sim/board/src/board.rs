@@ -476,9 +476,11 @@ impl Board {
         let mut reaped = self.look(&mut scratch.state, now, true);
         if stale || reaped {
             self.store.transact(&mut scratch.state, |state| {
-                reaped = self.look(state, now, true);
+                reaped |= self.look(state, now, true);
                 ((), true)
             });
+        }
+        if reaped {
             self.store.wake();
         }
         snapshot::take(&scratch.state, self.locks)

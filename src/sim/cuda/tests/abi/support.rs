@@ -101,6 +101,15 @@ fn dlerror() -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
+/// The directory that goes when the tests have run.
+static TEMPORARY: OnceLock<PathBuf> = OnceLock::new();
+
+extern "C" fn remove_temporary() {
+    if let Some(dir) = TEMPORARY.get() {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+}
+
 /// The directory that a parent test has laid out, in a child; else one of this process.
 pub(crate) fn workstation() -> &'static Workstation {
     static ONE: OnceLock<Workstation> = OnceLock::new();
@@ -115,6 +124,9 @@ pub(crate) fn workstation() -> &'static Workstation {
                 let name = format!("sim-cuda-{}", std::process::id());
                 let dir = std::env::temp_dir().join(name);
                 let board = lay_out(&dir);
+                let _ = TEMPORARY.set(dir.clone());
+                // SAFETY: registers a function of this program.
+                unsafe { libc::atexit(remove_temporary) };
                 (dir, board)
             }
         };
