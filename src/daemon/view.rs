@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuView, QueueView, ServiceView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView, ServiceView,
     Snapshot, Source, UnclaimedView, UserView,
 };
 
@@ -56,7 +56,7 @@ impl Service {
         let uses: Vec<BTreeMap<ClaimId, DriverUse>> =
             (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
         let gpus: Vec<GpuView> = (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect();
-        let unclaimed = self.unclaimed_views();
+        let unclaimed = self.unclaimed.clone();
         let claims: Vec<ClaimView> = self
             .claims
             .iter()
@@ -109,10 +109,16 @@ impl Service {
             .values()
             .flat_map(|l| &l.seats)
             .filter(|s| s.gpu == g);
-        let reading = self.sample.as_ref().and_then(|s| s.gpus.get(g));
-        let measured = reading
+        let measured = self
+            .last_reading(g)
             .map(|r| figures::gpu_view(r, self.reading(g).is_some()))
-            .unwrap_or_default();
+            .unwrap_or_else(|| GpuView {
+                model: gpu.model.clone(),
+                short: figures::short_name(&gpu.model),
+                mode: "timeslice".to_owned(),
+                state: GpuState::Lost,
+                ..GpuView::default()
+            });
         GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
@@ -127,7 +133,7 @@ impl Service {
             })),
             mem_unclaimed: self.unclaimed_bytes(g),
             sm_claimed: ledger.sm_requested(g).as_f64(),
-            claimable: ledger.claimable(g).as_f64(),
+            claimable: self.machine.claimable(g).as_f64(),
             history: gpu.history.iter().copied().collect(),
             ..measured
         }
@@ -271,25 +277,6 @@ impl Service {
             })
         };
         queue.filter_map(view).collect()
-    }
-
-    fn unclaimed_views(&self) -> Vec<UnclaimedView> {
-        let mut views = Vec::new();
-        for g in 0..self.gpus.len() {
-            for process in self
-                .reading(g)
-                .iter()
-                .flat_map(|r| r.processes.iter().flatten())
-            {
-                if self.claim_of(process.pid).is_some() {
-                    continue;
-                }
-                views.push(figures::unclaimed(process, index(g), |uid| {
-                    self.names.user(uid)
-                }));
-            }
-        }
-        views
     }
 
     /// Sentences that are true now, each with a command that works.

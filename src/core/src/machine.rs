@@ -9,7 +9,7 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger, Slice};
 use crate::place;
 use crate::reason::{self, Reason};
-use crate::units::Bytes;
+use crate::units::{Bytes, Share};
 
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
@@ -120,6 +120,20 @@ impl Machine {
     /// Waiting claims with their requests, head first.
     pub fn queue(&self) -> impl Iterator<Item = (ClaimId, &Request)> {
         self.queue.iter().map(|w| (w.id, &w.request))
+    }
+
+    /// The largest share of a GPU that a claim made now would get there at once: nothing where somebody
+    /// waits already, since he comes first.
+    #[must_use]
+    pub fn claimable(&self, gpu: usize) -> Share {
+        if self
+            .queue
+            .iter()
+            .any(|w| place::candidates(&self.ledger, &w.request).contains(&gpu))
+        {
+            return Share::ZERO;
+        }
+        self.ledger.claimable(gpu)
     }
 
     /// Why a waiting claim waits, as last told.

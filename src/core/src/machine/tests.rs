@@ -119,6 +119,22 @@ fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
 }
 
 #[test]
+fn nothing_is_claimable_where_somebody_waits() {
+    let mut w = World::new(&[24, 24]);
+    w.submit(1, 500);
+    assert_eq!(w.machine.claimable(0), Share::from_milli(500));
+    let mut pinned = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
+    pinned.only_gpus = vec![0];
+    w.submit_request(2, pinned, None);
+    assert_eq!(
+        w.machine.claimable(0),
+        Share::ZERO,
+        "the one who waits comes first"
+    );
+    assert_eq!(w.machine.claimable(1), Share::ONE);
+}
+
+#[test]
 fn a_waiting_claim_on_one_gpu_does_not_block_the_others() {
     let mut w = World::new(&[24, 24]);
     w.submit(1, 1000);
