@@ -12,6 +12,11 @@ const SOCKET_PATH: (&[u8], usize) = (b"\x01gshare:service-socket-path:\x01", 256
 /// Longest socket path that the kernel takes, in bytes.
 const SOCKET_LIMIT: usize = 107;
 
+/// Whether a file's bytes are those of a proxy, staged or not.
+pub(crate) fn is_proxy(image: &[u8]) -> bool {
+    only(image, REAL_PATH.0).is_ok() && only(image, SOCKET_PATH.0).is_ok()
+}
+
 /// The proxy's bytes with the real driver's and the socket's absolute path in place.
 pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Vec<u8>> {
     check("path of the real libcuda", real, NEEDED.1)?;

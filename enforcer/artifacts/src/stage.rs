@@ -13,7 +13,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{SHIM, SIM_CUDA, SIM_NVML, patch::patched};
+use crate::{
+    SHIM, SIM_CUDA, SIM_NVML,
+    patch::{is_proxy, patched},
+};
 
 /// Fills `directory` (made if absent, mode 0755) with the proxy as `libcuda.so.1` and
 /// `libcuda.so`. Put first on `LD_LIBRARY_PATH` it stands before the driver at `real_libcuda`;
@@ -24,6 +27,7 @@ pub fn stage_shim(directory: &Path, real_libcuda: &Path, socket: &Path) -> io::R
         real_libcuda.as_os_str().as_bytes(),
         socket.as_os_str().as_bytes(),
     )?;
+    refuse_proxy(real_libcuda)?;
     make_directory(directory)?;
     place(directory, "libcuda.so.1", &image)?;
     link(directory, "libcuda.so", "libcuda.so.1")
@@ -38,6 +42,21 @@ pub fn stage_sim(simdir: &Path) -> io::Result<()> {
     link(&directory, "libcuda.so", "libcuda.so.1")?;
     place(&directory, "libnvidia-ml.so.1", SIM_NVML)?;
     link(&directory, "libnvidia-ml.so", "libnvidia-ml.so.1")
+}
+
+/// A service that was itself started in a claim finds the proxy where it looks for the driver.
+fn refuse_proxy(real: &Path) -> io::Result<()> {
+    let sized = fs::metadata(real).is_ok_and(|found| found.len() == SHIM.len() as u64);
+    if sized && is_proxy(&fs::read(real)?) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "`{}` is gshare's own proxy, not the driver: name the driver's libcuda.so.1",
+                real.display()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn make_directory(directory: &Path) -> io::Result<()> {
@@ -206,6 +225,17 @@ mod tests {
         fs::write(&file, "").unwrap();
         let (real, socket) = (Path::new("/r"), Path::new("/s"));
         assert!(stage_shim(&file.join("lib"), real, socket).is_err());
+    }
+
+    #[test]
+    fn a_proxy_is_not_taken_for_the_driver() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, two) = (directory.path().join("1"), directory.path().join("2"));
+        let socket = Path::new("/run/x.sock");
+        stage_shim(&one, Path::new("/opt/libcuda.so.1"), socket).unwrap();
+        let error = stage_shim(&two, &one.join("libcuda.so"), socket).unwrap_err();
+        assert!(error.to_string().contains("own proxy"), "{error}");
+        assert!(!two.exists());
     }
 
     #[test]

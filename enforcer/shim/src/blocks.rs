@@ -14,6 +14,7 @@ pub(crate) const NO_HEAP: u64 = u64::MAX;
 struct Block {
     heap: u64,
     live: u32,
+    used: u64,
     /// A bit for each unit in use.
     units: Box<[u64]>,
 }
@@ -62,6 +63,7 @@ impl Blocks {
             let block = Block {
                 heap,
                 live: 0,
+                used: 0,
                 units: vec![0; words].into_boxed_slice(),
             };
             self.blocks.insert(number, block);
@@ -69,6 +71,7 @@ impl Blocks {
         self.used_units += units.len() as u64;
         if let Some(block) = self.blocks.get_mut(number) {
             block.live += 1;
+            block.used += units.len() as u64;
             each_word(units, |word, mask| block.units[word] |= mask);
         }
         cost
@@ -83,6 +86,7 @@ impl Blocks {
         };
         self.used_units = self.used_units.saturating_sub(units.len() as u64);
         block.live = block.live.saturating_sub(1);
+        block.used = block.used.saturating_sub(units.len() as u64);
         each_word(units, |word, mask| block.units[word] &= !mask);
         if block.live > 0 {
             return 0;
@@ -102,7 +106,8 @@ impl Blocks {
         {
             return false;
         }
-        let mut own = self.blocks.iter().filter(|(_, block)| block.heap == heap);
+        let fitting = |block: &Block| block.heap == heap && all - block.used >= wanted;
+        let mut own = self.blocks.iter().filter(|(_, block)| fitting(block));
         own.any(|(_, block)| {
             let mut run = 0;
             (0..all as usize).any(|unit| {

@@ -52,7 +52,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(seat: Seat) -> Self {
         let granularity = seat.limits.granularity_bytes.load(Ordering::Relaxed);
-        Self {
+        let ledger = Self {
             seat,
             charge: 0,
             requested: 0,
@@ -60,7 +60,11 @@ impl Ledger {
             allocations: 0,
             blocks: Blocks::new(granularity),
             room_spoken_for: false,
-        }
+        };
+        // After an exec the slot is the same, and what the program before held is gone.
+        ledger.publish();
+        ledger.publish_counts();
+        ledger
     }
 
     pub(crate) fn cap(&self) -> u64 {

@@ -143,6 +143,22 @@ fn a_forked_child_is_a_stranger_until_it_initialises_the_driver() {
 }
 
 #[test]
+fn a_program_that_becomes_another_starts_with_nothing() {
+    let desk = Desk::open(&[(0, 2 * OVERHEAD + 8 * MIB)]);
+    let mut client = desk.client();
+    client.begin(0);
+    client.must("alloc 8388608");
+    assert_eq!(desk.charged(0), OVERHEAD + 8 * MIB);
+    client.must("exec");
+    client.must("init");
+    assert_eq!(desk.slots(0).len(), 1, "the same process, the same slot");
+    assert_eq!(desk.charged(0), 0, "the driver has taken everything back");
+    client.must("retain 0");
+    client.must("alloc 8388608");
+    assert_eq!(desk.charged(0), OVERHEAD + 8 * MIB);
+}
+
+#[test]
 fn a_program_that_closes_every_low_descriptor_goes_on() {
     let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
     let mut client = desk.client();

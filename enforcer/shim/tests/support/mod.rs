@@ -12,9 +12,9 @@ pub(crate) mod client;
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::{
-        fd::AsFd,
+        fd::{AsFd, AsRawFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -134,9 +134,9 @@ impl Desk {
                     stream.write_all(answer.line().as_bytes()).unwrap();
                     continue;
                 }
-                answer(&stream, &request, &mut held.lock().unwrap());
-                *last.lock().unwrap() = Some(request);
+                *last.lock().unwrap() = Some(request.clone());
                 count.fetch_add(1, Ordering::SeqCst);
+                answer(&stream, &request, &mut held.lock().unwrap());
             }
         });
     }
@@ -247,9 +247,12 @@ pub(crate) fn build_fake(directory: &Path) -> PathBuf {
 /// The program, from outside.
 pub(crate) struct Client {
     pub(crate) child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
+
+/// Longest that an answer may take.
+const PATIENCE_MS: i32 = 60_000;
 
 impl Client {
     pub(crate) fn start(libraries: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
@@ -264,7 +267,7 @@ impl Client {
             .stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();
-        let input = child.stdin.take().unwrap();
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self {
             child,
@@ -275,7 +278,7 @@ impl Client {
 
     /// Tells the program to do something and does not wait for it.
     pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.input, "{order}").unwrap();
+        writeln!(self.input.as_mut().unwrap(), "{order}").unwrap();
     }
 
     /// The program's next answer: the driver's code and a number.
@@ -283,6 +286,16 @@ impl Client {
         let mut line = String::new();
         loop {
             line.clear();
+            if self.output.buffer().is_empty() {
+                let mut waiting = libc::pollfd {
+                    fd: self.output.get_ref().as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                // SAFETY: one valid entry.
+                let ready = unsafe { libc::poll(&raw mut waiting, 1, PATIENCE_MS) };
+                assert_eq!(ready, 1, "the client does not answer");
+            }
             assert!(
                 self.output.read_line(&mut line).unwrap() > 0,
                 "client ended"
@@ -317,17 +330,26 @@ impl Client {
     }
 
     /// Ends the program in order; gives what it wrote to stderr.
-    pub(crate) fn end(self) -> String {
-        let Self { child, input, .. } = self;
-        drop(input);
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{:?}", output.status);
-        String::from_utf8(output.stderr).unwrap()
+    pub(crate) fn end(mut self) -> String {
+        drop(self.input.take());
+        let mut said = String::new();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status:?}");
+        said
     }
 
     /// Ends it as `kill -9` does.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Fails when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
