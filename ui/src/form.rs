@@ -143,7 +143,9 @@ pub(crate) fn fit(spec: &ClaimSpec, snapshot: &Snapshot) -> Fit {
     let room = |g: &&GpuView| match spec.mem {
         None => g.claimable + ROUNDING >= part,
         Some(mem) => {
-            1.0 - g.sm_claimed + ROUNDING >= part && free_memory(g).is_some_and(|free| free >= mem)
+            g.claimable > 0.0
+                && 1.0 - g.sm_claimed + ROUNDING >= part
+                && free_memory(g).is_some_and(|free| free >= mem)
         }
     };
     let found: Vec<&GpuView> = alive().filter(room).collect();
@@ -168,6 +170,17 @@ pub(crate) fn fit(spec: &ClaimSpec, snapshot: &Snapshot) -> Fit {
             "starts now on {several}GPU {}{each}",
             names.join(" or ")
         ));
+    }
+    if let Some(head) = snapshot.queue.first()
+        && alive().all(|g| g.claimable <= 0.0)
+    {
+        let others = snapshot.queue.len() - 1;
+        let more = if others == 0 {
+            String::new()
+        } else {
+            format!(" and {others} more")
+        };
+        return Fit::Not(format!("{}{more} came first and waits", head.id));
     }
     if count > 1 {
         return Fit::Not(format!("needs {count} free GPUs; {} free now", found.len()));
