@@ -15,8 +15,9 @@ struct Block {
     heap: u64,
     live: u32,
     used: u64,
-    /// A bit for each unit in use.
-    units: Box<[u64]>,
+    /// How many allocations each unit is in: two for a moment, when the driver has handed memory out
+    /// again before its last owner has told the proxy.
+    units: Box<[u8]>,
 }
 
 /// The shared blocks of one process on one GPU.
@@ -55,7 +56,7 @@ impl Blocks {
     /// must grow for it.
     pub(crate) fn add(&mut self, heap: u64, pointer: u64, bytes: u64) -> u64 {
         let units = self.units(pointer, bytes);
-        let words = (self.block_bytes / UNIT_BYTES).div_ceil(64) as usize;
+        let count = (self.block_bytes / UNIT_BYTES) as usize;
         let number = pointer / self.block_bytes;
         let mut cost = 0;
         if self.blocks.get(number).is_none() {
@@ -64,7 +65,7 @@ impl Blocks {
                 heap,
                 live: 0,
                 used: 0,
-                units: vec![0; words].into_boxed_slice(),
+                units: vec![0; count].into_boxed_slice(),
             };
             self.blocks.insert(number, block);
         }
@@ -72,7 +73,9 @@ impl Blocks {
         if let Some(block) = self.blocks.get_mut(number) {
             block.live += 1;
             block.used += units.len() as u64;
-            each_word(units, |word, mask| block.units[word] |= mask);
+            for unit in &mut block.units[units] {
+                *unit = unit.saturating_add(1);
+            }
         }
         cost
     }
@@ -87,7 +90,9 @@ impl Blocks {
         self.used_units = self.used_units.saturating_sub(units.len() as u64);
         block.live = block.live.saturating_sub(1);
         block.used = block.used.saturating_sub(units.len() as u64);
-        each_word(units, |word, mask| block.units[word] &= !mask);
+        for unit in &mut block.units[units] {
+            *unit = unit.saturating_sub(1);
+        }
         if block.live > 0 {
             return 0;
         }
@@ -110,23 +115,11 @@ impl Blocks {
         let mut own = self.blocks.iter().filter(|(_, block)| fitting(block));
         own.any(|(_, block)| {
             let mut run = 0;
-            (0..all as usize).any(|unit| {
-                let used = block.units[unit / 64] >> (unit % 64) & 1 == 1;
-                run = if used { 0 } else { run + 1 };
+            block.units.iter().any(|&owners| {
+                run = if owners > 0 { 0 } else { run + 1 };
                 run >= wanted
             })
         })
-    }
-}
-
-/// Calls `change` with the index and mask of each word that the range of bits touches.
-fn each_word(bits: std::ops::Range<usize>, mut change: impl FnMut(usize, u64)) {
-    let mut at = bits.start;
-    while at < bits.end {
-        let (word, first) = (at / 64, at % 64);
-        let count = (64 - first).min(bits.end - at);
-        change(word, (u64::MAX >> (64 - count)) << first);
-        at += count;
     }
 }
 
@@ -171,6 +164,24 @@ mod tests {
         assert!(!blocks.has_room(2, 1), "another heap");
         assert!(blocks.has_room(1, MIB + MIB / 2));
         assert!(!blocks.has_room(1, MIB + MIB / 2 + 1));
+    }
+
+    #[test]
+    fn memory_handed_out_again_early_stays_in_use() {
+        let mut blocks = Blocks::new(2 * MIB);
+        blocks.add(1, BASE, 2 * MIB - 512);
+        assert_eq!(
+            blocks.add(1, BASE, 2 * MIB - 512),
+            0,
+            "the next owner, first"
+        );
+        assert_eq!(
+            blocks.remove(BASE, 2 * MIB - 512),
+            0,
+            "the last owner, late"
+        );
+        assert!(!blocks.has_room(1, 1024));
+        assert_eq!(blocks.remove(BASE, 2 * MIB - 512), 2 * MIB);
     }
 
     #[test]

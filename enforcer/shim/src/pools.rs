@@ -114,8 +114,12 @@ impl Process {
         }
         // A device's default pool is never made by the program.
         let gpu = self.default_pool_device(handle).unwrap_or(here);
-        self.pools().add(handle, Some(gpu));
-        Some(gpu)
+        let mut pools = self.pools();
+        // Another thread may have met it meanwhile.
+        match pools.by_handle(handle) {
+            Some(pool) => pool.gpu,
+            None => pools.add(handle, Some(gpu)).gpu,
+        }
     }
 
     fn default_pool_device(&self, handle: Handle) -> Option<usize> {
@@ -296,6 +300,10 @@ impl Process {
                 ledger.force(holds - pool.charged);
             }
             pool.charged = holds;
+            // What is freed and not yet given back goes at a later synchronisation.
+            if holds > gpu.rounded(pool.used) {
+                self.pools_changed.store(true, Ordering::Relaxed);
+            }
         }
     }
 

@@ -161,6 +161,19 @@ fn what_a_pool_holds_unused_counts_as_free() {
 }
 
 #[test]
+fn what_is_freed_in_a_stream_comes_back_at_a_later_synchronisation() {
+    let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB)]);
+    let mut client = desk.client();
+    client.begin(0);
+    let (one, two) = (client.must("async 4096"), client.must("alloc 4096"));
+    client.must(&format!("free_async {one}"));
+    client.must(&format!("free {two}"));
+    assert_eq!(desk.charged(0), desk.board(0).0, "the pool still holds it");
+    client.must("sync");
+    assert_eq!((desk.charged(0), desk.board(0).0), (OVERHEAD, OVERHEAD));
+}
+
+#[test]
 fn mapped_memory_is_charged_until_its_last_reference_goes() {
     let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB)]);
     let mut client = desk.client();

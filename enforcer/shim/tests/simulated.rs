@@ -192,3 +192,20 @@ fn a_killed_member_is_gone_from_both() {
     );
     witness.must(&format!("alloc {}", 8 * MIB));
 }
+
+#[test]
+fn threads_that_share_addresses_keep_the_ledger_exact() {
+    let rig = Rig::new(1, 48 * MIB);
+    let mut client = rig.client();
+    client.begin(0);
+    // The simulated driver hands an address out again the moment it has it back.
+    let made = client.must("threads 6 1500");
+    assert!(made > 500, "{made}");
+    client.must("sync");
+    assert_eq!(
+        (rig.desk.charged(0), rig.used()),
+        (rig.overhead, rig.overhead)
+    );
+    let slot = &rig.desk.slots(0)[0];
+    assert_eq!((slot.allocations, slot.requested_bytes), (0, 0));
+}

@@ -219,7 +219,7 @@ API R cuMemFree_v2(uint64_t p) {
       struct pool *q = &pools[pool];
       q->used -= q->freed; q->freed = 0;
       uint64_t keep = (q->used + CHUNK - 1) / CHUNK * CHUNK;
-      give(q->gpu, q->reserved - keep); q->reserved = keep;
+      if (keep < q->reserved) { give(q->gpu, q->reserved - keep); q->reserved = keep; }
     }
   }
   pthread_mutex_unlock(&lock);
