@@ -6,6 +6,9 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod python;
+pub mod terminal;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
