@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Package, file that cargo makes of it, variable by which the crate finds it.
-const PRODUCTS: [(&str, &str, &str); 3] = [
+const PRODUCTS: [(&str, &str, &str); 4] = [
     ("gshare-shim", "libgshare_shim.so", "GSHARE_SHIM_SO"),
     (
         "gshare-sim-cuda",
@@ -20,16 +20,22 @@ const PRODUCTS: [(&str, &str, &str); 3] = [
         "libgshare_sim_nvml.so",
         "GSHARE_SIM_NVML_SO",
     ),
+    (
+        "gshare-sim-noop",
+        "libgshare_sim_noop.so",
+        "GSHARE_SIM_NOOP_SO",
+    ),
 ];
 
 /// What goes into the files, relative to the workspace.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "enforcer/abi",
     "enforcer/shim",
     "src/sim/board",
     "src/sim/ptx",
     "src/sim/cuda",
     "src/sim/nvml",
+    "src/sim/noop",
 ];
 
 /// What the outer build sets for itself and the inner one must not inherit. The jobserver's

@@ -15,6 +15,8 @@ pub const SHIM: &[u8] = include_bytes!(env!("GSHARE_SHIM_SO"));
 pub const SIM_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_CUDA_SO"));
 /// The simulated libnvidia-ml.
 pub const SIM_NVML: &[u8] = include_bytes!(env!("GSHARE_SIM_NVML_SO"));
+/// A libcuda that does nothing, before which the proxy's own cost is measured.
+pub const NOOP_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_NOOP_SO"));
 
 /// Changes whenever one of the shared objects does.
 pub fn build_id() -> &'static str {
