@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare_config::{ProjectDefaults, ProjectFile};
 use gshare_core::{Class, Share};
-use gshare_proto::{Call, ClaimSpec, Client, Granted, Reply, Wait};
+use gshare_proto::{Call, ClaimSpec, Client, ClientError, Granted, Reply, Wait};
 
 use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
@@ -126,7 +126,7 @@ fn report(args: &ClaimArgs, granted: &Granted) -> Outcome {
     Ok(0)
 }
 
-/// Sends the claim and waits for its grant.
+/// Sends the claim and waits for its grant. A service that is restarted meanwhile is asked again.
 fn request(
     socket: Option<&Path>,
     spec: ClaimSpec,
@@ -136,7 +136,7 @@ fn request(
     let mut client = connect::connect(socket)?;
     phases.connected_ns = now_ns();
     let mut waiting = Waiting::new(quiet);
-    let outcome = await_grant(&mut client, spec, &mut waiting);
+    let outcome = await_grant(&mut client, spec, socket, &mut waiting);
     waiting.end()?;
     phases.granted_ns = now_ns();
     outcome
@@ -144,15 +144,34 @@ fn request(
 
 fn await_grant(
     client: &mut Client,
-    spec: ClaimSpec,
+    mut spec: ClaimSpec,
+    socket: Option<&Path>,
     waiting: &mut Waiting,
 ) -> Result<Granted, Failure> {
-    let mut reply = client.call(&Call::Claim(Box::new(spec)))?;
-    while let Reply::Queued(queued) = &reply {
-        waiting.show(queued)?;
-        reply = client.next_reply()?;
+    let asked = Instant::now();
+    let wait = spec.wait;
+    let mut answered = asked;
+    loop {
+        let mut next = client.call(&Call::Claim(Box::new(spec.clone())));
+        while let Ok(Reply::Queued(queued)) = &next {
+            answered = Instant::now();
+            waiting.show(queued)?;
+            next = client.next_reply();
+        }
+        let lost = match next {
+            Ok(reply) => return granted(reply),
+            Err(lost @ (ClientError::Closed | ClientError::Io(_))) => lost,
+            Err(other) => return Err(other.into()),
+        };
+        // The claim itself, if it was granted in that moment, is found again by this process.
+        match connect::again(socket, answered + connect::patience(), waiting)? {
+            Some(again) => *client = again,
+            None => return Err(lost.into()),
+        }
+        if let Wait::Seconds(seconds) = wait {
+            spec.wait = Wait::Seconds(seconds.saturating_sub(asked.elapsed().as_secs()));
+        }
     }
-    granted(reply)
 }
 
 pub(crate) fn granted(reply: Reply) -> Result<Granted, Failure> {

@@ -1,11 +1,17 @@
 //! Finds the service's socket and connects.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gshare_config::find_socket;
+use gshare_core::units::parse_duration;
 use gshare_proto::Client;
 
 use super::failure::{self, Failure, START};
+use super::waiting::Waiting;
+
+/// Between two attempts to reach a service that has gone.
+const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
 /// Where the service should listen: `--socket`, `$GSHARE_SOCKET`, the machine's, the user's own.
 ///
@@ -38,4 +44,37 @@ pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
 /// When no service answers.
 pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
     Ok(Client::connect(&socket(flag)?)?)
+}
+
+/// How long a claim looks for a service that has gone while it waited: `GSHARE_RECONNECT` (`30s`), else a
+/// minute, enough for an upgrade.
+pub(crate) fn patience() -> Duration {
+    let given = std::env::var("GSHARE_RECONNECT").ok();
+    given
+        .and_then(|text| parse_duration(&text).ok())
+        .unwrap_or(Duration::from_secs(60))
+}
+
+/// A new connection to a service that has gone, as soon as it is back; `None` if it is not by `until`.
+///
+/// # Errors
+/// When signals cannot be set up.
+pub(crate) fn again(
+    flag: Option<&Path>,
+    until: Instant,
+    waiting: &Waiting,
+) -> Result<Option<Client>, Failure> {
+    let path = socket(flag)?;
+    let mut told = false;
+    while Instant::now() < until {
+        std::thread::sleep(BETWEEN_TRIES);
+        if let Ok(client) = Client::connect(&path) {
+            return Ok(Some(client));
+        }
+        if !told {
+            told = true;
+            waiting.service_gone();
+        }
+    }
+    Ok(None)
 }

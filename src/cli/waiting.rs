@@ -66,6 +66,10 @@ impl Waiting {
             return Ok(());
         }
         self.last = Some(queued.clone());
+        // A restarted service gives another number.
+        if let Some(mut state) = self.lock() {
+            state.id.clone_from(&queued.id);
+        }
         if !self.quiet {
             let mut state = self.lock();
             if let Some(state) = state.as_deref_mut() {
@@ -74,6 +78,16 @@ impl Waiting {
             out::note(&sentence(queued));
         }
         Ok(())
+    }
+
+    /// Says that the service has gone and is waited for.
+    pub(crate) fn service_gone(&self) {
+        if !self.quiet {
+            if let Some(mut state) = self.lock() {
+                state.clear();
+            }
+            out::note("the gshare service has gone; this claim is asked for again when it is back");
+        }
     }
 
     /// Ends the wait: signals act as before, the line of progress is gone.

@@ -42,6 +42,8 @@ impl Home {
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("XDG_CONFIG_HOME", self.path(".config"))
             .env("GSHARE_SOCKET", self.path("sock"))
+            // What plays the service plays it once.
+            .env("GSHARE_RECONNECT", "0s")
             .env_remove("XDG_STATE_HOME")
             .env_remove("NO_COLOR")
     }
