@@ -4,15 +4,19 @@
 
 mod convert;
 mod doctor;
+mod ending;
 mod gpus;
 mod grant;
 mod journal;
+mod lock;
 mod members;
 mod overhead;
 mod restore;
 mod server;
 mod service;
 mod view;
+mod watch;
+mod whose;
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -29,7 +33,7 @@ use gshare_proto::Call;
 use tokio::sync::mpsc;
 
 pub use overhead::PROBE_ARGUMENT;
-use server::{ConnId, Peer, Sender};
+use server::{ConnId, Peer, Sender, Turn};
 use service::Service;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
@@ -43,6 +47,8 @@ pub(crate) enum Msg {
         call: Call,
         /// Where the answer goes.
         out: Sender,
+        /// Given back once handled: until then the connection is not read.
+        turn: Turn,
     },
     /// A process with the shim wants its pages.
     Register {
@@ -52,6 +58,8 @@ pub(crate) enum Msg {
         register: Register,
         /// Where the answer goes.
         out: Sender,
+        /// As for a request.
+        turn: Turn,
     },
     /// A connection ended.
     Closed {
@@ -99,11 +107,22 @@ pub fn run(start: &Start) -> anyhow::Result<i32> {
     Ok(0)
 }
 
+/// One service per journal and per directory of pages.
+fn lock_dirs(paths: &Paths) -> anyhow::Result<Vec<lock::Lock>> {
+    let mut dirs = vec![&paths.state_dir];
+    let same = |a: &Path, b: &Path| a.canonicalize().ok() == b.canonicalize().ok();
+    if !same(&paths.state_dir, &paths.runtime_dir) {
+        dirs.push(&paths.runtime_dir);
+    }
+    dirs.into_iter().map(|dir| lock::take(dir)).collect()
+}
+
 async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let (tx, mut rx) = mpsc::unbounded_channel();
     let tick = config.service.tick;
     let idle = config.service.idle_connections;
     let socket = paths.socket.clone();
+    let _locks = lock_dirs(&paths)?;
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = Service::start(config, mode, paths, tx.clone())?;
     tokio::spawn(server::serve(
@@ -118,12 +137,15 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     loop {
+        let due = service.next_publish();
+        let publish_at = due.unwrap_or_else(std::time::Instant::now);
         tokio::select! {
             biased;
             _ = term.recv() => break,
             _ = int.recv() => break,
             _ = timer.tick() => service.tick(),
             Some(msg) = rx.recv() => service.handle(msg),
+            () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}
         }
         service.publish();
     }
@@ -201,6 +223,11 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .symlink_metadata()
         .with_context(|| format!("cannot look at {}", dir.display()))?;
     let me = nix::unistd::Uid::effective().as_raw();
+    anyhow::ensure!(
+        meta.mode() & 0o002 == 0,
+        "{} is for everybody to write\nhint: name a directory below it in the config",
+        dir.display()
+    );
     anyhow::ensure!(
         meta.is_dir() && meta.uid() == me,
         "{} does not belong to uid {me}\nhint: remove it, or name another directory in the config",

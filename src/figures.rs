@@ -78,9 +78,11 @@ pub(crate) fn unclaimed(
     user: impl Fn(u32) -> String,
 ) -> UnclaimedView {
     let uid = proc::uids(process.pid).map(|u| u.real);
+    // What is shown is short; a command line may have megabytes.
     let command: Vec<String> = proc::cmdline(process.pid)
         .unwrap_or_default()
         .iter()
+        .take(64)
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
     UnclaimedView {
@@ -117,10 +119,18 @@ pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
         .chain(shown)
         .collect::<Vec<_>>()
         .join(" ");
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(200)
-        .collect()
+    printable(&text).take(200).collect()
+}
+
+/// Text of strangers as it may stand on a terminal: no control characters, and none of the invisible ones
+/// that turn the direction of writing around, join or part.
+pub(crate) fn printable(text: &str) -> impl Iterator<Item = char> + '_ {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+    };
+    text.chars().map(move |c| if steers(c) { ' ' } else { c })
 }
 
 #[cfg(test)]

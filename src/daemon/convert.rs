@@ -10,6 +10,7 @@ use gshare_proto::{ClaimSpec, ErrorCode, Wait, WireError};
 use super::journal::{ClaimRecord, ProcessRecord};
 use super::server::Peer;
 use super::service::Service;
+use crate::figures;
 
 /// The core's key of a journaled process.
 pub(crate) fn key(record: ProcessRecord) -> ProcessKey {
@@ -119,16 +120,14 @@ pub(crate) fn request(
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         joined: Vec::new(),
         slices: Vec::new(),
+        ending: None,
     };
     Ok((request, patience, record))
 }
 
-/// Text of a user that others will see on their terminals: no control characters, bounded.
+/// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.
 fn clean(text: &str, most: usize) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(most)
-        .collect()
+    figures::printable(text).take(most).collect()
 }
 
 fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
@@ -219,5 +218,7 @@ mod tests {
     fn text_of_users_cannot_carry_escapes_to_other_terminals() {
         assert_eq!(clean("a\x1b[31mb\nc", 100), "a [31mb c");
         assert_eq!(clean("abcdef", 3), "abc");
+        // Nor turn around what others read, or look like another word.
+        assert_eq!(clean("a\u{202e}b\u{200b}c\u{9b}2Jd", 100), "a b c 2Jd");
     }
 }

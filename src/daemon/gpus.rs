@@ -8,6 +8,7 @@ use gshare_core::{Bytes, GpuFacts};
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
 use super::service::Service;
+use super::whose::Whose;
 
 /// A GPU for as long as the service runs.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Gpu {
     pub(crate) overhead_known: bool,
     /// Mean SM activity (or time busy) of each past [`STEP`], percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
+    /// Bytes that processes outside claims used when that was last known.
+    pub(crate) unclaimed: u64,
     step: (f64, u32, Instant),
 }
 
@@ -60,6 +63,7 @@ impl Service {
                 overhead: UNKNOWN_OVERHEAD,
                 overhead_known: false,
                 history: VecDeque::new(),
+                unclaimed: 0,
                 step: (0.0, 0, Instant::now()),
             });
         }
@@ -70,6 +74,20 @@ impl Service {
         Ok(())
     }
 
+    /// A GPU that did not answer when the service started may do so later.
+    pub(crate) fn meet_gpus(&mut self) {
+        let Some(sample) = &self.sample else { return };
+        for (gpu, reading) in self.gpus.iter_mut().zip(&sample.gpus) {
+            if let (Some(uuid), false) = (&reading.uuid, gpu.uuid.starts_with("GPU-")) {
+                tracing::info!("GPU {} answers now", reading.index);
+                gpu.uuid.clone_from(uuid);
+                gpu.model = reading.name.clone().unwrap_or_default();
+                gpu.minor = reading.minor;
+                gpu.total = reading.mem_total.unwrap_or(u64::MAX);
+            }
+        }
+    }
+
     /// Driver version, for what is learnt under it.
     pub(crate) fn driver_version(&self) -> &str {
         self.sample
@@ -78,33 +96,35 @@ impl Service {
             .unwrap_or("unknown")
     }
 
-    /// GPU processes by the driver's word: pid and bytes.
-    pub(crate) fn driver_pids(&self) -> impl Iterator<Item = (i32, Option<u64>)> + '_ {
-        self.sample
-            .iter()
-            .flat_map(|s| &s.gpus)
-            .flat_map(|g| g.processes.iter().flatten())
-            .map(|p| (p.pid, p.bytes))
-    }
-
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
-        self.sample
-            .as_ref()?
-            .gpus
-            .get(gpu)
+        self.last_reading(gpu)
             .filter(|r| r.age().is_some_and(|age| age < STALE))
+    }
+
+    /// The last reading of a GPU however old it is; none if another GPU has taken its number.
+    pub(crate) fn last_reading(&self, gpu: usize) -> Option<&GpuReading> {
+        let known = &self.gpus.get(gpu)?.uuid;
+        let reading = self.sample.as_ref()?.gpus.get(gpu)?;
+        let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
+        same.then_some(reading)
     }
 
     /// Gives the core what the last sample says.
     pub(crate) fn refresh_facts(&mut self) {
+        for g in 0..self.gpus.len() {
+            // A GPU that does not answer has not become empty.
+            if let Some(bytes) = self.unclaimed_bytes(g) {
+                self.gpus[g].unclaimed = bytes;
+            }
+        }
         let facts = (0..self.gpus.len()).map(|g| self.facts(g)).collect();
         self.drive(Event::Gpus(facts));
     }
 
     fn facts(&self, gpu: usize) -> GpuFacts {
         let identity = &self.gpus[gpu];
-        let reading = self.sample.as_ref().and_then(|s| s.gpus.get(gpu));
+        let reading = self.last_reading(gpu);
         let total = reading.and_then(|r| r.mem_total);
         let usable = total
             .map(|t| Bytes(t.saturating_sub(reading.and_then(|r| r.mem_reserved).unwrap_or(0))));
@@ -123,7 +143,7 @@ impl Service {
             } else {
                 memory.reserve
             },
-            unclaimed: Bytes(self.unclaimed_bytes(gpu).unwrap_or(0)),
+            unclaimed: Bytes(identity.unclaimed),
             healthy,
         }
     }
@@ -133,12 +153,15 @@ impl Service {
         let reading = self.reading(gpu)?;
         let (mut outside, mut inside) = (Some(0u64), 0u64);
         for process in reading.processes.as_ref()? {
-            if self.claim_of(process.pid).is_some() {
-                inside = inside.saturating_add(process.bytes.unwrap_or(0));
-            } else {
-                outside = outside
-                    .zip(process.bytes)
-                    .map(|(sum, b)| sum.saturating_add(b));
+            match self.whose(process.pid) {
+                Whose::Claim(_) | Whose::Gone => {
+                    inside = inside.saturating_add(process.bytes.unwrap_or(0));
+                }
+                Whose::Outside => {
+                    outside = outside
+                        .zip(process.bytes)
+                        .map(|(sum, b)| sum.saturating_add(b));
+                }
             }
         }
         // Where the driver does not say how much a process uses, what is left of the total counts.
@@ -153,7 +176,7 @@ impl Service {
             .iter()
             .flat_map(|r| r.processes.iter().flatten())
         {
-            let Some(id) = self.claim_of(process.pid) else {
+            let Whose::Claim(id) = self.whose(process.pid) else {
                 continue;
             };
             let entry = by_claim.entry(id).or_default();

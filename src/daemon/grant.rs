@@ -1,4 +1,4 @@
-//! Carrying out a grant, and the end of a claim.
+//! Carrying out a grant, and joining one.
 //!
 //! Order of a grant: journal, cgroup, filter, pages, move the command, answer. The journal comes first, so
 //! that whatever exists when the service dies is found again; the move comes last, so that no process is
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
-use gshare_core::machine::{Event, Now};
+use gshare_core::machine::Now;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree};
-use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
-use super::journal::SliceRecord;
+use super::journal::{JournalError, SliceRecord};
 use super::server::Peer;
 use super::service::{Asked, Live, Seat, Service};
 use super::{convert, unix_ms};
@@ -56,6 +56,10 @@ impl Service {
         let Some(asked) = self.waiting.remove(&id) else {
             return false;
         };
+        // Who has left in the meantime would hold what nobody uses.
+        if asked.out.gone() {
+            return false;
+        }
         match self.try_grant(id, &asked, slices, ends) {
             Ok(phases) => {
                 let reply = self.granted(id, phases);
@@ -64,9 +68,12 @@ impl Service {
             }
             Err(error) => {
                 let text = format!("{id} could not be granted: {error:#}");
-                asked
-                    .out
-                    .error(WireError::new(ErrorCode::Internal, text.clone()));
+                let mut told = WireError::new(ErrorCode::Internal, text.clone());
+                if error.is::<JournalError>() {
+                    let state = self.paths.state_dir.display();
+                    told = told.with_hint(format!("is there room on the disk of {state}?"));
+                }
+                asked.out.error(told);
                 self.notice(Some(id), text);
                 self.dismantle(id, "could not be granted");
                 false
@@ -158,6 +165,16 @@ impl Service {
         Ok(())
     }
 
+    /// Makes sure that the command of a claim found again is in it.
+    pub(crate) fn adopt_again(&self, id: ClaimId, peer: &Peer) -> Result<(), WireError> {
+        let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
+        let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
+            return Ok(());
+        };
+        let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
+        moved.map_err(|e| WireError::new(ErrorCode::Internal, e.to_string()))
+    }
+
     /// Path of a claim's limits page on a GPU.
     pub(crate) fn limits_path(&self, id: ClaimId, gpu: usize) -> std::path::PathBuf {
         self.paths
@@ -199,6 +216,7 @@ impl Service {
         let init = self.limits_init(id, slice, token)?;
         let path = self.limits_path(id, slice.gpu);
         let _ = std::fs::remove_file(&path);
+        room_for_page(&path)?;
         let limits = LimitsFile::create(&path, &init)?;
         let usage = UsageMemfd::create(id.0, init.uuid, token)?;
         Ok(Seat {
@@ -319,7 +337,7 @@ impl Service {
         word: &str,
         parent: bool,
     ) -> Result<Reply, WireError> {
-        let id = self.find(word)?;
+        let id = self.find(peer, word)?;
         let owner = self.claims.get(&id).map(|l| l.record.uid);
         let Some(owner) = owner else {
             return Err(WireError::new(
@@ -362,141 +380,37 @@ impl Service {
         if live.ending.is_some() {
             return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
         }
-        if let Some(cgroup) = &live.cgroup {
-            cgroup
+        match &live.cgroup {
+            Some(cgroup) => cgroup
                 .move_process(process.pid, Some(&pidfd))
-                .map_err(|e| internal(e.to_string()))?;
+                .map_err(|e| internal(e.to_string()))?,
+            // Only where descent says who is a member must the journal know it.
+            None => {
+                let mut record = live.record.clone();
+                record
+                    .joined
+                    .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
+                let joined = convert::record(process);
+                if !record.joined.contains(&joined) {
+                    record.joined.push(joined);
+                }
+                self.journal
+                    .put(&record)
+                    .map_err(|e| internal(format!("{:#}", anyhow::Error::from(e))))?;
+                live.record = record;
+            }
         }
-        live.record
-            .joined
-            .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
-        live.record.joined.push(convert::record(process));
-        let record = live.record.clone();
-        self.journal
-            .put(&record)
-            .map_err(|e| internal(e.to_string()))?;
         Ok(self.granted(id, Vec::new()))
     }
 
     /// The environment of a claim.
-    pub(crate) fn env(&self, word: &str) -> Result<Reply, WireError> {
-        Ok(self.granted(self.find(word)?, Vec::new()))
-    }
-
-    /// Members that hold GPU memory of this claim, by the ledger or by the driver's word.
-    pub(crate) fn holders(&self, id: ClaimId) -> Vec<ProcessKey> {
-        let Some(live) = self.claims.get(&id) else {
-            return Vec::new();
-        };
-        let mut pids: Vec<i32> = Vec::new();
-        for seat in &live.seats {
-            let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
-            pids.extend(
-                slots
-                    .iter()
-                    .filter(|s| s.charge_bytes > 0)
-                    .map(|s| s.pid.cast_signed()),
-            );
+    pub(crate) fn env(&self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let id = self.find(peer, word)?;
+        if self.waiting.contains_key(&id) {
+            let message = format!("{id} still waits");
+            return Err(WireError::new(ErrorCode::NotAvailable, message));
         }
-        pids.extend(
-            self.driver_pids()
-                .filter(|(pid, _)| self.claim_of(*pid) == Some(id))
-                .map(|(pid, _)| pid),
-        );
-        pids.sort_unstable();
-        pids.dedup();
-        pids.into_iter().filter_map(proc::key).collect()
-    }
-
-    /// Whether a member has launched anything within the grace time.
-    fn launched_lately(&self, live: &Live) -> bool {
-        let grace = self.config.claims.leftover_grace;
-        let now = gshare_abi::monotonic_ns();
-        live.seats.iter().any(|seat| {
-            seat.usage
-                .read_slots(self.gpus[seat.gpu].total)
-                .iter()
-                .any(|s| {
-                    s.last_launch_ns.is_some_and(|at| {
-                        now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
-                    })
-                })
-        })
-    }
-
-    /// Ends the claim if nothing of it is left on the GPU.
-    pub(crate) fn settle_ending(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let Some(ending) = &live.ending else { return };
-        let released = ending.kill_at.is_some();
-        let cause = ending.cause.clone();
-        let holders = self.holders(id);
-        if holders.is_empty() && (released || !self.launched_lately(live)) {
-            self.dismantle(id, &cause);
-            self.drive(Event::Gone { id });
-            return;
-        }
-        let due = self
-            .claims
-            .get(&id)
-            .and_then(|l| l.ending.as_ref()?.kill_at)
-            .is_some_and(|at| at <= Instant::now());
-        if due {
-            self.notice(
-                Some(id),
-                format!("{id}: processes that held on to the GPU were killed ({cause})"),
-            );
-            self.signal(&holders, libc::SIGKILL);
-            if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
-                ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
-            }
-        }
-    }
-
-    /// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
-    pub(crate) fn dismantle(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.remove(&id) else {
-            return;
-        };
-        for seat in &live.seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
-            let _ = std::fs::remove_file(seat.limits.path());
-        }
-        let launches = live.past_launches + self.launches(&live);
-        let end = self.journal.end(
-            &live.record,
-            unix_ms(),
-            cause,
-            Some(live.peak),
-            Some(launches),
-        );
-        if let Err(error) = end {
-            // The claim is gone all the same; a restarted service will see that its command has exited.
-            tracing::error!(%id, %error, "the end of a claim could not be journaled");
-        }
-        if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup)
-            && tree.remove(&cgroup).is_err()
-        {
-            let rules = self.rules([]);
-            if let Some(filters) = &mut self.filters
-                && let Err(error) = filters.set(&cgroup, &rules)
-            {
-                tracing::error!(%id, %error, "the filter of an ended claim could not be closed");
-            }
-            self.lingering.push(cgroup);
-        }
-        if live.record.hold || cause != "command exited" {
-            self.notice(
-                Some(id),
-                format!(
-                    "{id} of {} ended: {cause}",
-                    self.names.user(live.record.uid)
-                ),
-            );
-        }
-        self.touch();
+        Ok(self.granted(id, Vec::new()))
     }
 
     /// Launches of the live members.
@@ -535,6 +449,20 @@ impl Service {
     }
 }
 
+/// A page is written through a mapping, and there a full disk is not an error but the end of the process.
+pub(crate) fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    let stat = nix::sys::statvfs::statvfs(dir)?;
+    let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+    // A file system that does not say how large it is has no limit of its own.
+    anyhow::ensure!(
+        stat.blocks() == 0 || free >= 64 * 1024,
+        "no room left in {}",
+        dir.display()
+    );
+    Ok(())
+}
+
 impl Live {
     /// A claim as the journal has it, with nothing set up yet.
     pub(crate) fn new(record: super::journal::ClaimRecord) -> Self {
@@ -548,6 +476,7 @@ impl Live {
             past_refusals: 0,
             past_launches: 0,
             told_refusals: 0,
+            told_at: None,
             peak: 0,
         }
     }

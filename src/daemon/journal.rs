@@ -30,7 +30,7 @@ pub(crate) enum JournalError {
         known: i64,
     },
     /// A statement failed: a full disk, a damaged file.
-    #[error("cannot write the journal")]
+    #[error("cannot use the journal")]
     Sql(#[from] rusqlite::Error),
     /// A record could not be turned into text or back.
     #[error("a record of the journal is damaged")]
@@ -93,6 +93,28 @@ pub(crate) struct ClaimRecord {
     pub(crate) joined: Vec<ProcessRecord>,
     /// Its GPUs.
     pub(crate) slices: Vec<SliceRecord>,
+    /// It is being ended, and why: a restarted service goes on with that.
+    #[serde(default)]
+    pub(crate) ending: Option<String>,
+}
+
+impl ClaimRecord {
+    /// Whether the same process asks for the same once more, as a client does that lost its connection.
+    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+        let asked = |r: &Self| {
+            (
+                r.process,
+                r.uid,
+                r.name.clone(),
+                r.project.clone(),
+                r.class.clone(),
+                r.command.clone(),
+                r.cwd.clone(),
+                r.hold,
+            )
+        };
+        self.process.is_some() && asked(self) == asked(other)
+    }
 }
 
 const FORMAT: i64 = 1;
@@ -197,14 +219,18 @@ impl Journal {
         Ok((claims, damaged))
     }
 
-    /// A number above every id ever used.
+    /// A number above every id that was ever granted, or told to somebody who waited.
     pub(crate) fn next_id(&self) -> Result<u64, JournalError> {
+        let told = self.meta("told")?.and_then(|t| t.parse::<u64>().ok());
         let highest: i64 = self.db.query_row(
             "SELECT max(coalesce((SELECT max(id) FROM claim), 0), coalesce((SELECT max(id) FROM ended), 0))",
             [],
             |r| r.get(0),
         )?;
-        Ok(highest.unsigned_abs() + 1)
+        Ok(highest
+            .unsigned_abs()
+            .max(told.unwrap_or(0))
+            .saturating_add(1))
     }
 
     /// Learnt bytes that a context costs on a model under a driver.
@@ -286,6 +312,7 @@ mod tests {
                 sm_milli: 3,
                 sm_limit_milli: 4,
             }],
+            ending: None,
         }
     }
 

@@ -2,15 +2,21 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
-use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_enforcer::proc::{PidFd, ProcessKey};
 
 use super::server::{Peer, Sender};
 use super::service::{Ending, Service};
 use super::{Msg, convert};
+
+/// Between two looks at a process whose end cannot be waited for.
+const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
+/// A claim's refusals at its cap are told once in this time: some programs ask and ask.
+const REFUSALS_TOLD: Duration = Duration::from_secs(30);
 
 impl Service {
     /// The claim that a process belongs to: by its cgroup, or without cgroups by descent from a claim's
@@ -21,15 +27,7 @@ impl Service {
             let id = ClaimId(place.claim);
             return self.claims.contains_key(&id).then_some(id);
         }
-        let chain: Vec<ProcessKey> = proc::ancestors(pid).iter().map(proc::Stat::key).collect();
-        let by_descent = self.claims.iter().find(|(_, live)| {
-            let roots = live.record.process.iter().chain(&live.record.joined);
-            live.members.keys().any(|m| chain.first() == Some(m))
-                || roots
-                    .map(|r| convert::key(*r))
-                    .any(|root| chain.contains(&root))
-        });
-        by_descent.map(|(id, _)| *id)
+        self.claim_by_descent(pid)
     }
 
     /// Hands a process its pages.
@@ -76,6 +74,15 @@ impl Service {
             .claim_of(process.pid)
             .or_else(|| self.claim_by_hint(peer, register.hint))
             .ok_or_else(|| ("no_claim", "the process belongs to no claim".to_owned()))?;
+        // Dead now means that the number may have been another's when it was looked up.
+        if pidfd.has_exited() {
+            return Err(gone());
+        }
+        let live = self.claims.get_mut(&id).ok_or_else(gone)?;
+        // Watched before it has any slot, so that none is left behind.
+        if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
+            self.watch_exit(id, process, pidfd);
+        }
         let live = self.claims.get_mut(&id).ok_or_else(gone)?;
         let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
         let mut fds = Vec::new();
@@ -112,9 +119,6 @@ impl Service {
             });
         }
         let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
-        if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
-            self.watch_exit(id, process, pidfd);
-        }
         self.touch();
         Ok((
             Answer::Member {
@@ -148,14 +152,20 @@ impl Service {
                 reason = "its successor is unsafe; this descriptor is owned and stays the same"
             )]
             let watched = tokio::io::unix::AsyncFd::with_interest(
-                Shared(pidfd),
+                Shared(Arc::clone(&pidfd)),
                 tokio::io::Interest::READABLE,
             );
             match watched {
                 Ok(fd) => {
                     let _ = fd.readable().await;
                 }
-                Err(error) => tracing::error!(pid = process.pid, %error, "cannot watch a process"),
+                Err(error) => {
+                    // Watched already through the same handle, or the kernel has no room: look now and then.
+                    tracing::debug!(pid = process.pid, %error, "no event for the end of a process");
+                    while !pidfd.has_exited() {
+                        tokio::time::sleep(UNWATCHED_LOOK).await;
+                    }
+                }
             }
             let _ = events.send(Msg::Exited { claim, process });
         });
@@ -163,6 +173,7 @@ impl Service {
 
     /// A watched process has ended: its bytes return at once.
     pub(crate) fn exited(&mut self, id: ClaimId, process: ProcessKey) {
+        self.forget_process(process);
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -190,10 +201,7 @@ impl Service {
         if live.record.process.map(convert::key) == Some(process) {
             live.command_alive = false;
             if !live.record.hold && live.ending.is_none() {
-                live.ending = Some(Ending {
-                    cause: "command exited".to_owned(),
-                    kill_at: None,
-                });
+                live.ending = Some(Ending::waiting());
             }
         }
         self.settle_ending(id);
@@ -233,8 +241,12 @@ impl Service {
             }
         }
         live.peak = live.peak.max(charge);
-        let new = refusals > live.told_refusals;
-        live.told_refusals = refusals;
+        let new = refusals > live.told_refusals
+            && live.told_at.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD);
+        if new {
+            live.told_refusals = refusals;
+            live.told_at = Some(Instant::now());
+        }
         if let (true, Some((_, bytes, gpu))) = (new, last) {
             let free = self.machine.ledger().mem_free(gpu);
             let text = format!(

@@ -1,6 +1,7 @@
 //! Finding claims again after the service died or was restarted: from the journal, the cgroup tree, the
 //! limits files and the pages that live on in the members.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, ClaimId, Share, Slice};
-use gshare_enforcer::cgroup::ClaimTree;
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::journal::ClaimRecord;
@@ -32,78 +33,50 @@ impl Service {
         }
         let boot = boot_id();
         let rebooted = self.journal.meta("boot")?.is_some_and(|b| b != boot);
-        self.journal.set_meta("boot", &boot)?;
         for record in records {
             if rebooted {
                 self.journal
                     .end(&record, unix_ms(), "the machine was restarted", None, None)?;
             } else {
-                self.restore(record)?;
+                self.restore(record);
             }
         }
+        // Last: whoever is killed before goes through all of it again.
+        self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();
+        self.drop_old_pages();
         Ok(())
     }
 
-    fn restore(&mut self, record: ClaimRecord) -> anyhow::Result<()> {
+    /// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
+    fn restore(&mut self, record: ClaimRecord) {
         let id = ClaimId(record.id);
-        let slices = self.restored_slices(&record);
+        let mut slices = self.restored_slices(&record);
         let mut live = Live::new(record);
-        live.cgroup = self
-            .tree
-            .as_ref()
-            .map(|t| {
-                t.create(gshare_enforcer::cgroup::ClaimPlace {
-                    uid: live.record.uid,
-                    claim: id.0,
-                })
-            })
-            .transpose()?;
+        live.cgroup = self.restored_cgroup(&live.record, &slices);
         let members = members_of(&live);
-        for slice in &slices {
-            live.seats
-                .push(self.restored_seat(id, &live.record, slice, &members)?);
-        }
-        if let (Some(filters), Some(cgroup)) = (&mut self.filters, &live.cgroup) {
-            let minors: Vec<u32> = slices
-                .iter()
-                .filter_map(|s| self.gpus[s.gpu].minor)
-                .collect();
-            filters.set(
-                cgroup,
-                &gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors),
-            )?;
-        }
-        let command = live.record.process.map(convert::key);
-        let mut watched = Vec::new();
-        for process in members.into_iter().chain(command) {
-            let fd = PidFd::open(process.pid)
-                .ok()
-                .flatten()
-                .filter(|_| proc::key(process.pid) == Some(process));
-            let Some(fd) = fd.filter(|fd| !fd.has_exited()) else {
-                continue;
-            };
-            live.command_alive |= Some(process) == command;
-            let seated = live.seats.iter().any(|s| {
-                s.usage.owners().any(|(_, pid, start)| {
-                    pid.cast_signed() == process.pid && start == process.start_ticks
-                })
-            });
-            let fd = Arc::new(fd);
-            if seated {
-                live.members.insert(process, Arc::clone(&fd));
-            }
-            if !watched.iter().any(|(p, _)| *p == process) {
-                watched.push((process, fd));
+        for slice in &mut slices {
+            match self.restored_seat(id, &live.record, slice, &members) {
+                Ok(seat) => live.seats.push(seat),
+                Err(error) => tracing::error!(%id, "its pages cannot be made again: {error:#}"),
             }
         }
-        reclaim_dead(&mut live);
-        if !live.command_alive && !live.record.hold {
-            live.ending = Some(Ending {
-                cause: "command exited".to_owned(),
-                kill_at: None,
-            });
+        let watched = find_processes(&mut live, &members);
+        reclaim_strangers(&mut live, &members);
+        for slice in &mut slices {
+            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+                let charge = seat.usage.charged_bytes(self.gpus[slice.gpu].total);
+                slice.charge = Bytes(charge).min(slice.mem_limit);
+            }
+        }
+        live.ending = match &live.record.ending {
+            Some(cause) => Some(Ending::killing(cause)),
+            None => (!live.command_alive && !live.record.hold).then(Ending::waiting),
+        };
+        if live.record.ending.is_some() {
+            for seat in &live.seats {
+                seat.limits.set_state(gshare_abi::State::NotGranted);
+            }
         }
         let ends = live
             .record
@@ -114,7 +87,32 @@ impl Service {
             self.watch_exit(id, process, fd);
         }
         self.drive(Event::Restore { id, slices, ends });
-        Ok(())
+    }
+
+    fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {
+        let place = gshare_enforcer::cgroup::ClaimPlace {
+            uid: record.uid,
+            claim: record.id,
+        };
+        let cgroup = match self.tree.as_ref()?.create(place) {
+            Ok(cgroup) => cgroup,
+            Err(error) => {
+                tracing::error!(claim = record.id, %error, "the cgroup of a claim cannot be found again");
+                return None;
+            }
+        };
+        let minors: Vec<u32> = slices
+            .iter()
+            .filter_map(|s| self.gpus[s.gpu].minor)
+            .collect();
+        let rules = gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors);
+        if let Some(filters) = &mut self.filters
+            && let Err(error) = filters.set(&cgroup, &rules)
+        {
+            // The one of the service before is attached still.
+            tracing::error!(claim = record.id, %error, "the filter of a claim cannot be set again");
+        }
+        Some(cgroup)
     }
 
     fn restored_slices(&self, record: &ClaimRecord) -> Vec<Slice> {
@@ -146,7 +144,7 @@ impl Service {
         &self,
         id: ClaimId,
         record: &ClaimRecord,
-        slice: &Slice,
+        slice: &mut Slice,
         members: &[ProcessKey],
     ) -> anyhow::Result<Seat> {
         let uuid = &self.gpus[slice.gpu].uuid;
@@ -161,9 +159,14 @@ impl Service {
             l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid
         });
         let limits = match limits {
-            Some(limits) => limits,
+            Some(limits) => {
+                // What was lent is lent still: only a lowered cap that is written is a lower cap.
+                slice.mem_cap = Bytes(limits.memory_cap()).clamp(slice.mem, slice.mem_limit);
+                limits
+            }
             None => {
                 let _ = std::fs::remove_file(&path);
+                super::grant::room_for_page(&path)?;
                 LimitsFile::create(&path, &self.limits_init(id, slice, token)?)?
             }
         };
@@ -179,6 +182,7 @@ impl Service {
             Some(usage) => usage,
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
+        limits.set_memory_cap(slice.mem_cap.0);
         limits.set_epoch(self.epoch);
         Ok(Seat {
             gpu: slice.gpu,
@@ -197,6 +201,9 @@ impl Service {
                 return;
             }
         };
+        // A journal that was lost must not lead to a new claim in an old cgroup.
+        let highest = found.iter().map(|c| c.place().claim).max();
+        self.next_id = self.next_id.max(highest.unwrap_or(0).saturating_add(1));
         let orphans: Vec<_> = found
             .into_iter()
             .filter(|c| !self.claims.contains_key(&ClaimId(c.place().claim)))
@@ -218,6 +225,56 @@ impl Service {
             self.lingering.push(cgroup);
         }
     }
+
+    /// Pages of claims that are over: whoever still maps one loses the GPU.
+    fn drop_old_pages(&self) {
+        let dir = self.paths.runtime_dir.join("claims");
+        let known: Vec<&Path> = self
+            .claims
+            .values()
+            .flat_map(|l| &l.seats)
+            .map(|s| s.limits.path())
+            .collect();
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if known.contains(&path.as_path()) {
+                continue;
+            }
+            if let Ok(page) = LimitsFile::open(&path) {
+                page.set_state(gshare_abi::State::NotGranted);
+            }
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// Handles on the processes of a claim that live: the command, and those that may be members.
+fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, Arc<PidFd>)> {
+    let command = live.record.process.map(convert::key);
+    let mut found: Vec<(ProcessKey, Arc<PidFd>)> = Vec::new();
+    for process in members.iter().copied().chain(command) {
+        if found.iter().any(|(p, _)| *p == process) {
+            continue;
+        }
+        let fd = PidFd::open(process.pid)
+            .ok()
+            .flatten()
+            .filter(|fd| proc::key(process.pid) == Some(process) && !fd.has_exited());
+        let Some(fd) = fd.map(Arc::new) else {
+            continue;
+        };
+        live.command_alive |= Some(process) == command;
+        let seated = live.seats.iter().any(|s| {
+            s.usage.owners().any(|(_, pid, start)| {
+                pid.cast_signed() == process.pid && start == process.start_ticks
+            })
+        });
+        if seated && members.contains(&process) {
+            live.members.insert(process, Arc::clone(&fd));
+        }
+        found.push((process, fd));
+    }
+    found
 }
 
 /// Processes that may have the claim's pages: those in its cgroup; without cgroups, the command, those
@@ -263,16 +320,21 @@ fn alive(pid: i32, start_ticks: u64) -> bool {
     proc::stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !matches!(s.state, 'Z' | 'X'))
 }
 
-/// Gives back the bytes of members that died while no service looked.
-fn reclaim_dead(live: &mut Live) {
+/// Gives back the slots of members that died while no service looked. The page is the members' word: a slot
+/// that names any other process than a member is not that process's either.
+fn reclaim_strangers(live: &mut Live, members: &[ProcessKey]) {
     for seat in &mut live.seats {
-        let dead: Vec<_> = seat
+        let member = |pid: i32, start_ticks| members.contains(&ProcessKey { pid, start_ticks });
+        let strange: Vec<_> = seat
             .usage
             .owners()
-            .filter(|(_, pid, start)| !alive(pid.cast_signed(), *start))
+            .filter(|(_, pid, start)| {
+                let pid = pid.cast_signed();
+                !member(pid, *start) || !alive(pid, *start)
+            })
             .map(|(assigned, ..)| assigned)
             .collect();
-        for assigned in dead {
+        for assigned in strange {
             seat.usage.reclaim(assigned.slot, assigned.generation);
         }
     }

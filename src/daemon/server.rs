@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +15,7 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::Msg;
 
@@ -52,16 +52,29 @@ pub(crate) struct Sender {
 impl Sender {
     /// Sends a reply; a client that has gone misses it.
     pub(crate) fn reply(&self, reply: &Reply) {
+        self.line(Self::encode(reply));
+    }
+
+    /// A reply as the line that carries it.
+    pub(crate) fn encode(reply: &Reply) -> Vec<u8> {
         match serde_json::to_vec(reply) {
             Ok(mut line) => {
                 line.push(b'\n');
-                self.send(Out {
-                    line,
-                    fds: Vec::new(),
-                });
+                line
             }
-            Err(error) => tracing::error!(%error, "a reply could not be written as JSON"),
+            Err(error) => {
+                tracing::error!(%error, "a reply could not be written as JSON");
+                Vec::new()
+            }
         }
+    }
+
+    /// Sends a line made by [`Self::encode`].
+    pub(crate) fn line(&self, line: Vec<u8>) {
+        self.send(Out {
+            line,
+            fds: Vec::new(),
+        });
     }
 
     /// Sends a refusal.
@@ -79,30 +92,52 @@ impl Sender {
 
     /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
     pub(crate) fn idle(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed) == 0
+        self.unsent() == 0
+    }
+
+    /// Replies that the client has not taken yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection has ended: nobody will read an answer.
+    pub(crate) fn gone(&self) -> bool {
+        self.out.is_closed()
     }
 
     fn send(&self, out: Out) {
-        if self.out.send(out).is_ok() {
-            self.unsent.fetch_add(1, Ordering::Relaxed);
-        }
+        // Counted before the other side can count it off.
+        self.unsent.fetch_add(1, Ordering::Relaxed);
+        let _ = self.out.send(out);
     }
 }
 
+/// The right of a connection to have one request handled.
+pub(crate) type Turn = OwnedSemaphorePermit;
+
+/// Connections of one user at a time, idle or not: each costs two descriptors.
+const CONNECTIONS_PER_USER: usize = 2048;
 /// How long a closing connection may take for what was said last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A client that says nothing for this long before its first request is let go.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 
-/// Connections of one user that hold or await no claim; the oldest goes when there are too many.
+/// The connections by user. Of those that hold or await nothing the oldest goes when there are too many.
 #[derive(Debug)]
 struct Idle {
     most: usize,
     by_uid: HashMap<u32, VecDeque<(ConnId, watch::Sender<bool>)>>,
+    all: HashMap<u32, usize>,
 }
 
 impl Idle {
-    fn enter(&mut self, uid: u32, conn: ConnId) -> watch::Receiver<bool> {
+    /// `None` when the user has too many connections of any kind.
+    fn enter(&mut self, uid: u32, conn: ConnId) -> Option<watch::Receiver<bool>> {
+        let all = self.all.entry(uid).or_default();
+        if *all >= CONNECTIONS_PER_USER {
+            return None;
+        }
+        *all += 1;
         let (close, closed) = watch::channel(false);
         let list = self.by_uid.entry(uid).or_default();
         list.push_back((conn, close));
@@ -111,7 +146,18 @@ impl Idle {
         {
             oldest.send_replace(true);
         }
-        closed
+        Some(closed)
+    }
+
+    /// The connection has ended.
+    fn exit(&mut self, uid: u32, conn: ConnId) {
+        self.leave(uid, conn);
+        if let Some(all) = self.all.get_mut(&uid) {
+            *all -= 1;
+            if *all == 0 {
+                self.all.remove(&uid);
+            }
+        }
     }
 
     fn leave(&mut self, uid: u32, conn: ConnId) {
@@ -170,6 +216,7 @@ pub(crate) async fn serve(
     let idle = Arc::new(Mutex::new(Idle {
         most,
         by_uid: HashMap::new(),
+        all: HashMap::new(),
     }));
     let mut next: ConnId = 1;
     loop {
@@ -195,22 +242,34 @@ pub(crate) async fn serve(
     }
 }
 
+/// Whether this kernel hands out handles on the process that connected (6.5 and later).
+fn peer_handles() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        std::os::unix::net::UnixStream::pair()
+            .ok()
+            .and_then(|(a, _b)| PidFd::of_peer(a.as_fd()).ok().flatten())
+            .is_some()
+    })
+}
+
 fn peer(conn: ConnId, stream: &UnixStream) -> io::Result<Peer> {
     let cred = stream.peer_cred()?;
-    let pidfd = PidFd::of_peer(stream.as_fd())?;
-    let pid = pidfd.as_ref().and_then(PidFd::pid).or_else(|| cred.pid());
-    let process = pid.and_then(proc::key);
-    // Without SO_PEERPIDFD: the pid of SO_PEERCRED, taken at once.
-    let pidfd = match (pidfd, pid) {
-        (Some(fd), _) => Some(fd),
-        (None, Some(pid)) => PidFd::open(pid)?,
-        (None, None) => None,
+    // The number alone may by now be that of another process: whoever connected may have ended and left the
+    // connection to somebody else. Only kernels that have no handles are believed the number.
+    let pidfd = if peer_handles() {
+        PidFd::of_peer(stream.as_fd())?
+    } else {
+        cred.pid().map(PidFd::open).transpose()?.flatten()
     };
+    let process = pidfd
+        .as_ref()
+        .and_then(|fd| fd.pid().and_then(proc::key).filter(|_| !fd.has_exited()));
     Ok(Peer {
         conn,
         uid: cred.uid(),
         process,
-        pidfd: pidfd.map(Arc::new),
+        pidfd: pidfd.filter(|_| process.is_some()).map(Arc::new),
     })
 }
 
@@ -226,7 +285,13 @@ async fn connection(
         idle.lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     };
-    let mut close = lock().enter(uid, conn);
+    let entered = lock().enter(uid, conn);
+    let Some(mut close) = entered else {
+        let message = format!("uid {uid} has {CONNECTIONS_PER_USER} connections");
+        let error = Reply::Error(WireError::new(ErrorCode::NotAvailable, message));
+        let _ = stream.try_write(&Sender::encode(&error));
+        return Ok(());
+    };
     let (out, mut rx) = mpsc::unbounded_channel();
     let unsent = Arc::new(AtomicUsize::new(0));
     let sender = Sender {
@@ -234,6 +299,8 @@ async fn connection(
         unsent: Arc::clone(&unsent),
     };
     let mut reader = Lines::default();
+    // One request at a time: whoever does not read his answers is not read either.
+    let turns = Arc::new(Semaphore::new(1));
     let (mut greeted, mut counted, mut half_closed) = (false, true, false);
     let greeting_over = tokio::time::sleep(GREETING_TIME);
     tokio::pin!(greeting_over);
@@ -241,24 +308,28 @@ async fn connection(
         tokio::select! {
             biased;
             Some(out) = rx.recv() => {
-                if let Err(e) = write(&stream, &out).await { break Err(e) }
+                let written = tokio::select! {
+                    written = write(&stream, &out) => written,
+                    _ = close.changed(), if counted => break Ok(()),
+                };
+                if let Err(e) = written { break Err(e) }
                 unsent.fetch_sub(1, Ordering::Relaxed);
             }
             _ = close.changed(), if counted => break Ok(()),
-            line = reader.next(&stream) => match line {
-                Ok(Line::Text(line)) => {
+            line = next_line(&mut reader, &stream, &turns) => match line {
+                Ok((Line::Text(line), turn)) => {
                     // A connection that waits for or watches something is not idle from now on.
-                    if handle(&line, &mut greeted, &peer, &sender, events) {
+                    if handle(&line, &mut greeted, &peer, &sender, turn, events) {
                         lock().leave(uid, conn);
                         counted = false;
                     }
                 }
-                Ok(Line::TooLong) => {
+                Ok((Line::TooLong, _)) => {
                     let message = format!("a line is longer than {MAX_LINE} bytes");
                     sender.error(WireError::new(ErrorCode::BadRequest, message));
                     break Ok(());
                 }
-                Ok(Line::End) => {
+                Ok((Line::End, _)) => {
                     half_closed = !hung_up(&stream);
                     break Ok(());
                 }
@@ -267,7 +338,7 @@ async fn connection(
             () = &mut greeting_over, if !greeted => break Ok(()),
         }
     };
-    lock().leave(uid, conn);
+    lock().exit(uid, conn);
     // Whatever was said last still goes out, if the client takes it. One that has only closed its sending
     // side also gets the answers to what it asked before: they have come when no sender is left.
     drop(sender);
@@ -301,6 +372,7 @@ fn handle(
     greeted: &mut bool,
     peer: &Peer,
     sender: &Sender,
+    turn: Turn,
     events: &mpsc::UnboundedSender<Msg>,
 ) -> bool {
     let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
@@ -312,6 +384,7 @@ fn handle(
                     peer: peer.clone(),
                     register,
                     out: sender.clone(),
+                    turn,
                 });
             }
             Err(error) => bad(error.to_string()),
@@ -348,6 +421,7 @@ fn handle(
                 peer: peer.clone(),
                 call,
                 out: sender.clone(),
+                turn,
             });
             stays
         }
@@ -356,6 +430,17 @@ fn handle(
             false
         }
     }
+}
+
+/// The next line, once the one before it has been handled; cancel safe.
+async fn next_line(
+    reader: &mut Lines,
+    stream: &UnixStream,
+    turns: &Arc<Semaphore>,
+) -> io::Result<(Line, Turn)> {
+    let turn = Arc::clone(turns).acquire_owned().await;
+    let turn = turn.map_err(io::Error::other)?;
+    Ok((reader.next(stream).await?, turn))
 }
 
 enum Line {

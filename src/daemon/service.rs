@@ -15,13 +15,16 @@ use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
-use gshare_enforcer::proc::{self, PidFd, ProcessKey};
-use gshare_proto::{Call, ErrorCode, Notice, Queued, Reply, WireError};
+use gshare_enforcer::proc::{PidFd, ProcessKey};
+use gshare_proto::{Call, ErrorCode, Notice, Queued, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
+use super::ending::Ended;
 use super::gpus::Gpu;
 use super::journal::{ClaimRecord, Journal};
 use super::server::{ConnId, Peer, Sender};
+use super::watch::Watcher;
+use super::whose::Owners;
 use super::{FIRST_LOOK, Msg, convert, unix_ms};
 
 /// One granted claim.
@@ -45,6 +48,8 @@ pub(crate) struct Live {
     pub(crate) past_launches: u64,
     /// Refusals that were already told.
     pub(crate) told_refusals: u64,
+    /// When that was.
+    pub(crate) told_at: Option<Instant>,
     /// Highest charge seen, summed over its GPUs.
     pub(crate) peak: u64,
 }
@@ -67,6 +72,8 @@ pub(crate) struct Ending {
     pub(crate) cause: String,
     /// When processes that still hold GPU memory are killed; `None`: they are waited for.
     pub(crate) kill_at: Option<Instant>,
+    /// That some were killed has been told.
+    pub(crate) told: bool,
 }
 
 /// One waiting claim: what the connection that waits for it needs.
@@ -77,19 +84,16 @@ pub(crate) struct Asked {
     pub(crate) record: ClaimRecord,
     pub(crate) since_ms: u64,
     pub(crate) request: Request,
-}
-
-#[derive(Debug)]
-pub(crate) struct Watcher {
-    out: Sender,
-    least: Duration,
-    last: Option<Instant>,
+    /// The client knows its number.
+    pub(crate) told: bool,
 }
 
 /// How many notices are kept.
 const NOTICES: usize = 50;
-/// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
-const TERM_GRACE: Duration = Duration::from_secs(10);
+/// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
+const CLAIMS_PER_USER: usize = 512;
+/// A client that does not read is not told its place more often than this ahead.
+const UNREAD_PLACES: usize = 16;
 
 /// Everything the service knows.
 #[derive(Debug)]
@@ -119,10 +123,18 @@ pub(crate) struct Service {
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
-    watchers: HashMap<ConnId, Watcher>,
+    pub(crate) owners: Owners,
+    /// Processes on the GPUs that belong to no claim, at the last sample.
+    pub(crate) unclaimed: Vec<UnclaimedView>,
+    /// Ended claims that the journal does not know of yet: a full disk.
+    pub(crate) unwritten: Vec<Ended>,
+    pub(crate) watchers: HashMap<ConnId, Watcher>,
+    /// What the core must still be told, in order.
+    todo: VecDeque<Event>,
+    driving: bool,
     origin: Instant,
-    next_id: u64,
-    dirty: bool,
+    pub(crate) next_id: u64,
+    pub(crate) dirty: bool,
 }
 
 impl Service {
@@ -207,7 +219,12 @@ impl Service {
             notices: VecDeque::new(),
             events,
             names: super::view::Names::new(),
+            owners: Owners::default(),
+            unclaimed: Vec::new(),
+            unwritten: Vec::new(),
             watchers: HashMap::new(),
+            todo: VecDeque::new(),
+            driving: false,
             origin: Instant::now(),
             next_id,
             dirty: true,
@@ -217,6 +234,7 @@ impl Service {
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.sample = Some(sample);
         service.find_claims_again()?;
+        service.look_up_owners();
         service.refresh_facts();
         service.measure_overheads();
         Ok(service)
@@ -242,16 +260,30 @@ impl Service {
     /// Handles one message.
     pub(crate) fn handle(&mut self, msg: Msg) {
         match msg {
-            Msg::Call { peer, call, out } => self.call(peer, call, &out),
+            Msg::Call {
+                peer,
+                call,
+                out,
+                turn,
+            } => {
+                self.call(peer, call, &out);
+                drop(turn);
+            }
             Msg::Register {
                 peer,
                 register,
                 out,
-            } => self.register(&peer, &register, &out),
+                turn,
+            } => {
+                self.register(&peer, &register, &out);
+                drop(turn);
+            }
             Msg::Closed { conn } => self.closed(conn),
             Msg::Exited { claim, process } => self.exited(claim, process),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
+                self.meet_gpus();
+                self.look_up_owners();
                 self.record_history();
                 self.refresh_facts();
                 self.dirty = true;
@@ -264,6 +296,7 @@ impl Service {
         self.drive(Event::Tick);
         self.watch_claims();
         self.tidy_lingering();
+        self.write_ends();
         self.dirty = true;
     }
 
@@ -274,13 +307,7 @@ impl Service {
                 return;
             }
             Call::Watch { min_interval_ms } => {
-                let watcher = Watcher {
-                    out: out.clone(),
-                    least: Duration::from_millis(min_interval_ms),
-                    last: None,
-                };
-                self.watchers.insert(peer.conn, watcher);
-                self.dirty = true;
+                self.watch(peer.conn, out.clone(), min_interval_ms);
                 return;
             }
             Call::Snapshot => Ok(Reply::Snapshot(Box::new(self.snapshot()))),
@@ -288,7 +315,7 @@ impl Service {
                 checks: self.doctor(),
             }),
             Call::Join { id, parent } => self.join(&peer, &id, parent),
-            Call::Env { id } => self.env(&id),
+            Call::Env { id } => self.env(&peer, &id),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
         };
@@ -301,14 +328,7 @@ impl Service {
 
     fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
         // A client that lost its connection while the service restarted asks again: same process, same claim.
-        let known = self.claims.iter().find(|(_, live)| {
-            live.command_alive && live.record.process.map(convert::key) == peer.process
-        });
-        if let Some((id, _)) = known {
-            let id = *id;
-            out.reply(&self.granted(id, Vec::new()));
-            return;
-        }
+        // One that asks for something else (a claim within a claim) is a new claim.
         let asked = convert::request(self, &peer, &spec);
         let (request, patience, mut record) = match asked {
             Ok(asked) => asked,
@@ -317,6 +337,22 @@ impl Service {
                 return;
             }
         };
+        let known = self.claims.iter().find(|(_, live)| {
+            live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
+        });
+        if let Some((id, _)) = known {
+            let id = *id;
+            // The service may have died between the journal and the move.
+            match self.adopt_again(id, &peer) {
+                Ok(()) => out.reply(&self.granted(id, Vec::new())),
+                Err(error) => out.error(error),
+            }
+            return;
+        }
+        if let Err(error) = self.room_for(&peer) {
+            out.error(error);
+            return;
+        }
         let id = ClaimId(self.next_id);
         self.next_id += 1;
         record.id = id.0;
@@ -326,6 +362,7 @@ impl Service {
             record,
             since_ms: unix_ms(),
             request: request.clone(),
+            told: false,
         };
         self.waiting.insert(id, asked);
         self.drive(Event::Submit {
@@ -335,17 +372,39 @@ impl Service {
         });
     }
 
-    /// Gives the core an event and carries out what it decides.
+    fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
+        let held = self.claims.values().map(|l| l.record.uid);
+        let waiting = self.waiting.values().map(|a| a.record.uid);
+        let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();
+        if own < CLAIMS_PER_USER {
+            return Ok(());
+        }
+        Err(WireError::new(
+            ErrorCode::NotAvailable,
+            format!("you hold and await {own} claims, the most that one user may"),
+        )
+        .with_hint("gshare queue shows what waits; gshare release gives claims back"))
+    }
+
+    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
+    /// done: actions of two decisions never mix.
     pub(crate) fn drive(&mut self, event: Event) {
-        let mut todo = VecDeque::from([event]);
-        while let Some(event) = todo.pop_front() {
+        self.todo.push_back(event);
+        if self.driving {
+            return;
+        }
+        self.driving = true;
+        while let Some(event) = self.todo.pop_front() {
             for action in self.machine.step(self.now(), event) {
                 match action {
                     Action::Cap { id, slice } => self.write_cap(id, &slice),
-                    Action::Measure => todo.push_back(Event::Measured(self.measure())),
+                    Action::Measure => {
+                        let measured = self.measure();
+                        self.todo.push_back(Event::Measured(measured));
+                    }
                     Action::Grant { id, slices, ends } => {
                         if !self.grant(id, &slices, ends) {
-                            todo.push_back(Event::Gone { id });
+                            self.todo.push_back(Event::Gone { id });
                         }
                         self.dirty = true;
                     }
@@ -354,16 +413,7 @@ impl Service {
                         position,
                         reason,
                     } => {
-                        if let Some(asked) = self.waiting.get(&id) {
-                            asked.out.reply(&Reply::Queued(Queued {
-                                id: id.to_string(),
-                                position: u32::try_from(position).unwrap_or(u32::MAX),
-                                reason: self.reason_text(&reason),
-                                would_start: reason
-                                    .would_start()
-                                    .map(|s| format!("-g {}", convert::short_share(s))),
-                            }));
-                        }
+                        self.tell_place(id, position, &reason);
                         self.dirty = true;
                     }
                     Action::Refuse {
@@ -392,6 +442,32 @@ impl Service {
                 }
             }
         }
+        self.driving = false;
+    }
+
+    fn tell_place(&mut self, id: ClaimId, position: usize, reason: &gshare_core::Reason) {
+        let Some(asked) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        if !std::mem::replace(&mut asked.told, true)
+            && let Err(error) = self.journal.set_meta("told", &id.0.to_string())
+        {
+            tracing::warn!(%id, %error, "a restarted service may use this number again");
+        }
+        let Some(asked) = self.waiting.get(&id) else {
+            return;
+        };
+        if asked.out.unsent() > UNREAD_PLACES {
+            return;
+        }
+        asked.out.reply(&Reply::Queued(Queued {
+            id: id.to_string(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: self.reason_text(reason),
+            would_start: reason
+                .would_start()
+                .map(|s| format!("-g {}", convert::short_share(s))),
+        }));
     }
 
     fn write_cap(&self, id: ClaimId, slice: &Slice) {
@@ -408,8 +484,13 @@ impl Service {
         let mut charges = Vec::new();
         for (id, live) in &self.claims {
             for seat in &live.seats {
-                let most = self.gpus[seat.gpu].total;
-                charges.push((*id, seat.gpu, Bytes(seat.usage.charged_bytes(most))));
+                // The cap holds what is charged below the limit; a member that writes more into its page
+                // must not keep others from what is free.
+                let uuid = &self.gpus[seat.gpu].uuid;
+                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+                let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
+                let charge = seat.usage.charged_bytes(most).min(most);
+                charges.push((*id, seat.gpu, Bytes(charge)));
             }
         }
         charges
@@ -430,28 +511,6 @@ impl Service {
         }
     }
 
-    /// Sends the newest snapshot to those who watch and have taken the last one.
-    pub(crate) fn publish(&mut self) {
-        if !self.dirty || self.watchers.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        let due = |w: &Watcher| {
-            w.out.idle()
-                && w.last
-                    .is_none_or(|last| now.duration_since(last) >= w.least)
-        };
-        if !self.watchers.values().any(due) {
-            return;
-        }
-        let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
-        for watcher in self.watchers.values_mut().filter(|w| due(w)) {
-            watcher.out.reply(&snapshot);
-            watcher.last = Some(now);
-        }
-        self.dirty = self.watchers.values().any(|w| w.last != Some(now));
-    }
-
     /// Remembers something worth telling.
     pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
         tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
@@ -464,26 +523,26 @@ impl Service {
         self.dirty = true;
     }
 
-    /// Finds a claim by `c3`, `3` or its name, granted or waiting.
-    pub(crate) fn find(&self, word: &str) -> Result<ClaimId, WireError> {
+    /// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own
+    /// is meant.
+    pub(crate) fn find(&self, peer: &Peer, word: &str) -> Result<ClaimId, WireError> {
         if let Ok(id) = word.parse::<ClaimId>()
             && (self.claims.contains_key(&id) || self.waiting.contains_key(&id))
         {
             return Ok(id);
         }
-        let named = |record: &ClaimRecord| record.name.as_deref() == Some(word);
-        let mut found: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, l)| named(&l.record))
-            .map(|(id, _)| *id)
+        let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
+        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
+        let named: Vec<(ClaimId, u32)> = held
+            .chain(waiting)
+            .filter(|(_, record)| record.name.as_deref() == Some(word))
+            .map(|(id, record)| (id, record.uid))
             .collect();
-        found.extend(
-            self.waiting
-                .iter()
-                .filter(|(_, a)| named(&a.record))
-                .map(|(id, _)| *id),
-        );
+        let own = named.iter().filter(|(_, uid)| *uid == peer.uid);
+        let mut found: Vec<ClaimId> = own.map(|(id, _)| *id).collect();
+        if found.is_empty() {
+            found = named.into_iter().map(|(id, _)| id).collect();
+        }
         match found.as_slice() {
             [id] => Ok(*id),
             [] => Err(
@@ -495,111 +554,6 @@ impl Service {
                 format!("several claims are named `{word}`"),
             )
             .with_hint("use the id, as gshare ps shows it")),
-        }
-    }
-
-    fn may(&self, peer: &Peer, id: ClaimId, verb: &str) -> Result<(), WireError> {
-        let owner = self
-            .claims
-            .get(&id)
-            .map(|l| l.record.uid)
-            .or_else(|| self.waiting.get(&id).map(|a| a.record.uid));
-        if peer.uid == 0 || owner == Some(peer.uid) {
-            return Ok(());
-        }
-        let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
-        Err(WireError::new(
-            ErrorCode::NotPermitted,
-            format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
-        )
-        .with_hint(format!("ask {whose}")))
-    }
-
-    fn release(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
-        let id = self.find(word)?;
-        self.may(peer, id, "release")?;
-        Ok(Reply::Done {
-            message: self.let_go(peer, id),
-        })
-    }
-
-    fn release_all(&mut self, peer: &Peer) -> Result<Reply, WireError> {
-        let mine: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, l)| l.record.uid == peer.uid)
-            .map(|(id, _)| *id)
-            .chain(
-                self.waiting
-                    .iter()
-                    .filter(|(_, a)| a.record.uid == peer.uid)
-                    .map(|(id, _)| *id),
-            )
-            .collect();
-        if mine.is_empty() {
-            return Err(WireError::new(ErrorCode::NoClaim, "you hold no claims"));
-        }
-        let messages: Vec<String> = mine.into_iter().map(|id| self.let_go(peer, id)).collect();
-        Ok(Reply::Done {
-            message: messages.join("\n"),
-        })
-    }
-
-    fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
-        if let Some(asked) = self.waiting.remove(&id) {
-            asked.out.error(WireError::new(
-                ErrorCode::Ended,
-                format!("{id} was withdrawn while it waited"),
-            ));
-            self.drive(Event::Gone { id });
-            return format!("{id} withdrawn");
-        }
-        let by = if peer.uid == 0 && self.claims.get(&id).is_some_and(|l| l.record.uid != 0) {
-            "released by root".to_owned()
-        } else {
-            "released".to_owned()
-        };
-        self.terminate(id, &by);
-        match self.claims.get(&id) {
-            None => format!("{id} released"),
-            Some(_) => format!(
-                "{id} is being released: its processes on the GPU got SIGTERM, and SIGKILL in {} s",
-                TERM_GRACE.as_secs()
-            ),
-        }
-    }
-
-    /// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
-    /// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
-    pub(crate) fn terminate(&mut self, id: ClaimId, cause: &str) {
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        for seat in &live.seats {
-            seat.limits.set_state(gshare_abi::State::NotGranted);
-        }
-        if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            live.ending = Some(Ending {
-                cause: cause.to_owned(),
-                kill_at: Some(Instant::now() + TERM_GRACE),
-            });
-        }
-        let holders = self.holders(id);
-        self.signal(&holders, libc::SIGTERM);
-        self.settle_ending(id);
-        self.dirty = true;
-    }
-
-    /// Sends a signal to processes, each checked to be still the same.
-    pub(crate) fn signal(&self, processes: &[ProcessKey], signal: i32) {
-        for process in processes {
-            let fd = PidFd::open(process.pid).ok().flatten();
-            if let Some(fd) = fd
-                && proc::key(process.pid) == Some(*process)
-                && let Err(error) = fd.signal(signal)
-            {
-                tracing::warn!(pid = process.pid, %error, "cannot signal a member");
-            }
         }
     }
 

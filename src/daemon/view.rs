@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView, ServiceView,
-    Snapshot, Source, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView,
+    ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;

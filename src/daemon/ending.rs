@@ -1,0 +1,270 @@
+//! The end of a claim: asked for by its owner, by its lease or by the exit of its command; and its last
+//! entry in the journal.
+
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_core::machine::Event;
+use gshare_enforcer::cgroup::ClaimTree;
+use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_proto::{ErrorCode, Reply, WireError};
+
+use super::journal::ClaimRecord;
+use super::server::Peer;
+use super::service::{Ending, Live, Service};
+use super::unix_ms;
+
+/// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
+const TERM_GRACE: Duration = Duration::from_secs(10);
+/// Ends that the journal does not take are kept for a later try, at most this many.
+const UNWRITTEN: usize = 10_000;
+
+/// An ended claim for the journal.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    record: ClaimRecord,
+    ended_ms: u64,
+    cause: String,
+    peak: u64,
+    launches: u64,
+}
+
+impl Ending {
+    /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
+    pub(crate) fn killing(cause: &str) -> Self {
+        Self {
+            cause: cause.to_owned(),
+            kill_at: Some(Instant::now() + TERM_GRACE),
+            told: false,
+        }
+    }
+
+    /// The command has exited; those who still hold the GPU are waited for.
+    pub(crate) fn waiting() -> Self {
+        Self {
+            cause: "command exited".to_owned(),
+            kill_at: None,
+            told: false,
+        }
+    }
+}
+
+impl Service {
+    /// Writes the ends that the journal does not have. The claims are gone all the same; but a restarted
+    /// service would take them up again, so this is tried until the disk has room.
+    pub(crate) fn write_ends(&mut self) {
+        let mut ends = std::mem::take(&mut self.unwritten);
+        while let Some(end) = ends.first() {
+            let (peak, launches) = (Some(end.peak), Some(end.launches));
+            let done = self
+                .journal
+                .end(&end.record, end.ended_ms, &end.cause, peak, launches);
+            if let Err(error) = done {
+                tracing::error!(claim = end.record.id, %error, "the end of a claim could not be journaled yet");
+                break;
+            }
+            ends.remove(0);
+        }
+        ends.truncate(UNWRITTEN);
+        self.unwritten = ends;
+    }
+
+    fn may(&self, peer: &Peer, id: ClaimId, verb: &str) -> Result<(), WireError> {
+        let owner = self
+            .claims
+            .get(&id)
+            .map(|l| l.record.uid)
+            .or_else(|| self.waiting.get(&id).map(|a| a.record.uid));
+        if peer.uid == 0 || owner == Some(peer.uid) {
+            return Ok(());
+        }
+        let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
+        Err(WireError::new(
+            ErrorCode::NotPermitted,
+            format!("{id} belongs to {whose}; only {whose} and root can {verb} it"),
+        )
+        .with_hint(format!("ask {whose}")))
+    }
+
+    pub(crate) fn release(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let id = self.find(peer, word)?;
+        self.may(peer, id, "release")?;
+        Ok(Reply::Done {
+            message: self.let_go(peer, id),
+        })
+    }
+
+    pub(crate) fn release_all(&mut self, peer: &Peer) -> Result<Reply, WireError> {
+        let mine: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, l)| l.record.uid == peer.uid)
+            .map(|(id, _)| *id)
+            .chain(
+                self.waiting
+                    .iter()
+                    .filter(|(_, a)| a.record.uid == peer.uid)
+                    .map(|(id, _)| *id),
+            )
+            .collect();
+        if mine.is_empty() {
+            return Err(WireError::new(ErrorCode::NoClaim, "you hold no claims"));
+        }
+        let messages: Vec<String> = mine.into_iter().map(|id| self.let_go(peer, id)).collect();
+        Ok(Reply::Done {
+            message: messages.join("\n"),
+        })
+    }
+
+    fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
+        if let Some(asked) = self.waiting.remove(&id) {
+            asked.out.error(WireError::new(
+                ErrorCode::Ended,
+                format!("{id} was withdrawn while it waited"),
+            ));
+            self.drive(Event::Gone { id });
+            return format!("{id} withdrawn");
+        }
+        let by = if peer.uid == 0 && self.claims.get(&id).is_some_and(|l| l.record.uid != 0) {
+            "released by root".to_owned()
+        } else {
+            "released".to_owned()
+        };
+        self.terminate(id, &by);
+        match self.claims.get(&id) {
+            None => format!("{id} released"),
+            Some(_) => format!(
+                "{id} is being released: its processes on the GPU got SIGTERM, and SIGKILL in {} s",
+                TERM_GRACE.as_secs()
+            ),
+        }
+    }
+
+    /// Ends a claim whose processes may still hold GPU memory: nothing more is granted to them, those
+    /// that hold the GPU are asked to end, later made to. Others lose the GPU, not their lives.
+    pub(crate) fn terminate(&mut self, id: ClaimId, cause: &str) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+        }
+        if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
+            live.ending = Some(Ending::killing(cause));
+            live.record.ending = Some(cause.to_owned());
+            // A restarted service goes on with it.
+            if let Err(error) = self.journal.put(&live.record) {
+                tracing::error!(%id, %error, "that a claim ends could not be journaled");
+            }
+        }
+        let holders = self.holders(id);
+        self.signal(&holders, libc::SIGTERM);
+        self.settle_ending(id);
+        self.dirty = true;
+    }
+
+    /// Sends a signal to processes, each checked to be still the same.
+    pub(crate) fn signal(&self, processes: &[ProcessKey], signal: i32) {
+        for process in processes {
+            let fd = PidFd::open(process.pid).ok().flatten();
+            if let Some(fd) = fd
+                && proc::key(process.pid) == Some(*process)
+                && let Err(error) = fd.signal(signal)
+            {
+                tracing::warn!(pid = process.pid, %error, "cannot signal a member");
+            }
+        }
+    }
+
+    /// Whether a member has launched anything within the grace time.
+    fn launched_lately(&self, live: &Live) -> bool {
+        let grace = self.config.claims.leftover_grace;
+        let now = gshare_abi::monotonic_ns();
+        live.seats.iter().any(|seat| {
+            seat.usage
+                .read_slots(self.gpus[seat.gpu].total)
+                .iter()
+                .any(|s| {
+                    s.last_launch_ns.is_some_and(|at| {
+                        now.saturating_sub(at) < u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+                    })
+                })
+        })
+    }
+
+    /// Ends the claim if nothing of it is left on the GPU.
+    pub(crate) fn settle_ending(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let Some(ending) = &live.ending else { return };
+        let released = ending.kill_at.is_some();
+        let cause = ending.cause.clone();
+        let holders = self.holders(id);
+        if holders.is_empty() && (released || !self.launched_lately(live)) {
+            self.dismantle(id, &cause);
+            self.drive(Event::Gone { id });
+            return;
+        }
+        let due = self
+            .claims
+            .get(&id)
+            .and_then(|l| l.ending.as_ref()?.kill_at)
+            .is_some_and(|at| at <= Instant::now());
+        if due {
+            self.signal(&holders, libc::SIGKILL);
+            let mut first = false;
+            if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
+                ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
+                first = !std::mem::replace(&mut ending.told, true);
+            }
+            if first {
+                self.notice(
+                    Some(id),
+                    format!("{id}: processes that held on to the GPU were killed ({cause})"),
+                );
+            }
+        }
+    }
+
+    /// Takes a claim apart: pages, filter, cgroup, journal. The core is told by the caller.
+    pub(crate) fn dismantle(&mut self, id: ClaimId, cause: &str) {
+        let Some(live) = self.claims.remove(&id) else {
+            return;
+        };
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+            let _ = std::fs::remove_file(seat.limits.path());
+        }
+        let launches = live.past_launches.saturating_add(self.launches(&live));
+        self.unwritten.push(Ended {
+            record: live.record.clone(),
+            ended_ms: unix_ms(),
+            cause: cause.to_owned(),
+            peak: live.peak,
+            launches,
+        });
+        self.write_ends();
+        if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup)
+            && tree.remove(&cgroup).is_err()
+        {
+            let rules = self.rules([]);
+            if let Some(filters) = &mut self.filters
+                && let Err(error) = filters.set(&cgroup, &rules)
+            {
+                tracing::error!(%id, %error, "the filter of an ended claim could not be closed");
+            }
+            self.lingering.push(cgroup);
+        }
+        if live.record.hold || cause != "command exited" {
+            self.notice(
+                Some(id),
+                format!(
+                    "{id} of {} ended: {cause}",
+                    self.names.user(live.record.uid)
+                ),
+            );
+        }
+        self.touch();
+    }
+}

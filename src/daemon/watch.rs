@@ -1,0 +1,71 @@
+//! Those who watch: a snapshot now and after every change, as fast as each takes them.
+
+use std::time::{Duration, Instant};
+
+use gshare_proto::Reply;
+
+use super::server::{ConnId, Sender};
+use super::service::Service;
+
+/// One watching connection.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    out: Sender,
+    least: Duration,
+    next: Instant,
+    /// When it was last sent one.
+    sent: Option<Instant>,
+}
+
+/// No screen needs more than this, and whoever asks for more must not slow the service down.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+impl Watcher {
+    /// When it gets its next snapshot; `None` while it has not taken the last one.
+    fn due(&self) -> Option<Instant> {
+        self.out.idle().then_some(self.next)
+    }
+}
+
+impl Service {
+    /// Sends snapshots to a connection from now on.
+    pub(crate) fn watch(&mut self, conn: ConnId, out: Sender, min_interval_ms: u64) {
+        // An hour is as good as never, and cannot overflow the clock.
+        let least =
+            Duration::from_millis(min_interval_ms).clamp(SHORTEST, Duration::from_secs(3600));
+        let watcher = Watcher {
+            out,
+            least,
+            next: Instant::now(),
+            sent: None,
+        };
+        self.watchers.insert(conn, watcher);
+        self.touch();
+    }
+
+    /// Sends the newest snapshot to those who watch and have taken the last one.
+    pub(crate) fn publish(&mut self) {
+        let now = Instant::now();
+        let is_due = |w: &Watcher| w.due().is_some_and(|at| at <= now);
+        if !self.dirty || !self.watchers.values().any(is_due) {
+            return;
+        }
+        let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
+        let line = Sender::encode(&snapshot);
+        let now = Instant::now();
+        for watcher in self.watchers.values_mut() {
+            if watcher.due().is_some_and(|at| at <= now) {
+                watcher.out.line(line.clone());
+                watcher.sent = Some(now);
+                watcher.next = now + watcher.least;
+            }
+        }
+        self.dirty = self.watchers.values().any(|w| w.sent != Some(now));
+    }
+
+    /// When somebody who watches is due for what has changed.
+    pub(crate) fn next_publish(&self) -> Option<Instant> {
+        let due = || self.watchers.values().filter_map(Watcher::due).min();
+        self.dirty.then(due).flatten()
+    }
+}

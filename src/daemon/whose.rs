@@ -1,0 +1,123 @@
+//! Whose the processes on the GPUs are. Looked up once per sample of the driver, not per figure: asking the
+//! kernel costs, and an answer that changes within a snapshot would count a process twice.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use gshare_core::ClaimId;
+use gshare_enforcer::gpu::GpuProcess;
+use gshare_enforcer::proc::{self, ProcessKey};
+
+use super::convert;
+use super::service::Service;
+use crate::figures;
+
+/// Whom a process on a GPU belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A member.
+    Claim(ClaimId),
+    /// A process outside claims.
+    Outside,
+    /// It ended after the driver was asked: its memory is on its way back and counts for nobody.
+    Gone,
+}
+
+/// The owners of the last sample's processes.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    of: HashMap<i32, Whose>,
+    /// Watched processes that ended since.
+    ended: HashSet<i32>,
+}
+
+impl Service {
+    /// Looks up whose the processes of the newest sample are.
+    pub(crate) fn look_up_owners(&mut self) {
+        let pids: BTreeSet<i32> = self.driver_processes().map(|(_, p)| p.pid).collect();
+        let of = pids.into_iter().map(|pid| (pid, self.look_up(pid)));
+        self.owners = Owners {
+            of: of.collect(),
+            ended: HashSet::new(),
+        };
+        self.unclaimed = self
+            .driver_processes()
+            .filter(|(_, p)| self.whose(p.pid) == Whose::Outside)
+            .map(|(gpu, p)| figures::unclaimed(p, gpu, |uid| self.names.user(uid)))
+            .collect();
+    }
+
+    /// A process that looks dead has just ended, unless the driver still names it at the next look: then it
+    /// is one that cannot be seen from here, or whose first thread alone has ended.
+    fn look_up(&self, pid: i32) -> Whose {
+        let lives = proc::stat(pid).is_some_and(|s| !matches!(s.state, 'Z' | 'X'));
+        if !lives && self.owners.of.get(&pid) != Some(&Whose::Gone) {
+            return Whose::Gone;
+        }
+        self.claim_of(pid).map_or(Whose::Outside, Whose::Claim)
+    }
+
+    fn driver_processes(&self) -> impl Iterator<Item = (u32, &GpuProcess)> {
+        (0..self.gpus.len())
+            .filter_map(|g| Some((u32::try_from(g).ok()?, self.reading(g)?)))
+            .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))
+    }
+
+    /// Whose a process of the newest sample is.
+    pub(crate) fn whose(&self, pid: i32) -> Whose {
+        match self.owners.of.get(&pid) {
+            _ if self.owners.ended.contains(&pid) => Whose::Gone,
+            // What a claim that has ended held is back.
+            Some(Whose::Claim(id)) if !self.claims.contains_key(id) => Whose::Gone,
+            Some(whose) => *whose,
+            None => Whose::Outside,
+        }
+    }
+
+    /// A watched process has ended: what the last sample says of it is over.
+    pub(crate) fn forget_process(&mut self, process: ProcessKey) {
+        self.owners.ended.insert(process.pid);
+    }
+
+    /// Members that hold GPU memory of this claim, by the ledger or by the driver's word. Each is a member
+    /// at this moment: they may be about to be signalled.
+    pub(crate) fn holders(&self, id: ClaimId) -> Vec<ProcessKey> {
+        let Some(live) = self.claims.get(&id) else {
+            return Vec::new();
+        };
+        let mut found: Vec<ProcessKey> = self
+            .driver_processes()
+            .filter(|(_, p)| self.whose(p.pid) == Whose::Claim(id))
+            .filter_map(|(_, p)| proc::key(p.pid))
+            .collect();
+        for seat in &live.seats {
+            let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
+            found.extend(
+                slots
+                    .iter()
+                    .filter(|s| s.charge_bytes > 0)
+                    .map(|s| ProcessKey {
+                        pid: s.pid.cast_signed(),
+                        start_ticks: s.start_time,
+                    }),
+            );
+        }
+        found.sort_unstable_by_key(|p| (p.pid, p.start_ticks));
+        found.dedup();
+        found.retain(|p| proc::key(p.pid) == Some(*p) && self.claim_of(p.pid) == Some(id));
+        found
+    }
+
+    /// Without cgroups: the claim of the nearest ancestor that is a claim's command, joined one or was
+    /// registered as its member; of several the newest, which the process asked for last.
+    pub(crate) fn claim_by_descent(&self, pid: i32) -> Option<ClaimId> {
+        proc::ancestors(pid).iter().find_map(|ancestor| {
+            let key = ancestor.key();
+            let has = |live: &super::service::Live| {
+                let roots = live.record.process.iter().chain(&live.record.joined);
+                live.members.contains_key(&key) || roots.map(|r| convert::key(*r)).any(|r| r == key)
+            };
+            let found = self.claims.iter().rev().find(|(_, live)| has(live));
+            found.map(|(id, _)| *id)
+        })
+    }
+}

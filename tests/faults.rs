@@ -1,0 +1,397 @@
+//! What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
+//! at a bad moment, clients that lie or do not read.
+
+mod support;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use gshare_abi::host::{LimitsFile, UsageMemfd};
+use gshare_proto::{ClaimState, GpuState};
+use nix::sys::signal::Signal;
+use support::{Raw, board, claim_of, root, station, until};
+
+const MIB: u64 = 1 << 20;
+
+fn run(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command.output().expect("runs");
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+fn claim_true(station: &Station, flags: &[&str]) -> (Option<i32>, String) {
+    let mut command = station.command();
+    run(command.arg("claim").args(flags).args(["--", "true"]))
+}
+
+/// A small disk over a directory, taken away at the end.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(over: &Path) -> Self {
+        let options = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"];
+        let status = Command::new("mount").args(options).arg(over).status();
+        assert!(status.expect("mount runs").success());
+        Self(over.to_owned())
+    }
+
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("ballast");
+        let mut file = std::fs::File::create(&path).expect("created");
+        while file.write_all(&[1; 4096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
+    if !root("a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended") {
+        return;
+    }
+    let mut station = station();
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    let disk = SmallDisk::mount(&station.dir().join("state"));
+    station.start_service().expect("starts on the small disk");
+    let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    let ballast = disk.fill();
+
+    let (code, text) = claim_true(&station, &["-g", "0.25", "--nonblock"]);
+    assert_eq!(code, Some(70), "{text}");
+    assert!(text.contains("disk") && text.contains("hint:"), "{text}");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.claims.len(), 1, "nothing is half granted");
+    assert!(claim_of(&snapshot, held.pid()).is_some());
+    // What ends is free again, full disk or not.
+    held.kill();
+    until("the claim has ended", Duration::from_secs(5), || {
+        let snapshot = station.snapshot().ok()?;
+        (snapshot.claims.is_empty() && snapshot.gpus[0].mem_claimed == 0).then_some(())
+    });
+    std::fs::remove_file(ballast).expect("removed");
+    until("claims are granted again", Duration::from_secs(5), || {
+        (claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0))
+            .then_some(())
+    });
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(station.snapshot().expect("served").claims, []);
+    drop(station);
+}
+
+#[test]
+fn a_lost_gpu_has_no_figures_and_the_others_go_on() {
+    let station = station();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    board(&station).set_lost(0, true).expect("set");
+    let snapshot = until("the GPU is seen as lost", Duration::from_secs(10), || {
+        let snapshot = station.snapshot().ok()?;
+        (snapshot.gpus[0].state == GpuState::Lost).then_some(snapshot)
+    });
+    let gpu = &snapshot.gpus[0];
+    assert_eq!((gpu.mem_used, gpu.mem_unclaimed), (None, None));
+    assert!(gpu.sm_active.is_none() && gpu.time_busy.is_none());
+    assert_eq!(snapshot.claims[0].gpus[0].mem_used, None);
+    let (code, text) = claim_true(&station, &["--gpu-ids", "0", "-g", "0.1", "--nonblock"]);
+    assert_ne!(code, Some(0), "{text}");
+    let (code, text) = claim_true(&station, &["--gpu-ids", "1", "-g", "0.9", "--nonblock"]);
+    assert_eq!(code, Some(0), "{text}");
+    raw.kill();
+    board(&station).set_lost(0, false).expect("set");
+    until("it is back", Duration::from_secs(15), || {
+        let flags = ["-q", "--gpu-ids", "0", "-g", "1", "--nonblock"];
+        (claim_true(&station, &flags).0 == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn a_hanging_driver_library_takes_the_figures_and_not_the_service() {
+    let station = station();
+    // A stranger's memory must not become free because nobody can see it any more.
+    let mut stranger = Command::new(support::example("raw_client"));
+    stranger.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+    let mut stranger = Raw::start(stranger);
+    assert_eq!(stranger.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
+    let seen = |station: &Station| {
+        let snapshot = station.snapshot().ok()?;
+        let unclaimed = snapshot.gpus[0].mem_unclaimed?;
+        (unclaimed >= 4096 * MIB).then_some(snapshot.gpus[0].mem_allocatable?)
+    };
+    let before = until("it is seen", Duration::from_secs(5), || seen(&station));
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
+    board(&station).set_nvml_hang(true).expect("set");
+    let snapshot = until("its figures are gone", Duration::from_secs(20), || {
+        let snapshot = station.snapshot().ok()?;
+        (snapshot.gpus[0].mem_used.is_none()).then_some(snapshot)
+    });
+    assert_eq!(snapshot.gpus[0].mem_unclaimed, None);
+    assert_eq!(snapshot.gpus[0].mem_allocatable, Some(before));
+    assert_eq!(
+        claim_of(&snapshot, raw.pid()).map(|c| c.state),
+        Some(ClaimState::Running)
+    );
+    assert_eq!(raw.ask("launch 1"), "ok 1", "members run on");
+    raw.kill();
+    until("claims still end", Duration::from_secs(5), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    board(&station).set_nvml_hang(false).expect("set");
+    until("the figures are back", Duration::from_secs(20), || {
+        seen(&station)
+    });
+}
+
+#[test]
+fn a_second_service_is_refused_and_the_first_goes_on() {
+    let station = station();
+    let config = std::fs::read_to_string(station.dir().join("gshare.toml")).expect("there");
+    let try_with = |text: &str| {
+        let path = station.dir().join("second.toml");
+        std::fs::write(&path, text).expect("written");
+        let mut command = Command::new(station.program());
+        command.arg("daemon").arg("--config").arg(&path);
+        if !nix::unistd::Uid::effective().is_root() {
+            command.arg("--user");
+        }
+        run(&mut command)
+    };
+    let elsewhere = config.replace("/run\"", "/run-2\"");
+    assert_ne!(config, elsewhere);
+    for text in [config, elsewhere] {
+        let (code, text) = try_with(&text);
+        assert_ne!(code, Some(0));
+        assert!(
+            text.contains("another gshare service") && text.contains("hint:"),
+            "{text}"
+        );
+        assert_eq!(claim_true(&station, &["-q", "-g", "0.1"]).0, Some(0));
+    }
+}
+
+#[test]
+fn a_waiting_claim_goes_on_waiting_when_the_service_is_restarted() {
+    let mut station = station();
+    let hog = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "0"]);
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--"])
+        .arg(support::example("raw_client"));
+    let mut waiting = Raw::spawn(&mut command);
+    let queued = |station: &Station| {
+        let snapshot = station.snapshot().ok()?;
+        let first = snapshot.queue.first()?;
+        Some(first.id.clone())
+    };
+    let old = until("it waits", Duration::from_secs(5), || queued(&station));
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        station.stop_service(signal).expect("stopped");
+        station.start_service().expect("starts again");
+        let new = until("it waits again", Duration::from_secs(10), || {
+            queued(&station)
+        });
+        assert_ne!(
+            new, old,
+            "a number that somebody was told is not used again"
+        );
+    }
+    assert_eq!(hog.finish(), Some(0));
+    assert_eq!(waiting.line(), "ok ready");
+    assert!(waiting.info().1 > 0);
+    let snapshot = station.snapshot().expect("served");
+    assert!(claim_of(&snapshot, waiting.pid()).is_some());
+}
+
+#[test]
+fn a_release_goes_on_after_a_restart() {
+    let mut station = station();
+    let mut command = station.command();
+    let script = "trap '' TERM; exec \"$0\"";
+    command.args([
+        "claim", "-q", "-g", "0.5", "--name", "deaf", "--", "sh", "-c", script,
+    ]);
+    let mut deaf = Raw::start({
+        command.arg(support::example("raw_client"));
+        command
+    });
+    let mut release = station.command();
+    assert_eq!(run(release.args(["release", "deaf"])).0, Some(0));
+    assert_eq!(
+        station.snapshot().expect("served").claims[0].state,
+        ClaimState::Ending
+    );
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(
+        station.snapshot().expect("served").claims[0].state,
+        ClaimState::Ending
+    );
+    let status = until(
+        "it is killed after the grace time",
+        Duration::from_secs(20),
+        || deaf.child.try_wait().ok().flatten(),
+    );
+    assert!(!status.success());
+    until("and the claim is gone", Duration::from_secs(5), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_member_that_has_just_died_never_counts_as_unclaimed() {
+    let station = station();
+    for _ in 0..5 {
+        let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0", "--hold"]);
+        assert_eq!(raw.ask(&format!("alloc {}", 1024 * MIB)), "ok 0");
+        let id = until("the driver's word is seen", Duration::from_secs(5), || {
+            let snapshot = station.snapshot().ok()?;
+            let claim = claim_of(&snapshot, raw.pid())?;
+            (claim.gpus[0].mem_used? > 1024 * MIB).then(|| claim.id.clone())
+        });
+        raw.kill();
+        let until = Instant::now() + Duration::from_millis(1500);
+        while Instant::now() < until {
+            let snapshot = station.snapshot().expect("served");
+            assert_eq!(snapshot.unclaimed, []);
+            assert_eq!(snapshot.gpus[0].mem_unclaimed, Some(0));
+        }
+        let claim = &station.snapshot().expect("served").claims[0];
+        assert_eq!(
+            (claim.gpus[0].mem_used, claim.gpus[0].mem_charge),
+            (Some(0), Some(0))
+        );
+        let mut release = station.command();
+        assert_eq!(run(release.args(["release", &id])).0, Some(0));
+    }
+}
+
+/// A member writes into its page that a process of somebody else holds its memory, and the service is
+/// restarted, so that the page is all that it has. The other process must not be the one that is ended.
+#[test]
+fn a_forged_page_turns_the_service_against_nobody() {
+    if !root("a_forged_page_turns_the_service_against_nobody") {
+        return;
+    }
+    let mut station = station();
+    let mut raw = Raw::claim(
+        &station,
+        &["-q", "-g", "0.25", "--gpu-ids", "0", "--name", "liar"],
+    );
+    let mut victim = Command::new("sleep").arg("600").spawn().expect("starts");
+    let snapshot = station.snapshot().expect("served");
+    let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+    let number: u64 = claim.id[1..].parse().expect("a number");
+    let uuid = &claim.gpus[0].uuid;
+    let limits = station
+        .dir()
+        .join(format!("run/claims/c{number}-{uuid}.limits"));
+    let token = LimitsFile::open(&limits).expect("opens").page().token();
+    let gpu = uuid.parse().expect("a UUID");
+    let mut page = UsageMemfd::find(raw.pid(), number, gpu, token)
+        .expect("looked for")
+        .expect("found");
+    let start = gshare_enforcer::proc::key(victim.id().cast_signed()).expect("lives");
+    let forged = page
+        .assign_slot(victim.id(), start.start_ticks)
+        .expect("a slot is free");
+    let charge = &page.page().slots[forged.slot].charge;
+    charge.store(u64::MAX, Ordering::SeqCst);
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    // A charge of all memory does not keep others from what is free either.
+    let flags = ["-q", "-g", "0.75", "--gpu-ids", "0", "--nonblock"];
+    assert_eq!(claim_true(&station, &flags).0, Some(0));
+    page.page().slots[0]
+        .charge
+        .store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(claim_true(&station, &flags).0, Some(0));
+
+    let mut release = station.command();
+    assert_eq!(run(release.args(["release", "liar"])).0, Some(0));
+    until("the member itself ends", Duration::from_secs(15), || {
+        raw.child.try_wait().ok().flatten()
+    });
+    assert_eq!(
+        victim.try_wait().expect("asked"),
+        None,
+        "the stranger lives"
+    );
+    victim.kill().expect("killed");
+    victim.wait().expect("reaped");
+    drop(raw.child.wait());
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("lives");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let number = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+    number.expect("a number")
+}
+
+#[test]
+fn clients_that_ask_and_do_not_read_cost_little() {
+    let station = station();
+    let pid = station.service_pid().expect("runs");
+    let before = resident_kib(pid);
+    let line = "{\"op\":\"snapshot\"}\n";
+    let flood = format!("{{\"gshare\":1}}\n{}", line.repeat(64 * 1024 / line.len()));
+    let clients: Vec<UnixStream> = (0..40)
+        .map(|_| {
+            let mut stream = UnixStream::connect(station.socket()).expect("connects");
+            stream.set_nonblocking(true).expect("set");
+            let _ = stream.write(flood.as_bytes()).expect("taken");
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        let started = Instant::now();
+        assert_eq!(station.snapshot().expect("others are served").gpus.len(), 4);
+        assert!(started.elapsed() < Duration::from_secs(2));
+    }
+    let after = resident_kib(pid);
+    assert!(
+        after < before + 64 * 1024,
+        "{before} KiB before, {after} KiB after"
+    );
+    drop(clients);
+}
+
+#[test]
+fn one_users_thousand_claims_leave_room_for_others() {
+    let station = station();
+    let _hogs: Vec<Raw> = ["0", "1", "2", "3"]
+        .iter()
+        .map(|gpu| Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", gpu]))
+        .collect();
+    let mut stream = UnixStream::connect(station.socket()).expect("connects");
+    let claim = "{\"op\":\"claim\",\"gpus_milli\":500,\"wait\":\"forever\",\"command\":[\"x\"]}\n";
+    let mut reader = stream.try_clone().expect("cloned");
+    let drained = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    stream.write_all(b"{\"gshare\":1}\n").expect("taken");
+    for _ in 0..1000 {
+        stream.write_all(claim.as_bytes()).expect("taken");
+    }
+    let queue = until("all were looked at", Duration::from_secs(60), || {
+        let started = Instant::now();
+        let queue = station.snapshot().expect("others are served").queue.len();
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "with {queue} waiting"
+        );
+        (queue >= 500).then_some(queue)
+    });
+    assert!(queue <= 512, "{queue}");
+    stream.shutdown(std::net::Shutdown::Both).expect("closed");
+    drained.join().expect("ends").expect("read");
+    until("all are withdrawn", Duration::from_secs(20), || {
+        station.snapshot().ok()?.queue.is_empty().then_some(())
+    });
+}
