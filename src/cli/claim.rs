@@ -133,9 +133,9 @@ fn request(
     quiet: bool,
     phases: &mut Phases,
 ) -> Result<Granted, Failure> {
-    let mut client = connect::connect(socket)?;
-    phases.connected_ns = now_ns();
     let mut waiting = Waiting::new(quiet);
+    let mut client = connect::patiently(socket, &waiting)?;
+    phases.connected_ns = now_ns();
     let outcome = await_grant(&mut client, spec, socket, &mut waiting);
     waiting.end()?;
     phases.granted_ns = now_ns();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gshare_config::find_socket;
 use gshare_core::units::parse_duration;
-use gshare_proto::Client;
+use gshare_proto::{Client, ClientError};
 
 use super::failure::{self, Failure, START};
 use super::waiting::Waiting;
@@ -44,6 +44,16 @@ pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
 /// When no service answers.
 pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
     Ok(Client::connect(&socket(flag)?)?)
+}
+
+/// As [`connect`]; a service that goes away while it is greeted is waited for.
+pub(crate) fn patiently(flag: Option<&Path>, waiting: &Waiting) -> Result<Client, Failure> {
+    match Client::connect(&socket(flag)?) {
+        Err(lost @ ClientError::Io(_)) => {
+            again(flag, Instant::now() + patience(), waiting)?.ok_or_else(|| lost.into())
+        }
+        other => Ok(other?),
+    }
 }
 
 /// How long a claim looks for a service that has gone while it waited: `GSHARE_RECONNECT` (`30s`), else a
