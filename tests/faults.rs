@@ -89,6 +89,30 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
 }
 
 #[test]
+fn no_room_for_pages_refuses_claims_and_the_service_lives() {
+    if !root("no_room_for_pages_refuses_claims_and_the_service_lives") {
+        return;
+    }
+    let station = station();
+    let claims = station.dir().join("run/claims");
+    let disk = SmallDisk::mount(&claims);
+    let ballast = disk.fill();
+    let (code, text) = claim_true(&station, &["-g", "2", "--nonblock"]);
+    assert_eq!(code, Some(70), "{text}");
+    assert!(text.contains("no room left"), "{text}");
+    assert_eq!(station.snapshot().expect("it lives").claims, []);
+    std::fs::remove_file(ballast).expect("removed");
+    assert_eq!(
+        claim_true(&station, &["-q", "-g", "2", "--nonblock"]).0,
+        Some(0)
+    );
+    until("nothing is left", Duration::from_secs(5), || {
+        let left = std::fs::read_dir(&claims).ok()?.count();
+        (left == 0).then_some(())
+    });
+}
+
+#[test]
 fn a_lost_gpu_has_no_figures_and_the_others_go_on() {
     let station = station();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);

@@ -234,7 +234,12 @@ impl Service {
         };
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
-            let _ = std::fs::remove_file(seat.limits.path());
+        }
+        // By the record: a grant that failed half-way has made some that are no seats yet.
+        for slice in &live.record.slices {
+            if let Some(gpu) = self.gpu_index(&slice.uuid) {
+                let _ = std::fs::remove_file(self.limits_path(id, gpu));
+            }
         }
         let launches = live.past_launches.saturating_add(self.launches(&live));
         self.unwritten.push(Ended {
