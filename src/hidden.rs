@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::bench;
 use crate::daemon::PROBE_ARGUMENT;
 use crate::demo::{JOB_ARGUMENT, Job};
 
@@ -14,6 +15,7 @@ pub fn run() -> Option<ExitCode> {
     let result = match args.next()?.as_str() {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
+        bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
         _ => return None,
     };
     Some(match result {
@@ -40,4 +42,10 @@ fn job(args: &[String]) -> Result<(), String> {
         .ok_or("this is no job of the demo")?
         .run()
         .map_err(|e| e.to_string())
+}
+
+/// Prints what the calls of a driver and of a proxy before it take.
+fn bench_child(args: &[String]) -> Result<(), String> {
+    let line = bench::child(args).map_err(|e| format!("{e:#}"))?;
+    crate::cli::out::print(&format!("{line}\n")).map_err(|e| e.message)
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::{Value, json};
 
+use super::say;
 use super::stats::Times;
 use crate::cli::args::BenchArgs;
-use crate::cli::out::print;
 use crate::station::{Options, Station};
 
 /// Goals in milliseconds: median and 99th percentile.
@@ -72,11 +72,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
 
 fn on(yes: bool) -> &'static str {
     if yes { "on" } else { "off" }
-}
-
-/// A line on stdout; nobody is left to tell when it is closed.
-fn say(text: &str) {
-    let _ = print(&format!("{text}\n"));
 }
 
 fn measure(station: &Station, runs: u32, gap: Duration) -> anyhow::Result<Series> {

@@ -1,14 +1,14 @@
 //! Order statistics of measured times.
 
-/// Times in milliseconds, sorted.
+/// Times in the caller's unit, sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
     /// Sorts the times.
-    pub(crate) fn new(mut ms: Vec<f64>) -> Self {
-        ms.sort_by(f64::total_cmp);
-        Self(ms)
+    pub(crate) fn new(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self(times)
     }
 
     /// The value below which a part `q` (0 to 1) of the times lies; `None` without times.

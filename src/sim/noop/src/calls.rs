@@ -131,6 +131,13 @@ impl Calls {
         code
     }
 
+    /// `cuCtxSetCurrent` with the driver's one context, for a further thread. Gives the driver's code.
+    #[must_use]
+    pub fn enter(&self) -> i32 {
+        // SAFETY: the no-op driver follows no handle.
+        unsafe { (self.set_current)(crate::driver::HANDLE) }
+    }
+
     #[inline]
     fn launch_by(launch: Launch) -> i32 {
         let null = std::ptr::null_mut();

@@ -27,7 +27,8 @@ pub fn uuid(device: u8) -> [u8; 16] {
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
-const HANDLE: usize = 0x1000;
+/// The context, and with a number added the pools.
+pub(crate) const HANDLE: usize = 0x1000;
 /// Bytes by which memory is handed out; what is smaller is packed.
 const BLOCK: u64 = 2 << 20;
 const UNIT: u64 = 512;

@@ -1,0 +1,249 @@
+//! `bench shim`: what the proxy adds to a call of the driver. The driver is one that does nothing, so
+//! that nothing hides the proxy; bare and proxied rounds alternate in one process, which is a member of
+//! a claim with a cap, three neighbours and all counters on.
+
+mod child;
+mod desk;
+
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use self::child::{Figures, Plan, THREADS};
+use self::desk::Desk;
+use super::say;
+use crate::cli::args::BenchArgs;
+
+pub(crate) use self::child::run as child;
+
+/// First argument of the process that makes the calls.
+pub(crate) const CHILD_ARGUMENT: &str = "__bench-shim";
+
+/// Key of a row, its name for people, and the nanoseconds that the proxy may add.
+const ROWS: &[(&str, &str, Option<f64>)] = &[
+    ("launch", "cuLaunchKernel", Some(15.0)),
+    ("launch_ptsz", "cuLaunchKernel_ptsz", Some(15.0)),
+    ("launch_two_gpus", "cuLaunchKernel, claim of 2 GPUs", None),
+    ("trampoline", "cuStreamQuery (not hooked)", Some(2.0)),
+    ("mem_info", "cuMemGetInfo", Some(20.0)),
+    ("alloc_free_0", "alloc+free 2 MiB, 0 live", Some(200.0)),
+    (
+        "alloc_free_1000",
+        "alloc+free 2 MiB, 1,000 live",
+        Some(200.0),
+    ),
+    (
+        "alloc_free_10000",
+        "alloc+free 2 MiB, 10,000 live",
+        Some(200.0),
+    ),
+    ("small_0", "alloc+free 1 KiB, 0 live", Some(200.0)),
+    ("small_1000", "alloc+free 1 KiB, 1,000 live", Some(200.0)),
+    ("small_10000", "alloc+free 1 KiB, 10,000 live", Some(200.0)),
+    ("async_pair", "cuMemAllocAsync+FreeAsync", Some(200.0)),
+];
+
+/// Key of an operation that several threads make at once, and its name for people.
+const CROWDS: &[(&str, &str)] = &[
+    ("launch", "cuLaunchKernel"),
+    ("alloc_free", "alloc+free 2 MiB"),
+];
+
+/// How much longer an operation may take per core when eight threads make it than when one does.
+const CROWD_GOAL: f64 = 3.0;
+
+/// Fewest rounds of which a median is judged.
+const FEWEST: u32 = 31;
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    let rounds = args.runs.unwrap_or(if args.quick { 7 } else { 101 });
+    anyhow::ensure!(rounds > 0, "--runs 0 measures nothing");
+    let plan = Plan {
+        rounds,
+        crowd_rounds: if args.quick { 3 } else { rounds.min(FEWEST) },
+        scale: if args.quick { 10 } else { 1 },
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(&format!(
+        "a driver that does nothing, bare and behind the proxy, {rounds} rounds of each; {cores} cores ..."
+    ));
+    let mut figures = measure(&plan, 1)?;
+    let two = measure(&plan, 2)?;
+    figures.rows.extend(two.rows);
+
+    print_rows(&figures);
+    print_crowds(&figures);
+    let judged = !args.quick && rounds >= FEWEST;
+    let line = json!({
+        "bench": "shim",
+        "rounds": rounds,
+        "cores": cores,
+        "measured": { "added_ns": added(&figures), "eight_threads_ratio": ratios(&figures, |c| c.shim_ratio) },
+        "baseline": { "bare_ns": bare(&figures), "eight_threads_ratio": ratios(&figures, |c| c.bare_ratio) },
+        "goals": { "added_ns": goals(), "eight_threads_ratio": CROWD_GOAL },
+        "judged": judged,
+        "ok": within(&figures),
+    });
+    say(&line.to_string());
+    Ok(0)
+}
+
+/// Runs the child in a claim of so many GPUs.
+fn measure(plan: &Plan, gpus: u8) -> anyhow::Result<Figures> {
+    let desk = Desk::open(gpus)?;
+    let own = std::env::current_exe().context("cannot find the program itself")?;
+    let output = Command::new(own)
+        .arg(CHILD_ARGUMENT)
+        .arg(desk.driver())
+        .arg(desk.shim())
+        .args(plan.arguments(gpus))
+        .env_remove("GSHARE_CLAIM_ID")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start the process that makes the calls")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "the process that makes the calls failed: {}",
+        output.status
+    );
+    let figures: Figures =
+        serde_json::from_slice(&output.stdout).context("the figures are garbled")?;
+    desk.check(figures.launches, figures.allocations)?;
+    Ok(figures)
+}
+
+fn print_rows(figures: &Figures) {
+    say(&format!(
+        "\n{:<34} {:>9} {:>9} {:>9} {:>9}",
+        "ns per call or pair, medians", "bare", "proxied", "added", "goal"
+    ));
+    for (key, name, goal) in ROWS {
+        let Some(row) = figures.rows.iter().find(|row| row.key == *key) else {
+            continue;
+        };
+        let goal_text = goal.map_or_else(|| "-".to_owned(), |goal| format!("{goal:.0}"));
+        let missed = goal.is_some_and(|goal| row.added > goal);
+        say(&format!(
+            "  {name:<32} {:>9.1} {:>9.1} {:>9.1} {goal_text:>9}{}",
+            row.bare,
+            row.shim,
+            row.added,
+            if missed { "  missed" } else { "" }
+        ));
+    }
+}
+
+fn print_crowds(figures: &Figures) {
+    say(&format!(
+        "\n{:<34} {:>9} {:>9} {:>9} {:>9}",
+        format!("ns per call and core, {THREADS} threads"),
+        "one",
+        "eight",
+        "ratio",
+        "bare"
+    ));
+    for (key, name) in CROWDS {
+        if let Some(crowd) = figures.crowds.iter().find(|crowd| crowd.key == *key) {
+            let missed = crowd.shim_ratio > CROWD_GOAL;
+            say(&format!(
+                "  {name:<32} {:>9.1} {:>9.1} {:>9.2} {:>9.2}{}",
+                crowd.shim_one,
+                crowd.shim_eight,
+                crowd.shim_ratio,
+                crowd.bare_ratio,
+                if missed { "  missed" } else { "" }
+            ));
+        }
+    }
+}
+
+fn added(figures: &Figures) -> Value {
+    let rows = figures.rows.iter();
+    Value::Object(
+        rows.map(|row| (row.key.clone(), json!(row.added)))
+            .collect(),
+    )
+}
+
+fn bare(figures: &Figures) -> Value {
+    let rows = figures.rows.iter();
+    Value::Object(rows.map(|row| (row.key.clone(), json!(row.bare))).collect())
+}
+
+fn ratios(figures: &Figures, which: impl Fn(&child::Crowd) -> f64) -> Value {
+    let crowds = figures.crowds.iter();
+    Value::Object(
+        crowds
+            .map(|crowd| (crowd.key.clone(), json!(which(crowd))))
+            .collect(),
+    )
+}
+
+fn goals() -> Value {
+    let mut list = Map::new();
+    for (key, _, goal) in ROWS {
+        if let Some(goal) = goal {
+            list.insert((*key).to_owned(), json!(goal));
+        }
+    }
+    Value::Object(list)
+}
+
+/// Whether every goal was measured and met.
+fn within(figures: &Figures) -> bool {
+    let rows = ROWS.iter().all(|(key, _, goal)| {
+        goal.is_none_or(|goal| {
+            let row = figures.rows.iter().find(|row| row.key == *key);
+            row.is_some_and(|row| row.added <= goal)
+        })
+    });
+    let crowds = CROWDS.iter().all(|(key, _)| {
+        let crowd = figures.crowds.iter().find(|crowd| crowd.key == *key);
+        crowd.is_some_and(|crowd| crowd.shim_ratio <= CROWD_GOAL)
+    });
+    rows && crowds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::child::{Crowd, Row};
+    use super::*;
+
+    fn figures(added: f64, ratio: f64) -> Figures {
+        let row = |key: &str| Row {
+            key: key.to_owned(),
+            bare: 1.0,
+            shim: 1.0 + added,
+            added,
+        };
+        let crowd = |key: &str| Crowd {
+            key: key.to_owned(),
+            shim_one: 1.0,
+            shim_eight: ratio,
+            shim_ratio: ratio,
+            bare_ratio: 1.0,
+        };
+        Figures {
+            rows: ROWS.iter().map(|(key, ..)| row(key)).collect(),
+            crowds: CROWDS.iter().map(|(key, _)| crowd(key)).collect(),
+            launches: 0,
+            allocations: 0,
+        }
+    }
+
+    #[test]
+    fn every_goal_has_to_be_measured_and_met() {
+        assert!(within(&figures(2.0, 3.0)));
+        assert!(!within(&figures(2.1, 3.0)), "the trampoline's goal is 2");
+        assert!(!within(&figures(2.0, 3.1)));
+        let mut lacking = figures(0.0, 1.0);
+        lacking.rows.retain(|row| row.key != "mem_info");
+        assert!(!within(&lacking));
+        lacking = figures(0.0, 1.0);
+        lacking.crowds.pop();
+        assert!(!within(&lacking));
+    }
+}
