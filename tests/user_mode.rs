@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, ClaimState, Client, Reply, Snapshot};
@@ -14,6 +15,8 @@ use gshare_sim_board::{Board, BoardSpec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{GSHARE, Raw, claim_of, root, until};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// An account with a home, a simulated driver and a configuration that names it.
 struct Account {
@@ -35,7 +38,8 @@ impl Account {
             .permissions(std::fs::Permissions::from_mode(0o755))
             .tempdir()
             .expect("made");
-        let name = format!("gsu{}", std::process::id());
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gsu{}x{number}", std::process::id());
         until("useradd succeeds", Duration::from_secs(20), || {
             let home = dir.path().join("home");
             let mut command = Command::new("useradd");
