@@ -14,6 +14,7 @@ mod overhead;
 mod restore;
 mod server;
 mod service;
+mod setup;
 mod view;
 mod watch;
 mod whose;

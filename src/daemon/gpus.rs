@@ -180,6 +180,7 @@ impl Service {
                 continue;
             };
             let entry = by_claim.entry(id).or_default();
+            entry.processes += 1;
             entry.bytes = add(entry.bytes, process.bytes);
             entry.busy = match (entry.busy, process.time_busy) {
                 (Some(a), Some(b)) => Some(a + b),
@@ -215,6 +216,8 @@ impl Service {
 /// What the driver says of a claim's processes on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct DriverUse {
+    /// Processes.
+    pub(crate) processes: usize,
     /// Bytes.
     pub(crate) bytes: Option<u64>,
     /// Percent of the time.

@@ -289,14 +289,13 @@ impl Service {
         };
         let each = if gpus.len() == 1 { "" } else { " each" };
         let caps = if self.libcuda.is_ok() {
-            "cooperative"
+            "cooperative (SM share not enforced yet)"
         } else {
             "not enforced (no libcuda found)"
         };
         let ends = match (record.ends_ms, record.hold) {
             (Some(ends), _) => {
-                let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
-                format!("ends in {}", gshare_core::units::show_duration(left))
+                format!("ends in {}", show_until(ends))
             }
             (None, true) => format!("held until gshare release {id}"),
             (None, false) => "ends with this command".to_owned(),
@@ -429,10 +428,10 @@ impl Service {
             .iter()
             .filter_map(|id| {
                 let live = self.claims.get(id)?;
-                let ends = live.record.ends_ms.map(|ms| {
-                    let left = Duration::from_millis(ms.saturating_sub(unix_ms()));
-                    format!(", ends in {}", gshare_core::units::show_duration(left))
-                });
+                let ends = live
+                    .record
+                    .ends_ms
+                    .map(|ms| format!(", ends in {}", show_until(ms)));
                 Some(format!(
                     "{id} ({}{})",
                     self.names.user(live.record.uid),
@@ -480,6 +479,12 @@ impl Live {
             peak: 0,
         }
     }
+}
+
+/// The time until a moment in Unix milliseconds, to the nearest second.
+fn show_until(unix: u64) -> String {
+    let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
+    gshare_core::units::show_duration(left)
 }
 
 fn millis(d: Duration) -> u64 {

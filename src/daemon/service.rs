@@ -10,7 +10,7 @@ use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_config::{Config, Mode, Paths};
 use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Machine, Request, Slice};
-use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, OwnTree, Parent};
+use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, OwnTree};
 use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
@@ -25,7 +25,7 @@ use super::journal::{ClaimRecord, Journal};
 use super::server::{ConnId, Peer, Sender};
 use super::watch::Watcher;
 use super::whose::Owners;
-use super::{FIRST_LOOK, Msg, convert, unix_ms};
+use super::{FIRST_LOOK, Msg, convert, setup, unix_ms};
 
 /// One granted claim.
 #[derive(Debug)]
@@ -182,9 +182,9 @@ impl Service {
             "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one"
         );
 
-        let (tree, no_tree) = open_tree(&config, mode);
-        let majors = majors(&config);
-        let (filters, no_filter) = probe_filters(&config, tree.as_ref(), &majors);
+        let (tree, no_tree) = setup::open_tree(&config, mode);
+        let majors = setup::majors(&config);
+        let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
         if let Ok(real) = &libcuda {
             gshare_artifacts::stage_shim(&paths.runtime_dir.join("lib"), real, &paths.socket)
                 .context("cannot stage the CUDA shim")?;
@@ -574,63 +574,5 @@ impl Service {
     /// Marks the state as changed.
     pub(crate) fn touch(&mut self) {
         self.dirty = true;
-    }
-}
-
-fn open_tree(config: &Config, mode: Mode) -> (Option<OwnTree>, Option<String>) {
-    if !config.cgroup.enabled {
-        return (
-            None,
-            Some("switched off in the config ([cgroup] enabled)".to_owned()),
-        );
-    }
-    let parent = match mode {
-        Mode::System => Parent::Top,
-        Mode::User => Parent::Own,
-    };
-    match OwnTree::open(&parent, &config.cgroup.root) {
-        Ok(tree) => (Some(tree), None),
-        Err(error) => {
-            tracing::warn!("no cgroups, members are known by descent: {error}");
-            (None, Some(error.to_string()))
-        }
-    }
-}
-
-fn majors(config: &Config) -> Majors {
-    let mut majors = Majors::of_this_machine().unwrap_or_else(|error| {
-        tracing::warn!(%error, "device numbers are the usual ones");
-        Majors::parse("")
-    });
-    if let Some(major) = config.devices.nvidia_major {
-        majors.nvidia = major;
-    }
-    if config.devices.uvm_major.is_some() {
-        majors.uvm = config.devices.uvm_major;
-    }
-    majors
-}
-
-fn probe_filters(
-    config: &Config,
-    tree: Option<&OwnTree>,
-    majors: &Majors,
-) -> (Option<Filters>, Option<String>) {
-    if !config.devices.filter {
-        return (
-            None,
-            Some("switched off in the config ([devices] filter)".to_owned()),
-        );
-    }
-    if tree.is_none() {
-        return (None, Some("needs cgroups".to_owned()));
-    }
-    let mut filters = Filters::default();
-    match filters.preload(&DeviceRules::gpus(majors.clone(), [])) {
-        Ok(()) => (Some(filters), None),
-        Err(error) => {
-            tracing::warn!("no device filter: {error}");
-            (None, Some(error.to_string()))
-        }
     }
 }

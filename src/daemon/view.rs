@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
@@ -12,6 +13,7 @@ use gshare_proto::{
 };
 
 use super::gpus::DriverUse;
+use super::journal::SliceRecord;
 use super::service::{Live, Service};
 use super::unix_ms;
 use crate::figures::{self, what};
@@ -47,6 +49,8 @@ impl Names {
 
 /// Idle for less than this is not worth a word.
 const IDLE_SHOWN_S: u64 = 60;
+/// Without a launch for this long, and without GPU time, a process runs nothing.
+const QUIET_NS: u64 = 3_000_000_000;
 /// A charge within this of the cap is "at cap".
 const NEAR_CAP: u64 = 2 << 20;
 
@@ -155,16 +159,13 @@ impl Service {
             let Some(g) = self.gpu_index(&slice.uuid) else {
                 continue;
             };
-            let used = uses[g].get(&id).copied().unwrap_or_default();
+            let used = uses[g].get(&id).copied();
             let slots = live
                 .seats
                 .iter()
                 .find(|s| s.gpu == g)
                 .map(|s| s.usage.read_slots(self.gpus[g].total))
                 .unwrap_or_default();
-            let charge = slots
-                .iter()
-                .fold(0u64, |sum, s| sum.saturating_add(s.charge_bytes));
             for slot in &slots {
                 last_launch = last_launch.max(slot.last_launch_ns);
                 refusals = refusals.saturating_add(slot.refusals);
@@ -172,31 +173,7 @@ impl Service {
             // Alone on a GPU with counters, a claim's activity is the GPU's.
             let alone = uses[g].keys().all(|other| *other == id)
                 && unclaimed.iter().all(|u| u.gpu != index(g));
-            let own = |figure: Option<Figure>| figure.filter(|_| alone);
-            let has_processes = uses[g].contains_key(&id);
-            let reading = self.reading(g).and_then(|r| r.processes.as_ref());
-            parts.push(ClaimGpu {
-                gpu: index(g),
-                uuid: slice.uuid.clone(),
-                sm_request: f64::from(slice.sm_milli) / 1000.0,
-                sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
-                mem_request: slice.mem,
-                mem_limit: slice.mem_limit,
-                mem_charge: Some(charge),
-                // Without a process on the GPU nothing is used, and that is known.
-                mem_used: if has_processes {
-                    used.bytes
-                } else {
-                    reading.map(|_| 0)
-                },
-                time_busy: used.busy.map(|value| Figure {
-                    value,
-                    source: Source::TimeBusy,
-                    estimate: false,
-                }),
-                sm_active: own(gpus[g].sm_active),
-                sm_occupancy: own(gpus[g].sm_occupancy),
-            });
+            parts.push(self.claim_part(slice, &gpus[g], used, &slots, alone));
         }
         let idle_s =
             last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
@@ -238,6 +215,56 @@ impl Service {
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
+        }
+    }
+
+    /// A claim's part of one GPU. `used` is what the driver says of its processes there, `alone` that no
+    /// process of anybody else is on the GPU.
+    fn claim_part(
+        &self,
+        slice: &SliceRecord,
+        gpu: &GpuView,
+        used: Option<DriverUse>,
+        slots: &[SlotView],
+        alone: bool,
+    ) -> ClaimGpu {
+        let listed = self
+            .reading(gpu.index as usize)
+            .is_some_and(|r| r.processes.is_some());
+        let idle = listed && used.is_none_or(|used| no_launches(&used, slots));
+        let nothing = Figure {
+            value: 0.0,
+            source: Source::Shim,
+            estimate: false,
+        };
+        let activity = |figure: Option<Figure>| {
+            if idle {
+                Some(nothing)
+            } else {
+                figure.filter(|_| alone)
+            }
+        };
+        ClaimGpu {
+            gpu: gpu.index,
+            uuid: slice.uuid.clone(),
+            sm_request: f64::from(slice.sm_milli) / 1000.0,
+            sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
+            mem_request: slice.mem,
+            mem_limit: slice.mem_limit,
+            mem_charge: Some(
+                slots
+                    .iter()
+                    .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes)),
+            ),
+            // Without a process on the GPU nothing is used, and that is known.
+            mem_used: used.map_or(listed.then_some(0), |used| used.bytes),
+            time_busy: used.and_then(|used| used.busy).map(|value| Figure {
+                value,
+                source: Source::TimeBusy,
+                estimate: false,
+            }),
+            sm_active: activity(gpu.sm_active),
+            sm_occupancy: activity(gpu.sm_occupancy),
         }
     }
 
@@ -326,6 +353,19 @@ impl Service {
         }
         advice
     }
+}
+
+/// Whether the claim's processes are known to run nothing: the shim counts the launches of all of them, has
+/// seen none for a while, and the driver has seen none of their kernels either.
+fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
+    let now = gshare_abi::monotonic_ns();
+    let quiet = |s: &SlotView| {
+        s.last_launch_ns
+            .is_none_or(|at| now.saturating_sub(at) > QUIET_NS)
+    };
+    used.processes <= slots.len()
+        && used.busy.is_none_or(|busy| busy <= 0.0)
+        && slots.iter().all(quiet)
 }
 
 fn near_cap(part: &ClaimGpu) -> bool {

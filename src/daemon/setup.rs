@@ -1,0 +1,80 @@
+//! What the service finds of the machine's mechanisms when it starts: the tree of claims, device numbers,
+//! whether filters work.
+
+use std::path::Path;
+
+use gshare_config::{Config, Mode};
+use gshare_enforcer::cgroup::{OwnTree, Parent};
+use gshare_enforcer::device::{DeviceRules, Filters};
+use gshare_enforcer::nodes::Majors;
+
+pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<OwnTree>, Option<String>) {
+    if !config.cgroup.enabled {
+        return (
+            None,
+            Some("switched off in the config ([cgroup] enabled)".to_owned()),
+        );
+    }
+    let parent = match mode {
+        Mode::System => Parent::Top,
+        Mode::User => Parent::Own,
+    };
+    match OwnTree::open(&parent, &config.cgroup.root) {
+        Ok(tree) => (Some(tree), None),
+        Err(error) => {
+            tracing::warn!("no cgroups, members are known by descent: {error}");
+            (None, Some(error.to_string()))
+        }
+    }
+}
+
+/// Device numbers: as configured, else those of the nodes that are there (the driver's majors may be taken by
+/// something else in a container or a test), else what the kernel lists.
+pub(super) fn majors(config: &Config) -> Majors {
+    let mut majors = Majors::of_this_machine().unwrap_or_else(|error| {
+        tracing::warn!(%error, "device numbers are the usual ones");
+        Majors::parse("")
+    });
+    let devices = &config.devices;
+    let of_node = |name: &str| node_major(&devices.dir.join(name));
+    if let Some(major) = devices.nvidia_major.or_else(|| of_node("nvidiactl")) {
+        majors.nvidia = major;
+    }
+    majors.uvm = devices
+        .uvm_major
+        .or_else(|| of_node("nvidia-uvm"))
+        .or(majors.uvm);
+    majors
+}
+
+fn node_major(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let node = std::fs::metadata(path)
+        .ok()
+        .filter(|m| m.file_type().is_char_device())?;
+    u32::try_from(nix::sys::stat::major(node.rdev())).ok()
+}
+
+pub(super) fn probe_filters(
+    config: &Config,
+    tree: Option<&OwnTree>,
+    majors: &Majors,
+) -> (Option<Filters>, Option<String>) {
+    if !config.devices.filter {
+        return (
+            None,
+            Some("switched off in the config ([devices] filter)".to_owned()),
+        );
+    }
+    if tree.is_none() {
+        return (None, Some("needs cgroups".to_owned()));
+    }
+    let mut filters = Filters::default();
+    match filters.preload(&DeviceRules::gpus(majors.clone(), [])) {
+        Ok(()) => (Some(filters), None),
+        Err(error) => {
+            tracing::warn!("no device filter: {error}");
+            (None, Some(error.to_string()))
+        }
+    }
+}
