@@ -1,0 +1,321 @@
+//! The documents agree with the program: commands and flags exist, links and paths lead somewhere, the status
+//! of a mechanism is told in one set of words.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{GSHARE, station};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files of the repository; says why it skips where git cannot tell.
+fn files() -> Vec<PathBuf> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output();
+    let listed = match listed {
+        Ok(output) if output.status.success() && !output.stdout.is_empty() => output.stdout,
+        _ => {
+            println!(
+                "skipped: git does not list the files of {}",
+                root().display()
+            );
+            return Vec::new();
+        }
+    };
+    let names = String::from_utf8(listed).expect("UTF-8 names");
+    let paths = names.split('\0').filter(|n| !n.is_empty());
+    // A file that is being removed is still listed.
+    paths
+        .map(PathBuf::from)
+        .filter(|p| root().join(p).is_file())
+        .collect()
+}
+
+fn text(path: &Path) -> String {
+    let bytes = std::fs::read(root().join(path)).expect("readable");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn documents() -> Vec<PathBuf> {
+    let is_document = |p: &PathBuf| p.extension().is_some_and(|e| e == "md");
+    files().into_iter().filter(is_document).collect()
+}
+
+/// The text of a document without its fenced blocks, which show output, not commands.
+fn without_fences(text: &str) -> String {
+    let mut inside = false;
+    let keep = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        inside ^= fence;
+        !inside && !fence
+    });
+    keep.collect::<Vec<_>>().join("\n")
+}
+
+/// The command lines of a document: indented blocks, and what stands between backticks.
+fn command_lines(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in without_fences(text).lines() {
+        if line.starts_with("    ") {
+            let code = line.split(" # ").next().unwrap_or(line);
+            found.push(code.to_owned());
+        } else {
+            let spans = line.split('`').skip(1).step_by(2);
+            found.extend(spans.map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// What follows the program's name in a command line, up to the command that it runs or the next command.
+fn calls(line: &str) -> Vec<Vec<String>> {
+    let line = line.replace("cargo run --release -- ", "gshare ");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        if word
+            .trim_start_matches(|c: char| !c.is_alphanumeric())
+            .rsplit("$(")
+            .next()
+            != Some("gshare")
+        {
+            continue;
+        }
+        let ends = |w: &&str| ["--", "|", "||", "&&", "&", ";", ">"].contains(w);
+        let mut call = Vec::new();
+        for next in words[at + 1..].iter().take_while(|w| !ends(w)) {
+            call.push(next.trim_end_matches([')', ';', '"', '.', ',']).to_owned());
+            if next.ends_with([')', ';']) {
+                break;
+            }
+        }
+        found.push(call);
+    }
+    found
+}
+
+/// `gshare help WORDS`, or nothing if there is no such command.
+fn help(words: &[&str]) -> Option<String> {
+    let output = Command::new(GSHARE)
+        .arg("help")
+        .args(words)
+        .output()
+        .expect("gshare starts");
+    let ok = output.status.success();
+    ok.then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn is_name(word: &str) -> bool {
+    !word.is_empty()
+        && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+        && !word.starts_with('-')
+}
+
+/// What is wrong with a call that a document names.
+fn wrong(call: &[String], cache: &mut BTreeMap<String, Option<String>>) -> Option<String> {
+    let first = call.first().filter(|w| is_name(w))?;
+    let mut path = vec![first.as_str()];
+    let mut explain = |path: &[&str]| {
+        let key = path.join(" ");
+        cache.entry(key).or_insert_with(|| help(path)).clone()
+    };
+    let Some(mut page) = explain(&path) else {
+        return Some(format!("there is no gshare {first}"));
+    };
+    if page.contains("\nCommands:") {
+        let second = call.get(1).filter(|w| is_name(w))?;
+        path.push(second);
+        match explain(&path) {
+            Some(next) => page = next,
+            None => return Some(format!("there is no gshare {first} {second}")),
+        }
+    }
+    // The flags of the page: `-g, --gpus <N>`, `[alias: --gpu-memory]`.
+    let known: Vec<&str> = page
+        .split(|c: char| c.is_whitespace() || [',', '[', ']', '=', '<'].contains(&c))
+        .filter(|w| w.starts_with('-'))
+        .collect();
+    let flags = call.iter().filter(|w| w.starts_with('-') && w.len() > 1);
+    let mut flags = flags.map(|w| w.split('=').next().unwrap_or(w));
+    let unknown = flags.find(|f| !known.contains(f))?;
+    Some(format!("gshare {} has no {unknown}", path.join(" ")))
+}
+
+#[test]
+fn every_command_in_the_documents_exists() {
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    let mut cache = BTreeMap::new();
+    let documents = documents();
+    for document in &documents {
+        for line in command_lines(&text(document)) {
+            for call in calls(&line) {
+                seen += 1;
+                let problem = wrong(&call, &mut cache);
+                problems.extend(problem.map(|p| format!("{}: {p}: {line}", document.display())));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(
+        documents.is_empty() || seen > 20,
+        "only {seen} commands were found"
+    );
+    // The check itself finds mistakes.
+    for (line, mistakes) in [
+        ("gshare claim -g 0.5 --gpu-mem 8G -- python --flag", 0),
+        ("sudo gshare daemon &", 0),
+        ("id=$(gshare claim -g 0.25 --shortly)", 1),
+        ("gshare configure check", 1),
+        ("gshare config chek", 1),
+        ("gshare ps -a | gshare qeue", 1),
+    ] {
+        let found = calls(line);
+        let found = found.iter().filter_map(|c| wrong(c, &mut cache));
+        assert_eq!(found.count(), mistakes, "{line}");
+    }
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    let mut problems = Vec::new();
+    for document in documents() {
+        let text = without_fences(&text(&document));
+        for target in text.split("](").skip(1).filter_map(|t| t.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            if path.is_empty() || path.contains("://") || path.starts_with("mailto:") {
+                continue;
+            }
+            let at = root().join(&document).with_file_name(path);
+            if !at.exists() {
+                problems.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn the_code_map_is_the_code() {
+    let text = text(Path::new("ARCHITECTURE.md"));
+    let map = text.split("## Code map").nth(1).expect("a code map");
+    let map = map.split("\n## ").next().expect("its section");
+    let mut paths = 0;
+    for row in map.lines().filter(|l| l.starts_with("| `")) {
+        let cell = row.split('|').nth(1).expect("a first column");
+        for path in cell.split('`').skip(1).step_by(2) {
+            paths += 1;
+            assert!(root().join(path).exists(), "{path} is in the code map only");
+        }
+    }
+    assert!(paths > 10, "only {paths} paths were found");
+}
+
+#[test]
+fn files_are_short_and_refer_to_nothing_outside() {
+    // Tables of cases, one or a few lines each, may be longer.
+    let most = |path: &Path| {
+        let table = path
+            .components()
+            .any(|c| ["tests", "table"].iter().any(|n| c.as_os_str() == *n));
+        if table { 800 } else { 600 }
+    };
+    // Written in two parts, so that this file does not have them.
+    let outside = [["shar", "ed/"], ["far", "m-"], ["/wor", "k/"]].map(|p| p.concat());
+    let mut problems = Vec::new();
+    for path in files() {
+        let text = text(&path);
+        let lines = text.lines().count();
+        let source = path
+            .extension()
+            .is_some_and(|e| ["rs", "c", "py"].iter().any(|s| e == *s));
+        if source && lines > most(&path) {
+            problems.push(format!("{} has {lines} lines", path.display()));
+        }
+        for word in &outside {
+            if let Some(line) = text.lines().find(|l| l.contains(word.as_str())) {
+                problems.push(format!("{} has {word}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// The statuses of the list in docs/hardware.md.
+fn statuses(page: &str) -> Vec<String> {
+    let bold = page.lines().filter_map(|l| l.strip_prefix("- **"));
+    bold.filter_map(|l| l.split("**").next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The row of the table in docs/hardware.md whose mechanism has this word: its status.
+fn documented(page: &str, mechanism: &str) -> Option<String> {
+    let rows = page.lines().filter(|l| l.starts_with("| "));
+    let mut cells = rows.map(|l| l.split('|').map(str::trim).collect::<Vec<_>>());
+    let row = cells.find(|c| c.get(1).is_some_and(|m| m.starts_with(mechanism)))?;
+    row.get(2).map(|s| (*s).to_owned())
+}
+
+#[test]
+fn the_doctor_claims_what_the_hardware_page_claims() {
+    let page = text(Path::new("docs/hardware.md"));
+    let statuses = statuses(&page);
+    assert_eq!(statuses.len(), 4, "{statuses:?}");
+    let station = station();
+    let output = station
+        .command()
+        .args(["doctor", "--json"])
+        .output()
+        .expect("gshare starts");
+    assert!(output.status.success());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = value["checks"].as_array().expect("checks");
+    let mut compared = 0;
+    for check in checks {
+        let (name, status) = (&check["name"], check["status"].as_str().expect("a text"));
+        assert!(
+            !status.contains("hardware"),
+            "{name} was never seen on hardware"
+        );
+        // The main word: `stand-in nodes` is `seen with stand-in device nodes only` in a sentence.
+        let word = |s: &str| {
+            s.split_whitespace()
+                .find(|w| ["simulation", "stand-in"].contains(w))
+                .map(str::to_owned)
+        };
+        let mechanism = match name.as_str().expect("a name") {
+            n if n.starts_with("memory cap") => "memory cap",
+            n if n.starts_with("device filter") => "device filter",
+            _ => {
+                assert!(["", "not built yet"].contains(&status), "{name}: {status}");
+                continue;
+            }
+        };
+        let told = documented(&page, mechanism).expect("a row");
+        assert!(
+            statuses.iter().any(|s| told.starts_with(s.as_str())),
+            "{told}"
+        );
+        if !status.is_empty() {
+            assert_eq!(
+                word(status),
+                word(&told),
+                "{name}: {status}, the page has {told}"
+            );
+            compared += 1;
+        }
+    }
+    let filter = station
+        .snapshot()
+        .expect("served")
+        .service
+        .is_some_and(|s| s.device_filter);
+    assert_eq!(compared, 1 + usize::from(filter), "{checks:?}");
+}
