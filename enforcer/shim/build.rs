@@ -30,6 +30,8 @@ fn main() {
         // could meet each other.
         "-Wl,-Bsymbolic",
         "-Wl,--no-as-needed",
+        // What the proxy knows of the program's memory must not go while the driver stays.
+        "-Wl,-z,nodelete",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }

@@ -55,7 +55,7 @@ pub struct LimitsPage {
     /// Grows with every start of the service; members that see it change register again.
     pub epoch: AtomicU64,
     pub(crate) state: AtomicU32,
-    _pad: AtomicU32,
+    pub(crate) gpu_index: AtomicU32,
     /// Bytes of device memory that the charges of all members together may reach.
     pub memory_cap_bytes: AtomicU64,
     /// Bytes of device memory that the claim is guaranteed.
@@ -79,6 +79,16 @@ impl LimitsPage {
     #[inline]
     pub fn state(&self) -> State {
         State::from_word(self.state.load(Ordering::Relaxed))
+    }
+
+    /// The word behind [`Self::state`], for code that must look at it in one instruction.
+    pub fn state_word(&self) -> &AtomicU32 {
+        &self.state
+    }
+
+    /// Number by which people know the GPU (NVML's index), where the service has set it.
+    pub fn gpu_index(&self) -> Option<u32> {
+        self.gpu_index.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// The claim that this page belongs to.
@@ -141,6 +151,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Process that has the slot; `None` when nobody has.
+    pub fn owner(&self) -> Option<u32> {
+        let pid = self.pid.load(Ordering::Relaxed);
+        (self.in_use.load(Ordering::SeqCst) != 0 && pid != 0).then_some(pid)
+    }
+
     /// Empties the slot: nothing is charged any more, and the counters start again.
     pub(crate) fn clear(&self) {
         // The charge goes first, so that a reader in between sees too little use, never bytes that

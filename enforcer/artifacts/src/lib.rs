@@ -4,9 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+mod names;
 mod patch;
 mod stage;
 
+pub use names::unknown_names;
 pub use stage::{stage_shim, stage_sim};
 
 /// The proxy, not yet told where the real driver and the service are.

@@ -11,17 +11,28 @@ pub(crate) type Handle = usize;
 
 pub(crate) const SUCCESS: CuResult = 0;
 pub(crate) const OUT_OF_MEMORY: CuResult = 2;
+pub(crate) const INVALID_DEVICE: CuResult = 101;
 pub(crate) const NOT_FOUND: CuResult = 500;
 pub(crate) const NOT_PERMITTED: CuResult = 800;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes that a pool holds of the device.
 pub(crate) const POOL_RESERVED_NOW: i32 = 5;
 
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT` and `..._RESERVED_MEM_CURRENT`.
+pub(crate) const GRAPH_USED_NOW: i32 = 0;
+pub(crate) const GRAPH_RESERVED_NOW: i32 = 2;
+
+/// `CU_GRAPH_NODE_TYPE_KERNEL`, `..._GRAPH`, `..._MEM_ALLOC`.
+pub(crate) const NODE_KERNEL: i32 = 0;
+pub(crate) const NODE_GRAPH: i32 = 4;
+pub(crate) const NODE_ALLOC: i32 = 10;
+
 const LOCATION_DEVICE: i32 = 1;
 const LOCATION_DEVICE_PART: i32 = 6;
 
 /// The common start of `CUmemAllocationProp` and `CUmemPoolProps`: kind, handle types, location.
 #[repr(C)]
+#[derive(Debug, Default)]
 pub struct PlacedProps {
     kind: i32,
     handle_types: i32,
@@ -40,6 +51,21 @@ impl PlacedProps {
     }
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`, with room behind it for what later versions add.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct AllocNode {
+    pub(crate) props: PlacedProps,
+    rest_of_props: [u64; 9],
+    access: usize,
+    access_count: usize,
+    pub(crate) bytes: u64,
+    address: u64,
+    room: [u64; 16],
+}
+
+const _: () = assert!(std::mem::offset_of!(AllocNode, access) == 88);
+
 /// What the proxy calls without hooking it; absent where the driver is too old.
 #[derive(Default)]
 pub(crate) struct Helpers {
@@ -54,6 +80,14 @@ pub(crate) struct Helpers {
     pub(crate) pool_attribute: Option<unsafe extern "C" fn(Handle, i32, *mut c_void) -> CuResult>,
     pub(crate) pool_trim: Option<unsafe extern "C" fn(Handle, usize) -> CuResult>,
     pub(crate) stream_device: Option<unsafe extern "C" fn(Handle, *mut Device) -> CuResult>,
+    pub(crate) stream_is_capturing: Option<unsafe extern "C" fn(Handle, *mut i32) -> CuResult>,
+    pub(crate) graph_nodes:
+        Option<unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> CuResult>,
+    pub(crate) node_kind: Option<unsafe extern "C" fn(Handle, *mut i32) -> CuResult>,
+    pub(crate) alloc_node: Option<unsafe extern "C" fn(Handle, *mut AllocNode) -> CuResult>,
+    pub(crate) child_graph: Option<unsafe extern "C" fn(Handle, *mut Handle) -> CuResult>,
+    pub(crate) graph_attribute: Option<unsafe extern "C" fn(Device, i32, *mut c_void) -> CuResult>,
+    pub(crate) graph_trim: Option<unsafe extern "C" fn(Device) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,
 }

@@ -13,7 +13,7 @@ use std::{
 use crate::{
     cuda::Helpers,
     paths,
-    table::{self, COUNT, Entry},
+    table::{self, COUNT, Entry, passed},
 };
 
 static ORIGINALS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
@@ -53,6 +53,11 @@ pub(crate) fn route(original: *mut c_void) -> Option<*mut c_void> {
     found.ok().map(|at| routes[at].1 as *mut c_void)
 }
 
+/// Finds the driver's functions, once.
+pub(crate) fn find_all() {
+    loaded();
+}
+
 fn loaded() -> &'static Loaded {
     LOADED.get_or_init(load)
 }
@@ -78,15 +83,18 @@ fn load() -> Loaded {
     }
     // SAFETY: the handle is valid and the name NUL-terminated.
     let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
-    let mut routes = Vec::with_capacity(COUNT);
-    for ((name, hook), place) in table::rows().into_iter().zip(&ORIGINALS) {
+    let mut routes = Vec::with_capacity(COUNT + passed::NAMES.len());
+    let hooks = table::rows().into_iter().zip(&ORIGINALS);
+    let passed = passed::rows().into_iter().zip(&passed::ORIGINALS);
+    for ((name, hook), place) in hooks.chain(passed) {
         let original = find(name);
         place.store(original, Ordering::Release);
         if !original.is_null() {
             routes.push((original as usize, hook as usize));
         }
     }
-    routes.sort_unstable();
+    // Stable: of two names for one address the hooked one counts.
+    routes.sort_by_key(|(from, _)| *from);
     routes.dedup_by_key(|(from, _)| *from);
     macro_rules! helper {
         ($($name:literal),+) => {{
@@ -111,6 +119,13 @@ fn load() -> Loaded {
         pool_attribute: helper!(c"cuMemPoolGetAttribute"),
         pool_trim: helper!(c"cuMemPoolTrimTo"),
         stream_device: helper!(c"cuStreamGetDevice"),
+        stream_is_capturing: helper!(c"cuStreamIsCapturing"),
+        graph_nodes: helper!(c"cuGraphGetNodes"),
+        node_kind: helper!(c"cuGraphNodeGetType"),
+        alloc_node: helper!(c"cuGraphMemAllocNodeGetParams"),
+        child_graph: helper!(c"cuGraphChildGraphNodeGetGraph"),
+        graph_attribute: helper!(c"cuDeviceGetGraphMemAttribute"),
+        graph_trim: helper!(c"cuDeviceGraphMemTrim"),
         mem_free: helper!(c"cuMemFree_v2"),
         mem_free_async: helper!(c"cuMemFreeAsync"),
     };

@@ -68,10 +68,10 @@ impl Gpu {
     /// the one of the last timer tick, which is read from memory in about 5 ns; idleness is judged
     /// in seconds.
     #[inline]
-    pub(crate) fn launched(&self) {
+    pub(crate) fn launched(&self, kernels: u64) {
         // SAFETY: points into a page that stays mapped for the rest of the process.
         let slot = unsafe { &*self.slot.load(Ordering::Acquire) };
-        slot.launches.fetch_add(1, Ordering::Relaxed);
+        slot.launches.fetch_add(kernels, Ordering::Relaxed);
         slot.last_launch_ns
             .store(monotonic_coarse_ns(), Ordering::Relaxed);
     }
@@ -178,7 +178,11 @@ impl Gpu {
         let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
         ledger.room_spoken_for &= !reservation.counts_on_room;
-        ledger.force(whole.saturating_sub(reservation.bytes));
+        if whole > reservation.bytes {
+            ledger.force(whole - reservation.bytes);
+        } else {
+            ledger.shrink(reservation.bytes - whole);
+        }
         ledger.born(bytes);
     }
 

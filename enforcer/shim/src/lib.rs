@@ -1,8 +1,9 @@
 //! The proxy of libcuda: stands under the driver's name in front of it inside every member of a
 //! claim, and keeps the claim's memory ledger.
 //!
-//! It defines only what it must see (the rows of [`table`]); every other name is answered by the
-//! real driver through the proxy's dependency on it. A process that is in no claim, or whose service
+//! It hooks what it must see (the rows of [`table`]) and passes every other entry point of the
+//! driver through a trampoline; names younger than its table are answered by the real driver through
+//! the proxy's dependency on it. A process that is in no claim, or whose service
 //! does not answer, runs through it untouched.
 //!
 //! Invariants:
@@ -22,12 +23,16 @@ mod contexts;
 mod cuda;
 mod driver;
 mod gpu;
+mod graphs;
 mod hooks;
 mod ledger;
 mod map;
+mod mark;
 mod paths;
 mod pools;
 mod process;
 mod say;
+#[macro_use]
+mod trampoline;
 pub mod table;
 mod vmm;

@@ -7,6 +7,7 @@ use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 use crate::{
     cuda::{Handle, POOL_RESERVED_NOW, SUCCESS},
     driver,
+    hooks::graph::any_capture,
     ledger::Refusal,
     process::{Live, Process},
 };
@@ -310,6 +311,11 @@ impl Process {
     /// Before a refusal: has the GPU's pools give back what they hold unused, as the driver does
     /// when it runs short itself.
     pub(crate) fn squeeze_pools(&self, gpu: usize) {
+        // Nothing that a capture could stumble over.
+        if any_capture() {
+            return;
+        }
+        self.squeeze_graphs(gpu);
         let Some(trim) = driver::helpers().pool_trim else {
             return;
         };

@@ -25,11 +25,12 @@ use crate::{
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS},
     driver,
     gpu::{Charge, Gpu},
+    graphs::Graphs,
     ledger::{Refusal, Seat},
     map::Table,
     paths,
     pools::Pools,
-    say,
+    say, trampoline,
     vmm::Virtual,
 };
 
@@ -63,11 +64,14 @@ pub(crate) struct Process {
     pub(crate) gpus: Vec<Gpu>,
     /// The claim's GPU behind each device number.
     by_device: Vec<Option<usize>>,
+    /// The devices that the program sees, in their order.
+    pub(crate) view: Vec<Device>,
     pub(crate) contexts: Contexts,
     shards: [Mutex<Table<Live>>; SHARDS],
     pub(crate) pools: Mutex<Pools>,
     pub(crate) pools_changed: AtomicBool,
     pub(crate) mapped: Mutex<Virtual>,
+    pub(crate) graphs: Mutex<Graphs>,
     at_cap: say::Pace,
     ended: say::Pace,
     tried_ns: AtomicU64,
@@ -156,6 +160,9 @@ pub(crate) fn join() {
     let joined = catch_unwind(|| Process::join(FIRST_WAIT)).unwrap_or(None);
     if let Some(process) = joined {
         let process = Box::leak(Box::new(process));
+        if let Some(gpu) = process.gpus.first() {
+            trampoline::watch(gpu.limits());
+        }
         page.process.store(process, Ordering::Release);
     }
     page.joining.store(2, Ordering::Release);
@@ -222,6 +229,8 @@ impl Process {
             }
         };
         let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
+        let by_device = devices(&uuids);
+        let view = view(&by_device);
         Some(Self {
             claim: joined.claim,
             name: joined.name,
@@ -230,12 +239,14 @@ impl Process {
                 .into_iter()
                 .map(|(uuid, seat)| Gpu::new(uuid, seat))
                 .collect(),
-            by_device: devices(&uuids),
+            by_device,
+            view,
             contexts: Contexts::new(),
             shards: [const { Mutex::new(Table::EMPTY) }; SHARDS],
             pools: Mutex::new(Pools::default()),
             pools_changed: AtomicBool::new(false),
             mapped: Mutex::new(Virtual::default()),
+            graphs: Mutex::new(Graphs::new(uuids.len())),
             at_cap: say::Pace::default(),
             ended: say::Pace::default(),
             tried_ns: AtomicU64::new(monotonic_ns()),
@@ -341,6 +352,7 @@ impl Process {
             gpu.ledger().context_died(overhead);
         }
         self.refresh_pools();
+        self.refresh_graph_memory(gpu);
     }
 
     /// Notes a refusal, tells the person at most once a second, and gives the code for the program.
@@ -354,14 +366,19 @@ impl Process {
         };
         gpu.ledger().refused(bytes);
         if self.at_cap.due() {
-            let cap = gpu.limits().memory_cap_bytes.load(Ordering::Relaxed);
-            say::line(&format!(
-                "claim {} is at its cap: {} on {}; asked {}",
-                self.name,
-                say::share(charged, cap),
-                say::short(gpu.uuid),
-                say::amount(bytes)
-            ));
+            let limits = gpu.limits();
+            let free = limits.driver_free_bytes.load(Ordering::Relaxed);
+            say::line(&say::at_cap(&say::AtCap {
+                claim: &self.name,
+                gpu: limits
+                    .gpu_index()
+                    .map_or_else(|| say::short(gpu.uuid), |index| format!("GPU {index}")),
+                charged,
+                cap: limits.memory_cap_bytes.load(Ordering::Relaxed),
+                asked: bytes,
+                driver_free: (free != u64::MAX).then_some(free),
+                least: gpu.rounded(1),
+            }));
         }
         OUT_OF_MEMORY
     }
@@ -406,7 +423,22 @@ impl Process {
                 gpu.move_to(seat);
             }
         }
+        if let Some(gpu) = self.gpus.first() {
+            trampoline::watch(gpu.limits());
+        }
     }
+}
+
+/// The claim's devices in the claim's order, or in the program's own where it asked for one.
+fn view(by_device: &[Option<usize>]) -> Vec<Device> {
+    let numbered = (0..).zip(by_device);
+    let mut held: Vec<(usize, Device)> = numbered
+        .filter_map(|(device, gpu)| gpu.map(|gpu| (gpu, device)))
+        .collect();
+    if std::env::var_os("CUDA_VISIBLE_DEVICES").is_none() {
+        held.sort_unstable();
+    }
+    held.into_iter().map(|(_, device)| device).collect()
 }
 
 /// Which of the claim's GPUs each device number means, by UUID: the numbers depend on the

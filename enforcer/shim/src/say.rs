@@ -32,6 +32,54 @@ pub(crate) fn line(text: &str) {
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
+/// What there is to say about a refusal; figures in bytes.
+pub(crate) struct AtCap<'a> {
+    pub(crate) claim: &'a str,
+    pub(crate) gpu: String,
+    pub(crate) charged: u64,
+    pub(crate) cap: u64,
+    pub(crate) asked: u64,
+    /// What the GPU had free when the service last looked.
+    pub(crate) driver_free: Option<u64>,
+    /// The least that the driver takes.
+    pub(crate) least: u64,
+}
+
+/// The line about a refusal: a claim that is full is at its cap, one that is not had too much asked
+/// of it.
+pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
+    let AtCap { claim, gpu, .. } = what;
+    let left = what.cap.saturating_sub(what.charged);
+    let mut line = if left < what.least {
+        let share = share(what.charged, what.cap);
+        format!("claim {claim} is at its cap: {share} on {gpu}")
+    } else {
+        let (asked, cap) = (amount(what.asked), amount(what.cap));
+        let left = amount_below(left);
+        format!("claim {claim}: {asked} asked, {left} left of its cap of {cap} on {gpu}")
+    };
+    // What is free beyond that which the claim may still take.
+    let more = what.driver_free.map_or(0, |free| free.saturating_sub(left));
+    if more >= what.least {
+        let more = amount_below(more);
+        // Writing to a String cannot fail.
+        let _ = write!(line, "; {more} more is free there");
+    }
+    line
+}
+
+/// As [`amount`], rounded down: what is left must not read as enough when it is not.
+fn amount_below(bytes: u64) -> String {
+    let unit = match bytes {
+        ..0x400 => 1,
+        0x400..0x10_0000 => 1 << 10,
+        0x10_0000..0x4000_0000 => 1 << 20,
+        _ => 1 << 30,
+    };
+    let tenths = bytes.saturating_mul(10) / unit;
+    amount((tenths.saturating_mul(unit)).div_ceil(10).min(bytes))
+}
+
 /// Bytes for people: `512 MiB`, `6.0 GiB`.
 pub(crate) fn amount(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -84,6 +132,48 @@ mod tests {
         assert_eq!(share(6 << 30, 6 << 30), "6.0 of 6.0 GiB");
         assert_eq!(share(512 << 20, 6 << 30), "512 MiB of 6.0 GiB");
         assert_eq!(short(GpuUuid([0xab; 16])), "GPU-abababab");
+    }
+
+    #[test]
+    fn a_refusal_says_whether_the_claim_is_full_and_what_is_free() {
+        let mut what = AtCap {
+            claim: "c3",
+            gpu: "GPU 1".to_owned(),
+            charged: 6 << 30,
+            cap: 6 << 30,
+            asked: 1 << 20,
+            driver_free: Some(1_990 << 20),
+            least: 2 << 20,
+        };
+        assert_eq!(
+            at_cap(&what),
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.9 GiB more is free there"
+        );
+        what.driver_free = None;
+        assert_eq!(
+            at_cap(&what),
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1"
+        );
+        what.charged = 8 << 30;
+        assert_eq!(
+            at_cap(&what),
+            "claim c3 is at its cap: 8.0 of 6.0 GiB on GPU 1"
+        );
+        what.charged = 5 << 30;
+        what.asked = 3 << 30;
+        what.driver_free = Some((1 << 30) + (2 << 20));
+        assert_eq!(
+            at_cap(&what),
+            "claim c3: 3.0 GiB asked, 1.0 GiB left of its cap of 6.0 GiB on GPU 1; 2 MiB more is \
+             free there"
+        );
+        what.charged += 1;
+        what.asked = 1 << 30;
+        what.driver_free = Some(0);
+        assert_eq!(
+            at_cap(&what),
+            "claim c3: 1.0 GiB asked, 1023.9 MiB left of its cap of 6.0 GiB on GPU 1"
+        );
     }
 
     #[test]

@@ -1,12 +1,18 @@
-//! Every name that the proxy defines: one row per hook, with all the names (versions, per-thread
-//! twins) that share its signature. The exported functions, the list of names and the routes of
-//! `cuGetProcAddress` come from these rows alone.
+//! Every name that the proxy defines. The hooks: one row per signature, with all the names (versions,
+//! per-thread twins) that share it. The rest of the driver's names, from `table/entries.tsv`, get a
+//! trampoline each (`passed`). The exported functions, the list of names and the routes of
+//! `cuGetProcAddress` come from these two lists alone.
 
 use std::ffi::{CStr, c_void};
 
 use crate::{
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_FOUND, PlacedProps},
-    driver, hooks,
+    driver,
+    hooks::{
+        self,
+        array::{Deep, Flat},
+    },
+    mark::Inside,
 };
 
 macro_rules! export {
@@ -17,6 +23,7 @@ macro_rules! export {
         /// As the driver's function of this name demands.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
+            let _inside = Inside::new(Entry::$name as u32);
             let original = driver::original(Entry::$name);
             if original.is_null() {
                 return NOT_FOUND;
@@ -33,6 +40,10 @@ macro_rules! export {
     };
 }
 
+macro_rules! arguments {
+    (($($arg:ident: $kind:ty),*)) => { <[&str]>::len(&[$(stringify!($arg)),*]) };
+}
+
 macro_rules! hooks {
     ($($hook:path => $args:tt { $($name:ident),+ $(,)? })*) => {
         /// A row's name, as an index.
@@ -42,10 +53,15 @@ macro_rules! hooks {
             $($($name),+),*
         }
 
-        /// Every name that the library defines.
+        /// Every name that has a hook.
         pub const NAMES: &[&str] = &[$($(stringify!($name)),+),*];
 
         pub(crate) const COUNT: usize = NAMES.len();
+
+        /// Name of each hook with the number of its arguments.
+        pub fn arguments() -> impl Iterator<Item = (&'static str, usize)> {
+            [$($((stringify!($name), arguments!($args))),+),*].into_iter()
+        }
 
         /// Name and entry of each row, in the order of [`Entry`].
         pub(crate) fn rows() -> [(&'static CStr, *mut c_void); COUNT] {
@@ -64,6 +80,27 @@ macro_rules! hooks {
     };
 }
 
+/// Entry points without a hook.
+#[cfg(target_arch = "x86_64")]
+pub mod passed;
+
+/// Where there are no trampolines yet these names reach the driver through the dependency on it.
+#[cfg(not(target_arch = "x86_64"))]
+pub mod passed {
+    use std::{
+        ffi::{CStr, c_void},
+        sync::atomic::AtomicPtr,
+    };
+
+    /// Every name that has a trampoline.
+    pub const NAMES: &[&str] = &[];
+    pub(crate) static ORIGINALS: [AtomicPtr<c_void>; 0] = [];
+
+    pub(crate) fn rows() -> [(&'static CStr, *mut c_void); 0] {
+        []
+    }
+}
+
 hooks! {
     hooks::lookup::init => (flags: u32) { cuInit }
     hooks::lookup::get_proc_address => (
@@ -74,6 +111,11 @@ hooks! {
         status: *mut i32
     ) { cuGetProcAddress_v2 }
 
+    hooks::info::device_count => (count: *mut i32) { cuDeviceGetCount }
+    hooks::info::device_get => (device: *mut Device, ordinal: i32) { cuDeviceGet }
+    hooks::info::device_by_bus => (device: *mut Device, bus: *const libc::c_char) {
+        cuDeviceGetByPCIBusId
+    }
     hooks::info::total_mem => (bytes: *mut usize, device: Device) { cuDeviceTotalMem_v2 }
     hooks::info::total_mem_v1 => (bytes: *mut u32, device: Device) { cuDeviceTotalMem }
     hooks::info::mem_info => (free: *mut usize, total: *mut usize) { cuMemGetInfo_v2 }
@@ -140,6 +182,53 @@ hooks! {
         cuMemRetainAllocationHandle
     }
 
+    hooks::array::create => (array: *mut Handle, descriptor: *const Flat<u32>) { cuArrayCreate }
+    hooks::array::create => (array: *mut Handle, descriptor: *const Flat<usize>) {
+        cuArrayCreate_v2
+    }
+    hooks::array::create => (array: *mut Handle, descriptor: *const Deep<u32>) { cuArray3DCreate }
+    hooks::array::create => (array: *mut Handle, descriptor: *const Deep<usize>) {
+        cuArray3DCreate_v2
+    }
+    hooks::array::create_levels => (
+        array: *mut Handle, descriptor: *const Deep<usize>, levels: u32
+    ) { cuMipmappedArrayCreate }
+    hooks::array::destroy => (array: Handle) { cuArrayDestroy, cuMipmappedArrayDestroy }
+
+    hooks::graph::begin => (stream: Handle) { cuStreamBeginCapture, cuStreamBeginCapture_ptsz }
+    hooks::graph::begin_mode => (stream: Handle, mode: i32) {
+        cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
+    }
+    hooks::graph::begin_into => (
+        stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void,
+        count: usize, mode: i32
+    ) { cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz }
+    hooks::graph::begin_with => (stream: Handle, params: *mut c_void) {
+        cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig_ptsz,
+    }
+    hooks::graph::begin_again => (
+        stream: Handle, mode: i32, graph: Handle, callback: *mut c_void, user: *mut c_void
+    ) { cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz }
+    hooks::graph::end => (stream: Handle, graph: *mut Handle) {
+        cuStreamEndCapture, cuStreamEndCapture_ptsz,
+    }
+    hooks::graph::end_with => (stream: Handle) {
+        cuStreamEndCaptureToCig, cuStreamEndCaptureToCig_ptsz,
+    }
+    hooks::graph::instantiate => (
+        exec: *mut Handle, graph: Handle, node: *mut Handle, log: *mut libc::c_char,
+        log_bytes: usize
+    ) { cuGraphInstantiate, cuGraphInstantiate_v2 }
+    hooks::graph::instantiate_flags => (exec: *mut Handle, graph: Handle, flags: u64) {
+        cuGraphInstantiateWithFlags
+    }
+    hooks::graph::instantiate_params => (exec: *mut Handle, graph: Handle, params: *mut u64) {
+        cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+    }
+    hooks::graph::exec_destroy => (exec: Handle) { cuGraphExecDestroy }
+    hooks::graph::upload => (exec: Handle, stream: Handle) { cuGraphUpload, cuGraphUpload_ptsz }
+    hooks::graph::trim => (device: Device) { cuDeviceGraphMemTrim }
+
     hooks::launch::kernel => (
         function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: Handle, params: *mut *mut c_void,
@@ -155,7 +244,7 @@ hooks! {
     hooks::launch::cooperative_many => (list: *mut c_void, count: u32, flags: u32) {
         cuLaunchCooperativeKernelMultiDevice
     }
-    hooks::launch::graph => (graph: Handle, stream: Handle) { cuGraphLaunch, cuGraphLaunch_ptsz }
+    hooks::graph::launch => (exec: Handle, stream: Handle) { cuGraphLaunch, cuGraphLaunch_ptsz }
     hooks::launch::old => (function: Handle) { cuLaunch }
     hooks::launch::old_grid => (function: Handle, width: i32, height: i32) { cuLaunchGrid }
     hooks::launch::old_grid_async => (

@@ -171,6 +171,12 @@ impl LimitsFile {
         page.sm_limit_permille.store(limit, Ordering::Relaxed);
     }
 
+    /// Sets the number by which people know the GPU (NVML's index); members name it in messages.
+    pub fn set_gpu_index(&self, index: Option<u32>) {
+        let word = index.map_or(0, |index| index.saturating_add(1));
+        self.page().gpu_index.store(word, Ordering::Relaxed);
+    }
+
     /// Tells the members that the service has started anew: each registers again at its next
     /// allocation.
     pub fn set_epoch(&self, epoch: u64) {

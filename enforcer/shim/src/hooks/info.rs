@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    cuda::{CuResult, Device, SUCCESS},
+    cuda::{CuResult, Device, INVALID_DEVICE, SUCCESS},
     gpu::Gpu,
     process,
 };
@@ -51,6 +51,61 @@ pub(crate) unsafe fn total_mem_v1(
         if let Some(Some(shown)) = shown {
             // SAFETY: the driver has just written there.
             unsafe { *bytes = shown.min(*bytes) };
+        }
+    }
+    result
+}
+
+/// Devices that are not the claim's do not exist for the program.
+pub(crate) unsafe fn device_count(
+    original: unsafe extern "C" fn(*mut i32) -> CuResult,
+    count: *mut i32,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(count) };
+    if result == SUCCESS && !count.is_null() {
+        let shown = process::with(|process| i32::try_from(process.view.len()).ok());
+        if let Some(Some(shown)) = shown {
+            // SAFETY: the driver has just written there.
+            unsafe { *count = shown };
+        }
+    }
+    result
+}
+
+pub(crate) unsafe fn device_get(
+    original: unsafe extern "C" fn(*mut Device, i32) -> CuResult,
+    device: *mut Device,
+    ordinal: i32,
+) -> CuResult {
+    let meant = process::with(|process| {
+        let meant = usize::try_from(ordinal).ok();
+        meant.and_then(|meant| process.view.get(meant)).copied()
+    });
+    match meant {
+        // SAFETY: the caller's own place, written as the driver writes it.
+        Some(Some(meant)) if !device.is_null() => unsafe {
+            *device = meant;
+            SUCCESS
+        },
+        Some(None) if !device.is_null() => INVALID_DEVICE,
+        // SAFETY: the caller's own arguments.
+        _ => unsafe { original(device, ordinal) },
+    }
+}
+
+pub(crate) unsafe fn device_by_bus(
+    original: unsafe extern "C" fn(*mut Device, *const libc::c_char) -> CuResult,
+    device: *mut Device,
+    bus: *const libc::c_char,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(device, bus) };
+    if result == SUCCESS && !device.is_null() {
+        // SAFETY: the driver has just written there.
+        let found = unsafe { *device };
+        if process::with(|process| process.is_foreign(found)) == Some(true) {
+            return INVALID_DEVICE;
         }
     }
     result

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 
+use super::graph::is_captured;
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     gpu::Gpu,
@@ -20,7 +21,17 @@ fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
 }
 
 #[inline]
-fn counted(call: impl FnOnce() -> CuResult) -> CuResult {
+fn counted(stream: Handle, call: impl FnOnce() -> CuResult) -> CuResult {
+    counted_as(stream, 1, call)
+}
+
+/// Lets a launch of so many kernels through, or not.
+#[inline]
+pub(super) fn counted_as(
+    stream: Handle,
+    kernels: u64,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
     let Some(process) = process::current() else {
         return call();
     };
@@ -30,9 +41,11 @@ fn counted(call: impl FnOnce() -> CuResult) -> CuResult {
     if !gpu.granted() {
         return refused(process);
     }
+    // What is recorded runs with the graph, and counts then.
+    let captured = is_captured(stream);
     let result = call();
-    if result == SUCCESS {
-        gpu.launched();
+    if result == SUCCESS && !captured {
+        gpu.launched(kernels);
     }
     result
 }
@@ -40,6 +53,13 @@ fn counted(call: impl FnOnce() -> CuResult) -> CuResult {
 #[cold]
 fn refused(process: &'static Process) -> CuResult {
     process.not_granted()
+}
+
+/// The start of `CUlaunchConfig`.
+#[repr(C)]
+struct LaunchConfig {
+    sizes: [u32; 7],
+    stream: Handle,
 }
 
 pub(crate) unsafe fn kernel(
@@ -69,7 +89,7 @@ pub(crate) unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe {
+    counted(stream, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
             extra,
@@ -89,8 +109,12 @@ pub(crate) unsafe fn kernel_ex(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
+    // SAFETY: NULL, or the caller's configuration, which is larger and has the stream there.
+    let stream = unsafe { config.cast::<LaunchConfig>().as_ref() }.map_or(0, |it| it.stream);
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe { original(config, function, params, extra) })
+    counted(stream, || unsafe {
+        original(config, function, params, extra)
+    })
 }
 
 pub(crate) unsafe fn cooperative(
@@ -118,7 +142,7 @@ pub(crate) unsafe fn cooperative(
     params: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe {
+    counted(stream, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
         )
@@ -132,16 +156,7 @@ pub(crate) unsafe fn cooperative_many(
     flags: u32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe { original(list, count, flags) })
-}
-
-pub(crate) unsafe fn graph(
-    original: unsafe extern "C" fn(Handle, Handle) -> CuResult,
-    graph: Handle,
-    stream: Handle,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    counted(|| unsafe { original(graph, stream) })
+    counted(0, || unsafe { original(list, count, flags) })
 }
 
 pub(crate) unsafe fn old(
@@ -149,7 +164,7 @@ pub(crate) unsafe fn old(
     function: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    counted(|| unsafe { original(function) })
+    counted(0, || unsafe { original(function) })
 }
 
 pub(crate) unsafe fn old_grid(
@@ -159,7 +174,7 @@ pub(crate) unsafe fn old_grid(
     height: i32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe { original(function, width, height) })
+    counted(0, || unsafe { original(function, width, height) })
 }
 
 pub(crate) unsafe fn old_grid_async(
@@ -170,5 +185,7 @@ pub(crate) unsafe fn old_grid_async(
     stream: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(|| unsafe { original(function, width, height, stream) })
+    counted(stream, || unsafe {
+        original(function, width, height, stream)
+    })
 }

@@ -4,7 +4,7 @@ use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, Handle, SUCCESS},
     driver,
-    gpu::Reservation,
+    gpu::{Charge, Reservation},
     ledger::Refusal,
     process::{self, Family, Live, Process},
 };
@@ -46,7 +46,8 @@ pub(crate) fn ask(
 #[derive(Clone, Copy)]
 enum Kind {
     Device,
-    Managed,
+    /// Not packed with others.
+    Apart,
 }
 
 fn ask_here(kind: Kind, bytes: u64) -> Option<Result<Asked, CuResult>> {
@@ -54,7 +55,7 @@ fn ask_here(kind: Kind, bytes: u64) -> Option<Result<Asked, CuResult>> {
         let (gpu, context) = process.here()?;
         let heap = match kind {
             Kind::Device => context as u64,
-            Kind::Managed => NO_HEAP,
+            Kind::Apart => NO_HEAP,
         };
         Some(ask(process, gpu, heap, bytes).map(|reservation| Asked {
             gpu,
@@ -152,6 +153,37 @@ pub(crate) unsafe fn alloc_v1(
     allocate(Kind::Device, u64::from(bytes), make, || u64::from(bytes))
 }
 
+/// Runs `make` with the bytes charged; it gives the driver's code and, if it made something, what
+/// stands for its address and the bytes that it has in fact.
+pub(crate) fn take_unaddressed(
+    bytes: u64,
+    make: impl FnOnce() -> (CuResult, Option<(u64, u64)>),
+) -> CuResult {
+    match ask_here(Kind::Apart, bytes) {
+        None => make().0,
+        Some(Err(code)) => code,
+        Some(Ok(asked)) => {
+            let (result, made) = make();
+            process::with(|process| {
+                let gpu = &process.gpus[asked.gpu];
+                let Some((key, bytes)) = made else {
+                    gpu.roll_back(asked.reservation);
+                    return;
+                };
+                gpu.keep(asked.reservation, bytes);
+                let live = Live {
+                    bytes,
+                    gpu: asked.gpu,
+                    context: asked.context,
+                    family: Family::Plain(Charge::Own(gpu.rounded(bytes))),
+                };
+                process.remember(key, live);
+            });
+            result
+        }
+    }
+}
+
 /// Widest alignment of rows among today's GPUs, in bytes. What the pitch turns out to be is charged
 /// when the driver has said.
 const PITCH_BYTES: u64 = 512;
@@ -229,7 +261,7 @@ pub(crate) unsafe fn alloc_managed(
     }
     // SAFETY: read only after the driver has written there.
     let make = || (call(), unsafe { *pointer });
-    let result = allocate(Kind::Managed, bytes as u64, make, || bytes as u64);
+    let result = allocate(Kind::Apart, bytes as u64, make, || bytes as u64);
     if result == SUCCESS {
         process::with(|process| {
             if let Some((gpu, _)) = process.here() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::memory::free_by;
+use super::{graph::is_captured, memory::free_by};
 use crate::{
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
     driver,
@@ -138,7 +138,7 @@ pub(crate) unsafe fn alloc_async(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let call = || unsafe { original(pointer, bytes, stream) };
-    if pointer.is_null() || bytes == 0 {
+    if pointer.is_null() || bytes == 0 || is_captured(stream) {
         return call();
     }
     // SAFETY: read only after the driver has written there.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn alloc_from_pool(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let call = || unsafe { original(pointer, bytes, pool, stream) };
-    if pointer.is_null() || bytes == 0 || pool == 0 {
+    if pointer.is_null() || bytes == 0 || pool == 0 || is_captured(stream) {
         return call();
     }
     // SAFETY: read only after the driver has written there.
@@ -169,7 +169,11 @@ pub(crate) unsafe fn free_async(
     stream: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    free_by(pointer, || unsafe { original(pointer, stream) })
+    let call = || unsafe { original(pointer, stream) };
+    if is_captured(stream) {
+        return call();
+    }
+    free_by(pointer, call)
 }
 
 pub(crate) unsafe fn create(

@@ -1,0 +1,287 @@
+//! Captures and graphs. Nothing is inserted while a stream captures: what is recorded runs later, so
+//! it is neither counted nor charged before a graph with it is launched.
+
+use std::{
+    ffi::c_void,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use crate::{
+    cuda::{CuResult, Device, Handle, SUCCESS},
+    driver,
+    graphs::Work,
+    process::{self, Process},
+};
+
+/// Captures that this process has begun and not ended; a forked child inherits the number, and with
+/// it only a question more per call.
+static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any stream of this process may be capturing now.
+#[inline]
+pub(crate) fn any_capture() -> bool {
+    CAPTURES.load(Ordering::Relaxed) > 0
+}
+
+/// Whether what is put into this stream now is recorded instead of done.
+#[inline]
+pub(crate) fn is_captured(stream: Handle) -> bool {
+    any_capture() && ask_whether_captured(stream)
+}
+
+/// The calling thread's default stream. The default stream of all threads, which 0 means elsewhere,
+/// cannot be captured.
+const PER_THREAD: Handle = 2;
+
+#[cold]
+fn ask_whether_captured(stream: Handle) -> bool {
+    let stream = if stream == 0 { PER_THREAD } else { stream };
+    let mut status = 0;
+    let ask = driver::helpers().stream_is_capturing;
+    // SAFETY: the program's own stream, and a valid place for the result.
+    ask.is_some_and(|ask| unsafe { ask(stream, &raw mut status) } == SUCCESS && status != 0)
+}
+
+fn began(result: CuResult) -> CuResult {
+    if result == SUCCESS {
+        CAPTURES.fetch_add(1, Ordering::Relaxed);
+    }
+    result
+}
+
+fn ended() {
+    let one_less = |captures: usize| captures.checked_sub(1);
+    // Fails when the capture began before the proxy counted.
+    let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+}
+
+pub(crate) unsafe fn begin(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    began(unsafe { original(stream) })
+}
+
+pub(crate) unsafe fn begin_mode(
+    original: unsafe extern "C" fn(Handle, i32) -> CuResult,
+    stream: Handle,
+    mode: i32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    began(unsafe { original(stream, mode) })
+}
+
+pub(crate) unsafe fn begin_with(
+    original: unsafe extern "C" fn(Handle, *mut c_void) -> CuResult,
+    stream: Handle,
+    params: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    began(unsafe { original(stream, params) })
+}
+
+pub(crate) unsafe fn begin_into(
+    original: unsafe extern "C" fn(
+        Handle,
+        Handle,
+        *const Handle,
+        *const c_void,
+        usize,
+        i32,
+    ) -> CuResult,
+    stream: Handle,
+    graph: Handle,
+    dependencies: *const Handle,
+    edges: *const c_void,
+    count: usize,
+    mode: i32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    began(unsafe { original(stream, graph, dependencies, edges, count, mode) })
+}
+
+pub(crate) unsafe fn begin_again(
+    original: unsafe extern "C" fn(Handle, i32, Handle, *mut c_void, *mut c_void) -> CuResult,
+    stream: Handle,
+    mode: i32,
+    graph: Handle,
+    callback: *mut c_void,
+    user: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    began(unsafe { original(stream, mode, graph, callback, user) })
+}
+
+/// A capture ends with this call also where it was invalid.
+pub(crate) unsafe fn end(
+    original: unsafe extern "C" fn(Handle, *mut Handle) -> CuResult,
+    stream: Handle,
+    graph: *mut Handle,
+) -> CuResult {
+    let captured = is_captured(stream);
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(stream, graph) };
+    if captured && !ask_whether_captured(stream) {
+        ended();
+    }
+    result
+}
+
+pub(crate) unsafe fn end_with(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    stream: Handle,
+) -> CuResult {
+    let captured = is_captured(stream);
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(stream) };
+    if captured && !ask_whether_captured(stream) {
+        ended();
+    }
+    result
+}
+
+/// Notes what an executable graph will do when it is launched.
+unsafe fn instantiated(result: CuResult, exec: *mut Handle, graph: Handle) -> CuResult {
+    if result == SUCCESS && !exec.is_null() {
+        // SAFETY: the driver has just written there.
+        let exec = unsafe { *exec };
+        process::with(|process| {
+            let work = Work::of(process, graph);
+            process.graphs().note(exec, work);
+        });
+    }
+    result
+}
+
+pub(crate) unsafe fn instantiate(
+    original: unsafe extern "C" fn(
+        *mut Handle,
+        Handle,
+        *mut Handle,
+        *mut std::ffi::c_char,
+        usize,
+    ) -> CuResult,
+    exec: *mut Handle,
+    graph: Handle,
+    node: *mut Handle,
+    log: *mut std::ffi::c_char,
+    log_bytes: usize,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    unsafe { instantiated(original(exec, graph, node, log, log_bytes), exec, graph) }
+}
+
+pub(crate) unsafe fn instantiate_flags(
+    original: unsafe extern "C" fn(*mut Handle, Handle, u64) -> CuResult,
+    exec: *mut Handle,
+    graph: Handle,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    unsafe { instantiated(original(exec, graph, flags), exec, graph) }
+}
+
+/// Flag by which an instantiation uploads the graph at once, memory included.
+const UPLOAD: u64 = 2;
+
+pub(crate) unsafe fn instantiate_params(
+    original: unsafe extern "C" fn(*mut Handle, Handle, *mut u64) -> CuResult,
+    exec: *mut Handle,
+    graph: Handle,
+    params: *mut u64,
+) -> CuResult {
+    // SAFETY: NULL, or the caller's parameters, which begin with the flags.
+    let uploads = unsafe { params.as_ref() }.is_some_and(|flags| flags & UPLOAD != 0);
+    let make = || {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { original(exec, graph, params) };
+        // SAFETY: as above.
+        unsafe { instantiated(result, exec, graph) }
+    };
+    if !uploads {
+        return make();
+    }
+    let work = process::with(|process| Work::of(process, graph));
+    with_memory(work, make)
+}
+
+pub(crate) unsafe fn exec_destroy(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    exec: Handle,
+) -> CuResult {
+    // The driver may give the number out again the moment it has it back.
+    let work = process::with(|process| process.graphs().forget(exec)).flatten();
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(exec) };
+    if let Some(work) = work {
+        process::with(|process| {
+            if result != SUCCESS {
+                process.graphs().note(exec, work);
+            } else if work.bytes > 0 {
+                process.refresh_graph_memory(work.gpu);
+            }
+        });
+    }
+    result
+}
+
+/// Runs `call`, for which the driver may have to take the graph's memory.
+fn with_memory(work: Option<Work>, call: impl FnOnce() -> CuResult) -> CuResult {
+    let Some(work) = work.filter(|work| work.bytes > 0) else {
+        return call();
+    };
+    let asked = process::with(|process| process.reserve_graph_memory(work));
+    match asked {
+        None => call(),
+        Some(Err(code)) => code,
+        Some(Ok(bytes)) => {
+            let result = call();
+            process::with(|process| process.settle_graph_memory(work.gpu, bytes));
+            result
+        }
+    }
+}
+
+fn work_of(exec: Handle) -> Option<Work> {
+    process::with(|process| process.graphs().of(exec)).flatten()
+}
+
+pub(crate) unsafe fn upload(
+    original: unsafe extern "C" fn(Handle, Handle) -> CuResult,
+    exec: Handle,
+    stream: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    with_memory(work_of(exec), || unsafe { original(exec, stream) })
+}
+
+pub(crate) unsafe fn launch(
+    original: unsafe extern "C" fn(Handle, Handle) -> CuResult,
+    exec: Handle,
+    stream: Handle,
+) -> CuResult {
+    let work = work_of(exec);
+    let kernels = work.map_or(1, |work| work.kernels);
+    super::launch::counted_as(stream, kernels, || {
+        // SAFETY: the caller's own arguments.
+        with_memory(work, || unsafe { original(exec, stream) })
+    })
+}
+
+/// The device's memory for graphs that is not in use goes back.
+pub(crate) unsafe fn trim(
+    original: unsafe extern "C" fn(Device) -> CuResult,
+    device: Device,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(device) };
+    if result == SUCCESS {
+        process::with(|process: &Process| {
+            if let Some(gpu) = process.gpu_of_device(device) {
+                process.refresh_graph_memory(gpu);
+            }
+        });
+    }
+    result
+}

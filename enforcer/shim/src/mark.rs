@@ -1,0 +1,105 @@
+//! What each thread is doing in the driver: a word of thread-local storage with the number of the
+//! entry point, written at every entry. A hook clears it when it returns; a trampoline, which jumps
+//! and never comes back, leaves the number of the last entry there.
+//!
+//! The word is found through a TLS descriptor: it costs two instructions where the loader has static
+//! room for it and, unlike the fixed form, never makes loading the library fail where it has none.
+
+/// The calling thread's word: hooks count from 1 in the order of the table, trampolines after them.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn word() -> *mut u32 {
+    let at: *mut u32;
+    // SAFETY: a call of a TLS descriptor gives the offset from the thread pointer and keeps all
+    // other registers; the first word at the thread pointer is its own address (x86-64 ABI).
+    unsafe {
+        std::arch::asm!(
+            "leaq gshare_mark@tlsdesc(%rip), %rax",
+            "callq *gshare_mark@tlscall(%rax)",
+            "addq %fs:0, %rax",
+            out("rax") at,
+            options(att_syntax),
+        );
+    }
+    at
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .tbss.gshare_mark,\"awT\",@nobits",
+    ".globl gshare_mark",
+    ".hidden gshare_mark",
+    ".type gshare_mark,@object",
+    ".size gshare_mark,4",
+    ".balign 4",
+    "gshare_mark:",
+    ".zero 4",
+    ".popsection",
+);
+
+/// Marks the calling thread as inside a hook while it lives.
+pub(crate) struct Inside(#[cfg(target_arch = "x86_64")] *mut u32);
+
+impl Inside {
+    #[inline]
+    pub(crate) fn new(entry: u32) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let word = word();
+            // SAFETY: the thread's own word.
+            unsafe { word.write_volatile(entry + 1) };
+            Self(word)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = entry;
+            Self()
+        }
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the thread's own word; the guard does not leave the thread.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            self.0.write_volatile(0);
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::{
+        cuda::NOT_FOUND,
+        table::{COUNT, passed},
+    };
+
+    fn read() -> u32 {
+        // SAFETY: the thread's own word.
+        unsafe { word().read_volatile() }
+    }
+
+    #[test]
+    fn a_hook_clears_the_word_and_a_trampoline_leaves_its_number() {
+        let inside = Inside::new(6);
+        assert_eq!(read(), 7);
+        let elsewhere = std::thread::spawn(read).join();
+        assert_eq!(elsewhere.ok(), Some(0), "each thread has its own");
+        drop(inside);
+        assert_eq!(read(), 0);
+        // There is no driver behind a library that was never staged.
+        let at = passed::NAMES
+            .iter()
+            .position(|name| *name == "cuCtxGetFlags");
+        let (_, entry) = passed::rows()[at.unwrap_or(0)];
+        // SAFETY: with no driver behind it no argument is looked at.
+        let code = unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(usize) -> i32>(entry)(0)
+        };
+        assert_eq!(code, NOT_FOUND);
+        assert_eq!(Some(read() as usize), at.map(|at| COUNT + at + 1));
+    }
+}

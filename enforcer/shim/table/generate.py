@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Makes the list of the driver's entry points and the proxy's trampolines.
+
+    generate.py HEADERS...   reads cuda.h and its companions in each directory (one per CUDA version,
+                             oldest first) and writes entries.tsv and ../src/table/passed.rs
+    generate.py              keeps entries.tsv and writes ../src/table/passed.rs alone: after a hook
+                             was added to or taken from ../src/table.rs
+    generate.py --check      changes nothing; fails if either file would change
+    generate.py --missing HEADERS...   names the entry points of newer headers that entries.tsv lacks
+
+The headers come with the wheels nvidia-cuda-runtime-cu11, nvidia-cuda-runtime-cu12 and
+nvidia-cuda-runtime (`pip download --no-deps`; directory `include`). Needs a C preprocessor as `cc`.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ENTRIES = HERE / "entries.tsv"
+TABLE = HERE.parent / "src" / "table.rs"
+PASSED = HERE.parent / "src" / "table" / "passed.rs"
+
+HEADERS = ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h"]
+# What the companions need of other projects' headers.
+FOREIGN = {
+    "GL/gl.h": "typedef unsigned int GLuint; typedef unsigned int GLenum;",
+    "EGL/egl.h": "typedef int EGLint; typedef void *EGLSyncKHR;",
+    "EGL/eglext.h": "typedef void *EGLImageKHR; typedef void *EGLStreamKHR;",
+    "vdpau/vdpau.h": "typedef unsigned int VdpDevice; typedef unsigned int VdpVideoSurface;"
+    "typedef unsigned int VdpOutputSurface; typedef void VdpGetProcAddress(void);",
+}
+# The wheels have the types of these, not their prototypes.
+PROFILER = {
+    "cuProfilerInitialize": "const char *, const char *, int",
+    "cuProfilerStart": "void",
+    "cuProfilerStop": "void",
+}
+
+# Families, first match counts. `ask`: reading, setting up the calling thread, taking down; let
+# through always, so that a program whose claim has ended can tidy up and leave. Everything else
+# needs the GPU and is refused once the claim does not hold it.
+ASK = (
+    r"cu\w*?(Get|Query|Destroy|Free|Release|Unload|Unregister|Unmap|Close|Synchronize|Disable"
+    r"|Pop|Push|Detach|IsCapturing|EndCapture|Occupancy|Address|Current|Profiler|Logs?|Coredump"
+    r"|Checkpoint|Is[A-Z])"
+)
+FAMILIES = [
+    ("lookup", r"cuGetProcAddress|cuGetExportTable|cuInit$"),
+    ("launch", r"cuLaunch(?!HostFunc)|cuGraphLaunch"),
+    (
+        "memory",
+        r"cuMem(Alloc(?!Host)|Free|Create|Release|Map$|Unmap|RetainAllocationHandle|PoolCreate"
+        r"|PoolDestroy|PoolTrimTo)|cuMemAllocFromPool|cuArray(3D)?(Create|Destroy)"
+        r"|cuMipmappedArray(Create|Destroy)|cuGraphAddMemAllocNode|cuGraphInstantiate"
+        r"|cuGraphUpload|cuGraphExecDestroy|cuDeviceGraphMemTrim",
+    ),
+    ("context", r"cu(DevicePrimaryCtx(Retain|Release|Reset)|Ctx(Create|Destroy)|D3D\w*CtxCreate|GLCtxCreate|VDPAUCtxCreate)"),
+    ("view", r"cuDeviceTotalMem|cuMemGetInfo|cuDeviceGetCount|cuDeviceGet(_v\d)?$"),
+    ("ask", ASK),
+    ("work", r""),
+]
+
+
+def family(name):
+    return next(kind for kind, pattern in FAMILIES if re.match(pattern, name))
+
+
+def prototypes(directory):
+    """Name -> parameters of every entry point that a directory of headers declares."""
+    found = {}
+    with tempfile.TemporaryDirectory() as stand_ins:
+        for path, text in FOREIGN.items():
+            place = pathlib.Path(stand_ins) / path
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(text)
+        for header in HEADERS:
+            path = pathlib.Path(directory) / header
+            if not path.exists():
+                continue
+            # The second form has every version and twin under its own name, the first has those
+            # that the second leaves out.
+            for extra in ([], ["-D__CUDA_API_VERSION_INTERNAL"], ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]):
+                text = subprocess.run(
+                    ["cc", "-E", "-P", f"-I{directory}", f"-I{stand_ins}", *extra, path],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                ).stdout
+                text = " ".join(text.split())
+                for name, parameters in re.findall(r"CUresult (cu[A-Z]\w*) ?\(([^;{]*)\) ?;", text):
+                    found.setdefault(name, re.sub(r" ([*,])|\s+(?=\))", r" \1", parameters).strip())
+    found.update({name: text for name, text in PROFILER.items() if name not in found})
+    return found
+
+
+def read_entries():
+    rows = {}
+    for line in ENTRIES.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, kind, since, parameters = line.split("\t")
+            rows[name] = (kind, since, parameters)
+    return rows
+
+
+def version(directory):
+    text = (pathlib.Path(directory) / "cuda.h").read_text()
+    number = int(re.search(r"#define CUDA_VERSION (\d+)", text).group(1))
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def collect(directories):
+    rows = {}
+    for directory in directories:
+        for name, parameters in prototypes(directory).items():
+            rows.setdefault(name, (family(name), version(directory), parameters))
+    return rows
+
+
+def entries_text(rows):
+    lines = [
+        "# Made by generate.py from the CUDA headers; not edited by hand.",
+        "# name, family, first of the headers read that has it, parameters",
+    ]
+    lines += ["\t".join((name, *rows[name])) for name in sorted(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def hooked():
+    """Names between the braces of the rows of table.rs."""
+    body = TABLE.read_text().split("\nhooks! {", 1)[1]
+    return set(re.findall(r"\bcu[A-Z]\w*", re.sub(r"//[^\n]*", "", body)))
+
+
+def passed_text(rows):
+    hooks = hooked()
+    lines = [
+        "//! Made by `table/generate.py`; not edited by hand. Entry points that are passed to the driver:",
+        "//! `ask` always, `work` while the claim holds its GPU, `plain` likewise but with a number in a",
+        "//! vector register, which rules the in-call mark out.",
+        "",
+        "passed! {",
+    ]
+    for name in sorted(set(rows) - hooks):
+        kind, _, parameters = rows[name]
+        way = "ask" if kind in ("lookup", "view") or re.match(ASK, name) else "work"
+        if re.search(r"\b(float|double) \w*(,|$)", parameters):
+            way = "plain"
+        lines.append(f"    {way} {name}")
+    return "\n".join(lines) + "\n}\n"
+
+
+def main(arguments):
+    if arguments[:1] == ["--missing"]:
+        known = read_entries()
+        for name, (kind, since, parameters) in sorted(collect(arguments[1:]).items()):
+            if name not in known:
+                print(f"{name}\t{kind}\t{since}\t{parameters}")
+        return 0
+    check = arguments == ["--check"]
+    fresh = collect(arguments) if arguments and not check else None
+    # Families may have changed even when the headers have not.
+    rows = fresh or {name: (family(name), *rest) for name, (_, *rest) in read_entries().items()}
+    stale = 0
+    for path, text in ((ENTRIES, entries_text(rows)), (PASSED, passed_text(rows))):
+        if check:
+            if not path.exists() or path.read_text() != text:
+                print(f"{path} is not what generate.py makes", file=sys.stderr)
+                stale = 1
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
