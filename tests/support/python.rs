@@ -36,16 +36,23 @@ pub fn script(name: &str) -> PathBuf {
 fn environment() -> Result<PathBuf, String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("python");
     let text = |what: &str, e: &dyn std::fmt::Display| format!("{what}: {e}");
+    let (venv, stamp, failed) = (dir.join("venv"), dir.join("stamp"), dir.join("failed"));
+    let bin = venv.join("bin");
+    let made = || {
+        let stamped = std::fs::read_to_string(&stamp).is_ok_and(|s| s == REQUIREMENTS);
+        stamped && bin.join("python").exists()
+    };
+    if made() {
+        return Ok(bin);
+    }
     std::fs::create_dir_all(&dir).map_err(|e| text("its directory", &e))?;
     let lock = File::create(dir.join("lock")).map_err(|e| text("its lock", &e))?;
     lock.lock().map_err(|e| text("its lock", &e))?;
-
-    let (venv, stamp, failed) = (dir.join("venv"), dir.join("stamp"), dir.join("failed"));
-    let bin = venv.join("bin");
-    let made = std::fs::read_to_string(&stamp).is_ok_and(|s| s == REQUIREMENTS);
-    if made && bin.join("python").exists() {
+    if made() {
         return Ok(bin);
     }
+    // A half-made environment must not pass for a whole one.
+    let _ = std::fs::remove_file(&stamp);
     if let Some(why) = recent(&failed) {
         return Err(why);
     }
