@@ -461,6 +461,13 @@ impl Board {
         }
     }
 
+    /// Whether the work with this ticket, of whatever process, is over.
+    #[must_use]
+    pub fn is_over(&self, ticket: u64) -> bool {
+        self.change(true, |s| Ok(!s.is_live(ticket)))
+            .unwrap_or(true)
+    }
+
     /// The board now.
     #[must_use]
     pub fn snapshot(&self) -> BoardSnapshot {

@@ -80,15 +80,19 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         87 => m.fp64_ratio,
         88 => 0,
         89..=91 => 1,
-        // Memory operations in streams, cooperative launches: not carried yet.
-        92..=96 => 0,
+        // Memory operations in streams: not carried.
+        92..=94 => 0,
+        // Cooperative launches, on one device.
+        95 => 1,
+        96 => 0,
         97 => m.shared_optin,
         98 => 0,
         99 => 1,
         100 | 101 => 0,
         102 => 1,
-        // Handles to share with other processes: not carried yet.
-        103..=105 => 0,
+        // Handles to share with other processes: file descriptors only.
+        103 => 1,
+        104 | 105 => 0,
         106 => m.blocks_per_sm,
         107 => 0,
         108 => m.l2_bytes / 8 * 5,
@@ -104,7 +108,8 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         118 => 100,
         119 => 0,
         120 => u32::from(hopper),
-        121..=125 => 0,
+        121..=124 => 0,
+        125 => 1,
         126 => {
             if hopper {
                 4

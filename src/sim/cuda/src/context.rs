@@ -53,8 +53,10 @@ fn stack<T>(f: impl FnOnce(&mut Vec<u64>) -> T) -> R<T> {
 impl Tables {
     /// Tickets of the unfinished work of a context.
     pub(crate) fn live_of(&self, context: u64) -> Vec<u64> {
-        let of_context = self.live.iter().filter(|(_, l)| l.context == context);
-        of_context.map(|(t, _)| *t).collect()
+        let live = self.live.iter().filter(|(_, l)| l.context == context);
+        let put_off = self.put_off.iter().filter(|(_, p)| p.context == context);
+        let live = live.map(|(t, _)| *t);
+        live.chain(put_off.map(|(id, _)| *id)).collect()
     }
 }
 
@@ -184,7 +186,6 @@ impl Driver {
             t.live_of(handle)
         };
         self.wait_all(&tickets);
-        self.wait_callbacks_of(handle);
         match self.tables().context(handle)?.sticky {
             Some(code) => Err(code),
             None => Ok(()),
@@ -352,9 +353,14 @@ export! {
         let context = d.context_or_current(&t, handle)?;
         out.set(t.context(context)?.api)
     };
-    cuCtxSynchronize() |d| d.sync_context(own_current(d)?);
+    cuCtxSynchronize() |d| {
+        let own = own_current(d)?;
+        d.unsafe_call()?;
+        d.sync_context(own)
+    };
     cuCtxSynchronize_v2(handle: u64) |d| {
         let handle = d.context_or_current(&d.tables(), handle)?;
+        d.unsafe_call()?;
         d.sync_context(handle)
     };
     cuCtxSetLimit(limit: u32, value: usize) |d| {

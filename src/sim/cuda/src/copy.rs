@@ -6,131 +6,374 @@
 use std::ptr;
 use std::sync::Arc;
 
-use crate::code::{INVALID_VALUE, NOT_SUPPORTED, R};
-use crate::driver::Driver;
+use crate::code::{INVALID_VALUE, R};
+use crate::driver::{Driver, Tables};
 use crate::ffi::{In, export_stream, export_sync};
+use crate::memory::Kind;
+use crate::op::{Op, Place};
 
-use Side::{Any, Device, Host};
+/// `CUmemorytype`.
+pub(crate) const HOST: u32 = 1;
+pub(crate) const DEVICE: u32 = 2;
+pub(crate) const ARRAY: u32 = 3;
+const UNIFIED: u32 = 4;
 
-/// Where one side of a copy lies.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Host,
-    Device,
-    /// Unified: either.
-    Any,
+/// `CUDA_MEMCPY3D`; every copy is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Copy3D {
+    pub src_x: usize,
+    pub src_y: usize,
+    pub src_z: usize,
+    src_lod: usize,
+    pub src_type: u32,
+    pub src_host: u64,
+    pub src_device: u64,
+    pub src_array: u64,
+    src_context: u64,
+    pub src_pitch: usize,
+    pub src_height: usize,
+    pub dst_x: usize,
+    pub dst_y: usize,
+    pub dst_z: usize,
+    dst_lod: usize,
+    pub dst_type: u32,
+    pub dst_host: u64,
+    pub dst_device: u64,
+    pub dst_array: u64,
+    dst_context: u64,
+    pub dst_pitch: usize,
+    pub dst_height: usize,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+const _: () = assert!(size_of::<Copy3D>() == 200);
+
+/// Where one side of a copy lies, with its position in it.
+#[derive(Clone, Copy)]
+struct Side {
+    kind: u32,
+    host: u64,
+    device: u64,
+    array: u64,
+    pitch: usize,
+    height: usize,
+    x: usize,
+    y: usize,
+    z: usize,
+}
+
+/// One side of a copy as addresses: the first byte, and the distance of rows and slices.
+#[derive(Clone, Copy)]
+struct Span {
+    start: u64,
+    row: usize,
+    slice: usize,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Fill {
+    pub addr: u64,
+    pub pitch: usize,
+    pub value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    pub element: u32,
+    pub width: usize,
+    pub height: usize,
+}
+
+impl Copy3D {
+    /// A run of bytes; the kinds are those of the two sides.
+    pub(crate) fn run(to: (u32, u64), from: (u32, u64), len: usize) -> Copy3D {
+        let mut c = Copy3D {
+            src_type: from.0,
+            dst_type: to.0,
+            width: len,
+            height: 1,
+            depth: 1,
+            ..Copy3D::default()
+        };
+        *(if from.0 == HOST {
+            &mut c.src_host
+        } else {
+            &mut c.src_device
+        }) = from.1;
+        *(if to.0 == HOST {
+            &mut c.dst_host
+        } else {
+            &mut c.dst_device
+        }) = to.1;
+        c
+    }
+
+    fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+
+    fn source(&self) -> Side {
+        Side {
+            kind: self.src_type,
+            host: self.src_host,
+            device: self.src_device,
+            array: self.src_array,
+            pitch: self.src_pitch,
+            height: self.src_height,
+            x: self.src_x,
+            y: self.src_y,
+            z: self.src_z,
+        }
+    }
+
+    fn target(&self) -> Side {
+        Side {
+            kind: self.dst_type,
+            host: self.dst_host,
+            device: self.dst_device,
+            array: self.dst_array,
+            pitch: self.dst_pitch,
+            height: self.dst_height,
+            x: self.dst_x,
+            y: self.dst_y,
+            z: self.dst_z,
+        }
+    }
+}
+
+impl Side {
+    /// The program's own memory, which the driver cannot copy from later.
+    fn is_pageable(&self, t: &Tables) -> bool {
+        let addr = match self.kind {
+            HOST => self.host,
+            UNIFIED => self.device,
+            _ => return false,
+        };
+        t.memory.find(addr).is_none()
+    }
+
+    fn span(&self, t: &Tables, c: &Copy3D) -> R<Span> {
+        let lines = |start: u64, row: usize, slice: usize| {
+            let skip = self.z.checked_mul(slice);
+            let skip = skip.and_then(|s| s.checked_add(self.y.checked_mul(row)?));
+            let skip = skip.and_then(|s| s.checked_add(self.x));
+            let start = skip.and_then(|s| start.checked_add(s as u64));
+            start
+                .map(|start| Span { start, row, slice })
+                .ok_or(INVALID_VALUE)
+        };
+        if self.kind == ARRAY {
+            let a = t
+                .arrays
+                .get(&self.array)
+                .ok_or(crate::code::INVALID_HANDLE)?;
+            let fits = |from: usize, n: usize, all: usize| {
+                from.checked_add(n).is_some_and(|end| end <= all)
+            };
+            if !fits(self.x, c.width, a.row_bytes())
+                || !fits(self.y, c.height, a.rows())
+                || !fits(self.z, c.depth, a.slices())
+            {
+                return Err(INVALID_VALUE);
+            }
+            return lines(a.addr, a.pitch(), a.pitch() * a.rows());
+        }
+        let base = match self.kind {
+            HOST => self.host,
+            DEVICE | UNIFIED => self.device,
+            _ => return Err(INVALID_VALUE),
+        };
+        // A pitch of 0 means that the rows lie next to each other.
+        let row = if self.pitch == 0 { c.width } else { self.pitch };
+        let height = if self.height == 0 {
+            c.height
+        } else {
+            self.height
+        };
+        if row < c.width || (c.depth > 1 && height < c.height) {
+            return Err(INVALID_VALUE);
+        }
+        let slice = row.checked_mul(height).ok_or(INVALID_VALUE)?;
+        let span = lines(base, row, slice)?;
+        let len = (c.depth - 1).checked_mul(slice);
+        let len = len.and_then(|l| l.checked_add((c.height - 1).checked_mul(row)?));
+        let len = len
+            .and_then(|l| l.checked_add(c.width))
+            .ok_or(INVALID_VALUE)? as u64;
+        let ok = match self.kind {
+            HOST => base != 0,
+            DEVICE => t.memory.covers(span.start, len),
+            _ => base != 0 && (t.memory.find(base).is_none() || t.memory.covers(span.start, len)),
+        };
+        if ok { Ok(span) } else { Err(INVALID_VALUE) }
+    }
 }
 
 impl Driver {
-    fn check_side(&self, side: Side, addr: u64, len: u64) -> R {
-        let ok = match side {
-            Host => addr != 0,
-            Device => self.tables().memory.covers(addr, len),
-            Any => {
-                let t = self.tables();
-                addr != 0 && (t.memory.find(addr).is_none() || t.memory.covers(addr, len))
+    /// Both sides of a copy as addresses; an error if one does not lie in its memory.
+    fn spans(&self, c: &Copy3D) -> R<(Span, Span)> {
+        let t = self.tables();
+        Ok((c.target().span(&t, c)?, c.source().span(&t, c)?))
+    }
+
+    pub(crate) fn check_copy(&self, c: &Copy3D) -> R {
+        if c.is_empty() {
+            return Ok(());
+        }
+        self.spans(c).map(drop)
+    }
+
+    /// Moves the bytes.
+    pub(crate) fn copy_now(&self, c: &Copy3D) -> R {
+        if c.is_empty() {
+            return Ok(());
+        }
+        let (to, from) = self.spans(c)?;
+        for z in 0..c.depth {
+            for y in 0..c.height {
+                let line = |s: Span| s.start + (z * s.slice + y * s.row) as u64;
+                // SAFETY: device ranges were found to be mapped; host ranges are valid by the
+                // contract of the C function. `copy` allows them to overlap.
+                unsafe { ptr::copy(line(from) as *const u8, line(to) as *mut u8, c.width) };
             }
-        };
-        if ok { Ok(()) } else { Err(INVALID_VALUE) }
+        }
+        Ok(())
     }
 
     /// One copy. `wait`: the caller may touch the memory when the call returns.
-    fn copy(&self, stream: u64, wait: bool, to: (Side, u64), from: (Side, u64), len: usize) -> R {
-        let s = self.stream(stream)?;
-        if len == 0 {
-            return Ok(());
-        }
-        self.check_side(to.0, to.1, len as u64)?;
-        self.check_side(from.0, from.1, len as u64)?;
-        self.before_bytes_move(s, wait)?;
-        // SAFETY: device ranges were found to be mapped; host ranges are valid by the contract of
-        // the C function. `copy` allows them to overlap.
-        unsafe { ptr::copy(from.1 as *const u8, to.1 as *mut u8, len) };
-        Ok(())
-    }
-
-    /// Waits for what must be over before bytes move.
-    fn before_bytes_move(&self, stream: u64, wait: bool) -> R {
+    pub(crate) fn copy(&self, stream: u64, wait: bool, c: Copy3D) -> R {
+        let s = self.op_stream(stream)?;
         if wait {
-            return self.settle(stream);
+            self.forbid_capture(s)?;
         }
-        let callbacks = Arc::clone(&self.tables().stream(stream)?.callbacks);
-        callbacks.wait();
-        Ok(())
-    }
-
-    /// Fills `height` rows of `width` elements of `N` bytes each.
-    fn fill<const N: usize>(
-        &self,
-        stream: u64,
-        addr: u64,
-        pitch: usize,
-        value: [u8; N],
-        width: usize,
-        height: usize,
-    ) -> R {
-        let s = self.stream(stream)?;
-        let row = width.checked_mul(N).ok_or(INVALID_VALUE)?;
-        if row == 0 || height == 0 {
+        if c.is_empty() {
             return Ok(());
         }
-        if !addr.is_multiple_of(N as u64) || (height > 1 && pitch < row) {
+        self.check_copy(&c)?;
+        if wait {
+            self.settle(s)?;
+            return self.copy_now(&c);
+        }
+        let op = Op::Copy(c, None);
+        if self.captured(s, &op)?.is_some() {
+            return Ok(());
+        }
+        // To memory that is not pinned, the copy is over when the call returns.
+        let late = {
+            let t = self.tables();
+            let before = t.before(s)?;
+            before.iter().any(|id| t.is_put_off(*id)) && c.target().is_pageable(&t)
+        };
+        if late {
+            self.settle(s)?;
+        }
+        self.push(&Place::Stream(s), op).map(drop)
+    }
+
+    /// A copy that is put off: from memory that is not pinned, the bytes are taken now.
+    pub(crate) fn keep_bytes(&self, t: &Tables, op: Op) -> Op {
+        let Op::Copy(c, None) = op else { return op };
+        let source = c.source();
+        if c.is_empty() || !source.is_pageable(t) {
+            return op;
+        }
+        let Ok(span) = source.span(t, &c) else {
+            return op;
+        };
+        let mut bytes = Vec::with_capacity(c.width * c.height * c.depth);
+        for z in 0..c.depth {
+            for y in 0..c.height {
+                let line = In::<u8>::from_addr(span.start + (z * span.slice + y * span.row) as u64);
+                bytes.extend_from_slice(line.bytes(c.width).unwrap_or_default());
+            }
+        }
+        let bytes = Arc::new(bytes);
+        let kept = Copy3D {
+            src_type: HOST,
+            src_host: bytes.as_ptr() as u64,
+            src_x: 0,
+            src_y: 0,
+            src_z: 0,
+            src_pitch: c.width,
+            src_height: c.height,
+            ..c
+        };
+        Op::Copy(kept, Some(bytes))
+    }
+
+    pub(crate) fn check_fill(&self, f: &Fill) -> R {
+        let n = f.element as usize;
+        if !matches!(n, 1 | 2 | 4) || !f.addr.is_multiple_of(n as u64) {
             return Err(INVALID_VALUE);
         }
-        let last = (height - 1).checked_mul(pitch).ok_or(INVALID_VALUE)?;
+        let row = f.width.checked_mul(n).ok_or(INVALID_VALUE)?;
+        if row == 0 || f.height == 0 {
+            return Ok(());
+        }
+        if f.height > 1 && f.pitch < row {
+            return Err(INVALID_VALUE);
+        }
+        let last = (f.height - 1).checked_mul(f.pitch).ok_or(INVALID_VALUE)?;
         let whole = last.checked_add(row).ok_or(INVALID_VALUE)?;
-        self.check_side(Device, addr, whole as u64)?;
-        self.before_bytes_move(s, false)?;
-        for y in 0..height {
-            let start = addr + (y * pitch) as u64;
-            fill_row(start, &value, row);
+        let t = self.tables();
+        let on_device = t
+            .memory
+            .find(f.addr)
+            .is_none_or(|(_, a)| a.kind != Kind::Array);
+        if on_device && t.memory.covers(f.addr, whole as u64) {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+
+    pub(crate) fn fill_now(&self, f: &Fill) -> R {
+        self.check_fill(f)?;
+        let n = f.element as usize;
+        for y in 0..f.height {
+            let start = f.addr + (y * f.pitch) as u64;
+            fill_row(start, &f.value.to_le_bytes()[..n], f.width * n);
         }
         Ok(())
     }
 
-    fn copy_2d(&self, stream: u64, wait: bool, c: &Copy2D) -> R {
-        let side = |kind: u32, host: u64, device: u64| match kind {
-            1 => Ok((Host, host)),
-            2 => Ok((Device, device)),
-            4 => Ok((Any, device)),
-            // Arrays come later.
-            3 => Err(NOT_SUPPORTED),
-            _ => Err(INVALID_VALUE),
-        };
-        let from = side(c.src_type, c.src_host, c.src_device)?;
-        let to = side(c.dst_type, c.dst_host, c.dst_device)?;
-        let s = self.stream(stream)?;
-        let (width, height) = (c.width, c.height);
-        if width == 0 || height == 0 {
+    /// A fill; `sync`: by a function that cannot be captured.
+    fn fill(&self, stream: u64, sync: bool, f: Fill) -> R {
+        let s = self.op_stream(stream)?;
+        if sync {
+            self.forbid_capture(s)?;
+        }
+        self.check_fill(&f)?;
+        if f.width == 0 || f.height == 0 {
             return Ok(());
         }
-        // A pitch of 0 means that the rows lie next to each other.
-        let from_pitch = if c.src_pitch == 0 { width } else { c.src_pitch };
-        let to_pitch = if c.dst_pitch == 0 { width } else { c.dst_pitch };
-        if from_pitch < width || to_pitch < width {
-            return Err(INVALID_VALUE);
+        let op = Op::Fill(f);
+        if self.captured(s, &op)?.is_some() {
+            return Ok(());
         }
-        let span = |pitch: usize| {
-            let last = (height - 1).checked_mul(pitch).ok_or(INVALID_VALUE)?;
-            last.checked_add(width).ok_or(INVALID_VALUE)
-        };
-        let start = |base: u64, y: usize, pitch: usize, x: usize| {
-            let skip = y.checked_mul(pitch).and_then(|s| s.checked_add(x));
-            skip.and_then(|s| base.checked_add(s as u64))
-                .ok_or(INVALID_VALUE)
-        };
-        let source = start(from.1, c.src_y, from_pitch, c.src_x)?;
-        let target = start(to.1, c.dst_y, to_pitch, c.dst_x)?;
-        self.check_side(from.0, source, span(from_pitch)? as u64)?;
-        self.check_side(to.0, target, span(to_pitch)? as u64)?;
-        self.before_bytes_move(s, wait)?;
-        for y in 0..height {
-            let from = source + (y * from_pitch) as u64;
-            let to = target + (y * to_pitch) as u64;
-            // SAFETY: both rows lie in the spans that were checked above.
-            unsafe { ptr::copy(from as *const u8, to as *mut u8, width) };
-        }
-        Ok(())
+        self.push(&Place::Stream(s), op).map(drop)
+    }
+}
+
+/// A fill of `height` rows of `width` elements of `N` bytes each.
+fn fill<const N: usize>(
+    addr: u64,
+    pitch: usize,
+    value: [u8; N],
+    width: usize,
+    height: usize,
+) -> Fill {
+    let mut bytes = [0; 4];
+    bytes[..N].copy_from_slice(&value);
+    Fill {
+        addr,
+        pitch,
+        value: u32::from_le_bytes(bytes),
+        element: N as u32,
+        width,
+        height,
     }
 }
 
@@ -173,81 +416,156 @@ struct Copy2D {
 
 const _: () = assert!(size_of::<Copy2D>() == 128);
 
+impl Copy2D {
+    fn wide(&self) -> Copy3D {
+        Copy3D {
+            src_x: self.src_x,
+            src_y: self.src_y,
+            src_type: self.src_type,
+            src_host: self.src_host,
+            src_device: self.src_device,
+            src_array: self.src_array,
+            src_pitch: self.src_pitch,
+            dst_x: self.dst_x,
+            dst_y: self.dst_y,
+            dst_type: self.dst_type,
+            dst_host: self.dst_host,
+            dst_device: self.dst_device,
+            dst_array: self.dst_array,
+            dst_pitch: self.dst_pitch,
+            width: self.width,
+            height: self.height,
+            depth: 1,
+            ..Copy3D::default()
+        }
+    }
+}
+
+/// A run of bytes to or from a one-dimensional array.
+fn to_array(array: u64, offset: usize, from: (u32, u64), len: usize) -> Copy3D {
+    Copy3D {
+        dst_x: offset,
+        dst_array: array,
+        ..Copy3D::run((ARRAY, 0), from, len)
+    }
+}
+
+fn from_array(to: (u32, u64), array: u64, offset: usize, len: usize) -> Copy3D {
+    Copy3D {
+        src_x: offset,
+        src_array: array,
+        ..Copy3D::run(to, (ARRAY, 0), len)
+    }
+}
+
 export_sync! {
     cuMemcpy, cuMemcpy_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, (Any, to), (Any, from), len)
+        d.copy(s, true, Copy3D::run((UNIFIED, to), (UNIFIED, from), len))
     };
     cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, (Device, to), (Host, from), len)
+        d.copy(s, true, Copy3D::run((DEVICE, to), (HOST, from), len))
     };
     cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, (Host, to), (Device, from), len)
+        d.copy(s, true, Copy3D::run((HOST, to), (DEVICE, from), len))
     };
     cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, false, (Device, to), (Device, from), len)
+        d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
     };
     cuMemcpyPeer, cuMemcpyPeer_ptds(to: u64, _tc: u64, from: u64, _fc: u64, len: usize) |d, s| {
-        d.copy(s, false, (Device, to), (Device, from), len)
+        d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
     };
-    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds(c: In<Copy2D>) |d, s| d.copy_2d(s, true, &c.get()?);
+    cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds(to: u64, at: usize, from: u64, len: usize) |d, s| {
+        d.copy(s, true, to_array(to, at, (DEVICE, from), len))
+    };
+    cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds(to: u64, from: u64, at: usize, len: usize) |d, s| {
+        d.copy(s, true, from_array((DEVICE, to), from, at, len))
+    };
+    cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds(to: u64, at: usize, from: u64, len: usize) |d, s| {
+        d.copy(s, true, to_array(to, at, (HOST, from), len))
+    };
+    cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds(to: u64, from: u64, at: usize, len: usize) |d, s| {
+        d.copy(s, true, from_array((HOST, to), from, at, len))
+    };
+    cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds(
+        to: u64, to_at: usize, from: u64, from_at: usize, len: usize
+    ) |d, s| d.copy(s, true, Copy3D {
+        src_x: from_at,
+        src_array: from,
+        ..to_array(to, to_at, (ARRAY, 0), len)
+    });
+    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds(c: In<Copy2D>) |d, s| d.copy(s, true, c.get()?.wide());
     cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds(c: In<Copy2D>) |d, s| {
-        d.copy_2d(s, true, &c.get()?)
+        d.copy(s, true, c.get()?.wide())
     };
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds(c: In<Copy3D>) |d, s| d.copy(s, true, c.get()?);
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds(c: In<Copy3D>) |d, s| d.copy(s, true, c.get()?);
     cuMemsetD8_v2, cuMemsetD8_v2_ptds(to: u64, v: u8, n: usize) |d, s| {
-        d.fill(s, to, 0, [v], n, 1)
+        d.fill(s, true, fill(to, 0, [v], n, 1))
     };
     cuMemsetD16_v2, cuMemsetD16_v2_ptds(to: u64, v: u16, n: usize) |d, s| {
-        d.fill(s, to, 0, v.to_le_bytes(), n, 1)
+        d.fill(s, true, fill(to, 0, v.to_le_bytes(), n, 1))
     };
     cuMemsetD32_v2, cuMemsetD32_v2_ptds(to: u64, v: u32, n: usize) |d, s| {
-        d.fill(s, to, 0, v.to_le_bytes(), n, 1)
+        d.fill(s, true, fill(to, 0, v.to_le_bytes(), n, 1))
     };
     cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds(to: u64, pitch: usize, v: u8, w: usize, h: usize) |d, s| {
-        d.fill(s, to, pitch, [v], w, h)
+        d.fill(s, true, fill(to, pitch, [v], w, h))
     };
     cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds(
         to: u64, pitch: usize, v: u16, w: usize, h: usize
-    ) |d, s| d.fill(s, to, pitch, v.to_le_bytes(), w, h);
+    ) |d, s| d.fill(s, true, fill(to, pitch, v.to_le_bytes(), w, h));
     cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds(
         to: u64, pitch: usize, v: u32, w: usize, h: usize
-    ) |d, s| d.fill(s, to, pitch, v.to_le_bytes(), w, h);
+    ) |d, s| d.fill(s, true, fill(to, pitch, v.to_le_bytes(), w, h));
 }
 
 export_stream! {
     cuMemcpyAsync, cuMemcpyAsync_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, (Any, to), (Any, from), len)
+        d.copy(stream, false, Copy3D::run((UNIFIED, to), (UNIFIED, from), len))
     };
     cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, (Device, to), (Host, from), len)
+        d.copy(stream, false, Copy3D::run((DEVICE, to), (HOST, from), len))
     };
     cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, (Host, to), (Device, from), len)
+        d.copy(stream, false, Copy3D::run((HOST, to), (DEVICE, from), len))
     };
     cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, (Device, to), (Device, from), len)
+        d.copy(stream, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
     };
     cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz(
         to: u64, _tc: u64, from: u64, _fc: u64, len: usize; stream
-    ) |d| d.copy(stream, false, (Device, to), (Device, from), len);
+    ) |d| d.copy(stream, false, Copy3D::run((DEVICE, to), (DEVICE, from), len));
+    cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz(
+        to: u64, at: usize, from: u64, len: usize; stream
+    ) |d| d.copy(stream, false, to_array(to, at, (HOST, from), len));
+    cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz(
+        to: u64, from: u64, at: usize, len: usize; stream
+    ) |d| d.copy(stream, false, from_array((HOST, to), from, at, len));
     cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz(c: In<Copy2D>; stream) |d| {
-        d.copy_2d(stream, false, &c.get()?)
+        d.copy(stream, false, c.get()?.wide())
+    };
+    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz(c: In<Copy3D>; stream) |d| {
+        d.copy(stream, false, c.get()?)
+    };
+    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz(c: In<Copy3D>; stream) |d| {
+        d.copy(stream, false, c.get()?)
     };
     cuMemsetD8Async, cuMemsetD8Async_ptsz(to: u64, v: u8, n: usize; stream) |d| {
-        d.fill(stream, to, 0, [v], n, 1)
+        d.fill(stream, false, fill(to, 0, [v], n, 1))
     };
     cuMemsetD16Async, cuMemsetD16Async_ptsz(to: u64, v: u16, n: usize; stream) |d| {
-        d.fill(stream, to, 0, v.to_le_bytes(), n, 1)
+        d.fill(stream, false, fill(to, 0, v.to_le_bytes(), n, 1))
     };
     cuMemsetD32Async, cuMemsetD32Async_ptsz(to: u64, v: u32, n: usize; stream) |d| {
-        d.fill(stream, to, 0, v.to_le_bytes(), n, 1)
+        d.fill(stream, false, fill(to, 0, v.to_le_bytes(), n, 1))
     };
     cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz(
         to: u64, pitch: usize, v: u8, w: usize, h: usize; stream
-    ) |d| d.fill(stream, to, pitch, [v], w, h);
+    ) |d| d.fill(stream, false, fill(to, pitch, [v], w, h));
     cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz(
         to: u64, pitch: usize, v: u16, w: usize, h: usize; stream
-    ) |d| d.fill(stream, to, pitch, v.to_le_bytes(), w, h);
+    ) |d| d.fill(stream, false, fill(to, pitch, v.to_le_bytes(), w, h));
     cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz(
         to: u64, pitch: usize, v: u32, w: usize, h: usize; stream
-    ) |d| d.fill(stream, to, pitch, v.to_le_bytes(), w, h);
+    ) |d| d.fill(stream, false, fill(to, pitch, v.to_le_bytes(), w, h));
 }

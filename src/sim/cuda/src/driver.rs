@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use gshare_sim_board::{Board, BoardError, Finished, MAX_DEPS, Model, ProcessInfo, Slot, now_ns};
 
+use crate::array::{Array, Mipmap};
+use crate::capture::Capture;
 use crate::code::{
     CUresult, DEINITIALIZED, INVALID_DEVICE, LAUNCH_OUT_OF_RESOURCES, NO_DEVICE, NOT_INITIALIZED,
     OUT_OF_MEMORY, R, UNKNOWN,
@@ -18,10 +20,13 @@ use crate::code::{
 use crate::context::Context;
 use crate::event::Event;
 use crate::function::Function;
+use crate::graph::Graphs;
+use crate::ipc::Imports;
 use crate::library::Library;
 use crate::link::Linker;
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::op::PutOff;
 use crate::pool::Pool;
 use crate::stream::Stream;
 use crate::visible;
@@ -97,6 +102,15 @@ pub(crate) struct Tables {
     pub memory: Memory,
     pub vmm: Vmm,
     pub live: BTreeMap<u64, Live>,
+    /// Work that waits for host functions, by its number.
+    pub put_off: BTreeMap<u64, PutOff>,
+    /// The tickets of work that was put off and is now on the board.
+    pub done: HashMap<u64, u64>,
+    pub graphs: Graphs,
+    pub captures: HashMap<u64, Capture>,
+    pub arrays: HashMap<u64, Array>,
+    pub mipmaps: HashMap<u64, Mipmap>,
+    pub imports: Imports,
     clock: GpuClock,
     last_handle: u64,
 }
@@ -107,6 +121,8 @@ pub(crate) struct Driver {
     pub slot: Slot,
     pub devices: Vec<Device>,
     tables: Mutex<Tables>,
+    /// Work that was put off has been done.
+    pub changed: Condvar,
     /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
     pub memory_gate: RwLock<()>,
 }
@@ -220,6 +236,7 @@ pub(crate) fn init() -> R {
         slot,
         devices,
         tables: Mutex::new(tables),
+        changed: Condvar::new(),
         memory_gate: RwLock::new(()),
     };
     let _ = DRIVER.set(driver);
@@ -247,10 +264,13 @@ impl Tables {
     }
 
     /// The work with this ticket is over; it took `ns`, or failed.
-    fn over(&mut self, ticket: u64, ns: Option<u64>) {
+    pub(crate) fn over(&mut self, ticket: u64, ns: Option<u64>) {
         let Some(live) = self.live.remove(&ticket) else {
             return;
         };
+        if !self.done.is_empty() {
+            self.done.retain(|_, t| *t != ticket);
+        }
         if ns.is_none()
             && let Some(c) = self.contexts.get_mut(&live.context)
         {
@@ -307,21 +327,7 @@ impl Driver {
         if !tables.live.is_empty() {
             tables.absorb(&self.board.poll(self.slot));
         }
-    }
-
-    /// Waits, in the board's time, until all this work is over.
-    pub(crate) fn wait_all(&self, tickets: &[u64]) {
-        for &ticket in tickets {
-            if !self.tables().live.contains_key(&ticket) {
-                continue;
-            }
-            self.board.wait(ticket);
-            let mut tables = self.tables();
-            let finished = self.board.poll(self.slot);
-            tables.absorb(&finished);
-            // Work that the board no longer knows is over as well.
-            tables.over(ticket, Some(0));
-        }
+        tables.imports.foreign.retain(|t| !self.board.is_over(*t));
     }
 }
 

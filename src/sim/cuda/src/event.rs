@@ -1,15 +1,17 @@
 //! Events: a point in a stream, and when the board reached it.
 
-use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
-use crate::driver::Driver;
+use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
+use crate::driver::{Driver, Tables};
 use crate::ffi::{Out, export, export_stream};
+use crate::ipc::Cell;
 
 const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     New,
-    /// Reached when the work with this ticket is over.
+    /// Reached when the work with this number is over.
     After(u64),
     /// Reached at this time in nanoseconds.
     At(u64),
@@ -20,46 +22,128 @@ pub(crate) struct Event {
     pub context: u64,
     flags: u32,
     state: State,
+    /// Last recorded in a capture: its number and the nodes that came before.
+    pub captured: Option<(u64, Vec<u64>)>,
+    /// The state that processes share.
+    pub shared: Option<Cell>,
 }
 
 impl Event {
-    /// The work that it still waits for.
-    pub(crate) fn ticket(&self) -> Option<u64> {
-        match self.state {
-            State::After(ticket) => Some(ticket),
-            _ => None,
+    pub(crate) fn new(context: u64, flags: u32) -> Event {
+        Event {
+            context,
+            flags,
+            state: State::New,
+            captured: None,
+            shared: None,
         }
     }
 
-    pub(crate) fn finish(&mut self, ticket: u64, at_ns: u64) {
-        if self.state == State::After(ticket) {
-            self.state = State::At(at_ns);
+    /// One that another process made.
+    pub(crate) fn imported(context: u64, cell: Cell) -> Event {
+        Event {
+            shared: Some(cell),
+            ..Event::new(context, DISABLE_TIMING | INTERPROCESS)
         }
+    }
+
+    pub(crate) fn is_interprocess(&self) -> bool {
+        self.flags & INTERPROCESS != 0
+    }
+
+    pub(crate) fn finish(&mut self, id: u64, at_ns: u64) {
+        if self.state == State::After(id) {
+            self.state = State::At(at_ns);
+            if let Some(cell) = &self.shared {
+                cell.finish();
+            }
+        }
+    }
+
+    /// Work that was put off has become work on the board.
+    pub(crate) fn rename(&mut self, id: u64, ticket: u64) {
+        if self.state == State::After(id) {
+            self.state = State::After(ticket);
+            if let Some(cell) = &self.shared {
+                cell.set(ticket);
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// The event is now reached when this work is over (0: it is reached).
+    pub(crate) fn set_event(&mut self, event: u64, id: u64, idle_ns: u64) -> R {
+        let id = self.actual(id);
+        let mut state = State::At(idle_ns);
+        if let Some(p) = self.put_off.get_mut(&id) {
+            p.events.push(event);
+            state = State::After(id);
+        } else if let Some(live) = self.live.get_mut(&id) {
+            live.events.push(event);
+            state = State::After(id);
+        }
+        let is_put_off = self.is_put_off(id);
+        let e = self.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        e.state = state;
+        e.captured = None;
+        if let Some(cell) = &e.shared {
+            match state {
+                State::After(_) if is_put_off => cell.begin(),
+                State::After(ticket) => cell.set(ticket),
+                _ => cell.finish(),
+            }
+        }
+        Ok(())
     }
 }
 
 impl Driver {
+    /// The unfinished work that an event stands for.
+    pub(crate) fn event_work(&self, t: &mut Tables, event: u64) -> R<Option<u64>> {
+        let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
+        if e.captured.is_some() {
+            return Err(CAPTURED_EVENT);
+        }
+        let Some(cell) = &e.shared else {
+            let State::After(id) = e.state else {
+                return Ok(None);
+            };
+            return Ok(Some(id).filter(|id| t.is_unfinished(*id)));
+        };
+        let ticket = cell.get();
+        Ok(match ticket {
+            0 => None,
+            t_ if t.live.contains_key(&t_) => Some(t_),
+            // Another process's work, or work of this one that is put off.
+            Cell::SOON => match e.state {
+                State::After(id) if t.is_unfinished(id) => Some(id),
+                _ => Some(Cell::SOON),
+            },
+            other if self.board.is_over(other) => None,
+            other => {
+                t.imports.foreign.insert(other);
+                Some(other)
+            }
+        })
+    }
+
     fn record(&self, event: u64, stream: u64) -> R {
         let own = {
             let t = self.tables();
             t.events.get(&event).ok_or(INVALID_HANDLE)?.context
         };
-        let s = self.stream(stream)?;
+        let s = self.op_stream(stream)?;
         if self.tables().stream(s)?.context != own {
             return Err(INVALID_HANDLE);
+        }
+        if self.capture_record(s, event)? {
+            return Ok(());
         }
         let tail = self.tail(s)?;
         let mut t = self.tables();
         let idle_ns = t.gpu_now().max(t.stream(s)?.end_ns);
-        let state = match t.live.get_mut(&tail) {
-            Some(live) => {
-                live.events.push(event);
-                State::After(tail)
-            }
-            None => State::At(idle_ns),
-        };
-        t.events.get_mut(&event).ok_or(INVALID_HANDLE)?.state = state;
-        Ok(())
+        t.set_event(event, tail, idle_ns)
     }
 
     fn elapsed(&self, out: Out<f32>, start: u64, end: u64) -> R {
@@ -67,6 +151,7 @@ impl Driver {
         let mut t = self.tables();
         self.poll(&mut t);
         let state = |e: u64| match t.events.get(&e) {
+            Some(e) if e.captured.is_some() => Err(CAPTURED_EVENT),
             Some(e) if e.flags & DISABLE_TIMING == 0 => Ok(e.state),
             _ => Err(INVALID_HANDLE),
         };
@@ -79,6 +164,21 @@ impl Driver {
             _ => Err(NOT_READY),
         }
     }
+
+    /// Queries and waits may not meddle with a capture.
+    fn check_event(&self, event: u64) -> R<u64> {
+        let (capture, context) = {
+            let t = self.tables();
+            let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
+            (e.captured.as_ref().map(|c| c.0), e.context)
+        };
+        if let Some(capture) = capture {
+            self.tables().invalidate(capture);
+            return Err(CAPTURED_EVENT);
+        }
+        self.unsafe_call()?;
+        Ok(context)
+    }
 }
 
 export! {
@@ -86,32 +186,43 @@ export! {
         out.check()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
-        if flags & !7 != 0 || flags & 6 == 4 {
+        // What processes share has no time.
+        if flags & !7 != 0 || flags & 6 == INTERPROCESS {
             return Err(INVALID_VALUE);
         }
+        let mut event = Event::new(context, flags);
+        if flags & INTERPROCESS != 0 {
+            event.shared = Some(Cell::new()?);
+        }
         let handle = t.handle();
-        t.events.insert(handle, Event { context, flags, state: State::New });
+        t.events.insert(handle, event);
         out.set(handle)
     };
     cuEventDestroy_v2(event: u64) |d| {
         d.tables().events.remove(&event).map(drop).ok_or(INVALID_HANDLE)
     };
     cuEventQuery(event: u64) |d| {
+        let context = d.check_event(event)?;
         let mut t = d.tables();
         d.poll(&mut t);
-        let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
-        if let Some(code) = t.context(e.context)?.sticky {
+        if let Some(code) = t.context(context)?.sticky {
             return Err(code);
         }
-        if e.ticket().is_some() { Err(NOT_READY) } else { Ok(()) }
+        match d.event_work(&mut t, event)? {
+            Some(_) => Err(NOT_READY),
+            None => Ok(()),
+        }
     };
     cuEventSynchronize(event: u64) |d| {
-        let (ticket, context) = {
-            let t = d.tables();
-            let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
-            (e.ticket(), e.context)
-        };
-        d.wait_all(ticket.as_slice());
+        let context = d.check_event(event)?;
+        loop {
+            let work = d.event_work(&mut d.tables(), event)?;
+            match work {
+                Some(Cell::SOON) => std::thread::yield_now(),
+                Some(id) => d.wait_all(&[id]),
+                None => break,
+            }
+        }
         match d.tables().context(context)?.sticky {
             Some(code) => Err(code),
             None => Ok(()),

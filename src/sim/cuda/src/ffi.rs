@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::code::{CUresult, INVALID_VALUE, R, SUCCESS, UNKNOWN};
+use crate::callback;
+use crate::code::{CUresult, INVALID_VALUE, NOT_PERMITTED, R, SUCCESS, UNKNOWN};
 use crate::driver::{self, Driver};
 
 /// Where a result goes. Only made by C callers, whose contract (cuda.h) says that the pointer is
@@ -20,6 +21,17 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// A result that nobody wants.
+    pub(crate) const NULL: Out<T> = Out(std::ptr::null_mut());
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub(crate) fn addr(self) -> u64 {
+        self.0 as u64
+    }
+
     /// Fails for NULL, before anything is changed.
     pub(crate) fn check(self) -> R {
         if self.0.is_null() {
@@ -153,7 +165,13 @@ pub(crate) fn plain(body: impl FnOnce() -> R) -> CUresult {
 
 /// Runs the body of a function that needs the driver.
 pub(crate) fn with(body: impl FnOnce(&'static Driver) -> R) -> CUresult {
-    plain(|| body(driver::get()?))
+    plain(|| {
+        // Host functions may not call the driver.
+        if callback::inside() {
+            return Err(NOT_PERMITTED);
+        }
+        body(driver::get()?)
+    })
 }
 
 /// Defines exported functions over the initialised driver: `name(args) |d| body`.

@@ -11,6 +11,7 @@ const PAGE: u64 = 4096;
 
 impl Driver {
     fn host_alloc(&self, size: usize, flags: u32) -> R<u64> {
+        self.unsafe_call()?;
         let mut t = self.tables();
         let context = self.current(&t)?;
         // Portable, device map, write-combined.
@@ -51,6 +52,7 @@ export! {
         out.set(d.host_alloc(size, flags)?)
     };
     cuMemFreeHost(addr: u64) |d| {
+        d.unsafe_call()?;
         let tickets = {
             let t = d.tables();
             d.current(&t)?;
@@ -61,6 +63,7 @@ export! {
         d.host_free(&mut d.tables(), addr)
     };
     cuMemHostRegister_v2(addr: u64, size: usize, flags: u32) |d| {
+        d.unsafe_call()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
         if addr == 0 || size == 0 || flags & !15 != 0 {
@@ -75,6 +78,7 @@ export! {
         Ok(())
     };
     cuMemHostUnregister(addr: u64) |d| {
+        d.unsafe_call()?;
         let mut t = d.tables();
         d.current(&t)?;
         match t.memory.allocs.get(&addr).map(|a| a.kind) {

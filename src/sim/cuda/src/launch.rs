@@ -6,27 +6,38 @@ use gshare_sim_board::{Shape, block_ns_from_instructions, now_ns, resident_block
 use gshare_sim_ptx::{LaunchConfig, Trap};
 
 use crate::code::{
-    CUresult, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, LAUNCH_FAILED,
-    LAUNCH_OUT_OF_RESOURCES, MISALIGNED_ADDRESS, NOT_SUPPORTED, R,
+    COOPERATIVE_LAUNCH_TOO_LARGE, CUresult, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE,
+    LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, MISALIGNED_ADDRESS, NOT_SUPPORTED, R,
 };
 use crate::driver::{Driver, note_once};
 use crate::ffi::In;
 use crate::function::Function;
 use crate::image::KernelFacts;
 use crate::memory::KernelMemory;
+use crate::op::{Op, Place};
 
 /// Nanoseconds that a block takes when neither the registry nor the interpreter knows.
 const UNKNOWN_BLOCK_NS: u64 = 10_000;
 
 /// What a launch asks for.
-struct Launch {
-    function: u64,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    stream: u64,
-    params: In<u64>,
-    extra: In<u64>,
+pub(crate) struct Launch {
+    pub function: u64,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: u64,
+    pub cooperative: bool,
+    pub params: In<u64>,
+    pub extra: In<u64>,
+}
+
+fn shape(f: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> Shape {
+    Shape {
+        blocks: volume(grid),
+        threads: volume(block) as u32,
+        regs: f.facts.regs,
+        shared: f.facts.shared + shared,
+    }
 }
 
 fn volume(d: [u32; 3]) -> u64 {
@@ -83,20 +94,39 @@ impl Drop for Ended<'_> {
     }
 }
 
+/// The values of a launch's parameters, and pointers to each of them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Params {
+    bytes: Box<[u8]>,
+    pub pointers: Box<[u64]>,
+}
+
+/// A launch whose arguments have been checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Kernel {
+    /// The handle that the program gave: a function, or a library's kernel.
+    pub given: u64,
+    pub function: u64,
+    pub context: u64,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub cooperative: bool,
+    pub params: Arc<Params>,
+}
+
 impl Driver {
-    fn launch(&self, l: &Launch) -> R {
-        let stream = self.stream(l.stream)?;
-        let (f, context, gpu, model) = {
+    /// Checks a launch into a context.
+    pub(crate) fn prepare(&self, l: &Launch, context: u64) -> R<Kernel> {
+        let (handle, f, model) = {
             let mut t = self.tables();
             let handle = self.function_handle(&mut t, l.function)?;
             let f: Function = t.functions.get(&handle).ok_or(INVALID_HANDLE)?.clone();
-            let context = t.stream(stream)?.context;
             if f.context != context {
                 return Err(INVALID_HANDLE);
             }
-            let gpu = t.context(context)?.gpu;
             let model = self.model_of(&t, &f)?;
-            (f, context, gpu, model)
+            (handle, f, model)
         };
         let threads = volume(l.block);
         if volume(l.grid) == 0 || threads == 0 || threads > 1024 || l.block[2] > 64 {
@@ -111,44 +141,73 @@ impl Driver {
         if threads > u64::from(f.facts.max_threads) {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
-        let shape = Shape {
-            blocks: volume(l.grid),
-            threads: threads as u32,
-            regs: f.facts.regs,
-            shared: f.facts.shared + l.shared,
-        };
-        if resident_blocks(model, &shape) == 0 {
+        let resident = resident_blocks(model, &shape(&f, l.grid, l.block, l.shared));
+        if resident == 0 {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
-        let params = match &f.ptx {
+        // All blocks of a cooperative launch are on the GPU at the same time.
+        if l.cooperative && volume(l.grid) > u64::from(resident) * u64::from(model.sms) {
+            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        let bytes = match &f.ptx {
             Some(_) => gather(&f.facts, l.params, l.extra)?,
             None => Vec::new(),
         };
-        let callbacks = Arc::clone(&self.tables().stream(stream)?.callbacks);
-        callbacks.wait();
-        let instructions = match self.interpret(&f, l, &params, model.sms) {
+        let bytes = bytes.into_boxed_slice();
+        let start = bytes.as_ptr() as u64;
+        let pointers = match f.ptx {
+            Some(_) => f.facts.params.iter().map(|p| start + p.0 as u64).collect(),
+            None => Box::default(),
+        };
+        Ok(Kernel {
+            given: l.function,
+            function: handle,
+            context,
+            grid: l.grid,
+            block: l.block,
+            shared: l.shared,
+            cooperative: l.cooperative,
+            params: Arc::new(Params { bytes, pointers }),
+        })
+    }
+
+    fn launch(&self, l: &Launch) -> R {
+        let stream = self.op_stream(l.stream)?;
+        let context = self.tables().stream(stream)?.context;
+        let op = Op::Kernel(self.prepare(l, context)?);
+        if self.captured(stream, &op)?.is_some() {
+            return Ok(());
+        }
+        self.push(&Place::Stream(stream), op).map(drop)
+    }
+
+    /// Computes a kernel's results; gives what it takes. `None` after an error on the GPU: as in
+    /// the real driver the launch itself succeeds, and the next wait reports it.
+    pub(crate) fn compute(&self, k: &Kernel) -> R<Option<(Shape, u64)>> {
+        let (f, gpu, model) = {
+            let t = self.tables();
+            let f = t.functions.get(&k.function).ok_or(INVALID_HANDLE)?.clone();
+            let gpu = t.context(k.context)?.gpu;
+            let model = self.model_of(&t, &f)?;
+            (f, gpu, model)
+        };
+        let shape = shape(&f, k.grid, k.block, k.shared);
+        let instructions = match self.interpret(&f, k, model.sms) {
             Ok(instructions) => instructions,
             Err(trap) => {
-                self.fail(context, gpu, &f, &trap);
-                // As on a real GPU, the launch itself succeeds; the next wait reports it.
-                return Ok(());
+                self.fail(k.context, gpu, &f, &trap);
+                return Ok(None);
             }
         };
         let block_ns = f.block_ns.unwrap_or_else(|| match instructions {
             Some(n) => block_ns_from_instructions(model, &shape, n),
             None => UNKNOWN_BLOCK_NS,
         });
-        self.enqueue(stream, Some(shape), block_ns, &[]).map(drop)
+        Ok(Some((shape, block_ns)))
     }
 
-    /// Computes the kernel's results; gives the instructions executed, where there is PTX.
-    fn interpret(
-        &self,
-        f: &Function,
-        l: &Launch,
-        params: &[u8],
-        sms: u32,
-    ) -> Result<Option<u64>, Trap> {
+    /// Runs the interpreter; gives the instructions executed, where there is PTX.
+    fn interpret(&self, f: &Function, k: &Kernel, sms: u32) -> Result<Option<u64>, Trap> {
         let Some(ptx) = &f.ptx else {
             return Ok(None);
         };
@@ -166,10 +225,10 @@ impl Driver {
         drop(t);
         let _ended = Ended(self, Some(gate));
         let config = LaunchConfig {
-            grid: l.grid,
-            block: l.block,
-            params,
-            dynamic_shared: l.shared,
+            grid: k.grid,
+            block: k.block,
+            params: &k.params.bytes,
+            dynamic_shared: k.shared,
             time_ns: now_ns(),
             sm_count: sms,
             ..LaunchConfig::default()
@@ -218,12 +277,13 @@ struct Attribute {
 
 impl Config {
     /// Checks the attributes: hints are taken note of, what needs more than hints is refused.
-    fn check(&self) -> R {
+    /// Gives whether the launch is cooperative.
+    fn check(&self) -> R<bool> {
+        let mut cooperative = false;
         for a in self.attributes.list(self.attribute_count as usize)? {
             let set = a.value[0] & 0xffff_ffff != 0;
             match a.id {
-                // Cooperative launches come later.
-                2 if set => return Err(NOT_SUPPORTED),
+                2 => cooperative = set,
                 // Clusters of one block are no clusters.
                 4 | 11 => {
                     let dims = [
@@ -238,7 +298,7 @@ impl Config {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(cooperative)
     }
 }
 
@@ -253,6 +313,14 @@ mod exports {
             stream, params: In<u64>, extra: In<u64>
         ) |d| d.launch(&Launch {
             function, grid: [gx, gy, gz], block: [bx, by, bz], shared, stream, params, extra,
+            cooperative: false,
+        });
+        cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz(
+            function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32;
+            stream, params: In<u64>
+        ) |d| d.launch(&Launch {
+            function, grid: [gx, gy, gz], block: [bx, by, bz], shared, stream, params,
+            extra: In::NULL, cooperative: true,
         });
     }
 
@@ -266,7 +334,7 @@ mod exports {
     ) -> u32 {
         crate::ffi::with(|d| {
             let c = config.get()?;
-            c.check()?;
+            let cooperative = c.check()?;
             let stream = if twin {
                 crate::stream::per_thread(c.stream)
             } else {
@@ -279,6 +347,7 @@ mod exports {
                 block,
                 shared,
                 stream,
+                cooperative,
                 params,
                 extra,
             })

@@ -14,8 +14,10 @@
     reason = "the functions carry the names of the C interface"
 )]
 
+mod array;
 mod attributes;
 mod callback;
+mod capture;
 mod code;
 mod context;
 mod copy;
@@ -26,9 +28,11 @@ mod event;
 mod fatbin;
 mod ffi;
 mod function;
+mod graph;
 mod heap;
 mod host;
 mod image;
+mod ipc;
 mod launch;
 mod legacy;
 mod library;
@@ -38,6 +42,7 @@ mod misc;
 mod module;
 mod names;
 mod occupancy;
+mod op;
 mod pointer;
 mod pool;
 mod proc_address;

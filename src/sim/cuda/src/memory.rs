@@ -2,8 +2,9 @@
 //! address, mapped without reserving anything, so that only touched pages cost host memory.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gshare_sim_board::{GRANULARITY, MemoryKind};
 use gshare_sim_ptx::{DeviceMemory, MemFault};
@@ -28,6 +29,12 @@ pub(crate) enum Kind {
     Registered(u32),
     /// A mapping of the physical memory with this handle.
     Mapped(u64),
+    /// The memory of an array.
+    Array,
+    /// Made by a graph's allocation node.
+    Graph,
+    /// Another process's memory.
+    Imported,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -145,6 +152,105 @@ pub(crate) fn map_anonymous(len: u64, protection: i32) -> R<u64> {
     Ok(base)
 }
 
+/// The memory file of the process, in which all blocks of contexts lie: other processes can map
+/// them from there.
+struct SharedFile {
+    file: i32,
+    end: u64,
+    /// Address to length and place in the file.
+    blocks: BTreeMap<u64, (u64, u64)>,
+}
+
+static SHARED: Mutex<Option<SharedFile>> = Mutex::new(None);
+
+/// Maps part of a file; the address is a multiple of the granularity.
+pub(crate) fn map_file(file: i32, offset: u64, len: u64) -> R<u64> {
+    let base = map_anonymous(len, libc::PROT_NONE)?;
+    // SAFETY: replaces the mapping just made, which nothing else knows.
+    let p = unsafe {
+        libc::mmap(
+            base as *mut _,
+            len as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            file,
+            offset.cast_signed(),
+        )
+    };
+    if p == libc::MAP_FAILED {
+        unmap(base, len);
+        return Err(OUT_OF_MEMORY);
+    }
+    Ok(base)
+}
+
+/// Makes a memory file.
+pub(crate) fn memory_file(name: &CStr) -> R<i32> {
+    // SAFETY: the name is a C string.
+    let file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        Err(OUT_OF_MEMORY)
+    } else {
+        Ok(file)
+    }
+}
+
+/// Gives back what a range of a memory file holds.
+pub(crate) fn punch(file: i32, offset: u64, len: u64) {
+    // SAFETY: punches a hole into a memory file of this driver where nothing is used any more.
+    unsafe {
+        libc::fallocate(
+            file,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            offset.cast_signed(),
+            len.cast_signed(),
+        );
+    }
+}
+
+/// A block in the memory file of the process.
+fn map_block(len: u64) -> R<u64> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if shared.is_none() {
+        *shared = Some(SharedFile {
+            file: memory_file(c"simulated-memory")?,
+            end: 0,
+            blocks: BTreeMap::new(),
+        });
+    }
+    let Some(s) = shared.as_mut() else {
+        return Err(OUT_OF_MEMORY);
+    };
+    let end = s.end.checked_add(len).filter(|e| *e <= i64::MAX as u64);
+    let end = end.ok_or(OUT_OF_MEMORY)?;
+    // SAFETY: the descriptor is the own memory file.
+    if unsafe { libc::ftruncate(s.file, end.cast_signed()) } != 0 {
+        return Err(OUT_OF_MEMORY);
+    }
+    let base = map_file(s.file, s.end, len)?;
+    s.blocks.insert(base, (len, s.end));
+    s.end = end;
+    Ok(base)
+}
+
+fn unmap_block(base: u64) {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(s) = shared.as_mut()
+        && let Some((len, offset)) = s.blocks.remove(&base)
+    {
+        unmap(base, len);
+        punch(s.file, offset, len);
+    }
+}
+
+/// The block that an address lies in, its length, its place in the file, and the file.
+pub(crate) fn place_in_file(addr: u64) -> Option<(u64, u64, u64, i32)> {
+    let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let s = shared.as_ref()?;
+    let (&base, &(len, offset)) = s.blocks.range(..=addr).next_back()?;
+    (addr - base < len).then_some((base, len, offset, s.file))
+}
+
 /// Unmaps part of what [`map_anonymous`] made.
 pub(crate) fn unmap(base: u64, len: u64) {
     if len > 0 {
@@ -170,7 +276,7 @@ impl Source for Blocks<'_> {
         d.board
             .alloc(d.slot, self.gpu, self.kind, size)
             .map_err(|e| code_of(&e))?;
-        let base = map_anonymous(size, libc::PROT_READ | libc::PROT_WRITE).inspect_err(|_| {
+        let base = map_block(size).inspect_err(|_| {
             let _ = d.board.free(d.slot, self.gpu, self.kind, size);
         })?;
         self.made.push((base, size));
@@ -184,7 +290,7 @@ impl Source for Blocks<'_> {
                 .memory_gate
                 .write()
                 .unwrap_or_else(PoisonError::into_inner);
-            unmap(base, size);
+            unmap_block(base);
         }
         let _ = d.board.free(d.slot, self.gpu, self.kind, size);
         self.gone.push(base);
@@ -255,7 +361,12 @@ impl Driver {
                 let gpu = self.devices[a.device].gpu;
                 let _ = self.board.free(self.slot, gpu, MemoryKind::Managed, len);
             }
-            Kind::Host(_) | Kind::Registered(_) | Kind::Mapped(_) => return Err(INVALID_VALUE),
+            Kind::Graph => self.graph_free(t, addr, a.device),
+            Kind::Host(_)
+            | Kind::Registered(_)
+            | Kind::Mapped(_)
+            | Kind::Array
+            | Kind::Imported => return Err(INVALID_VALUE),
         }
         Ok(())
     }
@@ -279,7 +390,7 @@ impl Driver {
             .collect();
         for (base, a) in owned {
             match a.kind {
-                Kind::Device => {
+                Kind::Device | Kind::Array => {
                     t.memory.allocs.remove(&base);
                 }
                 Kind::Managed => {
@@ -293,9 +404,11 @@ impl Driver {
                     t.memory.unmap(base);
                 }
                 // Pools and physical memory belong to the device, not to a context.
-                Kind::Pool(_) | Kind::Mapped(_) => {}
+                Kind::Pool(_) | Kind::Mapped(_) | Kind::Graph | Kind::Imported => {}
             }
         }
+        self.close_imports(t, context);
+        t.forget_arrays(context);
         if let Some(mut heap) = t.memory.heaps.remove(&context) {
             self.on_heap(&mut t.memory, &mut heap, gpu, MemoryKind::Device, |h, s| {
                 h.clear(s);
@@ -377,6 +490,7 @@ const PITCH: u64 = 512;
 export! {
     cuMemAlloc_v2(out: Out<u64>, size: usize) |d| {
         out.check()?;
+        d.unsafe_call()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
         if size == 0 {
@@ -389,6 +503,7 @@ export! {
     ) |d| {
         out.check()?;
         pitch.check()?;
+        d.unsafe_call()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
         if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
@@ -402,6 +517,7 @@ export! {
     };
     cuMemAllocManaged(out: Out<u64>, size: usize, flags: u32) |d| {
         out.check()?;
+        d.unsafe_call()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
         // Attach globally, to the host, or to a single stream.
@@ -423,14 +539,14 @@ export! {
         if addr == 0 {
             return Ok(());
         }
-        let (context, tickets) = {
+        d.unsafe_call()?;
+        let tickets = {
             let t = d.tables();
             d.current(&t)?;
             let a = t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
-            (a.context, t.live_of(a.context))
+            t.live_of(a.context)
         };
         // Freeing waits for what may still use the memory.
-        let _ = context;
         d.wait_all(&tickets);
         d.device_free(&mut d.tables(), addr)
     };

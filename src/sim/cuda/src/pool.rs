@@ -3,13 +3,17 @@
 //! A pool takes memory in blocks like a context does. Blocks that become empty go back to the GPU at
 //! once while the pool has more than its release threshold (0 unless the program raises it).
 
+use std::sync::Arc;
+
 use gshare_sim_board::MemoryKind;
 
 use crate::code::{INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, R};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export, export_stream};
+use crate::graph::GraphVa;
 use crate::heap::Heap;
 use crate::memory::{Alloc, Kind};
+use crate::op::{Op, Place};
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -104,11 +108,23 @@ impl Driver {
 
     fn alloc_async(&self, out: Out<u64>, size: usize, pool: Option<u64>, stream: u64) -> R {
         out.check()?;
-        let s = self.stream(stream)?;
+        let s = self.op_stream(stream)?;
+        let is_capturing = self.tables().stream(s)?.capture.is_some();
         let mut t = self.tables();
         let context = t.stream(s)?.context;
         let device = t.context(context)?.device;
         let pool = pool.unwrap_or(t.current_pools[device]);
+        let device = t.pools.get(&pool).ok_or(INVALID_HANDLE)?.device;
+        if is_capturing {
+            drop(t);
+            if size == 0 {
+                return Err(INVALID_VALUE);
+            }
+            let va = Arc::new(GraphVa::new(device, size as u64)?);
+            let addr = va.addr;
+            self.captured(s, &Op::Alloc(va))?;
+            return out.set(addr);
+        }
         if size == 0 {
             return out.set(0);
         }
@@ -249,10 +265,24 @@ export_stream! {
         out: Out<u64>, size: usize, pool: u64; stream
     ) |d| d.alloc_async(out, size, Some(pool), stream);
     cuMemFreeAsync, cuMemFreeAsync_ptsz(addr: u64; stream) |d| {
-        d.stream(stream)?;
+        let s = d.op_stream(stream)?;
         if addr == 0 {
             return Ok(());
         }
-        d.device_free(&mut d.tables(), addr)
+        let is_capturing = d.tables().stream(s)?.capture.is_some();
+        if is_capturing {
+            if !d.tables().is_graph_memory(addr) {
+                return Err(INVALID_VALUE);
+            }
+            return d.captured(s, &Op::Free(addr)).map(drop);
+        }
+        {
+            let t = d.tables();
+            match t.memory.allocs.get(&addr).map(|a| a.kind) {
+                Some(Kind::Device | Kind::Managed | Kind::Pool(_) | Kind::Graph) => {}
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        d.push(&Place::Stream(s), Op::Free(addr)).map(drop)
     };
 }

@@ -1,17 +1,19 @@
 //! Virtual memory management: addresses and physical memory apart.
 //!
 //! Physical memory is a piece of one memory file of the process, so that it can be mapped at several
-//! addresses; nothing of it takes host memory before it is touched.
+//! addresses; nothing of it takes host memory before it is touched. What can be shared with other
+//! processes has a file of its own, whose descriptor is the shareable handle.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
+use std::ffi::CString;
+use std::sync::{Arc, PoisonError};
 
 use gshare_sim_board::{GRANULARITY, MemoryKind};
 
 use crate::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, R};
-use crate::driver::{Driver, code_of};
+use crate::driver::{self, Driver, code_of};
 use crate::ffi::{In, Out, export};
-use crate::memory::{Kind, map_anonymous};
+use crate::memory::{Kind, map_anonymous, memory_file, punch};
 use crate::pool::{Access, Location, ON_DEVICE};
 
 /// `CUmemAllocationProp`.
@@ -30,12 +32,54 @@ struct Prop {
 
 const _: () = assert!(size_of::<Prop>() == 32);
 
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FD: u32 = 1;
+/// Name of the files of shareable memory; the GPU's index on the board follows.
+const SHAREABLE: &str = "simulated-vidmem-";
+
+/// The bytes behind physical memory; handles of one process that mean the same memory share them.
+#[derive(Debug)]
+struct Backing {
+    file: i32,
+    /// Where it lies in the file.
+    offset: u64,
+    size: u64,
+    /// Identity of the file, if it is this memory's alone.
+    inode: Option<u64>,
+    /// The GPU that it is accounted on; `None` if another process made it.
+    charged: Option<usize>,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        match self.inode {
+            // SAFETY: the descriptor is this memory's own, and nothing uses it any more.
+            Some(_) => unsafe {
+                libc::close(self.file);
+            },
+            None => punch(self.file, self.offset, self.size),
+        }
+        if let (Some(gpu), Ok(d)) = (self.charged, driver::get()) {
+            let _ = d.board.free(d.slot, gpu, MemoryKind::Virtual, self.size);
+        }
+    }
+}
+
+/// The inode and size of a memory file.
+fn identity(file: i32) -> R<(u64, u64)> {
+    // SAFETY: stat is plain data, for which zero is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid to write to; a bad descriptor is an error.
+    if unsafe { libc::fstat(file, &raw mut stat) } != 0 {
+        return Err(INVALID_VALUE);
+    }
+    Ok((stat.st_ino, stat.st_size.cast_unsigned()))
+}
+
 #[derive(Debug)]
 struct Physical {
-    size: u64,
     prop: Prop,
-    /// Where it lies in the memory file.
-    offset: u64,
+    backing: Arc<Backing>,
     /// The program's references and the mappings.
     references: u32,
     mappings: u32,
@@ -63,11 +107,7 @@ impl Vmm {
         if let Some(fd) = self.file {
             return Ok(fd);
         }
-        // SAFETY: the name is a C string.
-        let fd = unsafe { libc::memfd_create(c"simulated-vidmem".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(OUT_OF_MEMORY);
-        }
+        let fd = memory_file(c"simulated-vidmem")?;
         self.file = Some(fd);
         Ok(fd)
     }
@@ -103,25 +143,86 @@ impl Driver {
     /// Drops physical memory that neither the program nor a mapping refers to.
     fn drop_unused(&self, vmm: &mut Vmm, handle: u64) {
         let unused = |p: &Physical| p.references == 0 && p.mappings == 0;
-        if !vmm.physical.get(&handle).is_some_and(unused) {
-            return;
+        if vmm.physical.get(&handle).is_some_and(unused) {
+            vmm.physical.remove(&handle);
         }
-        if let (Some(p), Some(fd)) = (vmm.physical.remove(&handle), vmm.file) {
-            // SAFETY: punches a hole into the own memory file where nothing is mapped.
-            unsafe {
-                libc::fallocate(
-                    fd,
-                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                    p.offset.cast_signed(),
-                    p.size.cast_signed(),
-                );
-            }
-            if let Ok(d) = self.device(p.prop.location.id) {
-                let _ = self
-                    .board
-                    .free(self.slot, d.gpu, MemoryKind::Virtual, p.size);
-            }
+    }
+
+    fn create_physical(&self, vmm: &mut Vmm, size: u64, prop: &Prop, gpu: usize) -> R<Backing> {
+        let (file, offset, inode) = if prop.handle_types == POSIX_FD {
+            let name = CString::new(format!("{SHAREABLE}{gpu}")).map_err(|_| OUT_OF_MEMORY)?;
+            let file = memory_file(&name)?;
+            (file, 0, Some(identity(file)?.0))
+        } else {
+            (vmm.file()?, vmm.end, None)
+        };
+        let end = offset
+            .checked_add(size)
+            .filter(|e| *e <= i64::MAX as u64)
+            .ok_or(OUT_OF_MEMORY)?;
+        let mut backing = Backing {
+            file,
+            offset,
+            size,
+            inode,
+            charged: None,
+        };
+        self.board
+            .alloc(self.slot, gpu, MemoryKind::Virtual, size)
+            .map_err(|e| code_of(&e))?;
+        backing.charged = Some(gpu);
+        // SAFETY: the descriptor is a memory file of this driver.
+        if unsafe { libc::ftruncate(file, end.cast_signed()) } != 0 {
+            return Err(OUT_OF_MEMORY);
         }
+        if inode.is_none() {
+            vmm.end = end;
+        }
+        Ok(backing)
+    }
+
+    /// The memory behind a descriptor that some process exported.
+    fn import(&self, vmm: &mut Vmm, file: i32) -> R<(Arc<Backing>, Prop)> {
+        let name = std::fs::read_link(format!("/proc/self/fd/{file}"));
+        let name = name.map_err(|_| INVALID_VALUE)?;
+        let gpu = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("/memfd:")?.strip_prefix(SHAREABLE))
+            .and_then(|n| n.split_whitespace().next()?.parse::<usize>().ok())
+            .ok_or(INVALID_VALUE)?;
+        let visible = self.devices.iter().position(|d| d.gpu == gpu);
+        let device = visible.ok_or(INVALID_DEVICE)?;
+        let (inode, size) = identity(file)?;
+        let prop = Prop {
+            kind: 1,
+            handle_types: POSIX_FD,
+            location: Location {
+                kind: ON_DEVICE,
+                id: device as i32,
+            },
+            win32: 0,
+            compression: 0,
+            rdma: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        let same = |p: &&Physical| p.backing.inode == Some(inode);
+        if let Some(known) = vmm.physical.values().find(same) {
+            return Ok((Arc::clone(&known.backing), prop));
+        }
+        // SAFETY: duplicates the program's descriptor, which stays its own.
+        let own = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 0) };
+        if own < 0 {
+            return Err(OUT_OF_MEMORY);
+        }
+        let backing = Backing {
+            file: own,
+            offset: 0,
+            size,
+            inode: Some(inode),
+            charged: None,
+        };
+        Ok((Arc::new(backing), prop))
     }
 }
 
@@ -129,8 +230,8 @@ fn check_prop(d: &Driver, p: &Prop) -> R<usize> {
     if p.kind != 1 {
         return Err(INVALID_VALUE);
     }
-    if p.location.kind != ON_DEVICE || p.handle_types != 0 {
-        // Host memory, and handles to share with other processes, come later.
+    // Of the handles to share with other processes there are file descriptors; no host memory.
+    if p.location.kind != ON_DEVICE || p.handle_types & !POSIX_FD != 0 {
         return Err(NOT_SUPPORTED);
     }
     Ok(d.device(p.location.id)?.gpu)
@@ -205,18 +306,9 @@ export! {
             return Err(INVALID_VALUE);
         }
         let mut t = d.tables();
-        let fd = t.vmm.file()?;
-        let offset = t.vmm.end;
-        let end = offset.checked_add(size).filter(|e| *e <= i64::MAX as u64).ok_or(OUT_OF_MEMORY)?;
-        d.board.alloc(d.slot, gpu, MemoryKind::Virtual, size).map_err(|e| code_of(&e))?;
-        // SAFETY: the descriptor is the own memory file.
-        if unsafe { libc::ftruncate(fd, end.cast_signed()) } != 0 {
-            let _ = d.board.free(d.slot, gpu, MemoryKind::Virtual, size);
-            return Err(OUT_OF_MEMORY);
-        }
-        t.vmm.end = end;
+        let backing = Arc::new(d.create_physical(&mut t.vmm, size, &prop, gpu)?);
         let handle = t.handle();
-        let physical = Physical { size, prop, offset, references: 1, mappings: 0 };
+        let physical = Physical { prop, backing, references: 1, mappings: 0 };
         t.vmm.physical.insert(handle, physical);
         out.set(handle)
     };
@@ -242,12 +334,11 @@ export! {
         }
         let free = t.vmm.mapped.range(addr..addr + size).next().is_none()
             && t.vmm.mapping_at(addr).is_none();
-        let fd = t.vmm.file()?;
         let p = t.vmm.physical.get_mut(&handle).ok_or(INVALID_VALUE)?;
-        if !free || p.size != size {
+        if !free || p.backing.size != size {
             return Err(INVALID_VALUE);
         }
-        map_over(addr, size, libc::PROT_NONE, Some((fd, p.offset)))?;
+        map_over(addr, size, libc::PROT_NONE, Some((p.backing.file, p.backing.offset)))?;
         p.mappings += 1;
         let device = p.prop.location.id as usize;
         t.vmm.mapped.insert(addr, Mapping { size, handle, access: 0 });
@@ -328,8 +419,31 @@ export! {
         let t = d.tables();
         out.set(t.vmm.physical.get(&handle).ok_or(INVALID_VALUE)?.prop)
     };
-    cuMemExportToShareableHandle(_out: Out<u64>, handle: u64, _kind: u32, _flags: u64) |d| {
-        d.tables().vmm.physical.get(&handle).ok_or(INVALID_VALUE)?;
-        Err(NOT_SUPPORTED)
+    cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, flags: u64) |d| {
+        out.check()?;
+        let t = d.tables();
+        let p = t.vmm.physical.get(&handle).ok_or(INVALID_VALUE)?;
+        if flags != 0 || kind == 0 || p.prop.handle_types & kind != kind {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: duplicates a descriptor of this driver; the copy is the program's.
+        let fd = unsafe { libc::fcntl(p.backing.file, libc::F_DUPFD_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(OUT_OF_MEMORY);
+        }
+        out.set(fd)
+    };
+    cuMemImportFromShareableHandle(out: Out<u64>, handle: u64, kind: u32) |d| {
+        out.check()?;
+        if kind != POSIX_FD {
+            return Err(NOT_SUPPORTED);
+        }
+        let file = i32::try_from(handle).map_err(|_| INVALID_VALUE)?;
+        let mut t = d.tables();
+        let (backing, prop) = d.import(&mut t.vmm, file)?;
+        let handle = t.handle();
+        let physical = Physical { prop, backing, references: 1, mappings: 0 };
+        t.vmm.physical.insert(handle, physical);
+        out.set(handle)
     };
 }

@@ -120,7 +120,7 @@ impl State {
         done
     }
 
-    fn is_live(&self, ticket: u64) -> bool {
+    pub(crate) fn is_live(&self, ticket: u64) -> bool {
         self.kernels()
             .iter()
             .any(|k| k.ticket == ticket && (k.state == PENDING || k.state == RUNNING))

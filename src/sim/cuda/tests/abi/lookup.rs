@@ -94,7 +94,7 @@ fn versions_choose_among_generations() {
         assert_eq!(found, (0, address(symbol), 0), "{name} {version}");
     }
     assert_eq!(ask("cuMemAlloc", 3_000, 0), (0, 0, 2), "too low");
-    assert_eq!(ask("cuGraphLaunch", 13_000, 0), (0, 0, 1), "absent");
+    assert_eq!(ask("cuTexObjectCreate", 13_000, 0), (0, 0, 1), "absent");
     assert_eq!(
         ask("cuMemAlloc_v2", 13_000, 0),
         (0, 0, 1),
@@ -108,7 +108,7 @@ fn versions_choose_among_generations() {
     assert_eq!(ask("cuMemcpyHtoD", 13_000, 1), (0, plain, 0));
     // A twin is newer than the function itself: before it came, there is only the function.
     assert_eq!(ask("cuMemcpyHtoD", 6_000, 2), (0, plain, 0));
-    let name = c"cuGraphLaunch";
+    let name = c"cuTexObjectCreate";
     let mut p = 1u64;
     let code = cu!(cuGetProcAddress(name.as_ptr(), &raw mut p, 13_000i32, 0u64));
     assert_eq!((code, p), (500, 0));

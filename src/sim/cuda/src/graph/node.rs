@@ -1,0 +1,276 @@
+//! Adding nodes, and their parameters.
+
+use super::params::{AllocParams, HostParams, KernelParams, KernelParams2, NodeParams, host_op};
+use crate::callback::Host;
+use crate::code::{INVALID_VALUE, NOT_SUPPORTED, R};
+use crate::copy::{Copy3D, Fill};
+use crate::driver::Driver;
+use crate::ffi::{In, Out, export};
+use crate::graph::Edge;
+use crate::op::Op;
+
+/// Where a new node goes, and where its handle does.
+struct Place {
+    out: Out<u64>,
+    graph: u64,
+    deps: In<u64>,
+    count: usize,
+}
+
+impl Place {
+    fn add(&self, d: &Driver, op: R<Op>) -> R {
+        self.out.check()?;
+        d.tables().graph(self.graph)?;
+        let deps = self.deps.list(self.count)?;
+        let op = op?;
+        let node = d.tables().add_node(self.graph, &deps, op)?;
+        self.out.set(node)
+    }
+}
+
+fn plain(p: KernelParams) -> KernelParams2 {
+    KernelParams2 {
+        first: p,
+        kern: 0,
+        ctx: 0,
+    }
+}
+
+/// Gives something of a node's operation.
+fn ask<T>(d: &Driver, node: u64, out: Out<T>, f: impl FnOnce(&Op) -> Option<T>) -> R {
+    out.check()?;
+    let t = d.tables();
+    out.set(f(&t.node(node)?.op).ok_or(INVALID_VALUE)?)
+}
+
+/// Gives a node another operation of the same kind.
+fn replace(d: &Driver, node: u64, op: R<Op>) -> R {
+    let kind = d.tables().node(node)?.op.node_type();
+    let op = op?;
+    if op.node_type() != kind {
+        return Err(INVALID_VALUE);
+    }
+    let mut t = d.tables();
+    t.node_mut(node)?.op = op;
+    Ok(())
+}
+
+impl Driver {
+    /// Writes what a node of any type was made of.
+    fn get_any(&self, node: u64, params: Out<NodeParams>) -> R {
+        params.check()?;
+        let t = self.tables();
+        let op = &t.node(node)?.op;
+        let at = params.addr() + 16;
+        Out::<u32>::from_addr(params.addr()).set(op.node_type())?;
+        match op {
+            Op::Kernel(k) => Out::from_addr(at).set(k.node_params()),
+            Op::Copy(c, _) => {
+                Out::<[u64; 2]>::from_addr(at).set([0; 2])?;
+                Out::from_addr(at + 16).set(*c)
+            }
+            Op::Fill(f) => Out::from_addr(at).set(*f),
+            Op::Host(Host::Function { f, data }) => Out::from_addr(at).set(HostParams {
+                f: Some(*f),
+                data: *data,
+            }),
+            Op::Child(inner) => Out::from_addr(at).set([*inner, 0]),
+            Op::Record(e) | Op::Wait(e) => Out::from_addr(at).set([*e, 0]),
+            Op::Alloc(va) => Out::from_addr(at).set(va.node_params()),
+            Op::Free(addr) => Out::from_addr(at).set(*addr),
+            Op::Empty => Ok(()),
+            Op::Host(_) | Op::Timed(..) => Err(NOT_SUPPORTED),
+        }
+    }
+}
+
+fn kernel_of(op: &Op) -> Option<KernelParams2> {
+    match op {
+        Op::Kernel(k) => Some(k.node_params()),
+        _ => None,
+    }
+}
+
+fn attribute(d: &Driver, node: u64, which: u32, out: Out<u64>) -> R {
+    out.check()?;
+    let t = d.tables();
+    let Op::Kernel(k) = &t.node(node)?.op else {
+        return Err(INVALID_VALUE);
+    };
+    out.set_all([0; 8], 8)?;
+    match which {
+        2 => out.cast::<u32>().set(u32::from(k.cooperative)),
+        1 | 3..=16 => Ok(()),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+export! {
+    cuGraphAddKernelNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, p: In<KernelParams>,
+    ) |d| {
+        let op = p.get().and_then(|p| d.kernel_op(&plain(p)));
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddKernelNode_v2(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, p: In<KernelParams2>,
+    ) |d| {
+        let op = p.get().and_then(|p| d.kernel_op(&p));
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddMemcpyNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, c: In<Copy3D>, ctx: u64,
+    ) |d| {
+        d.tables().context(ctx)?;
+        let op = c.get().and_then(|c| d.copy_op(c));
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddMemsetNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, f: In<Fill>, ctx: u64,
+    ) |d| {
+        d.tables().context(ctx)?;
+        let op = f.get().and_then(|f| d.fill_op(f));
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddHostNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, p: In<HostParams>,
+    ) |d| {
+        let op = p.get().and_then(|p| host_op(&p));
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddChildGraphNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, child: u64,
+    ) |d| {
+        let op = d.child_op(child);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddEmptyNode(out: Out<u64>, graph: u64, deps: In<u64>, count: usize) |d| {
+        Place { out, graph, deps, count }.add(d, Ok(Op::Empty))
+    };
+    cuGraphAddEventRecordNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, event: u64,
+    ) |d| {
+        let op = d.event_op(event, true);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddEventWaitNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, event: u64,
+    ) |d| {
+        let op = d.event_op(event, false);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddMemAllocNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, p: Out<AllocParams>,
+    ) |d| {
+        p.check()?;
+        let given = In::<AllocParams>::from_addr(p.addr()).get()?;
+        let op = d.alloc_op(&given)?;
+        let addr = match &op {
+            Op::Alloc(va) => va.addr,
+            _ => 0,
+        };
+        Place { out, graph, deps, count }.add(d, Ok(op))?;
+        p.set(given.at(addr))
+    };
+    cuGraphAddMemFreeNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, addr: u64,
+    ) |d| {
+        let op = d.free_op(addr);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddNode(
+        out: Out<u64>, graph: u64, deps: In<u64>, count: usize, p: Out<NodeParams>,
+    ) |d| {
+        let op = d.any_op(p);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphAddNode_v2(
+        out: Out<u64>, graph: u64, deps: In<u64>, _edges: In<Edge>, count: usize,
+        p: Out<NodeParams>,
+    ) |d| {
+        let op = d.any_op(p);
+        Place { out, graph, deps, count }.add(d, op)
+    };
+    cuGraphNodeSetParams(node: u64, p: Out<NodeParams>) |d| replace(d, node, d.any_op(p));
+    cuGraphNodeGetParams(node: u64, p: Out<NodeParams>) |d| d.get_any(node, p);
+    cuGraphKernelNodeGetParams(node: u64, out: Out<KernelParams>) |d| {
+        ask(d, node, out, |op| kernel_of(op).map(|k| k.first))
+    };
+    cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelParams2>) |d| {
+        ask(d, node, out, kernel_of)
+    };
+    cuGraphKernelNodeSetParams(node: u64, p: In<KernelParams>) |d| {
+        replace(d, node, p.get().and_then(|p| d.kernel_op(&plain(p))))
+    };
+    cuGraphKernelNodeSetParams_v2(node: u64, p: In<KernelParams2>) |d| {
+        replace(d, node, p.get().and_then(|p| d.kernel_op(&p)))
+    };
+    cuGraphKernelNodeGetAttribute(node: u64, which: u32, out: Out<u64>) |d| {
+        attribute(d, node, which, out)
+    };
+    cuGraphKernelNodeSetAttribute(node: u64, which: u32, value: In<u64>) |d| {
+        let value = value.get()?;
+        let mut t = d.tables();
+        let Op::Kernel(k) = &mut t.node_mut(node)?.op else {
+            return Err(INVALID_VALUE);
+        };
+        if which == 2 {
+            k.cooperative = value & 0xffff_ffff != 0;
+        }
+        Ok(())
+    };
+    cuGraphKernelNodeCopyAttributes(to: u64, from: u64) |d| {
+        let mut t = d.tables();
+        let Op::Kernel(k) = &t.node(from)?.op else {
+            return Err(INVALID_VALUE);
+        };
+        let cooperative = k.cooperative;
+        let Op::Kernel(k) = &mut t.node_mut(to)?.op else {
+            return Err(INVALID_VALUE);
+        };
+        k.cooperative = cooperative;
+        Ok(())
+    };
+    cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) |d| {
+        ask(d, node, out, |op| if let Op::Copy(c, _) = op { Some(*c) } else { None })
+    };
+    cuGraphMemcpyNodeSetParams(node: u64, c: In<Copy3D>) |d| {
+        replace(d, node, c.get().and_then(|c| d.copy_op(c)))
+    };
+    cuGraphMemsetNodeGetParams(node: u64, out: Out<Fill>) |d| {
+        ask(d, node, out, |op| if let Op::Fill(f) = op { Some(*f) } else { None })
+    };
+    cuGraphMemsetNodeSetParams(node: u64, f: In<Fill>) |d| {
+        replace(d, node, f.get().and_then(|f| d.fill_op(f)))
+    };
+    cuGraphHostNodeGetParams(node: u64, out: Out<HostParams>) |d| {
+        ask(d, node, out, |op| match op {
+            Op::Host(Host::Function { f, data }) => Some(HostParams { f: Some(*f), data: *data }),
+            _ => None,
+        })
+    };
+    cuGraphHostNodeSetParams(node: u64, p: In<HostParams>) |d| {
+        replace(d, node, p.get().and_then(|p| host_op(&p)))
+    };
+    cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) |d| {
+        ask(d, node, out, |op| if let Op::Child(g) = op { Some(*g) } else { None })
+    };
+    cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) |d| {
+        ask(d, node, out, |op| if let Op::Record(e) = op { Some(*e) } else { None })
+    };
+    cuGraphEventRecordNodeSetEvent(node: u64, event: u64) |d| {
+        replace(d, node, d.event_op(event, true))
+    };
+    cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) |d| {
+        ask(d, node, out, |op| if let Op::Wait(e) = op { Some(*e) } else { None })
+    };
+    cuGraphEventWaitNodeSetEvent(node: u64, event: u64) |d| {
+        replace(d, node, d.event_op(event, false))
+    };
+    cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocParams>) |d| {
+        ask(d, node, out, |op| if let Op::Alloc(va) = op { Some(va.node_params()) } else { None })
+    };
+    cuGraphMemFreeNodeGetParams(node: u64, out: Out<u64>) |d| {
+        ask(d, node, out, |op| if let Op::Free(addr) = op { Some(*addr) } else { None })
+    };
+}

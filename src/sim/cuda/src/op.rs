@@ -1,0 +1,371 @@
+//! Work on streams: what is done at once, and what waits for functions of the program.
+//!
+//! Bytes move and kernels compute at the call that queues them, unless a host function that has not
+//! returned comes before: then the work is put off, and done on the thread of that function as
+//! soon as it returns. Work has a number: the board's ticket, or, while it is put off, a number of
+//! its own that later stands for the ticket.
+
+use std::sync::Arc;
+
+use gshare_sim_board::{BoardError, MAX_DEPS, Shape, Work};
+
+use crate::callback::Host;
+use crate::code::{INVALID_HANDLE, R, UNKNOWN};
+use crate::copy::{Copy3D, Fill};
+use crate::driver::{self, Driver, Live, Tables, code_of};
+use crate::graph::GraphVa;
+use crate::launch::Kernel;
+
+/// Numbers of work that is put off have this bit.
+const PUT_OFF: u64 = 1 << 63;
+
+/// Something that a stream or a graph does.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    Kernel(Kernel),
+    /// A copy, and host bytes that it has to keep.
+    Copy(Copy3D, Option<Arc<Vec<u8>>>),
+    Fill(Fill),
+    Host(Host),
+    Empty,
+    /// The time of a kernel that has been computed already.
+    Timed(Shape, u64),
+    /// Frees memory of the stream-ordered allocator.
+    Free(u64),
+    /// Only in graphs: the graph inside a node, by its handle.
+    Child(u64),
+    Record(u64),
+    Wait(u64),
+    Alloc(Arc<GraphVa>),
+}
+
+/// Work that waits for host functions.
+#[derive(Debug)]
+pub(crate) struct PutOff {
+    pub context: u64,
+    stream: Option<u64>,
+    deps: Vec<u64>,
+    /// `None` while it is being done.
+    op: Option<Op>,
+    pub events: Vec<u64>,
+}
+
+/// Where work is put: at the end of a stream, or after given work.
+pub(crate) enum Place<'a> {
+    Stream(u64),
+    After { context: u64, deps: &'a [u64] },
+}
+
+impl Tables {
+    /// What a number of work stands for now.
+    pub(crate) fn actual(&self, id: u64) -> u64 {
+        self.done.get(&id).copied().unwrap_or(id)
+    }
+
+    pub(crate) fn is_put_off(&self, id: u64) -> bool {
+        self.put_off.contains_key(&id)
+    }
+
+    pub(crate) fn is_unfinished(&self, id: u64) -> bool {
+        self.is_put_off(id)
+            || self.live.contains_key(&self.actual(id))
+            || self.imports.foreign.contains(&id)
+    }
+
+    /// The unfinished work among these, each once.
+    pub(crate) fn unfinished(&self, ids: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut list: Vec<u64> = ids.into_iter().map(|id| self.actual(id)).collect();
+        list.retain(|id| self.is_unfinished(*id));
+        list.sort_unstable();
+        list.dedup();
+        list
+    }
+
+    fn before_place(&self, place: &Place<'_>) -> R<(u64, Option<u64>, Vec<u64>)> {
+        match *place {
+            Place::Stream(s) => Ok((self.stream(s)?.context, Some(s), self.before(s)?)),
+            Place::After { context, deps } => {
+                Ok((context, None, self.unfinished(deps.iter().copied())))
+            }
+        }
+    }
+
+    fn put_off(&mut self, context: u64, stream: Option<u64>, deps: Vec<u64>, op: Op) -> u64 {
+        let id = self.handle() | PUT_OFF;
+        let item = PutOff {
+            context,
+            stream,
+            deps,
+            op: Some(op),
+            events: Vec::new(),
+        };
+        self.put_off.insert(id, item);
+        if let Some(s) = stream.and_then(|s| self.streams.get_mut(&s)) {
+            s.last = id;
+        }
+        id
+    }
+
+    /// Takes what waits for no host function any more.
+    fn take_ready(&mut self) -> Vec<(u64, u64, Vec<u64>, Op)> {
+        let ready = |p: &PutOff| p.op.is_some() && !p.deps.iter().any(|d| self.is_put_off(*d));
+        let ids: Vec<u64> = self
+            .put_off
+            .iter()
+            .filter(|(_, p)| ready(p))
+            .map(|(id, _)| *id)
+            .collect();
+        let mut list = Vec::new();
+        for id in ids {
+            if let Some(p) = self.put_off.get_mut(&id)
+                && let Some(op) = p.op.take()
+            {
+                list.push((id, p.context, p.deps.clone(), op));
+            }
+        }
+        list
+    }
+
+    /// Work that was put off is now the work with this ticket; 0: it is over.
+    fn resolve(&mut self, id: u64, ticket: u64) {
+        let Some(p) = self.put_off.remove(&id) else {
+            return;
+        };
+        let now = self.gpu_now();
+        if let Some(live) = self.live.get_mut(&ticket) {
+            live.stream = p.stream.unwrap_or(0);
+            live.events.extend(&p.events);
+            self.done.insert(id, ticket);
+            for e in p.events {
+                if let Some(event) = self.events.get_mut(&e) {
+                    event.rename(id, ticket);
+                }
+            }
+            return;
+        }
+        if let Some(s) = p.stream.and_then(|s| self.streams.get_mut(&s)) {
+            s.end_ns = s.end_ns.max(now);
+        }
+        for e in p.events {
+            if let Some(event) = self.events.get_mut(&e) {
+                event.finish(id, now);
+            }
+        }
+    }
+
+    fn add_live(&mut self, ticket: u64, context: u64, stream: u64, deps: [u64; MAX_DEPS]) {
+        let before = self.streams.get(&stream).map_or(0, |s| s.end_ns);
+        let live = Live {
+            context,
+            stream,
+            deps,
+            ready_ns: self.gpu_now().max(before),
+            events: Vec::new(),
+        };
+        self.live.insert(ticket, live);
+    }
+}
+
+impl Driver {
+    /// Does an operation, or puts it off; gives the number of the work, 0 if nothing is left of it.
+    pub(crate) fn push(&self, place: &Place<'_>, op: Op) -> R<u64> {
+        {
+            let mut t = self.tables();
+            let (context, stream, before) = t.before_place(place)?;
+            if matches!(op, Op::Host(_)) || before.iter().any(|d| t.is_put_off(*d)) {
+                let op = self.keep_bytes(&t, op);
+                let id = t.put_off(context, stream, before, op);
+                let ready = t.take_ready();
+                drop(t);
+                self.do_ready(ready);
+                return Ok(id);
+            }
+        }
+        match self.perform(op)? {
+            Some((shape, block_ns)) => self.enqueue(place, Some(shape), block_ns),
+            None => match place {
+                Place::Stream(_) => Ok(0),
+                Place::After { .. } => self.join(place),
+            },
+        }
+    }
+
+    /// One number for all work that comes before a place; 0 if it is over.
+    pub(crate) fn join(&self, place: &Place<'_>) -> R<u64> {
+        let (_, _, before) = self.tables().before_place(place)?;
+        match before[..] {
+            [] => Ok(0),
+            [one] => Ok(one),
+            _ => self.enqueue(place, None, 0),
+        }
+    }
+
+    /// Moves the bytes of an operation; gives what a kernel takes.
+    fn perform(&self, op: Op) -> R<Option<(Shape, u64)>> {
+        match op {
+            Op::Kernel(k) => return self.compute(&k),
+            Op::Timed(shape, block_ns) => return Ok(Some((shape, block_ns))),
+            Op::Copy(c, _kept) => self.copy_now(&c)?,
+            Op::Fill(f) => self.fill_now(&f)?,
+            Op::Free(addr) => self.device_free(&mut self.tables(), addr)?,
+            // Done by those who put them there.
+            Op::Host(_) | Op::Empty | Op::Child(_) | Op::Record(_) | Op::Wait(_) | Op::Alloc(_) => {
+            }
+        }
+        Ok(None)
+    }
+
+    /// Starts what waits for nothing but the board.
+    fn do_ready(&self, mut ready: Vec<(u64, u64, Vec<u64>, Op)>) {
+        while !ready.is_empty() {
+            let mut over = Vec::new();
+            for (id, context, deps, op) in ready {
+                if let Op::Host(host) = op {
+                    if !start_host(id, context, deps, host) {
+                        over.push((id, 0));
+                    }
+                    continue;
+                }
+                let place = Place::After {
+                    context,
+                    deps: &deps,
+                };
+                let done = self.perform(op).and_then(|time| match time {
+                    Some((shape, block_ns)) => self.enqueue(&place, Some(shape), block_ns),
+                    None => self.join(&place),
+                });
+                if let Err(code) = done
+                    && let Some(c) = self.tables().contexts.get_mut(&context)
+                {
+                    c.sticky.get_or_insert(code);
+                }
+                over.push((id, done.unwrap_or(0)));
+            }
+            let mut t = self.tables();
+            for (id, ticket) in over {
+                t.resolve(id, ticket);
+            }
+            ready = t.take_ready();
+        }
+        self.changed.notify_all();
+    }
+
+    /// A host function has returned.
+    fn host_returned(&self, id: u64) {
+        let ready = {
+            let mut t = self.tables();
+            t.resolve(id, 0);
+            t.take_ready()
+        };
+        self.changed.notify_all();
+        self.do_ready(ready);
+    }
+
+    /// Queues a kernel's time (or, without a shape, a marker) on the board; gives its ticket.
+    fn enqueue(&self, place: &Place<'_>, shape: Option<Shape>, block_ns: u64) -> R<u64> {
+        let mut joined = Vec::new();
+        loop {
+            let mut t = self.tables();
+            let (context, stream, mut before) = t.before_place(place)?;
+            if before.iter().any(|d| t.is_put_off(*d)) {
+                // Another thread was faster with a host function.
+                let op = shape.map_or(Op::Empty, |s| Op::Timed(s, block_ns));
+                return Ok(t.put_off(context, stream, before, op));
+            }
+            if !joined.is_empty() {
+                before = t.unfinished(joined.clone());
+            }
+            let (gpu, board) = {
+                let c = t.context(context)?;
+                (c.gpu, c.board)
+            };
+            // Work has room for a few dependencies; more are joined by markers first.
+            let join = before.len() > MAX_DEPS;
+            let mut deps = [0; MAX_DEPS];
+            for (d, b) in deps.iter_mut().zip(&before) {
+                *d = *b;
+            }
+            let work = Work {
+                gpu,
+                context: board,
+                shape: if join { None } else { shape },
+                block_ns,
+                deps,
+            };
+            match self.board.submit(self.slot, &work) {
+                Ok((ticket, finished)) => {
+                    t.absorb(&finished);
+                    t.add_live(ticket, context, stream.unwrap_or(0), deps);
+                    if join {
+                        joined = before[MAX_DEPS..].to_vec();
+                        joined.push(ticket);
+                        continue;
+                    }
+                    if let Some(s) = stream.and_then(|s| t.streams.get_mut(&s)) {
+                        s.last = ticket;
+                    }
+                    return Ok(ticket);
+                }
+                Err(BoardError::Full { .. }) => {
+                    // The queue is full: as on a real GPU, the launch waits.
+                    let oldest = t.live.keys().next().copied();
+                    drop(t);
+                    match oldest {
+                        Some(ticket) => self.wait_all(&[ticket]),
+                        None => std::thread::yield_now(),
+                    }
+                }
+                Err(e) => return Err(code_of(&e)),
+            }
+        }
+    }
+
+    /// Waits until all this work is over.
+    pub(crate) fn wait_all(&self, ids: &[u64]) {
+        for &id in ids {
+            let ticket = {
+                let mut t = self.tables();
+                while t.is_put_off(id) {
+                    t = self
+                        .changed
+                        .wait(t)
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                }
+                t.actual(id)
+            };
+            if !self.tables().is_unfinished(ticket) {
+                continue;
+            }
+            self.board.wait(ticket);
+            let mut tables = self.tables();
+            let finished = self.board.poll(self.slot);
+            tables.absorb(&finished);
+            tables.imports.foreign.remove(&ticket);
+            // Work that the board no longer knows is over as well.
+            tables.over(ticket, Some(0));
+        }
+    }
+}
+
+/// Runs a host function on a thread of its own, when the work before it is over.
+fn start_host(id: u64, context: u64, deps: Vec<u64>, host: Host) -> bool {
+    let thread = std::thread::Builder::new().name("cuda-callback".to_owned());
+    let started = thread.spawn(move || {
+        let Ok(d) = driver::get() else { return };
+        d.wait_all(&deps);
+        let code = {
+            let t = d.tables();
+            t.context(context)
+                .map_or(INVALID_HANDLE, |c| c.sticky.unwrap_or(0))
+        };
+        host.call(code);
+        d.host_returned(id);
+    });
+    if started.is_err()
+        && let Ok(d) = driver::get()
+        && let Some(c) = d.tables().contexts.get_mut(&context)
+    {
+        c.sticky.get_or_insert(UNKNOWN);
+    }
+    started.is_ok()
+}
