@@ -74,6 +74,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
 
     print_rows(&figures);
     print_crowds(&figures);
+    if cores < THREADS {
+        say(&format!(
+            "  {THREADS} threads share {cores} cores here: how they get into each other's way shows in part only"
+        ));
+    }
     let judged = !args.quick && rounds >= FEWEST;
     let line = json!({
         "bench": "shim",
