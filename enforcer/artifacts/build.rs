@@ -8,8 +8,13 @@ use std::{
 };
 
 /// Package, file that cargo makes of it, variable by which the crate finds it.
-const PRODUCTS: [(&str, &str, &str); 4] = [
+const PRODUCTS: [(&str, &str, &str); 5] = [
     ("gshare-shim", "libgshare_shim.so", "GSHARE_SHIM_SO"),
+    (
+        "gshare-nvml-proxy",
+        "libgshare_nvml_proxy.so",
+        "GSHARE_NVML_PROXY_SO",
+    ),
     (
         "gshare-sim-cuda",
         "libgshare_sim_cuda.so",
@@ -28,9 +33,10 @@ const PRODUCTS: [(&str, &str, &str); 4] = [
 ];
 
 /// What goes into the files, relative to the workspace.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "enforcer/abi",
     "enforcer/shim",
+    "enforcer/nvml-proxy",
     "src/sim/board",
     "src/sim/ptx",
     "src/sim/cuda",

@@ -13,6 +13,8 @@ pub use stage::{stage_shim, stage_sim};
 
 /// The proxy, not yet told where the real driver and the service are.
 pub const SHIM: &[u8] = include_bytes!(env!("GSHARE_SHIM_SO"));
+/// The proxy of libnvidia-ml, likewise.
+pub const NVML_PROXY: &[u8] = include_bytes!(env!("GSHARE_NVML_PROXY_SO"));
 /// The simulated libcuda.
 pub const SIM_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_CUDA_SO"));
 /// The simulated libnvidia-ml.

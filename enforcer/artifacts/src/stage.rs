@@ -14,13 +14,14 @@ use std::{
 };
 
 use crate::{
-    SHIM, SIM_CUDA, SIM_NVML,
+    NVML_PROXY, SHIM, SIM_CUDA, SIM_NVML,
     patch::{is_proxy, patched},
 };
 
 /// Fills `directory` (made if absent, mode 0755) with the proxy as `libcuda.so.1` and
 /// `libcuda.so`. Put first on `LD_LIBRARY_PATH` it stands before the driver at `real_libcuda`;
-/// processes register at `socket`. Both paths must be absolute.
+/// processes register at `socket`. Both paths must be absolute. Where the driver's
+/// `libnvidia-ml.so.1` lies beside its libcuda, the proxy of that one comes along.
 pub fn stage_shim(directory: &Path, real_libcuda: &Path, socket: &Path) -> io::Result<()> {
     let image = patched(
         SHIM,
@@ -30,7 +31,26 @@ pub fn stage_shim(directory: &Path, real_libcuda: &Path, socket: &Path) -> io::R
     refuse_proxy(real_libcuda)?;
     make_directory(directory)?;
     place(directory, "libcuda.so.1", &image)?;
-    link(directory, "libcuda.so", "libcuda.so.1")
+    link(directory, "libcuda.so", "libcuda.so.1")?;
+    stage_nvml(directory, &real_libcuda.with_file_name(NVML), socket)
+}
+
+const NVML: &str = "libnvidia-ml.so.1";
+
+/// Before a driver without NVML there is no proxy of it either, and none from before.
+fn stage_nvml(directory: &Path, real: &Path, socket: &Path) -> io::Result<()> {
+    if !real.exists() {
+        for name in [NVML, "libnvidia-ml.so"] {
+            match fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        return Ok(());
+    }
+    let (real, socket) = (real.as_os_str().as_bytes(), socket.as_os_str().as_bytes());
+    place(directory, NVML, &patched(NVML_PROXY, real, socket)?)?;
+    link(directory, "libnvidia-ml.so", NVML)
 }
 
 /// Fills `<simdir>/lib` with the simulated driver: `libcuda.so.1`, `libcuda.so`,
@@ -162,6 +182,28 @@ mod tests {
             .unwrap()
             .permissions();
         assert_eq!(mode.mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn the_proxy_of_nvml_comes_where_the_driver_has_one_and_goes_where_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (sim, lib) = (directory.path().join("sim"), directory.path().join("lib"));
+        stage_sim(&sim).unwrap();
+        let real = sim.join("lib/libcuda.so.1");
+        stage_shim(&lib, &real, Path::new("/run/x.sock")).unwrap();
+        for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+            let (soname, needed) = names(&lib.join(name));
+            assert_eq!(soname, "libnvidia-ml.so.1");
+            let real = sim.join("lib/libnvidia-ml.so.1");
+            assert!(needed.contains(&real.to_str().unwrap().to_owned()));
+        }
+        stage_shim(
+            &lib,
+            Path::new("/opt/libcuda.so.1"),
+            Path::new("/run/x.sock"),
+        )
+        .unwrap();
+        assert_eq!(fs::read_dir(&lib).unwrap().count(), 2);
     }
 
     #[test]

@@ -197,11 +197,101 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             }
             0
         }
+        "nvml_init" => call!(nvml(), "nvmlInit_v2", ()),
+        "nvml_count" => {
+            let mut count = 0_u32;
+            let code = call!(nvml(), "nvmlDeviceGetCount_v2", (&raw mut count => *mut u32));
+            out = u64::from(count);
+            code
+        }
+        "nvml_total" | "nvml_used" => {
+            let mut figures = [0_u64; 3];
+            let device = nvml_device(number(1) as u32);
+            let code = call!(nvml(), "nvmlDeviceGetMemoryInfo", (
+                device => u64, figures.as_mut_ptr() => *mut u64
+            ));
+            assert_eq!(figures[0], figures[1] + figures[2]);
+            out = figures[if words[0] == "nvml_total" { 0 } else { 2 }];
+            code
+        }
+        // Index of the device that is found by the UUID of the device with an index.
+        "nvml_index" => {
+            let mut index = u32::MAX;
+            let device = nvml_device(number(1) as u32);
+            let code = call!(nvml(), "nvmlDeviceGetIndex", (
+                device => u64, &raw mut index => *mut u32
+            ));
+            out = u64::from(index);
+            code
+        }
+        "nvml_uuid" => {
+            let uuid = CString::new(words[1]).unwrap();
+            call!(nvml(), "nvmlDeviceGetHandleByUUID", (
+                uuid.as_ptr() => *const libc::c_char, to => *mut u64
+            ))
+        }
+        // With room for so many processes: their number, or how many there are.
+        "nvml_processes" => {
+            let mut count = number(2) as u32;
+            let mut found = vec![[0_u64; 3]; count as usize];
+            let device = nvml_device(number(1) as u32);
+            let code = call!(nvml(), "nvmlDeviceGetComputeRunningProcesses_v3", (
+                device => u64, &raw mut count => *mut u32, found.as_mut_ptr() => *mut [u64; 3]
+            ));
+            out = u64::from(count);
+            code
+        }
+        // Bytes of a process.
+        "nvml_process" => {
+            let mut count = 64_u32;
+            let mut found = vec![[0_u64; 3]; count as usize];
+            let device = nvml_device(number(1) as u32);
+            let code = call!(nvml(), "nvmlDeviceGetComputeRunningProcesses_v3", (
+                device => u64, &raw mut count => *mut u32, found.as_mut_ptr() => *mut [u64; 3]
+            ));
+            let mut listed = found[..count as usize].iter();
+            let wanted = listed.find(|entry| entry[0] & 0xffff_ffff == number(2));
+            out = wanted.map_or(0, |entry| entry[1]);
+            code
+        }
+        "nvml_driver_version" => {
+            let mut text = [0_u8; 80];
+            let code = call!(nvml(), "nvmlSystemGetDriverVersion", (
+                text.as_mut_ptr() => *mut u8, text.len() as u32 => u32
+            ));
+            out = u64::from(text[0].is_ascii_digit());
+            code
+        }
+        "devices" => {
+            let mut count = 0_i32;
+            let code = call!(cuda, "cuDeviceGetCount", (&raw mut count => *mut i32));
+            out = count as u64;
+            code
+        }
+        "device" => {
+            let mut device = -1_i32;
+            let code =
+                call!(cuda, "cuDeviceGet", (&raw mut device => *mut i32, number(1) as i32 => i32));
+            out = device as u64;
+            code
+        }
         "fill" => fill(cuda, number(1), number(2)),
         "threads" => threads(cuda, *context, number(1), number(2), to),
         other => panic!("unknown order {other}"),
     };
     (code, out)
+}
+
+fn nvml() -> Library {
+    Library::open("libnvidia-ml.so.1")
+}
+
+fn nvml_device(index: u32) -> u64 {
+    let mut device = 0_u64;
+    let code = call!(nvml(), "nvmlDeviceGetHandleByIndex_v2", (
+        index => u32, &raw mut device => *mut u64
+    ));
+    if code == 0 { device } else { 0 }
 }
 
 fn launch(cuda: &Library, name: &str) -> i32 {

@@ -1,0 +1,371 @@
+//! What the claim's programs see of NVML.
+
+use std::{
+    ffi::{CString, c_char, c_void},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::AtomicPtr,
+};
+
+use gshare_abi::GpuUuid;
+
+use crate::{
+    driver,
+    layout::{
+        Code, Detail, DetailList, Entry, FUNCTION_NOT_FOUND, Handle, INSUFFICIENT_SIZE,
+        INVALID_ARGUMENT, Memory, MemoryV2, NOT_FOUND, Process, ProcessV1, SUCCESS, Sample,
+        Utilization, UtilizationList,
+    },
+    share::{self, Part, Share},
+};
+
+/// Runs the proxy's own part; where it panics the program goes on as without the proxy.
+fn with<R>(part: impl FnOnce(&Share) -> R) -> Option<R> {
+    let part = AssertUnwindSafe(|| Some(part(&*share::current()?)));
+    catch_unwind(part).ok().flatten()
+}
+
+macro_rules! call_driver {
+    ($name:literal, ($($value:expr => $kind:ty),*)) => {{
+        static PLACE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+        let found = driver::find(&PLACE, $name);
+        if found.is_null() {
+            FUNCTION_NOT_FOUND
+        } else {
+            // SAFETY: the driver's function of this name has this signature (nvml.h).
+            let function = unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> Code>(found)
+            };
+            // SAFETY: the pointers are the caller's own, or valid for the call.
+            unsafe { function($($value),*) }
+        }
+    }};
+}
+
+/// UUID of the GPU that a handle stands for; `None` where it stands for none.
+fn uuid_of(device: Handle) -> Option<GpuUuid> {
+    let mut text = [0_u8; 96];
+    let at: *mut c_char = text.as_mut_ptr().cast();
+    let code = call_driver!(c"nvmlDeviceGetUUID", (
+        device => Handle, at => *mut c_char, text.len() as u32 => u32
+    ));
+    let end = text.iter().position(|&byte| byte == 0)?;
+    let text = str::from_utf8(&text[..end]).ok()?;
+    text.parse().ok().filter(|_| code == SUCCESS)
+}
+
+/// The claim's GPU that a handle stands for.
+fn part_of(share: &Share, device: Handle) -> Option<(usize, &Part)> {
+    let uuid = uuid_of(device)?;
+    let mut parts = share.0.iter().enumerate();
+    parts.find(|(_, part)| part.uuid == uuid)
+}
+
+fn handle_of(part: &Part) -> Result<Handle, Code> {
+    let uuid = CString::new(part.uuid.to_string()).map_err(|_| NOT_FOUND)?;
+    let mut device: Handle = std::ptr::null_mut();
+    let code = call_driver!(c"nvmlDeviceGetHandleByUUID", (
+        uuid.as_ptr() => *const c_char, &raw mut device => *mut Handle
+    ));
+    if code == SUCCESS {
+        Ok(device)
+    } else {
+        Err(code)
+    }
+}
+
+/// Whether a handle is that of a GPU which the claim does not have. What has no GPU's UUID (a MIG
+/// instance) is the driver's to judge.
+fn is_foreign(share: &Share, device: Handle) -> bool {
+    uuid_of(device).is_some_and(|uuid| share.0.iter().all(|part| part.uuid != uuid))
+}
+
+unsafe fn only_own(code: Code, device: *mut Handle) -> Code {
+    if code != SUCCESS || device.is_null() {
+        return code;
+    }
+    // SAFETY: the driver has just written there.
+    let found = unsafe { *device };
+    match with(|share| is_foreign(share, found)) {
+        Some(true) => {
+            // SAFETY: as above.
+            unsafe { *device = std::ptr::null_mut() };
+            NOT_FOUND
+        }
+        _ => code,
+    }
+}
+
+unsafe fn count(code: Code, count: *mut u32) -> Code {
+    if code == SUCCESS
+        && !count.is_null()
+        && let Some(own) = with(|share| share.0.len() as u32)
+    {
+        // SAFETY: the driver has just written there.
+        unsafe { *count = own };
+    }
+    code
+}
+
+/// The claim's GPU with this number, or the driver's word where the process is in no claim.
+unsafe fn by_index(index: u32, device: *mut Handle, original: impl FnOnce() -> Code) -> Code {
+    if device.is_null() {
+        return original();
+    }
+    let found = with(|share| match share.0.get(index as usize) {
+        Some(part) => handle_of(part),
+        None => Err(INVALID_ARGUMENT),
+    });
+    match found {
+        // SAFETY: the caller's own place, which is not null.
+        Some(Ok(found)) => unsafe {
+            *device = found;
+            SUCCESS
+        },
+        Some(Err(code)) => code,
+        None => original(),
+    }
+}
+
+/// Bytes in all and in use as the claim has them.
+fn memory_of(device: Handle, driver_total: u64) -> Option<(u64, u64)> {
+    with(|share| {
+        let (_, part) = part_of(share, device)?;
+        let total = part.cap().min(driver_total);
+        Some((total, part.charged().min(total)))
+    })
+    .flatten()
+}
+
+/// Lists the claim's processes of those that `original` lists, with what each is charged.
+unsafe fn list<E: Entry>(
+    device: Handle,
+    count: *mut u32,
+    array: *mut E,
+    original: impl Fn(*mut u32, *mut E) -> Code,
+) -> Code {
+    let own = with(|share| {
+        let (_, part) = part_of(share, device)?;
+        let mut all: Vec<E> = Vec::new();
+        // Processes may come while they are listed.
+        for _ in 0..8 {
+            let mut room = all.len() as u32;
+            let code = original(
+                &raw mut room,
+                if all.is_empty() {
+                    std::ptr::null_mut()
+                } else {
+                    all.as_mut_ptr()
+                },
+            );
+            match code {
+                SUCCESS => {
+                    all.truncate(room as usize);
+                    break;
+                }
+                INSUFFICIENT_SIZE => all.resize(room as usize + 8, E::EMPTY),
+                other => return Some(Err(other)),
+            }
+        }
+        let mut own = Vec::new();
+        for mut entry in all {
+            if let Some(bytes) = part.of_process(entry.pid()) {
+                entry.set_bytes(bytes);
+                own.push(entry);
+            }
+        }
+        Some(Ok(own))
+    });
+    let own = match own.flatten() {
+        None => return original(count, array),
+        Some(Err(code)) => return code,
+        Some(Ok(_)) if count.is_null() => return INVALID_ARGUMENT,
+        Some(Ok(own)) => own,
+    };
+    // SAFETY: not null; the caller's own.
+    let room = unsafe { count.replace(own.len() as u32) } as usize;
+    if own.is_empty() {
+        return SUCCESS;
+    }
+    if room < own.len() {
+        return INSUFFICIENT_SIZE;
+    }
+    if array.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: the caller's own count says that the array has room for these.
+    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), array, own.len()) };
+    SUCCESS
+}
+
+/// Leaves only the claim's processes in what the driver has written.
+unsafe fn keep_own<E: Entry>(device: Handle, count: *mut u32, array: *mut E) {
+    if count.is_null() || array.is_null() {
+        return;
+    }
+    with(|share| {
+        let (_, part) = part_of(share, device)?;
+        // SAFETY: the driver has just written so many entries there.
+        let entries = unsafe { std::slice::from_raw_parts_mut(array, *count as usize) };
+        let mut kept = 0;
+        for at in 0..entries.len() {
+            let mut entry = entries[at];
+            if let Some(bytes) = part.of_process(entry.pid()) {
+                entry.set_bytes(bytes);
+                entries[kept] = entry;
+                kept += 1;
+            }
+        }
+        // SAFETY: not null; the caller's own.
+        unsafe { *count = kept as u32 };
+        Some(())
+    });
+}
+
+macro_rules! hooks {
+    ($(fn $name:ident($($arg:ident: $kind:ty),*) |$original:ident| $body:block)*) => {
+        /// Every name that the library defines.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        $(
+            /// Entry of the proxy under the driver's name.
+            ///
+            /// # Safety
+            /// As the driver's function of this name demands.
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "the driver's names")]
+            pub(crate) unsafe extern "C" fn $name($($arg: $kind),*) -> Code {
+                static PLACE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+                let found = driver::find(&PLACE, NAME);
+                if found.is_null() {
+                    return FUNCTION_NOT_FOUND;
+                }
+                // SAFETY: the driver's function of this name has this signature (nvml.h).
+                let $original = unsafe {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> Code>(
+                        found,
+                    )
+                };
+                // SAFETY: the caller keeps to the driver's rules for these arguments.
+                unsafe { $body }
+            }
+        )*
+    };
+}
+
+macro_rules! listings {
+    ($($name:ident: $kind:ty),* $(,)?) => {
+        hooks! {
+            fn nvmlInit() |original| { began(original()) }
+            fn nvmlInit_v2() |original| { began(original()) }
+            fn nvmlInitWithFlags(flags: u32) |original| { began(original(flags)) }
+            fn nvmlDeviceGetCount(number: *mut u32) |original| { count(original(number), number) }
+            fn nvmlDeviceGetCount_v2(number: *mut u32) |original| { count(original(number), number) }
+            fn nvmlDeviceGetHandleByIndex(index: u32, device: *mut Handle) |original| {
+                by_index(index, device, || original(index, device))
+            }
+            fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: *mut Handle) |original| {
+                by_index(index, device, || original(index, device))
+            }
+            fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Handle) |original| {
+                only_own(original(uuid, device), device)
+            }
+            fn nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, device: *mut Handle) |original| {
+                only_own(original(uuid, device), device)
+            }
+            fn nvmlDeviceGetHandleBySerial(serial: *const c_char, device: *mut Handle) |original| {
+                only_own(original(serial, device), device)
+            }
+            fn nvmlDeviceGetHandleByPciBusId(bus: *const c_char, device: *mut Handle) |original| {
+                only_own(original(bus, device), device)
+            }
+            fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, device: *mut Handle) |original| {
+                only_own(original(bus, device), device)
+            }
+            fn nvmlDeviceGetIndex(device: Handle, index: *mut u32) |original| {
+                let code = original(device, index);
+                if code == SUCCESS && !index.is_null() {
+                    let own = with(|share| part_of(share, device).map(|(index, _)| index));
+                    if let Some(Some(own)) = own {
+                        *index = own as u32;
+                    }
+                }
+                code
+            }
+            fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) |original| {
+                let code = original(device, memory);
+                if code == SUCCESS && !memory.is_null() {
+                    if let Some((total, used)) = memory_of(device, (*memory).total) {
+                        *memory = Memory { total, free: total - used, used };
+                    }
+                }
+                code
+            }
+            fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) |original| {
+                let code = original(device, memory);
+                if code == SUCCESS && !memory.is_null() {
+                    if let Some((total, used)) = memory_of(device, (*memory).total) {
+                        let version = (*memory).version;
+                        *memory = MemoryV2 { version, total, reserved: 0, free: total - used, used };
+                    }
+                }
+                code
+            }
+            $(
+                fn $name(device: Handle, number: *mut u32, array: *mut $kind) |original| {
+                    list(device, number, array, |number, array| original(device, number, array))
+                }
+            )*
+            fn nvmlDeviceGetRunningProcessDetailList(device: Handle, found: *mut DetailList)
+            |original| {
+                let code = original(device, found);
+                if code == SUCCESS && !found.is_null() {
+                    keep_own::<Detail>(device, &raw mut (*found).count, (*found).array);
+                }
+                code
+            }
+            fn nvmlDeviceGetProcessUtilization(
+                device: Handle, array: *mut Sample, number: *mut u32, since: u64
+            ) |original| {
+                let code = original(device, array, number, since);
+                if code == SUCCESS {
+                    keep_own(device, number, array);
+                }
+                code
+            }
+            fn nvmlDeviceGetProcessesUtilizationInfo(device: Handle, found: *mut UtilizationList)
+            |original| {
+                let code = original(device, found);
+                if code == SUCCESS && !found.is_null() {
+                    keep_own::<Utilization>(device, &raw mut (*found).count, (*found).array);
+                }
+                code
+            }
+        }
+    };
+}
+
+fn began(code: Code) -> Code {
+    if code == SUCCESS {
+        // A panic must not reach the program; it then sees the driver's own figures.
+        let _ = catch_unwind(share::join);
+    }
+    code
+}
+
+listings! {
+    nvmlDeviceGetComputeRunningProcesses: ProcessV1,
+    nvmlDeviceGetComputeRunningProcesses_v2: Process,
+    nvmlDeviceGetComputeRunningProcesses_v3: Process,
+    nvmlDeviceGetGraphicsRunningProcesses: ProcessV1,
+    nvmlDeviceGetGraphicsRunningProcesses_v2: Process,
+    nvmlDeviceGetGraphicsRunningProcesses_v3: Process,
+    nvmlDeviceGetMPSComputeRunningProcesses: ProcessV1,
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: Process,
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: Process,
+}

@@ -1,0 +1,128 @@
+//! The claim's share as its pages show it.
+
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use gshare_abi::{
+    GpuUuid, LimitsMap, UsageMap, move_fd_up,
+    wire::{Answer, register},
+};
+
+use crate::paths;
+
+/// Longest wait for the service.
+const WAIT: Duration = Duration::from_secs(2);
+/// Shortest time between two tries to find a service that has started anew.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One GPU of the claim.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) uuid: GpuUuid,
+    limits: LimitsMap,
+    usage: UsageMap,
+    epoch: u64,
+}
+
+impl Part {
+    /// Bytes that the claim may use at most.
+    pub(crate) fn cap(&self) -> u64 {
+        self.limits.page().memory_cap_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the claim is charged.
+    pub(crate) fn charged(&self) -> u64 {
+        self.usage.page().charged_bytes()
+    }
+
+    /// Bytes that a process is charged; `None` where it is none of the claim's.
+    pub(crate) fn of_process(&self, pid: u32) -> Option<u64> {
+        let page = self.usage.page();
+        let slots = page.slots[..page.high_water()].iter();
+        let mut own = slots.filter(|slot| slot.owner() == Some(pid));
+        own.next().map(|slot| slot.charge.load(Ordering::Relaxed))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.limits.page().epoch.load(Ordering::Relaxed) != self.epoch
+    }
+}
+
+/// The GPUs of the claim, in its order.
+#[derive(Debug)]
+pub(crate) struct Share(pub(crate) Vec<Part>);
+
+#[derive(Debug)]
+struct Known {
+    share: Option<Arc<Share>>,
+    tried: Option<Instant>,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known {
+    share: None,
+    tried: None,
+});
+
+fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Learns the claim's share; called when NVML has been initialised.
+pub(crate) fn join() {
+    if known().share.is_none() {
+        renew();
+    }
+}
+
+/// The claim's share, if this process is in a claim.
+pub(crate) fn current() -> Option<Arc<Share>> {
+    let share = known().share.clone()?;
+    if share.0.iter().any(Part::is_stale) {
+        renew();
+        return known().share.clone();
+    }
+    Some(share)
+}
+
+fn renew() {
+    {
+        let mut known = known();
+        if known.tried.is_some_and(|at| at.elapsed() < PAUSE) {
+            return;
+        }
+        known.tried = Some(Instant::now());
+    }
+    // The lock is not held while the service is asked.
+    if let Some(share) = ask() {
+        known().share = Some(Arc::new(share));
+    }
+}
+
+fn ask() -> Option<Share> {
+    if paths::socket().is_empty() {
+        return None;
+    }
+    let hint = std::env::var("GSHARE_CLAIM_ID").ok();
+    let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
+    let version = concat!(env!("CARGO_PKG_VERSION"), " nvml");
+    let (answer, fds) = register(paths::socket(), version, hint, WAIT).ok()?;
+    let Answer::Member { gpus, .. } = answer else {
+        return None;
+    };
+    let mut fds = fds.into_iter().map(move_fd_up);
+    let parts = gpus.into_iter().map(|gpu| {
+        let (limits, usage) = (fds.next()?, fds.next()?);
+        let limits = LimitsMap::new(limits.as_fd()).ok()?;
+        let epoch = limits.page().epoch.load(Ordering::Relaxed);
+        Some(Part {
+            uuid: gpu.uuid,
+            limits,
+            usage: UsageMap::new(usage).ok()?,
+            epoch,
+        })
+    });
+    parts.collect::<Option<Vec<Part>>>().map(Share)
+}

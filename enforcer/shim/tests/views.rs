@@ -1,0 +1,164 @@
+//! What a member sees of GPUs through CUDA and NVML: the claim's share and nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::PathBuf;
+
+use gshare_abi::GpuUuid;
+use gshare_sim_board::{Board, BoardSpec};
+use object::{Object, ObjectSymbol};
+use support::{Client, Desk, GIB, MIB};
+
+const INVALID_DEVICE: i32 = 101;
+const NVML_NOT_FOUND: i32 = 6;
+const NVML_INSUFFICIENT_SIZE: i32 = 7;
+
+#[test]
+fn client() {
+    support::client::run();
+}
+
+/// Three simulated GPUs, of which the claim holds the third and the first, in this order.
+struct Rig {
+    desk: Desk,
+    board: Board,
+    overhead: u64,
+}
+
+const CAPS: [u64; 2] = [8 * GIB, 6 * GIB];
+
+impl Rig {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sim: PathBuf = directory.path().join("sim");
+        gshare_artifacts::stage_sim(&sim).unwrap();
+        let spec = BoardSpec::new(&["rtx4090", "rtx4090", "rtx4090"]);
+        let board = Board::create(&sim.join("board"), &spec).unwrap();
+        let gpus = board.snapshot().gpus;
+        let overhead = gpus[0].model.context_overhead;
+        let held = [(2, CAPS[0]), (0, CAPS[1])];
+        let held = held.map(|(gpu, cap)| (GpuUuid(gpus[gpu].uuid_bytes), cap, overhead));
+        let driver = sim.join("lib/libcuda.so.1");
+        let desk = Desk::before(directory, &driver, held.into_iter());
+        Self {
+            desk,
+            board,
+            overhead,
+        }
+    }
+
+    fn uuid(&self, gpu: usize) -> String {
+        self.board.snapshot().gpus[gpu].uuid.clone()
+    }
+
+    /// A process of somebody else: before the driver itself.
+    fn stranger(&self) -> Client {
+        let lib = self.desk.directory.path().join("sim/lib");
+        Client::start(&lib, |_| {})
+    }
+}
+
+#[test]
+fn cuda_shows_the_claims_gpus_in_the_claims_order() {
+    let rig = Rig::new();
+    let mut client = rig.desk.client();
+    client.must("init");
+    assert_eq!(client.must("devices"), 2);
+    assert_eq!(client.must("device 0"), 2, "the driver's third GPU");
+    assert_eq!(client.must("device 1"), 0);
+    assert_eq!(client.ask("device 2").0, INVALID_DEVICE);
+    assert_eq!(client.must("device_bytes 2"), CAPS[0]);
+    assert_eq!(client.must("device_bytes 0"), CAPS[1]);
+    client.must("retain 2");
+    assert_eq!(client.must("total_bytes"), CAPS[0]);
+    assert_eq!(client.must("free_bytes"), CAPS[0] - rig.overhead);
+    // A program that chose an order itself keeps it.
+    let order = format!("{},{}", rig.uuid(0), rig.uuid(2));
+    let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", &order)]);
+    client.must("init");
+    assert_eq!((client.must("device 0"), client.must("device 1")), (0, 1));
+    assert_eq!(client.must("device_bytes 0"), CAPS[1]);
+}
+
+#[test]
+fn a_stranger_sees_everything() {
+    let rig = Rig::new();
+    rig.desk.refuse_all();
+    let mut client = rig.desk.client();
+    client.must("init");
+    assert_eq!(client.must("devices"), 3);
+    assert_eq!(client.must("device 2"), 2);
+    client.must("nvml_init");
+    assert_eq!(client.must("nvml_count"), 3);
+    assert!(client.must("nvml_total 0") > 20 * GIB);
+}
+
+#[test]
+fn nvml_shows_the_cap_the_charge_and_the_claims_processes() {
+    let rig = Rig::new();
+    let mut stranger = rig.stranger();
+    stranger.begin(2);
+    stranger.must(&format!("alloc {GIB}"));
+    let mut other = rig.desk.client();
+    other.begin(2);
+    other.must(&format!("alloc {}", 300 * MIB));
+    let mut client = rig.desk.client();
+    client.begin(2);
+    client.must(&format!("alloc {}", 500 * MIB));
+    client.must("nvml_init");
+    assert_eq!(client.must("nvml_count"), 2);
+    assert_eq!(client.must("nvml_index 1"), 1);
+    assert_eq!(client.must("nvml_total 0"), CAPS[0]);
+    assert_eq!(client.must("nvml_total 1"), CAPS[1]);
+    assert_eq!(client.must("nvml_used 0"), 2 * rig.overhead + 800 * MIB);
+    assert_eq!(client.must("nvml_used 1"), 0);
+    assert_eq!(client.must("nvml_processes 0 16"), 2);
+    assert_eq!(
+        client.ask("nvml_processes 0 1"),
+        (NVML_INSUFFICIENT_SIZE, 2)
+    );
+    assert_eq!(client.must("nvml_processes 1 16"), 0);
+    let of = |client: &mut Client, pid: u32| client.must(&format!("nvml_process 0 {pid}"));
+    assert_eq!(of(&mut client, other.pid()), rig.overhead + 300 * MIB);
+    let own = client.pid();
+    assert_eq!(of(&mut client, own), rig.overhead + 500 * MIB);
+    assert_eq!(of(&mut client, stranger.pid()), 0, "not the claim's");
+    // GPUs by their UUID: the claim's are there, others are not.
+    client.must(&format!("nvml_uuid {}", rig.uuid(0)));
+    let foreign = format!("nvml_uuid {}", rig.uuid(1));
+    assert_eq!(client.ask(&foreign).0, NVML_NOT_FOUND);
+    // The cap as it is now.
+    rig.desk.held.lock().unwrap()[0]
+        .limits
+        .set_memory_cap(4 * GIB);
+    assert_eq!(client.must("nvml_total 0"), 4 * GIB);
+    // The look through NVML has not disturbed the ledger.
+    assert_eq!(rig.desk.charged(0), 2 * rig.overhead + 800 * MIB);
+    stranger.must("nvml_init");
+    assert_eq!(
+        stranger.must("nvml_processes 2 16"),
+        3,
+        "the driver's own figures"
+    );
+}
+
+#[test]
+fn the_proxy_defines_its_hooks_and_the_rest_comes_from_the_driver() {
+    let file = object::File::parse(gshare_artifacts::NVML_PROXY).unwrap();
+    let mut defined: Vec<&str> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| name.starts_with("nvml"))
+        .collect();
+    let mut expected = gshare_nvml_proxy::NAMES.to_vec();
+    defined.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(defined, expected);
+    let rig = Rig::new();
+    let mut client = rig.desk.client();
+    client.must("nvml_init");
+    assert_eq!(client.must("nvml_driver_version"), 1, "not hooked");
+}
