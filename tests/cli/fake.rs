@@ -181,7 +181,11 @@ pub(crate) fn code(output: &Output) -> Option<i32> {
 
 /// A client whose stderr is read line by line.
 pub(crate) fn spawn(home: &Home, args: &[&str]) -> (Child, BufReader<ChildStderr>) {
-    let mut command = home.gshare(args);
+    start(home.gshare(args))
+}
+
+/// Starts a command whose messages are read.
+pub(crate) fn start(mut command: Command) -> (Child, BufReader<ChildStderr>) {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

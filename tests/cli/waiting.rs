@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 
-use super::fake::{Home, code, grant, line, pid, queued, run, serve_claim, spawn, stderr};
+use super::fake::{Home, code, grant, line, pid, queued, run, serve_claim, start, stderr};
 
 #[test]
 fn a_wait_is_told_whenever_it_changes() {
@@ -43,7 +43,12 @@ fn a_wait_is_told_whenever_it_changes() {
 fn ctrl_c_withdraws_a_waiting_claim() {
     let home = Home::new();
     let service = home.service(serve_claim(vec![queued(1, "x")]));
-    let (mut child, mut lines) = spawn(&home, &["claim", "--", "true"]);
+    // Whoever runs the tests in the background of a script has SIGINT ignored, and so would his children.
+    let mut command = std::process::Command::new("env");
+    home.prepare(&mut command)
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_gshare")])
+        .args(["claim", "--", "true"]);
+    let (mut child, mut lines) = start(command);
     assert!(line(&mut lines).starts_with("c22 waits"));
     kill(pid(&child), Signal::SIGINT).expect("kill");
     assert_eq!(line(&mut lines), "c22 withdrawn\n");
