@@ -26,6 +26,7 @@ impl Service {
         let mut rows = vec![self.driver_row(), self.service_row()];
         rows.extend(self.gpu_rows());
         rows.push(self.shim_row());
+        rows.push(self.table_row());
         rows.push(self.cgroup_row());
         rows.push(self.filter_row());
         rows.push(Check {
@@ -144,6 +145,35 @@ impl Service {
                 )
             },
             Err(why) => check("memory cap (shim, rung M2)", "missing", why.clone()),
+        }
+    }
+
+    /// Functions of the driver that are younger than the shim's table.
+    fn table_row(&self) -> Check {
+        let name = "driver functions";
+        match self
+            .libcuda
+            .as_ref()
+            .map(|path| gshare_artifacts::unknown_names(path))
+        {
+            Ok(Ok(unknown)) if unknown.is_empty() => {
+                check(name, "ok", "the shim knows every function of this driver")
+            }
+            Ok(Ok(unknown)) => check(
+                name,
+                "limited",
+                format!(
+                    "{} functions of this driver are younger than the shim and reach it uncounted: {}",
+                    unknown.len(),
+                    unknown.join(" ")
+                ),
+            ),
+            Ok(Err(error)) => check(
+                name,
+                "limited",
+                format!("the driver cannot be read: {error}"),
+            ),
+            Err(why) => check(name, "missing", why.clone()),
         }
     }
 

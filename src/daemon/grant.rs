@@ -218,6 +218,7 @@ impl Service {
         let _ = std::fs::remove_file(&path);
         room_for_page(&path)?;
         let limits = LimitsFile::create(&path, &init)?;
+        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         let usage = UsageMemfd::create(id.0, init.uuid, token)?;
         Ok(Seat {
             gpu: slice.gpu,

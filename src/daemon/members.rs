@@ -227,7 +227,9 @@ impl Service {
         };
         let (mut charge, mut refusals, mut last) = (0u64, live.past_refusals, None);
         for seat in &live.seats {
-            seat.limits.beat(None);
+            // What a refused member is told: more could be claimed there.
+            seat.limits
+                .beat(Some(self.machine.ledger().mem_free(seat.gpu).0));
             for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
                 charge = charge.saturating_add(slot.charge_bytes);
                 refusals = refusals.saturating_add(slot.refusals);

@@ -183,6 +183,7 @@ impl Service {
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
         limits.set_memory_cap(slice.mem_cap.0);
+        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
         Ok(Seat {
             gpu: slice.gpu,
