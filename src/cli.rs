@@ -18,6 +18,7 @@ mod phases;
 mod release;
 mod rows;
 mod screen;
+mod smi;
 mod table;
 mod waiting;
 
@@ -85,6 +86,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Ps(args)) => list::ps(socket, &args),
         Some(Command::Queue(args)) => list::queue(socket, &args),
         Some(Command::Status(args)) => list::status(socket, &args),
+        Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Config(args)) => config::run(&args),

@@ -64,6 +64,9 @@ _gshare() {
             gshare,shell)
                 cmd="gshare__subcmd__shell"
                 ;;
+            gshare,smi)
+                cmd="gshare__subcmd__smi"
+                ;;
             gshare,status)
                 cmd="gshare__subcmd__status"
                 ;;
@@ -136,6 +139,9 @@ _gshare() {
             gshare__subcmd__help,shell)
                 cmd="gshare__subcmd__help__subcmd__shell"
                 ;;
+            gshare__subcmd__help,smi)
+                cmd="gshare__subcmd__help__subcmd__smi"
+                ;;
             gshare__subcmd__help,status)
                 cmd="gshare__subcmd__help__subcmd__status"
                 ;;
@@ -155,7 +161,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version claim run shell join env ps queue status release doctor config daemon demo bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release doctor config daemon demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -699,7 +705,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="claim shell join env ps queue status release doctor config daemon demo bench completions man help"
+            opts="claim shell join env ps queue status smi release doctor config daemon demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -951,6 +957,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__shell)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__smi)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1243,6 +1263,51 @@ _gshare() {
                     return 0
                     ;;
                 --phases)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__smi)
+            opts="-u -w -h --user --json --watch --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -u)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -w)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

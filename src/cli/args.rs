@@ -86,6 +86,12 @@ pub enum Command {
     Queue(ListArgs),
     /// Show GPUs and users: what is claimed beside what is used
     Status(ListArgs),
+    /// Show a claim's share as nvidia-smi would show GPUs of its own
+    #[command(after_long_help = "Examples:\n  \
+            gshare smi          of the claim that this shell is in\n  \
+            gshare smi c3 -w    of claim c3, every 2 seconds\n\n\
+            Memory is what the claim is charged of its cap; processes are the claim's own.")]
+    Smi(SmiArgs),
     /// Give claims back
     #[command(after_long_help = "Examples:\n  \
             gshare release c3 sweep    by id and by name\n  \
@@ -281,6 +287,16 @@ pub struct PsArgs {
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
     /// Filters and form.
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+/// `gshare smi`.
+#[derive(Args, Clone, Debug)]
+pub struct SmiArgs {
+    /// Claim: its id (c3) or name [default: the one that this process runs in]
+    pub id: Option<String>,
+    /// Form.
     #[command(flatten)]
     pub list: ListArgs,
 }

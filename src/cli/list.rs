@@ -121,7 +121,7 @@ fn headline(snapshot: &Snapshot) -> String {
 }
 
 /// Shows one snapshot, or with `--watch` all that come.
-fn each(
+pub(crate) fn each(
     socket: Option<&Path>,
     args: &ListArgs,
     mut show: impl FnMut(&Snapshot) -> Result<(), Failure>,

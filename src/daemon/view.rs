@@ -8,14 +8,15 @@ use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_enforcer::proc;
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, QueueView,
-    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, ProcessView,
+    QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
 use super::unix_ms;
+use super::whose::Whose;
 use crate::figures::{self, what};
 
 /// User names by uid, looked up once.
@@ -212,10 +213,33 @@ impl Service {
             ends_ms: record.ends_ms,
             gpus: parts,
             members,
+            processes: self.process_views(id),
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
         }
+    }
+
+    /// A claim's processes on the GPUs.
+    fn process_views(&self, id: ClaimId) -> Vec<ProcessView> {
+        let mut views = Vec::new();
+        for g in 0..self.gpus.len() {
+            let listed = self.reading(g).and_then(|r| r.processes.as_ref());
+            for process in listed.into_iter().flatten() {
+                if self.whose(process.pid) != Whose::Claim(id) {
+                    continue;
+                }
+                let seen = figures::unclaimed(process, index(g), |uid| self.names.user(uid));
+                views.push(ProcessView {
+                    pid: seen.pid,
+                    gpu: seen.gpu,
+                    mem_used: seen.mem_used,
+                    time_busy: process.time_busy,
+                    what: seen.what,
+                });
+            }
+        }
+        views
     }
 
     /// A claim's part of one GPU. `used` is what the driver says of its processes there, `alone` that no

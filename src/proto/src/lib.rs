@@ -18,8 +18,8 @@ pub use gshare_core::units;
 pub use call::{Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
 pub use client::{Client, ClientError};
 pub use snapshot::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,
-    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, ProcessView,
+    QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

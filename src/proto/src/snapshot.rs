@@ -233,12 +233,30 @@ pub struct ClaimView {
     pub gpus: Vec<ClaimGpu>,
     /// Live processes in the claim.
     pub members: Vec<u32>,
+    /// Those of them that the driver sees on its GPUs.
+    #[serde(default)]
+    pub processes: Vec<ProcessView>,
     /// Kernel launches so far.
     pub launches: Option<u64>,
     /// Seconds since the last launch.
     pub idle_s: Option<u64>,
     /// How often an allocation was refused at the cap.
     pub refusals: u64,
+}
+
+/// A process of a claim on one GPU, by the driver's word.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessView {
+    /// Process.
+    pub pid: u32,
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Bytes.
+    pub mem_used: Option<u64>,
+    /// Percent of the GPU's time.
+    pub time_busy: Option<f64>,
+    /// Command line.
+    pub what: String,
 }
 
 /// A waiting claim.
