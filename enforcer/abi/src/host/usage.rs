@@ -89,6 +89,9 @@ pub struct UsageMemfd {
     map: Mapping<UsagePage>,
     fd: OwnedFd,
     owners: Vec<Option<Owner>>,
+    claim: u64,
+    uuid: GpuUuid,
+    token: u64,
 }
 
 /// How the memfd of a claim's usage page on a GPU is called in `/proc/PID/fd`.
@@ -104,22 +107,30 @@ impl UsageMemfd {
         file.set_len(USAGE_BYTES as u64)?;
         let fd = OwnedFd::from(file);
         let map: Mapping<UsagePage> = Mapping::new(fd.as_fd(), true)?;
-        let header = &map.get().header;
-        let store = Ordering::Relaxed;
-        header.version.store(ABI_VERSION, store);
-        header.bytes.store(USAGE_BYTES as u32, store);
-        header.claim.store(claim, store);
-        header.token.store(token, store);
-        let (low, high) = halves(uuid);
-        header.uuid[0].store(low, store);
-        header.uuid[1].store(high, store);
-        header.magic.store(USAGE_MAGIC, Ordering::Release);
         seal(fd.as_fd())?;
-        Ok(Self {
+        let page = Self {
             map,
             fd,
             owners: vec![None; SLOTS],
-        })
+            claim,
+            uuid,
+            token,
+        };
+        page.write_header();
+        Ok(page)
+    }
+
+    fn write_header(&self) {
+        let header = &self.page().header;
+        let store = Ordering::Relaxed;
+        header.version.store(ABI_VERSION, store);
+        header.bytes.store(USAGE_BYTES as u32, store);
+        header.claim.store(self.claim, store);
+        header.token.store(self.token, store);
+        let (low, high) = halves(self.uuid);
+        header.uuid[0].store(low, store);
+        header.uuid[1].store(high, store);
+        header.magic.store(USAGE_MAGIC, Ordering::Release);
     }
 
     /// Takes over a page that an earlier run of the service made, if it is what it says: sealed, of
@@ -157,7 +168,14 @@ impl UsageMemfd {
                 })
             })
             .collect();
-        let adopted = Self { map, fd, owners };
+        let adopted = Self {
+            map,
+            fd,
+            owners,
+            claim,
+            uuid,
+            token,
+        };
         adopted.raise_high_water(highest);
         Ok(adopted)
     }
@@ -271,6 +289,7 @@ impl UsageMemfd {
         // A member can lower the mark; the others must go on counting everybody.
         let highest = self.owners.iter().rposition(Option::is_some);
         self.raise_high_water(highest.map_or(0, |highest| highest + 1));
+        self.mend();
         let some = |value: u64| (value != 0).then_some(value);
         self.owners()
             .map(|(assigned, pid, start_time)| {
@@ -295,6 +314,31 @@ impl UsageMemfd {
                 }
             })
             .collect()
+    }
+
+    /// Puts right what a member has scribbled over the words that are the service's: who has which
+    /// slot, and slots that nobody has. A neighbour that lost its slot in this way has it again.
+    fn mend(&self) {
+        self.write_header();
+        for (owner, words) in self.owners.iter().zip(&self.page().slots) {
+            match owner {
+                Some(owner) => {
+                    if words.generation.load(Ordering::Relaxed) != owner.generation {
+                        words.start_time.store(owner.start_time, Ordering::Relaxed);
+                        words.pid.store(owner.pid, Ordering::Relaxed);
+                        words.in_use.store(1, Ordering::Relaxed);
+                        words.generation.store(owner.generation, Ordering::SeqCst);
+                    }
+                }
+                None => {
+                    let foreign = words.charge.load(Ordering::Relaxed) != 0
+                        || words.reserving.load(Ordering::Relaxed) != 0;
+                    if foreign {
+                        words.clear();
+                    }
+                }
+            }
+        }
     }
 
     /// Sum of the members' charges in bytes, each clamped to the size of the GPU.

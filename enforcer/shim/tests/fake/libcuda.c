@@ -331,8 +331,10 @@ API R cuMemRetainAllocationHandle(uint64_t *h, void *a) {
   return INVALID;
 }
 
+static uint64_t blocks;
+API uint64_t fake_blocks(void) { return blocks; }
 API R cuLaunchKernel(H f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned s, H st, void **p, void **x) {
-  (void)a; (void)b; (void)c; (void)d; (void)e; (void)g; (void)s; (void)st; (void)p; (void)x;
+  blocks = (uint64_t)a * b * c; (void)d; (void)e; (void)g; (void)s; (void)st; (void)p; (void)x;
   return f ? OK : BADHANDLE;
 }
 API R cuLaunchKernel_ptsz(H f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned s, H st, void **p, void **x) {
@@ -340,6 +342,9 @@ API R cuLaunchKernel_ptsz(H f, unsigned a, unsigned b, unsigned c, unsigned d, u
   return cuLaunchKernel(f, a, b, c, d, e, g, s, st, p, x);
 }
 API R cuLaunchKernelEx(const void *cfg, H f, void **p, void **x) { (void)cfg; (void)p; (void)x; return f ? OK : BADHANDLE; }
+API R cuLaunchCooperativeKernel(H f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned s, H st, void **p) {
+  return cuLaunchKernel(f, a, b, c, d, e, g, s, st, p, NULL);
+}
 /* Younger than the proxy's table. */
 API R cuFromTheFuture(int x) { return x + 1; }
 

@@ -2,10 +2,14 @@
 //! the shim; it opens libcuda.so.1 as every program does.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CString, c_void},
     io::{BufRead, Write},
     os::unix::process::CommandExt,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 type Raw = *mut c_void;
@@ -131,6 +135,13 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 to => *mut u64, number(1) => u64, props.as_ptr() => *const i32, 0 => u64
             ))
         }
+        "create_shared" => {
+            // May be exported as a file descriptor.
+            let props: [i32; 8] = [1, 1, 1, number(2) as i32, 0, 0, 0, 0];
+            call!(cuda, "cuMemCreate", (
+                to => *mut u64, number(1) => u64, props.as_ptr() => *const i32, 0 => u64
+            ))
+        }
         "unhandle" => call!(cuda, "cuMemRelease", (number(1) => u64)),
         "map" => call!(cuda, "cuMemMap", (
             number(1) => u64, number(2) => u64, 0 => u64, number(3) => u64, 0 => u64
@@ -169,6 +180,105 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             0
         }
         "future" => call!(cuda, "cuFromTheFuture", (number(1) as i32 => i32)),
+        "own_calls" => {
+            out = call!(cuda, "fake_own_calls", ()) as u64;
+            0
+        }
+        "grid" => {
+            let grid = [1, 2, 3].map(|at| number(at) as u32);
+            let code = call!(cuda, "cuLaunchKernel", (
+                1 => u64, grid[0] => u32, grid[1] => u32, grid[2] => u32, 1 => u32, 1 => u32,
+                1 => u32, 0 => u32, 0 => u64, 0 => u64, 0 => u64
+            ));
+            // SAFETY: the fake driver's function takes nothing and gives 64 bits.
+            let blocks: extern "C" fn() -> u64 =
+                unsafe { std::mem::transmute(cuda.find("fake_blocks")) };
+            out = blocks();
+            code
+        }
+        "launch_ex" => {
+            let config = [0_u64; 8];
+            call!(cuda, "cuLaunchKernelEx", (
+                config.as_ptr() => *const u64, 1 => u64, 0 => u64, 0 => u64
+            ))
+        }
+        "launch_cooperative" => call!(cuda, "cuLaunchCooperativeKernel", (
+            1 => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32,
+            0 => u64, 0 => u64
+        )),
+        "current" => call!(cuda, "cuCtxSetCurrent", (number(1) => u64)),
+        // Whether the look-up of a name gives the library's own symbol of another.
+        "route" => {
+            let name = CString::new(words[1]).unwrap();
+            let code = call!(cuda, "cuGetProcAddress_v2", (
+                name.as_ptr() => *const libc::c_char, to => *mut u64, number(2) as i32 => i32,
+                number(3) => u64, 0 => u64
+            ));
+            out = u64::from(code == 0 && out == cuda.find(words[4]) as u64);
+            code
+        }
+        "next" => {
+            // SAFETY: NUL-terminated names; the library stays open.
+            out = unsafe {
+                libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+                let next = libc::dlsym(libc::RTLD_NEXT, c"cuMemAlloc_v2".as_ptr());
+                u64::from(next == cuda.find("cuMemAlloc_v2"))
+            };
+            0
+        }
+        "globals" => globals(),
+        "tamper" => tamper(),
+        "scribble" => scribble(),
+        "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
+        "kernel" => kernel(cuda, to),
+        "launch_on" => call!(cuda, "cuLaunchKernel", (
+            number(1) => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32,
+            0 => u32, number(2) => u64, 0 => u64, 0 => u64
+        )),
+        "sync_stream" => call!(cuda, "cuStreamSynchronize", (number(1) => u64)),
+        "async_on" => call!(cuda, "cuMemAllocAsync", (
+            to => *mut u64, number(1) => u64, number(2) => u64
+        )),
+        "free_on" => call!(cuda, "cuMemFreeAsync", (number(1) => u64, number(2) => u64)),
+        "capture" => call!(cuda, "cuStreamBeginCapture_v2", (number(1) => u64, 0 => i32)),
+        "captured" => call!(cuda, "cuStreamEndCapture", (number(1) => u64, to => *mut u64)),
+        "instantiate" => call!(cuda, "cuGraphInstantiateWithFlags", (
+            to => *mut u64, number(1) => u64, 0 => u64
+        )),
+        "graph_launch" => call!(cuda, "cuGraphLaunch", (number(1) => u64, number(2) => u64)),
+        "exec_destroy" => call!(cuda, "cuGraphExecDestroy", (number(1) => u64)),
+        "graph_trim" => call!(cuda, "cuDeviceGraphMemTrim", (number(1) as i32 => i32)),
+        "array" => {
+            // 32-bit floats, one channel.
+            let descriptor = [number(1), number(2), 0x1_0000_0020];
+            call!(cuda, "cuArrayCreate_v2", (to => *mut u64, descriptor.as_ptr() => *const u64))
+        }
+        "array_destroy" => call!(cuda, "cuArrayDestroy", (number(1) => u64)),
+        // Physical memory that only a mapping holds: made, mapped, its handle given back.
+        "mapped" => mapped(cuda, number(1), to),
+        "unmapped" => {
+            let at = number(1);
+            let bytes = MAPPED.lock().unwrap().remove(&at).unwrap();
+            let code = call!(cuda, "cuMemUnmap", (at => u64, bytes => u64));
+            assert_eq!(
+                call!(cuda, "cuMemAddressFree", (at => u64, bytes => u64)),
+                0
+            );
+            code
+        }
+        "export" => {
+            let mut fd = -1_i32;
+            let code = call!(cuda, "cuMemExportToShareableHandle", (
+                &raw mut fd => *mut i32, number(1) => u64, 1 => i32, 0 => u64
+            ));
+            out = fd as u64;
+            code
+        }
+        "import" => call!(cuda, "cuMemImportFromShareableHandle", (
+            to => *mut u64, number(1) => u64, 1 => i32
+        )),
+        // Leaves while other threads allocate.
+        "leave" => leave(cuda, *context),
         "null" => null(cuda),
         "fork" => fork(cuda),
         "fds" => {
@@ -280,6 +390,141 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         other => panic!("unknown order {other}"),
     };
     (code, out)
+}
+
+/// 0 if the library has left alone what belongs to the whole process.
+fn globals() -> i32 {
+    // SAFETY: sets and resets the mask; reads dispositions.
+    unsafe {
+        let mask = libc::umask(0o22);
+        libc::umask(mask);
+        let mut wrong = i32::from(mask != 0o27);
+        for signal in 1..32 {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);
+            // Rust's own: SIGPIPE ignored, SIGSEGV and SIGBUS for stack overflows.
+            let own = [libc::SIGPIPE, libc::SIGSEGV, libc::SIGBUS].contains(&signal);
+            if asked == 0 && !own && action.sa_sigaction != libc::SIG_DFL {
+                wrong += 1000 + signal;
+            }
+        }
+        wrong
+    }
+}
+
+/// 0 if the claim's pages can be neither resized nor, where they are the service's, written.
+fn tamper() -> i32 {
+    let mut found = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let usage = std::fs::read_link(entry.path())
+            .is_ok_and(|link| link.to_string_lossy().contains("memfd:gshare-usage"));
+        if usage {
+            let name = entry.file_name();
+            let fd: i32 = name.to_str().unwrap().parse().unwrap();
+            // SAFETY: a descriptor of this process.
+            let cut = unsafe { (libc::ftruncate(fd, 0), libc::ftruncate(fd, 1 << 20)) };
+            if cut != (-1, -1) {
+                return 1;
+            }
+            found += 1;
+        }
+    }
+    // A mapping of the limits may not become writable.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines().filter(|line| line.contains("/GPU-")) {
+        let start = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the whole page of a mapping; the call must fail.
+        if unsafe { libc::mprotect(start as Raw, 4096, both) } == 0 {
+            return 2;
+        }
+        found += 10;
+    }
+    i32::from(found != 11) * 3
+}
+
+/// Fills the claim's usage pages with ones.
+fn scribble() -> i32 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut pages = 0;
+    for line in maps
+        .lines()
+        .filter(|line| line.contains("memfd:gshare-usage"))
+    {
+        let (start, rest) = line.split_once('-').unwrap();
+        let end = rest.split_whitespace().next().unwrap();
+        let at = |text: &str| usize::from_str_radix(text, 16).unwrap();
+        // SAFETY: a writable mapping of this process; its words are atomics that may hold anything.
+        unsafe { std::ptr::write_bytes(at(start) as *mut u8, 0xff, at(end) - at(start)) };
+        pages += 1;
+    }
+    i32::from(pages == 0)
+}
+
+/// Loads a kernel that does nothing.
+fn kernel(cuda: &Library, to: *mut u64) -> i32 {
+    let code = c".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry idle() { ret; }";
+    let mut module = 0_u64;
+    let loaded = call!(cuda, "cuModuleLoadData", (
+        &raw mut module => *mut u64, code.as_ptr() => *const libc::c_char
+    ));
+    if loaded != 0 {
+        return loaded;
+    }
+    call!(cuda, "cuModuleGetFunction", (
+        to => *mut u64, module => u64, c"idle".as_ptr() => *const libc::c_char
+    ))
+}
+
+/// Ends the process in order while its threads are in the driver.
+fn leave(cuda: &Library, context: usize) -> i32 {
+    let library = cuda.0 as usize;
+    for _ in 0..4 {
+        std::thread::spawn(move || {
+            let cuda = Library(library as Raw);
+            call!(cuda, "cuCtxSetCurrent", (context => usize));
+            loop {
+                fill(&cuda, 1 << 16, 1);
+            }
+        });
+    }
+    std::thread::yield_now();
+    println!("> 0 0");
+    std::io::stdout().flush().unwrap();
+    std::process::exit(0);
+}
+
+/// Length of each mapping that `mapped` made.
+static MAPPED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn mapped(cuda: &Library, bytes: u64, to: *mut u64) -> i32 {
+    let (mut at, mut handle) = (0_u64, 0_u64);
+    let reserved = call!(cuda, "cuMemAddressReserve", (
+        &raw mut at => *mut u64, bytes => u64, 0 => u64, 0 => u64, 0 => u64
+    ));
+    assert_eq!(reserved, 0);
+    let props: [i32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+    let code = call!(cuda, "cuMemCreate", (
+        &raw mut handle => *mut u64, bytes => u64, props.as_ptr() => *const i32, 0 => u64
+    ));
+    if code != 0 {
+        assert_eq!(
+            call!(cuda, "cuMemAddressFree", (at => u64, bytes => u64)),
+            0
+        );
+        return code;
+    }
+    let codes = [
+        call!(cuda, "cuMemMap", (at => u64, bytes => u64, 0 => u64, handle => u64, 0 => u64)),
+        call!(cuda, "cuMemRelease", (handle => u64)),
+        call!(cuda, "cuMemRetainAllocationHandle", (&raw mut handle => *mut u64, at => u64)),
+        call!(cuda, "cuMemRelease", (handle => u64)),
+    ];
+    assert_eq!(codes, [0; 4]);
+    MAPPED.lock().unwrap().insert(at, bytes);
+    // SAFETY: the caller's own number.
+    unsafe { *to = at };
+    0
 }
 
 fn nvml() -> Library {
