@@ -7,6 +7,7 @@ mod doctor;
 mod ending;
 mod gpus;
 mod grant;
+mod history;
 mod journal;
 mod lock;
 mod members;

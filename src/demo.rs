@@ -54,6 +54,14 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
         names: USERS.iter().map(|u| (u.uid, u.name.to_owned())).collect(),
         ..Options::new(program)
     };
+    let options = Options {
+        gpus: if args.gpus.is_empty() {
+            options.gpus
+        } else {
+            args.gpus.clone()
+        },
+        ..options
+    };
     let station = Station::start(&options)?;
     if args.shell {
         return shell(&station);
@@ -78,9 +86,7 @@ fn shell(station: &Station) -> anyhow::Result<i32> {
         path.push(":");
         path.push(old);
     }
-    note(
-        "A shell on a SIMULATED workstation: 2x RTX 4090, 2x H100. Nothing here touches a real GPU.",
-    );
+    note("A shell on a SIMULATED workstation. Nothing here touches a real GPU.");
     note("Try: gshare status, gshare claim -g 0.25 -- COMMAND, gshare ps, gshare. exit ends it.");
     let status = station
         .client_environment(std::process::Command::new(shell))

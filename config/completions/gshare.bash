@@ -610,12 +610,16 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__demo)
-            opts="-h --headless --shell --for --json --size --socket --help"
+            opts="-h --headless --shell --gpus --for --json --size --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --for)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -172,6 +172,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l config -d 'Conf
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l user -d 'Your own service: your socket, your state, no privileges (the default unless root)'
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l gpus -d 'Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l for -d 'How long it runs [default: until you quit; 30s without the screen]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l size -d 'Size of the screen in columns and rows, e.g. 120x40 [default: the terminal\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F

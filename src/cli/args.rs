@@ -383,6 +383,9 @@ pub struct DemoArgs {
     /// Open a shell on the simulated workstation instead, to try commands and programs of your own
     #[arg(long, conflicts_with_all = ["headless", "duration"])]
     pub shell: bool,
+    /// Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', requires = "shell")]
+    pub gpus: Vec<String>,
     /// How long it runs [default: until you quit; 30s without the screen]
     #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
     pub duration: Option<Duration>,

@@ -1,12 +1,13 @@
 //! The GPUs: who they are, what the core may divide, how they did in the last minutes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, GpuFacts};
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
+use super::history::Step;
 use super::service::Service;
 use super::whose::Whose;
 
@@ -25,19 +26,16 @@ pub(crate) struct Gpu {
     pub(crate) overhead: u64,
     /// The overhead was measured under this driver.
     pub(crate) overhead_known: bool,
-    /// Mean SM activity (or time busy) of each past [`STEP`], percent, oldest first.
+    /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
     /// Bytes that processes outside claims used when that was last known.
     pub(crate) unclaimed: u64,
-    step: (f64, u32, Instant),
+    /// The point of the history that is being made.
+    pub(crate) step: Step,
 }
 
 /// What a context is taken to cost before it was measured: above what is seen on any current GPU.
 pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
-/// Time that one point of the history stands for.
-const STEP: Duration = Duration::from_secs(10);
-/// Points kept: ten minutes.
-const POINTS: usize = 60;
 /// A reading older than this says nothing about now.
 const STALE: Duration = Duration::from_secs(10);
 
@@ -64,7 +62,7 @@ impl Service {
                 overhead_known: false,
                 history: VecDeque::new(),
                 unclaimed: 0,
-                step: (0.0, 0, Instant::now()),
+                step: Step::default(),
             });
         }
         anyhow::ensure!(
@@ -188,28 +186,6 @@ impl Service {
             };
         }
         by_claim
-    }
-
-    /// Adds the newest sample to the history.
-    pub(crate) fn record_history(&mut self) {
-        for g in 0..self.gpus.len() {
-            let value = self
-                .reading(g)
-                .and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
-            let gpu = &mut self.gpus[g];
-            if let Some(v) = value {
-                gpu.step.0 += v;
-                gpu.step.1 += 1;
-            }
-            if gpu.step.2.elapsed() >= STEP {
-                let mean = (gpu.step.1 > 0).then(|| (gpu.step.0 / f64::from(gpu.step.1)) as f32);
-                gpu.history.push_back(mean);
-                if gpu.history.len() > POINTS {
-                    gpu.history.pop_front();
-                }
-                gpu.step = (0.0, 0, Instant::now());
-            }
-        }
     }
 }
 

@@ -117,6 +117,21 @@ impl ClaimRecord {
     }
 }
 
+/// A point of a GPU's history: means over the ten seconds before.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SampleRecord {
+    /// When, Unix milliseconds.
+    pub(crate) at_ms: u64,
+    /// UUID of the GPU.
+    pub(crate) uuid: String,
+    /// SM activity, or time busy where the GPU does not count it, in percent.
+    pub(crate) activity: Option<f32>,
+    /// Bytes in use by everybody.
+    pub(crate) used_bytes: Option<u64>,
+    /// Bytes that claims requested.
+    pub(crate) claimed_bytes: u64,
+}
+
 const FORMAT: i64 = 1;
 
 const SCHEMA: &str = "
@@ -127,6 +142,9 @@ CREATE TABLE IF NOT EXISTS ended (
 CREATE TABLE IF NOT EXISTS overhead (
     model TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (model, driver)) STRICT;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS sample (
+    at_ms INTEGER NOT NULL, uuid TEXT NOT NULL, activity REAL, used_bytes INTEGER, claimed_bytes INTEGER NOT NULL,
+    PRIMARY KEY (uuid, at_ms)) STRICT, WITHOUT ROWID;
 ";
 
 /// The open journal.
@@ -260,6 +278,50 @@ impl Journal {
         Ok(())
     }
 
+    /// Adds points to the history and drops those before `keep_from_ms`.
+    pub(crate) fn add_samples(
+        &mut self,
+        samples: &[SampleRecord],
+        keep_from_ms: u64,
+    ) -> Result<(), JournalError> {
+        let tx = self.db.transaction()?;
+        for s in samples {
+            tx.prepare_cached(
+                "INSERT OR REPLACE INTO sample (at_ms, uuid, activity, used_bytes, claimed_bytes)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                signed(s.at_ms),
+                s.uuid,
+                s.activity.map(f64::from),
+                s.used_bytes.map(signed),
+                signed(s.claimed_bytes)
+            ])?;
+            tx.prepare_cached("DELETE FROM sample WHERE uuid = ?1 AND at_ms < ?2")?
+                .execute(params![s.uuid, signed(keep_from_ms)])?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// A GPU's activity in percent since a moment, oldest first: when, and what if it was known.
+    pub(crate) fn activity_since(
+        &self,
+        uuid: &str,
+        from_ms: u64,
+    ) -> Result<Vec<(u64, Option<f32>)>, JournalError> {
+        let mut rows = self.db.prepare_cached(
+            "SELECT at_ms, activity FROM sample WHERE uuid = ?1 AND at_ms >= ?2 ORDER BY at_ms",
+        )?;
+        let point = |r: &rusqlite::Row<'_>| {
+            let (at, activity): (i64, Option<f64>) = (r.get(0)?, r.get(1)?);
+            Ok((at.unsigned_abs(), activity.map(|a| a as f32)))
+        };
+        Ok(rows
+            .query_map(params![uuid, signed(from_ms)], point)?
+            .collect::<Result<_, _>>()?)
+    }
+
     /// A word remembered under a key.
     pub(crate) fn meta(&self, key: &str) -> Result<Option<String>, JournalError> {
         Ok(self
@@ -334,6 +396,27 @@ mod tests {
         assert_eq!(j.next_id().unwrap(), 3);
         assert_eq!(j.overhead("m", "580").unwrap(), Some(300));
         assert_eq!(j.overhead("m", "590").unwrap(), None);
+    }
+
+    #[test]
+    fn the_history_is_kept_for_a_while_and_unknown_stays_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut j = Journal::open(&dir.path().join("db")).unwrap();
+        let point = |at_ms, activity| SampleRecord {
+            at_ms,
+            uuid: "GPU-x".into(),
+            activity,
+            used_bytes: None,
+            claimed_bytes: 5,
+        };
+        j.add_samples(&[point(10, Some(50.0)), point(20, None)], 0)
+            .unwrap();
+        j.add_samples(&[point(30, Some(0.0))], 15).unwrap();
+        assert_eq!(
+            j.activity_since("GPU-x", 0).unwrap(),
+            [(20, None), (30, Some(0.0))]
+        );
+        assert!(j.activity_since("GPU-y", 0).unwrap().is_empty());
     }
 
     #[test]

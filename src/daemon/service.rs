@@ -231,6 +231,7 @@ impl Service {
         };
         service.identify_gpus(&sample)?;
         service.load_overheads()?;
+        service.load_history()?;
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.sample = Some(sample);
         service.find_claims_again()?;
