@@ -136,5 +136,9 @@ pub(crate) fn error_name(code: u32) -> Option<String> {
         return None;
     }
     // SAFETY: the driver gave a C string that it keeps.
-    Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    Some(
+        unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned(),
+    )
 }

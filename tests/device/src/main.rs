@@ -100,7 +100,11 @@ fn run(all: &[Check], names: &[String]) -> ExitCode {
     if names.is_empty() {
         probe::print();
     }
-    if different == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if different == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Runs one check in a process of its own.

@@ -76,7 +76,12 @@ impl Trial {
     /// A result code, one of those that the documentation allows.
     pub(crate) fn code(&mut self, what: &str, want: &[u32], seen: u32) {
         let names: Vec<String> = want.iter().map(|c| name_of(*c)).collect();
-        self.point(want.contains(&seen), what, &names.join(" or "), &name_of(seen));
+        self.point(
+            want.contains(&seen),
+            what,
+            &names.join(" or "),
+            &name_of(seen),
+        );
     }
 
     /// Success.

@@ -150,21 +150,6 @@ impl Tables {
 }
 
 impl Driver {
-    fn array_memory(&self, t: &mut Tables, context: u64, bytes: usize) -> R<u64> {
-        let addr = self.device_alloc(t, context, bytes as u64)?;
-        if let Some(a) = t.memory.allocs.get_mut(&addr) {
-            a.kind = Kind::Array;
-        }
-        Ok(addr)
-    }
-
-    fn free_array_memory(&self, t: &mut Tables, addr: u64) -> R {
-        if let Some(a) = t.memory.allocs.get_mut(&addr) {
-            a.kind = Kind::Device;
-        }
-        self.device_free(t, addr)
-    }
-
     fn create_array(&self, out: Out<u64>, shape: Descriptor3D) -> R {
         out.check()?;
         self.unsafe_call()?;
@@ -172,7 +157,7 @@ impl Driver {
         let context = self.current(&t)?;
         shape.check()?;
         let device = t.context(context)?.device;
-        let addr = self.array_memory(&mut t, context, shape.bytes()?)?;
+        let addr = self.owned_alloc(&mut t, context, shape.bytes()? as u64, Kind::Array)?;
         let handle = t.handle();
         let array = Array {
             context,
@@ -243,7 +228,7 @@ export! {
         d.wait_all(&tickets);
         let mut t = d.tables();
         let a = t.arrays.remove(&array).ok_or(INVALID_HANDLE)?;
-        d.free_array_memory(&mut t, a.addr)
+        d.owned_free(&mut t, a.addr)
     };
     cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Descriptor3D>, levels: u32) |d| {
         out.check()?;
@@ -264,7 +249,7 @@ export! {
         for s in &shapes {
             size = size.checked_add(s.bytes()?.next_multiple_of(512)).ok_or(OUT_OF_MEMORY)?;
         }
-        let addr = d.array_memory(&mut t, context, size)?;
+        let addr = d.owned_alloc(&mut t, context, size as u64, Kind::Array)?;
         let mut at = addr;
         let mut list = Vec::new();
         for shape in shapes {
@@ -296,6 +281,6 @@ export! {
         for level in &m.levels {
             t.arrays.remove(level);
         }
-        d.free_array_memory(&mut t, m.addr)
+        d.owned_free(&mut t, m.addr)
     };
 }

@@ -154,7 +154,7 @@ impl Side {
         t.memory.find(addr).is_none()
     }
 
-    fn span(&self, t: &Tables, c: &Copy3D) -> R<Span> {
+    fn span(&self, t: &Tables, c: &Copy3D, in_graph: bool) -> R<Span> {
         let lines = |start: u64, row: usize, slice: usize| {
             let skip = self.z.checked_mul(slice);
             let skip = skip.and_then(|s| s.checked_add(self.y.checked_mul(row)?));
@@ -204,7 +204,7 @@ impl Side {
             .ok_or(INVALID_VALUE)? as u64;
         let ok = match self.kind {
             HOST => base != 0,
-            DEVICE => t.memory.covers(span.start, len),
+            DEVICE => t.reaches(span.start, len, in_graph),
             _ => base != 0 && (t.memory.find(base).is_none() || t.memory.covers(span.start, len)),
         };
         if ok { Ok(span) } else { Err(INVALID_VALUE) }
@@ -213,16 +213,17 @@ impl Side {
 
 impl Driver {
     /// Both sides of a copy as addresses; an error if one does not lie in its memory.
-    fn spans(&self, c: &Copy3D) -> R<(Span, Span)> {
+    fn spans(&self, c: &Copy3D, in_graph: bool) -> R<(Span, Span)> {
         let t = self.tables();
-        Ok((c.target().span(&t, c)?, c.source().span(&t, c)?))
+        let to = c.target().span(&t, c, in_graph)?;
+        Ok((to, c.source().span(&t, c, in_graph)?))
     }
 
-    pub(crate) fn check_copy(&self, c: &Copy3D) -> R {
+    pub(crate) fn check_copy(&self, c: &Copy3D, in_graph: bool) -> R {
         if c.is_empty() {
             return Ok(());
         }
-        self.spans(c).map(drop)
+        self.spans(c, in_graph).map(drop)
     }
 
     /// Moves the bytes.
@@ -230,7 +231,7 @@ impl Driver {
         if c.is_empty() {
             return Ok(());
         }
-        let (to, from) = self.spans(c)?;
+        let (to, from) = self.spans(c, false)?;
         for z in 0..c.depth {
             for y in 0..c.height {
                 let line = |s: Span| s.start + (z * s.slice + y * s.row) as u64;
@@ -251,7 +252,8 @@ impl Driver {
         if c.is_empty() {
             return Ok(());
         }
-        self.check_copy(&c)?;
+        let in_graph = self.tables().stream(s)?.capture.is_some();
+        self.check_copy(&c, in_graph)?;
         if wait {
             self.settle(s)?;
             return self.copy_now(&c);
@@ -279,7 +281,7 @@ impl Driver {
         if c.is_empty() || !source.is_pageable(t) {
             return op;
         }
-        let Ok(span) = source.span(t, &c) else {
+        let Ok(span) = source.span(t, &c, false) else {
             return op;
         };
         let mut bytes = Vec::with_capacity(c.width * c.height * c.depth);
@@ -303,7 +305,7 @@ impl Driver {
         Op::Copy(kept, Some(bytes))
     }
 
-    pub(crate) fn check_fill(&self, f: &Fill) -> R {
+    pub(crate) fn check_fill(&self, f: &Fill, in_graph: bool) -> R {
         let n = f.element as usize;
         if !matches!(n, 1 | 2 | 4) || !f.addr.is_multiple_of(n as u64) {
             return Err(INVALID_VALUE);
@@ -322,7 +324,7 @@ impl Driver {
             .memory
             .find(f.addr)
             .is_none_or(|(_, a)| a.kind != Kind::Array);
-        if on_device && t.memory.covers(f.addr, whole as u64) {
+        if on_device && t.reaches(f.addr, whole as u64, in_graph) {
             Ok(())
         } else {
             Err(INVALID_VALUE)
@@ -330,7 +332,7 @@ impl Driver {
     }
 
     pub(crate) fn fill_now(&self, f: &Fill) -> R {
-        self.check_fill(f)?;
+        self.check_fill(f, false)?;
         let n = f.element as usize;
         for y in 0..f.height {
             let start = f.addr + (y * f.pitch) as u64;
@@ -345,7 +347,8 @@ impl Driver {
         if sync {
             self.forbid_capture(s)?;
         }
-        self.check_fill(&f)?;
+        let in_graph = self.tables().stream(s)?.capture.is_some();
+        self.check_fill(&f, in_graph)?;
         if f.width == 0 || f.height == 0 {
             return Ok(());
         }

@@ -132,8 +132,9 @@ impl Cell {
         if file < 0 || unsafe { libc::ftruncate(file, PAGE as i64) } != 0 {
             return Err(OUT_OF_MEMORY);
         }
-        let cell = Cell::map(file)?;
-        Ok(Cell { file, ..cell })
+        let mut cell = Cell::map(file)?;
+        cell.file = file;
+        Ok(cell)
     }
 
     /// Maps the word in a file that stays the caller's.

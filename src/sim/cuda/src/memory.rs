@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Mapped(u64),
     /// The memory of an array.
     Array,
+    /// A variable of a module.
+    Variable,
     /// Made by a graph's allocation node.
     Graph,
     /// Another process's memory.
@@ -338,6 +340,29 @@ impl Driver {
         Ok(addr)
     }
 
+    /// Device memory that belongs to something else than the program: it cannot free it.
+    pub(crate) fn owned_alloc(
+        &self,
+        t: &mut Tables,
+        context: u64,
+        size: u64,
+        kind: Kind,
+    ) -> R<u64> {
+        let addr = self.device_alloc(t, context, size)?;
+        if let Some(a) = t.memory.allocs.get_mut(&addr) {
+            a.kind = kind;
+        }
+        Ok(addr)
+    }
+
+    /// Frees what [`Driver::owned_alloc`] gave.
+    pub(crate) fn owned_free(&self, t: &mut Tables, addr: u64) -> R {
+        if let Some(a) = t.memory.allocs.get_mut(&addr) {
+            a.kind = Kind::Device;
+        }
+        self.device_free(t, addr)
+    }
+
     /// Frees device memory of any kind that `cuMemFree` takes.
     pub(crate) fn device_free(&self, t: &mut Tables, addr: u64) -> R {
         let a = *t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
@@ -366,6 +391,7 @@ impl Driver {
             | Kind::Registered(_)
             | Kind::Mapped(_)
             | Kind::Array
+            | Kind::Variable
             | Kind::Imported => return Err(INVALID_VALUE),
         }
         Ok(())
@@ -390,7 +416,7 @@ impl Driver {
             .collect();
         for (base, a) in owned {
             match a.kind {
-                Kind::Device | Kind::Array => {
+                Kind::Device | Kind::Array | Kind::Variable => {
                     t.memory.allocs.remove(&base);
                 }
                 Kind::Managed => {

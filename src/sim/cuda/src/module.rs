@@ -12,6 +12,7 @@ use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export};
 use crate::function::Function;
 use crate::image::{self, Image, Program};
+use crate::memory::Kind;
 
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -100,7 +101,8 @@ impl Driver {
             Some(mut ptx) => {
                 let infos = ptx.globals().to_vec();
                 for g in &infos {
-                    let addr = self.device_alloc(t, context, (g.size as u64).max(1))?;
+                    let size = (g.size as u64).max(1);
+                    let addr = self.owned_alloc(t, context, size, Kind::Variable)?;
                     globals.insert(g.name.clone(), (addr, g.size as u64));
                     ptx.bind_global(&g.name, addr);
                 }
@@ -148,7 +150,7 @@ impl Driver {
         let m = t.modules.remove(&handle).ok_or(INVALID_HANDLE)?;
         t.functions.retain(|_, f| f.module != handle);
         for (addr, _) in m.globals.into_values() {
-            self.device_free(t, addr)?;
+            self.owned_free(t, addr)?;
         }
         Ok(())
     }

@@ -15,8 +15,15 @@ const FOUND: u32 = 0;
 const NO_SUCH_SYMBOL: u32 = 1;
 const VERSION_TOO_LOW: u32 = 2;
 
+/// Names that stand for another function from some version on: since CUDA 12 the header gives
+/// `cuGraphInstantiate` the arguments of the function with flags.
+const RENAMED: [(&str, i32, &str); 1] =
+    [("cuGraphInstantiate", 12_000, "cuGraphInstantiateWithFlags")];
+
 /// The row for a base name: the newest that `version` covers, the per-thread twin if wanted.
 fn find(name: &str, version: i32, per_thread: bool) -> Result<&'static Row, u32> {
+    let renamed = RENAMED.iter().find(|r| r.0 == name && r.1 <= version);
+    let name = renamed.map_or(name, |r| r.2);
     let mut known = false;
     let mut best: Option<&Row> = None;
     for row in TABLE.iter().filter(|r| r.base == name) {

@@ -259,6 +259,27 @@ fn warps_talk_by_shuffles_and_votes() {
 }
 
 #[test]
+fn a_copy_of_a_special_register_leaves_the_first_in_place() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) {\n\
+         .reg .b64 %rd<4>; .reg .b32 %r<8>;\n\
+         ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, %r1; mul.wide.u32 %rd2, %r1, 4;\n\
+         add.s64 %rd1, %rd1, %rd2; mad.lo.u32 %r3, %r1, 100, %r2; st.global.u32 [%rd1], %r3; ret; }";
+    let module = Module::parse(text).unwrap();
+    let mut memory = Flat(Vec::new());
+    let out = memory.put([[0; 4]; 4]);
+    launch(
+        &module,
+        "k",
+        [1; 3],
+        [4, 1, 1],
+        &out.to_le_bytes(),
+        &mut memory,
+    )
+    .unwrap();
+    assert_eq!(read_i32(&memory, out, 4), [0, 101, 202, 303]);
+}
+
+#[test]
 fn variables_hold_addresses_of_others() {
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n.global .align 4 .u32 value[3] = {1, 2, 3};\n\
          .global .align 8 .u64 pointers[2] = {generic(value), value+8};\n.global .align 8 .f64 half = 0.5;\n\

@@ -11,7 +11,11 @@ fn current() -> u64 {
 
 fn state() -> (u32, i32) {
     let (mut flags, mut active) = (9u32, 9i32);
-    need!(cuDevicePrimaryCtxGetState(0i32, &raw mut flags, &raw mut active));
+    need!(cuDevicePrimaryCtxGetState(
+        0i32,
+        &raw mut flags,
+        &raw mut active
+    ));
     (flags, active)
 }
 

@@ -20,7 +20,10 @@ fn text(code: u32, f: impl Fn(u32, *mut *const c_char) -> u32) -> (u32, Option<S
         return (rc, None);
     }
     // SAFETY: the driver gave a C string.
-    (rc, Some(unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()))
+    (
+        rc,
+        Some(unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()),
+    )
 }
 
 super::list! {

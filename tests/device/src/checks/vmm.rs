@@ -28,7 +28,11 @@ pub(super) fn prop(handles: u32) -> Prop {
 /// The least size of physical memory.
 pub(super) fn granularity(p: &Prop) -> usize {
     let mut g = 0usize;
-    need!(cuMemGetAllocationGranularity(&raw mut g, std::ptr::from_ref(p), 0u32));
+    need!(cuMemGetAllocationGranularity(
+        &raw mut g,
+        std::ptr::from_ref(p),
+        0u32
+    ));
     g
 }
 

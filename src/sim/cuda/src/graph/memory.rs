@@ -55,7 +55,24 @@ pub(crate) struct GraphMemory {
     live: HashMap<u64, Arc<GraphVa>>,
 }
 
+impl GraphVa {
+    fn covers(&self, addr: u64, len: u64) -> bool {
+        addr >= self.addr && len <= self.len && addr - self.addr <= self.len - len
+    }
+}
+
 impl Tables {
+    /// Whether a range lies in memory that the device can touch, or, for nodes of graphs, will be
+    /// able to touch when the graph runs.
+    pub(crate) fn reaches(&self, addr: u64, len: u64, in_graph: bool) -> bool {
+        self.memory.covers(addr, len)
+            || in_graph
+                && self.graphs.nodes.values().any(|n| match &n.op {
+                    Op::Alloc(va) => va.covers(addr, len),
+                    _ => false,
+                })
+    }
+
     /// Whether an allocation node made this address.
     pub(crate) fn is_graph_memory(&self, addr: u64) -> bool {
         let live = |m: &GraphMemory| m.live.contains_key(&addr);

@@ -112,7 +112,7 @@ impl Driver {
     }
 
     pub(super) fn copy_op(&self, c: Copy3D) -> R<Op> {
-        self.check_copy(&c)?;
+        self.check_copy(&c, true)?;
         Ok(Op::Copy(c, None))
     }
 
@@ -120,7 +120,7 @@ impl Driver {
         if f.width == 0 || f.height == 0 {
             return Err(INVALID_VALUE);
         }
-        self.check_fill(&f)?;
+        self.check_fill(&f, true)?;
         Ok(Op::Fill(f))
     }
 

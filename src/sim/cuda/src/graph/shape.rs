@@ -127,6 +127,10 @@ impl Pairs {
 
     fn remove(&self, t: &mut Tables, graph: u64) -> R {
         let list = self.list(t, graph)?;
+        // Edges and nodes of graphs with memory nodes stay.
+        if t.has_memory(graph) {
+            return Err(NOT_SUPPORTED);
+        }
         let g = t.graph_mut(graph)?;
         let place = |e: &(u64, u64, Edge)| (e.0, e.1);
         if !list
@@ -222,7 +226,7 @@ export! {
     cuGraphDestroyNode(node: u64) |d| {
         let mut t = d.tables();
         let graph = t.node(node)?.graph;
-        if matches!(t.node(node)?.op, Op::Alloc(_) | Op::Free(_)) {
+        if t.has_memory(graph) {
             return Err(NOT_SUPPORTED);
         }
         let g = t.graph_mut(graph)?;

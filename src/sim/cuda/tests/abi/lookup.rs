@@ -62,7 +62,8 @@ fn every_exported_function_is_found_by_its_base_name() {
             .filter(|p| p.0 == base && p.2 == twin)
             .map(|p| p.1)
             .max();
-        if newest != Some(generation) {
+        // In CUDA 12 this name stands for the function with flags.
+        if newest != Some(generation) || base == "cuGraphInstantiate" {
             continue;
         }
         let flags = if twin { 2 } else { 1 };

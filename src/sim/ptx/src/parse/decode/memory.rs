@@ -195,12 +195,14 @@ impl<'t> Text<'t, '_> {
                     });
                     return Ok(());
                 }
+                let before = frame.code.len();
                 let a = self.src(frame, a, ty)?;
-                if let Some(Op::Special { d: temp, .. }) =
-                    frame.code.last_mut().map(|inst| &mut inst.op)
+                if frame.code.len() > before
+                    && let Some(Op::Special { d: temp, .. }) =
+                        frame.code.last_mut().map(|inst| &mut inst.op)
                     && *temp == a
                 {
-                    // Read straight into the destination.
+                    // This instruction reads a special register: straight into the destination.
                     *temp = d;
                     return Ok(());
                 }

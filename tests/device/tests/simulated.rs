@@ -1,0 +1,87 @@
+//! The simulated driver passes the whole list, on an old GPU and on a new one.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use gshare_sim_board::{Board, BoardSpec};
+
+/// A shared object that cargo built as a dependency of this test.
+fn built(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("own path");
+    let places = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let found = places.into_iter().find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{name} is not beside {}", exe.display()))
+}
+
+/// Runs the list on a workstation with two GPUs of a model; gives its output and its end.
+fn run(model: &str, args: &[&str]) -> (String, bool) {
+    let dir = tempfile::tempdir().expect("directory");
+    let lib = dir.path().join("lib");
+    std::fs::create_dir(&lib).expect("directory");
+    for (from, to) in [
+        ("libgshare_sim_cuda.so", "libcuda.so.1"),
+        ("libgshare_sim_nvml.so", "libnvidia-ml.so.1"),
+    ] {
+        std::fs::copy(built(from), lib.join(to)).expect("copy");
+    }
+    let mut spec = BoardSpec::new(&[model, model]);
+    spec.cuda_version = 13_000;
+    let _board = Board::create(&dir.path().join("board"), &spec).expect("board");
+    let out = Command::new(env!("CARGO_BIN_EXE_gshare-device"))
+        .args(args)
+        .env("LD_LIBRARY_PATH", &lib)
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env_remove("GSHARE_SIM_BOARD")
+        .output()
+        .expect("the list runs");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    (format!("{text}{errors}"), out.status.success())
+}
+
+/// The summary's numbers: checks, points, as documented, different, skipped.
+fn numbers(text: &str) -> Vec<u32> {
+    let line = text.lines().find(|l| l.contains(" as documented, "));
+    let words = line.unwrap_or_default().split(' ');
+    words.filter_map(|w| w.parse().ok()).collect()
+}
+
+#[test]
+fn the_simulated_driver_is_as_documented() {
+    for model in ["rtx4090", "h100"] {
+        let (text, ok) = run(model, &[]);
+        println!("{model}:\n{text}");
+        let seen = numbers(&text);
+        assert!(ok, "{model}: something differs");
+        assert!(seen[0] >= 100 && seen[1] >= 500, "{model}: {seen:?}");
+        assert_eq!((seen[2], seen[3], seen[4]), (seen[0], 0, 0), "{model}");
+    }
+}
+
+#[test]
+fn a_driver_that_differs_is_reported() {
+    // A list on a machine without a driver: every check that needs one says so.
+    let out = Command::new(env!("CARGO_BIN_EXE_gshare-device"))
+        .arg("device.count")
+        .env("LD_LIBRARY_PATH", "/nonexistent")
+        .env("GSHARE_SIM_BOARD", "/nonexistent")
+        .output()
+        .expect("the list runs");
+    let text = String::from_utf8_lossy(&out.stdout);
+    let seen = numbers(&text);
+    assert!(seen.len() == 5 && seen[2] == 0, "{text}");
+    // With a driver whose board is gone, cuInit does not succeed.
+    let dir = tempfile::tempdir().expect("directory");
+    let to = dir.path().join("libcuda.so.1");
+    std::fs::copy(built("libgshare_sim_cuda.so"), &to).expect("copy");
+    let out = Command::new(env!("CARGO_BIN_EXE_gshare-device"))
+        .args(["init.twice", "device.count"])
+        .env("LD_LIBRARY_PATH", dir.path())
+        .env("GSHARE_SIM_BOARD", dir.path().join("none"))
+        .output()
+        .expect("the list runs");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(!out.status.success(), "{text}");
+    assert!(text.contains("CUDA_ERROR_NO_DEVICE (100)"), "{text}");
+    assert_eq!(numbers(&text)[3], 2, "{text}");
+}
