@@ -18,6 +18,8 @@ struct Block {
     /// How many allocations each unit is in: two for a moment, when the driver has handed memory out
     /// again before its last owner has told the proxy.
     units: Box<[u8]>,
+    /// A count has reached its end and is not exact any more.
+    stuck: bool,
 }
 
 /// The shared blocks of one process on one GPU.
@@ -28,6 +30,9 @@ pub(crate) struct Blocks {
     blocks: Table<Block>,
     /// Units in use in all blocks, for a quick "no".
     used_units: u64,
+    /// The unit counts of a block that went, all zero, for the next one that comes: a program that
+    /// allocates and frees one small piece over and over makes and drops a block each time.
+    spare: Option<Box<[u8]>>,
 }
 
 impl Blocks {
@@ -36,6 +41,7 @@ impl Blocks {
             block_bytes: block_bytes.max(UNIT_BYTES),
             blocks: Table::EMPTY,
             used_units: 0,
+            spare: None,
         }
     }
 
@@ -65,7 +71,11 @@ impl Blocks {
                 heap,
                 live: 0,
                 used: 0,
-                units: vec![0; count].into_boxed_slice(),
+                stuck: false,
+                units: self
+                    .spare
+                    .take()
+                    .unwrap_or_else(|| vec![0; count].into_boxed_slice()),
             };
             self.blocks.insert(number, block);
         }
@@ -75,6 +85,7 @@ impl Blocks {
             block.used += units.len() as u64;
             for unit in &mut block.units[units] {
                 *unit = unit.saturating_add(1);
+                block.stuck |= *unit == u8::MAX;
             }
         }
         cost
@@ -96,7 +107,12 @@ impl Blocks {
         if block.live > 0 {
             return 0;
         }
-        self.blocks.remove(number);
+        // A count that stuck at its end would not have come back to zero.
+        self.spare = self
+            .blocks
+            .remove(number)
+            .filter(|block| block.used == 0 && !block.stuck)
+            .map(|block| block.units);
         self.block_bytes
     }
 
@@ -182,6 +198,22 @@ mod tests {
         );
         assert!(!blocks.has_room(1, 1024));
         assert_eq!(blocks.remove(BASE, 2 * MIB - 512), 2 * MIB);
+    }
+
+    #[test]
+    fn a_block_that_comes_anew_is_empty_whatever_lay_in_the_last_one() {
+        let mut blocks = Blocks::new(2 * MIB);
+        for rounds in [1, 300] {
+            for _ in 0..rounds {
+                blocks.add(1, BASE, MIB);
+            }
+            for _ in 0..rounds {
+                blocks.remove(BASE, MIB);
+            }
+            blocks.add(1, BASE + 4 * MIB, 512);
+            assert!(blocks.has_room(1, 2 * MIB - 512), "{rounds}");
+            assert_eq!(blocks.remove(BASE + 4 * MIB, 512), 2 * MIB);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub(crate) struct Gpu {
     /// The same seat as the ledger's, for the paths that take no lock.
     limits: AtomicPtr<LimitsPage>,
     slot: AtomicPtr<Slot>,
+    generation: AtomicU64,
     /// The service's epoch at the last registration.
     pub(crate) epoch: AtomicU64,
     ledger: Mutex<Ledger>,
@@ -43,6 +44,7 @@ impl Gpu {
             uuid,
             limits: AtomicPtr::new(std::ptr::from_ref(seat.limits).cast_mut()),
             slot: AtomicPtr::new(std::ptr::from_ref(seat.slot()).cast_mut()),
+            generation: AtomicU64::new(seat.generation),
             epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
             ledger: Mutex::new(Ledger::new(seat)),
         }
@@ -56,6 +58,14 @@ impl Gpu {
     pub(crate) fn limits(&self) -> &'static LimitsPage {
         // SAFETY: points to a page that stays mapped for the rest of the process.
         unsafe { &*self.limits.load(Ordering::Acquire) }
+    }
+
+    /// Whether the slot is still this process's; takes no lock.
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        // SAFETY: points into a page that stays mapped for the rest of the process.
+        let slot = unsafe { &*self.slot.load(Ordering::Acquire) };
+        slot.generation.load(Ordering::Relaxed) == self.generation.load(Ordering::Relaxed)
     }
 
     /// Whether the claim may use the GPU now.
@@ -88,6 +98,7 @@ impl Gpu {
             std::ptr::from_ref(seat.slot()).cast_mut(),
             Ordering::Release,
         );
+        self.generation.store(seat.generation, Ordering::Relaxed);
         self.epoch
             .store(seat.limits.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
     }

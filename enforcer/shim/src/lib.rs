@@ -26,6 +26,7 @@ mod gpu;
 mod graphs;
 mod hooks;
 mod ledger;
+mod live;
 mod map;
 mod mark;
 mod paths;

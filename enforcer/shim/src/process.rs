@@ -9,7 +9,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -27,7 +27,7 @@ use crate::{
     gpu::{Charge, Gpu},
     graphs::Graphs,
     ledger::{Refusal, Seat},
-    map::Table,
+    live::LiveMap,
     paths,
     pools::Pools,
     say, trampoline,
@@ -38,7 +38,6 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait for a service that has started anew; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
-const SHARDS: usize = 64;
 
 /// What is known of an allocation that the program holds.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +66,7 @@ pub(crate) struct Process {
     /// The devices that the program sees, in their order.
     pub(crate) view: Vec<Device>,
     pub(crate) contexts: Contexts,
-    shards: [Mutex<Table<Live>>; SHARDS],
+    live: LiveMap,
     pub(crate) pools: Mutex<Pools>,
     pub(crate) pools_changed: AtomicBool,
     pub(crate) mapped: Mutex<Virtual>,
@@ -168,10 +167,6 @@ pub(crate) fn join() {
     page.joining.store(2, Ordering::Release);
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What a registration brought, pages mapped.
 struct Joined {
     claim: u64,
@@ -242,7 +237,7 @@ impl Process {
             by_device,
             view,
             contexts: Contexts::new(),
-            shards: [const { Mutex::new(Table::EMPTY) }; SHARDS],
+            live: LiveMap::new(),
             pools: Mutex::new(Pools::default()),
             pools_changed: AtomicBool::new(false),
             mapped: Mutex::new(Virtual::default()),
@@ -301,20 +296,15 @@ impl Process {
         self.gpu_of_device(device).map(|gpu| (gpu, context))
     }
 
-    fn shard(&self, pointer: u64) -> MutexGuard<'_, Table<Live>> {
-        let mixed = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        lock(&self.shards[(mixed >> 58) as usize % SHARDS])
-    }
-
     /// Remembers an allocation.
-    pub(crate) fn remember(&self, pointer: u64, live: Live) {
-        self.shard(pointer).insert(pointer, live);
+    pub(crate) fn remember(&self, pointer: u64, live: &Live) {
+        self.live.insert(pointer, live);
     }
 
     /// Takes an allocation out before the driver frees it, because its address may be handed out
     /// again the moment the driver has it back.
     pub(crate) fn take(&self, pointer: u64) -> Option<Live> {
-        self.shard(pointer).remove(pointer)
+        self.live.remove(pointer)
     }
 
     /// Gives back what a freed allocation was charged.
@@ -334,19 +324,11 @@ impl Process {
         let Some((gpu, overhead)) = self.contexts.remove(context) else {
             return;
         };
-        for shard in &self.shards {
-            let gone: Vec<(u64, Live)> = lock(shard)
-                .iter()
-                .filter(|(_, live)| {
-                    live.context == context && matches!(live.family, Family::Plain(_))
-                })
-                .map(|(pointer, live)| (pointer, *live))
-                .collect();
-            for (pointer, live) in gone {
-                if lock(shard).remove(pointer).is_some() {
-                    self.settle(pointer, &live);
-                }
-            }
+        let gone = self
+            .live
+            .remove_all(|live| live.context == context && matches!(live.family, Family::Plain(_)));
+        for (pointer, live) in gone {
+            self.settle(pointer, &live);
         }
         if let Some(gpu) = self.gpus.get(gpu) {
             gpu.ledger().context_died(overhead);
@@ -399,7 +381,7 @@ impl Process {
     pub(crate) fn keep_up(&self) {
         let changed = self.gpus.iter().any(|gpu| {
             gpu.limits().epoch.load(Ordering::Relaxed) != gpu.epoch.load(Ordering::Relaxed)
-                || !gpu.ledger().seat.holds()
+                || !gpu.holds()
         });
         if !changed {
             return;

@@ -84,7 +84,7 @@ pub(crate) fn settle(asked: Asked, pointer: Option<u64>, bytes: u64) -> Result<(
                     context: asked.context,
                     family: Family::Plain(charge),
                 };
-                process.remember(pointer, live);
+                process.remember(pointer, &live);
                 Ok(())
             }
             Err(refusal) => {
@@ -177,7 +177,7 @@ pub(crate) fn take_unaddressed(
                     context: asked.context,
                     family: Family::Plain(Charge::Own(gpu.rounded(bytes))),
                 };
-                process.remember(key, live);
+                process.remember(key, &live);
             });
             result
         }
@@ -282,7 +282,7 @@ pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult
             if result == SUCCESS {
                 process.settle(pointer, &live);
             } else {
-                process.remember(pointer, live);
+                process.remember(pointer, &live);
             }
         });
     }

@@ -110,7 +110,7 @@ fn allocate(
                             context,
                             family: Family::Pool(pool),
                         };
-                        process.remember(pointer, live);
+                        process.remember(pointer, &live);
                         result
                     }
                     Ok(_) => result,

@@ -1,0 +1,411 @@
+//! What the program holds, by address: read without a lock, changed under one of many short ones, at
+//! a cost that does not grow with what lives.
+//!
+//! Each shard is an open-addressing table behind a turn counter that is odd while somebody writes. A
+//! writer makes it odd with one exchange and even again with one store; a reader looks, and looks
+//! again if the turn has changed meanwhile. A table that has become too small is replaced and never
+//! freed, so that a late reader reads old words and not somebody else's memory; all that is left
+//! behind in this way is smaller than the table in use.
+
+use std::{
+    ptr,
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+use crate::{
+    cuda::Handle,
+    gpu::Charge,
+    process::{Family, Live},
+};
+
+const SHARDS: usize = 64;
+const SMALLEST: usize = 64;
+
+/// An allocation in four words; key 0 is none.
+#[derive(Debug)]
+struct Cell {
+    key: AtomicU64,
+    bytes: AtomicU64,
+    context: AtomicU64,
+    /// How it is charged: two bits of kind, 14 of the GPU's index, 48 of bytes or pool.
+    how: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Cells {
+    cells: Box<[Cell]>,
+}
+
+const VALUE: u64 = (1 << 48) - 1;
+
+fn pack(live: &Live) -> u64 {
+    let (kind, value) = match live.family {
+        Family::Plain(Charge::Shared) => (0, 0),
+        Family::Plain(Charge::Own(bytes)) => (1, bytes),
+        Family::Pool(pool) => (2, pool),
+    };
+    kind << 62 | (live.gpu as u64 & 0x3fff) << 48 | value.min(VALUE)
+}
+
+impl Cell {
+    fn read(&self) -> Live {
+        let how = self.how.load(Ordering::Relaxed);
+        let value = how & VALUE;
+        Live {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            gpu: (how >> 48 & 0x3fff) as usize,
+            context: self.context.load(Ordering::Relaxed) as Handle,
+            family: match how >> 62 {
+                0 => Family::Plain(Charge::Shared),
+                1 => Family::Plain(Charge::Own(value)),
+                _ => Family::Pool(value),
+            },
+        }
+    }
+
+    fn write(&self, key: u64, live: &Live) {
+        self.bytes.store(live.bytes, Ordering::Relaxed);
+        self.context.store(live.context as u64, Ordering::Relaxed);
+        self.how.store(pack(live), Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+    }
+
+    fn copy(&self, from: &Self) {
+        for (to, from) in [
+            (&self.bytes, &from.bytes),
+            (&self.context, &from.context),
+            (&self.how, &from.how),
+            (&self.key, &from.key),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Cells {
+    fn new(room: usize) -> Self {
+        let empty = || Cell {
+            key: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            context: AtomicU64::new(0),
+            how: AtomicU64::new(0),
+        };
+        Self {
+            cells: (0..room).map(|_| empty()).collect(),
+        }
+    }
+
+    fn home(&self, key: u64) -> usize {
+        (mix(key) >> 16) as usize & (self.cells.len() - 1)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.cells.len() - 1)
+    }
+
+    /// Where a key is, or the free cell at which the search for it ends. A reader may meet a table
+    /// in change, so the search is bounded.
+    fn find(&self, key: u64) -> Result<usize, usize> {
+        let mut at = self.home(key);
+        for _ in 0..self.cells.len() {
+            match self.cells[at].key.load(Ordering::Relaxed) {
+                0 => return Err(at),
+                found if found == key => return Ok(at),
+                _ => at = self.after(at),
+            }
+        }
+        Err(at)
+    }
+}
+
+fn mix(key: u64) -> u64 {
+    // Fibonacci hashing: addresses are multiples of powers of two.
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Shard {
+    turn: AtomicU32,
+    used: AtomicU32,
+    cells: AtomicPtr<Cells>,
+}
+
+/// The right to change a shard.
+struct Turn<'a> {
+    shard: &'a Shard,
+    mine: u32,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.shard
+            .turn
+            .store(self.mine.wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl Shard {
+    const fn new() -> Self {
+        Self {
+            turn: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+            cells: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn cells(&self) -> Option<&Cells> {
+        // SAFETY: null, or a table that is never freed.
+        unsafe { self.cells.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn write(&self) -> Turn<'_> {
+        let mut tries = 0_u32;
+        loop {
+            let now = self.turn.load(Ordering::Relaxed);
+            let even = now & 1 == 0;
+            let next = now.wrapping_add(1);
+            if even
+                && self
+                    .turn
+                    .compare_exchange_weak(now, next, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                // What is written now must not be seen before the odd turn.
+                fence(Ordering::Release);
+                return Turn {
+                    shard: self,
+                    mine: next,
+                };
+            }
+            tries += 1;
+            if tries.is_multiple_of(64) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn knows(&self, key: u64) -> bool {
+        let mut tries = 0_u32;
+        loop {
+            let before = self.turn.load(Ordering::Acquire);
+            if before & 1 == 0 {
+                let found = self.cells().is_some_and(|cells| cells.find(key).is_ok());
+                fence(Ordering::Acquire);
+                if self.turn.load(Ordering::Relaxed) == before {
+                    return found;
+                }
+            }
+            tries += 1;
+            if tries.is_multiple_of(64) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn insert(&self, key: u64, live: &Live) {
+        let _turn = self.write();
+        let used = self.used.load(Ordering::Relaxed);
+        let cells = match self.cells() {
+            Some(cells) if (used as usize + 1) * 4 <= cells.cells.len() * 3 => cells,
+            small => self.larger(small),
+        };
+        match cells.find(key) {
+            Ok(at) => cells.cells[at].write(key, live),
+            Err(at) => {
+                cells.cells[at].write(key, live);
+                self.used.store(used + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    fn larger(&self, small: Option<&Cells>) -> &Cells {
+        let room = small.map_or(SMALLEST, |small| small.cells.len() * 2);
+        let large = Box::leak(Box::new(Cells::new(room)));
+        for cell in small.iter().flat_map(|small| &small.cells) {
+            let key = cell.key.load(Ordering::Relaxed);
+            if key != 0
+                && let Err(at) = large.find(key)
+            {
+                large.cells[at].copy(cell);
+            }
+        }
+        self.cells.store(large, Ordering::Release);
+        large
+    }
+
+    fn remove(&self, key: u64) -> Option<Live> {
+        let _turn = self.write();
+        let cells = self.cells()?;
+        let mut hole = cells.find(key).ok()?;
+        let live = cells.cells[hole].read();
+        let used = self.used.load(Ordering::Relaxed);
+        self.used.store(used.saturating_sub(1), Ordering::Relaxed);
+        let mask = cells.cells.len() - 1;
+        let mut at = cells.after(hole);
+        loop {
+            let next = cells.cells[at].key.load(Ordering::Relaxed);
+            if next == 0 {
+                break;
+            }
+            // Moves back whatever would no longer be found across the hole.
+            let home = cells.home(next);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                cells.cells[hole].copy(&cells.cells[at]);
+                hole = at;
+            }
+            at = cells.after(at);
+        }
+        cells.cells[hole].key.store(0, Ordering::Relaxed);
+        Some(live)
+    }
+
+    fn keys(&self, wanted: &impl Fn(&Live) -> bool) -> Vec<u64> {
+        let _turn = self.write();
+        let Some(cells) = self.cells() else {
+            return Vec::new();
+        };
+        let keyed = cells.cells.iter();
+        let keyed = keyed.map(|cell| (cell.key.load(Ordering::Relaxed), cell));
+        keyed
+            .filter(|(key, cell)| *key != 0 && wanted(&cell.read()))
+            .map(|(key, _)| key)
+            .collect()
+    }
+}
+
+/// The allocations of a process.
+#[derive(Debug)]
+pub(crate) struct LiveMap {
+    shards: [Shard; SHARDS],
+}
+
+impl LiveMap {
+    pub(crate) const fn new() -> Self {
+        Self {
+            shards: [const { Shard::new() }; SHARDS],
+        }
+    }
+
+    fn shard(&self, key: u64) -> &Shard {
+        &self.shards[(mix(key) >> 58) as usize % SHARDS]
+    }
+
+    /// Whether an address is known; takes no lock.
+    #[inline]
+    pub(crate) fn knows(&self, key: u64) -> bool {
+        key != 0 && self.shard(key).knows(key)
+    }
+
+    /// Remembers an allocation.
+    pub(crate) fn insert(&self, key: u64, live: &Live) {
+        if key != 0 {
+            self.shard(key).insert(key, live);
+        }
+    }
+
+    /// Takes an allocation out.
+    pub(crate) fn remove(&self, key: u64) -> Option<Live> {
+        self.knows(key).then(|| self.shard(key).remove(key))?
+    }
+
+    /// Takes out all that are wanted.
+    pub(crate) fn remove_all(&self, wanted: impl Fn(&Live) -> bool) -> Vec<(u64, Live)> {
+        let keys = self.shards.iter().flat_map(|shard| shard.keys(&wanted));
+        keys.filter_map(|key| Some((key, self.remove(key)?)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, sync::atomic::AtomicBool};
+
+    use super::*;
+
+    fn live(number: u64) -> Live {
+        Live {
+            bytes: number,
+            gpu: (number % 8) as usize,
+            context: number as usize ^ 0x55,
+            family: match number % 3 {
+                0 => Family::Plain(Charge::Shared),
+                1 => Family::Plain(Charge::Own(number << 9)),
+                _ => Family::Pool(number),
+            },
+        }
+    }
+
+    fn same(one: &Live, other: &Live) -> bool {
+        format!("{one:?}") == format!("{other:?}")
+    }
+
+    #[test]
+    fn behaves_as_the_standard_map_does() {
+        let map = LiveMap::new();
+        let mut model = HashMap::new();
+        let mut dice: u64 = 7;
+        for step in 1..300_000_u64 {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            let key = 0x7f00_0000_0000 + (dice % 9000) * 512;
+            if dice & (1 << 40) == 0 {
+                map.insert(key, &live(step));
+                model.insert(key, live(step));
+            } else {
+                match (map.remove(key), model.remove(&key)) {
+                    (None, None) => {}
+                    (Some(found), Some(expected)) => assert!(same(&found, &expected)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let probe = 0x7f00_0000_0000 + (dice >> 50) % 9000 * 512;
+            assert_eq!(map.knows(probe), model.contains_key(&probe));
+        }
+        let even = map.remove_all(|live| live.bytes % 2 == 0);
+        assert!(even.iter().all(|(key, found)| {
+            let expected = model.remove(key);
+            expected.is_some_and(|expected| same(found, &expected))
+        }));
+        assert!(model.values().all(|live| live.bytes % 2 == 1));
+        assert!(model.keys().all(|key| map.knows(*key)));
+    }
+
+    #[test]
+    fn readers_never_miss_what_stays_while_others_change_everything_else() {
+        let map = LiveMap::new();
+        let stays: Vec<u64> = (1..200).map(|number| number * 4096).collect();
+        for key in &stays {
+            map.insert(*key, &live(*key));
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 1..3_u64 {
+                let (map, stop) = (&map, &stop);
+                scope.spawn(move || {
+                    let own = |number: u64| (thread << 40) + number * 512;
+                    for round in 0..40 {
+                        for number in 1..600 {
+                            map.insert(own(number), &live(number + round));
+                        }
+                        for number in 1..600 {
+                            let found = map.remove(own(number));
+                            assert!(found.is_some_and(|found| same(&found, &live(number + round))));
+                        }
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            while !stop.load(Ordering::Relaxed) {
+                assert!(stays.iter().all(|key| map.knows(*key)));
+            }
+        });
+        assert_eq!(map.remove_all(|_| true).len(), stays.len());
+    }
+}
