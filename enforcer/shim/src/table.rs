@@ -178,6 +178,12 @@ hooks! {
         pointer: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64
     ) { cuMemMap }
     hooks::virtual_memory::unmap => (pointer: DevicePtr, bytes: usize) { cuMemUnmap }
+    hooks::virtual_memory::export => (
+        shareable: *mut c_void, handle: u64, kind: i32, flags: u64
+    ) { cuMemExportToShareableHandle }
+    hooks::virtual_memory::import => (handle: *mut u64, shareable: *mut c_void, kind: i32) {
+        cuMemImportFromShareableHandle
+    }
     hooks::virtual_memory::retain => (handle: *mut u64, address: *mut c_void) {
         cuMemRetainAllocationHandle
     }

@@ -1,12 +1,18 @@
 //! Memory that the program maps itself: physical memory lives as long as a handle or a mapping
 //! refers to it, and is charged as long.
+//!
+//! Imported memory is not charged: whoever exported it is. Which import stands for which export the
+//! driver does not say, so exported memory whose own references are gone stays charged while this
+//! process holds anything imported, which might be just that.
 
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Debug)]
 struct Physical {
-    gpu: usize,
+    /// `None`: imported.
+    gpu: Option<usize>,
     bytes: u64,
+    exported: bool,
     handles: u64,
     mappings: u64,
 }
@@ -20,6 +26,10 @@ pub(crate) struct Virtual {
     /// Start of each mapping: its length, and the physical memory behind it.
     mappings: BTreeMap<u64, (u64, u64)>,
     next: u64,
+    /// Imported memory that is referred to.
+    imports: u64,
+    /// Exported memory without references of its own, charged until the last import goes.
+    lingering: Vec<Gone>,
 }
 
 /// Bytes on a GPU that nothing refers to any more.
@@ -27,10 +37,35 @@ pub(crate) type Gone = (usize, u64);
 
 impl Virtual {
     pub(crate) fn created(&mut self, handle: u64, gpu: usize, bytes: u64) {
+        self.add(handle, Some(gpu), bytes);
+    }
+
+    /// The driver gave a handle for what somebody exported.
+    pub(crate) fn imported(&mut self, handle: u64) {
+        let known = self.handles.get(&handle);
+        match known.and_then(|id| self.memory.get_mut(id)) {
+            Some(physical) => physical.handles += 1,
+            None => {
+                self.imports += 1;
+                self.add(handle, None, 0);
+            }
+        }
+    }
+
+    /// The memory behind a handle can be imported from now on.
+    pub(crate) fn exported(&mut self, handle: u64) {
+        let known = self.handles.get(&handle);
+        if let Some(physical) = known.and_then(|id| self.memory.get_mut(id)) {
+            physical.exported = true;
+        }
+    }
+
+    fn add(&mut self, handle: u64, gpu: Option<usize>, bytes: u64) {
         self.next += 1;
         let physical = Physical {
             gpu,
             bytes,
+            exported: false,
             handles: 1,
             mappings: 0,
         };
@@ -39,9 +74,13 @@ impl Virtual {
     }
 
     /// The program has given one reference of a handle back.
-    pub(crate) fn released(&mut self, handle: u64) -> Option<Gone> {
-        let id = *self.handles.get(&handle)?;
-        let physical = self.memory.get_mut(&id)?;
+    pub(crate) fn released(&mut self, handle: u64) -> Vec<Gone> {
+        let Some(&id) = self.handles.get(&handle) else {
+            return Vec::new();
+        };
+        let Some(physical) = self.memory.get_mut(&id) else {
+            return Vec::new();
+        };
         physical.handles = physical.handles.saturating_sub(1);
         if physical.handles == 0 {
             self.handles.remove(&handle);
@@ -89,13 +128,30 @@ impl Virtual {
         }
     }
 
-    fn gone(&mut self, id: u64) -> Option<Gone> {
-        let physical = self.memory.get(&id)?;
+    fn gone(&mut self, id: u64) -> Vec<Gone> {
+        let Some(physical) = self.memory.get(&id) else {
+            return Vec::new();
+        };
         if physical.handles > 0 || physical.mappings > 0 {
-            return None;
+            return Vec::new();
         }
-        let physical = self.memory.remove(&id)?;
-        Some((physical.gpu, physical.bytes))
+        let lost = physical.gpu.map(|gpu| (gpu, physical.bytes));
+        let exported = physical.exported;
+        self.memory.remove(&id);
+        match lost {
+            Some(lost) if exported && self.imports > 0 => {
+                self.lingering.push(lost);
+                Vec::new()
+            }
+            Some(lost) => vec![lost],
+            None => {
+                self.imports = self.imports.saturating_sub(1);
+                if self.imports > 0 {
+                    return Vec::new();
+                }
+                std::mem::take(&mut self.lingering)
+            }
+        }
     }
 }
 
@@ -109,15 +165,15 @@ mod tests {
         memory.created(7, 1, 100);
         memory.mapped(0x1000, 100, 7);
         memory.mapped(0x2000, 100, 7);
-        assert_eq!(memory.released(7), None, "mapped twice");
-        assert_eq!(memory.released(7), None, "unknown by now");
+        assert_eq!(memory.released(7), [], "mapped twice");
+        assert_eq!(memory.released(7), [], "unknown by now");
         assert_eq!(memory.unmapped(0x1000, 100), []);
         memory.retained(0x2050, 9);
         memory.retained(0x2064, 10);
         assert_eq!(memory.unmapped(0x2000, 100), []);
-        assert_eq!(memory.released(10), None, "100 bytes in: not the mapping");
-        assert_eq!(memory.released(9), Some((1, 100)));
-        assert_eq!(memory.released(9), None);
+        assert_eq!(memory.released(10), [], "100 bytes in: not the mapping");
+        assert_eq!(memory.released(9), [(1, 100)]);
+        assert_eq!(memory.released(9), []);
     }
 
     #[test]
@@ -125,10 +181,29 @@ mod tests {
         let mut memory = Virtual::default();
         memory.created(7, 0, 100);
         memory.mapped(0x1000, 100, 7);
-        assert_eq!(memory.released(7), None);
+        assert_eq!(memory.released(7), []);
         memory.created(7, 0, 300);
         assert_eq!(memory.unmapped(0x1000, 4096), [(0, 100)]);
-        assert_eq!(memory.released(7), Some((0, 300)));
+        assert_eq!(memory.released(7), [(0, 300)]);
+    }
+
+    #[test]
+    fn exported_memory_stays_while_an_import_may_hold_it() {
+        let mut memory = Virtual::default();
+        memory.created(1, 0, 10);
+        memory.created(2, 0, 20);
+        memory.exported(1);
+        memory.imported(9);
+        memory.mapped(0x1000, 0x1000, 9);
+        assert_eq!(memory.released(2), [(0, 20)], "never exported");
+        assert_eq!(memory.released(1), [], "the import may be this");
+        assert_eq!(memory.released(9), [], "mapped");
+        assert_eq!(memory.unmapped(0x1000, 0x1000), [(0, 10)]);
+        // A number that is known already stands for the same memory once more.
+        memory.created(3, 1, 30);
+        memory.imported(3);
+        assert_eq!(memory.released(3), []);
+        assert_eq!(memory.released(3), [(1, 30)]);
     }
 
     #[test]

@@ -444,6 +444,18 @@ fn a_program_may_leave_while_its_threads_are_in_the_driver() {
 }
 
 #[test]
+fn a_program_that_closes_the_library_and_opens_it_again_is_still_held() {
+    let (desk, mut client) = member(OVERHEAD + 8 * MIB);
+    let at = client.must("alloc 8388608");
+    client.must("reload");
+    client.must("init");
+    assert_eq!(client.ask("alloc 1").0, OOM);
+    client.must(&format!("free {at}"));
+    assert_eq!(desk.charged(0), OVERHEAD);
+    assert_eq!(desk.registrations.load(Ordering::SeqCst), 1);
+}
+
+#[test]
 fn arrays_are_charged_until_they_are_destroyed() {
     let (desk, mut client, board) = simulated(40 * MIB);
     let used = || board.snapshot().gpus[0].used;
@@ -469,13 +481,21 @@ fn what_is_imported_is_not_charged_again() {
     let fd = client.must(&format!("export {handle}"));
     let again = client.must(&format!("import {fd}"));
     assert_eq!(desk.charged(0), empty + 8 * MIB);
+    let used = || board.snapshot().gpus[0].used;
     client.must(&format!("unhandle {again}"));
-    assert_eq!(desk.charged(0), empty + 8 * MIB);
+    assert_eq!(
+        (desk.charged(0), used()),
+        (empty + 8 * MIB, empty + 8 * MIB)
+    );
+    // The exporter lets go first: the memory is still there, and counts.
+    let again = client.must(&format!("import {fd}"));
     client.must(&format!("unhandle {handle}"));
     assert_eq!(
-        (desk.charged(0), board.snapshot().gpus[0].used),
-        (empty, empty)
+        (desk.charged(0), used()),
+        (empty + 8 * MIB, empty + 8 * MIB)
     );
+    client.must(&format!("unhandle {again}"));
+    assert_eq!(desk.charged(0), empty);
 }
 
 #[test]

@@ -138,3 +138,34 @@ pub(crate) unsafe fn retain(
     }
     result
 }
+
+pub(crate) unsafe fn export(
+    original: unsafe extern "C" fn(*mut c_void, u64, i32, u64) -> CuResult,
+    shareable: *mut c_void,
+    handle: u64,
+    kind: i32,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(shareable, handle, kind, flags) };
+    if result == SUCCESS {
+        process::with(|process| mapped(process).exported(handle));
+    }
+    result
+}
+
+pub(crate) unsafe fn import(
+    original: unsafe extern "C" fn(*mut u64, *mut c_void, i32) -> CuResult,
+    handle: *mut u64,
+    shareable: *mut c_void,
+    kind: i32,
+) -> CuResult {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { original(handle, shareable, kind) };
+    if result == SUCCESS && !handle.is_null() {
+        // SAFETY: the driver has just written there.
+        let handle = unsafe { *handle };
+        process::with(|process| mapped(process).imported(handle));
+    }
+    result
+}

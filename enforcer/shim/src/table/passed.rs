@@ -322,7 +322,6 @@ passed! {
     work cuMemDiscardAndPrefetchBatchAsync_ptsz
     work cuMemDiscardBatchAsync
     work cuMemDiscardBatchAsync_ptsz
-    work cuMemExportToShareableHandle
     ask cuMemFreeHost
     ask cuMemGetAccess
     ask cuMemGetAddressRange
@@ -340,7 +339,6 @@ passed! {
     work cuMemHostRegister
     work cuMemHostRegister_v2
     ask cuMemHostUnregister
-    work cuMemImportFromShareableHandle
     work cuMemMapArrayAsync
     work cuMemMapArrayAsync_ptsz
     work cuMemPoolExportPointer

@@ -228,6 +228,14 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "globals" => globals(),
         "tamper" => tamper(),
+        // Closes the library for good, as far as the program can, and opens it again.
+        "reload" => {
+            // SAFETY: the only handle of this program; the next line opens it anew.
+            let closed = unsafe { libc::dlclose(cuda.0) };
+            let again = Library::open("libcuda.so.1");
+            out = u64::from(again.0 == cuda.0);
+            closed
+        }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
         "kernel" => kernel(cuda, to),
