@@ -66,6 +66,10 @@ fn run(all: &[Check], names: &[String]) -> ExitCode {
         return ExitCode::from(2);
     }
     println!("{}", probe::machine());
+    if call::find_cuda("cuInit").is_none() {
+        eprintln!("libcuda.so.1 cannot be loaded: a driver has to be installed here");
+        return ExitCode::from(2);
+    }
     let (mut points, mut passed, mut skipped, mut different) = (0, 0, 0, 0);
     for c in &chosen {
         let lines = run_apart(c);

@@ -32,6 +32,8 @@ pub(crate) struct Capture {
     is_invalid: bool,
     /// The graph is the program's own, which keeps it.
     into_given: bool,
+    /// The last nodes of branches whose stream is gone.
+    ended: Vec<u64>,
 }
 
 /// What a capture has put into a stream.
@@ -114,6 +116,7 @@ impl Tables {
                 mode,
                 is_invalid: false,
                 into_given,
+                ended: Vec::new(),
             },
         );
         let s = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
@@ -125,9 +128,22 @@ impl Tables {
         Ok(())
     }
 
+    /// A stream goes: a branch that was joined is over, the origin takes the capture along.
+    pub(crate) fn leave_capture(&mut self, stream: u64) {
+        let Some(c) = self.streams.get_mut(&stream).and_then(|s| s.capture.take()) else {
+            return;
+        };
+        if let Some(capture) = self.captures.get_mut(&c.capture) {
+            capture.is_invalid |= capture.origin == stream;
+            capture.ended.extend(c.deps);
+        }
+    }
+
     /// Ends a capture: its streams work again; gives the streams' last nodes but the origin's.
     fn end(&mut self, capture: u64, origin: u64) -> (Vec<u64>, Vec<u64>) {
-        let (mut own, mut others) = (Vec::new(), Vec::new());
+        let mut own = Vec::new();
+        let ended = self.captures.get_mut(&capture);
+        let mut others = ended.map_or_else(Vec::new, |c| std::mem::take(&mut c.ended));
         for (handle, s) in &mut self.streams {
             if s.capture.as_ref().is_some_and(|c| c.capture == capture)
                 && let Some(c) = s.capture.take()

@@ -168,9 +168,7 @@ export! {
             return Err(INVALID_HANDLE);
         }
         let mut t = d.tables();
-        if let Some(capture) = t.stream(handle)?.capture.as_ref().map(|c| c.capture) {
-            t.invalidate(capture);
-        }
+        t.leave_capture(handle);
         t.streams.remove(&handle).map(drop).ok_or(INVALID_HANDLE)
     };
 }

@@ -259,6 +259,33 @@ fn warps_talk_by_shuffles_and_votes() {
 }
 
 #[test]
+fn lanes_that_come_later_are_waited_for() {
+    // The upper half comes to the shuffle by a longer way that lies behind it in the text.
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) {\n\
+         .reg .b64 %rd<4>; .reg .b32 %r<8>; .reg .pred %p<4>;\n\
+         ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;\n\
+         setp.ge.u32 %p1, %r1, 16; mov.u32 %r2, %r1; @%p1 bra FAR;\n\
+         MEET: shfl.sync.bfly.b32 %r3, %r2, 16, 31, -1; st.global.u32 [%rd1], %r3; ret;\n\
+         FAR: add.u32 %r2, %r2, 100; add.u32 %r2, %r2, 100; bra MEET; }";
+    let module = Module::parse(text).unwrap();
+    let mut memory = Flat(Vec::new());
+    let out = memory.put([[0; 4]; 32]);
+    launch(
+        &module,
+        "k",
+        [1; 3],
+        [32, 1, 1],
+        &out.to_le_bytes(),
+        &mut memory,
+    )
+    .unwrap();
+    let expect: Vec<i32> = (0..32)
+        .map(|l| if l < 16 { l + 216 } else { l - 16 })
+        .collect();
+    assert_eq!(read_i32(&memory, out, 32), expect);
+}
+
+#[test]
 fn a_copy_of_a_special_register_leaves_the_first_in_place() {
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) {\n\
          .reg .b64 %rd<4>; .reg .b32 %r<8>;\n\

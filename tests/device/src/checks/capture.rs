@@ -137,6 +137,22 @@ super::list! {
         t.ok("wait", cu!(cuStreamSynchronize(a)));
         t.same("values", (vec![3u32], vec![4u32]), (download(p, 1), download(p + 64, 1)));
     }
+    "capture.branch-gone", "observed (cuda.core relies on it): a joined branch's stream may be destroyed", |t| {
+        context();
+        let (a, b, p) = (stream(1), stream(1), alloc(64));
+        let (fork, join) = (event(2), event(2));
+        begin(a, RELAXED);
+        need!(cuEventRecord(fork, a));
+        need!(cuStreamWaitEvent(b, fork, 0u32));
+        need!(cuMemsetD32Async(p, 2u32, 16usize, b));
+        need!(cuEventRecord(join, b));
+        need!(cuStreamWaitEvent(a, join, 0u32));
+        t.ok("destroy", cu!(cuStreamDestroy_v2(b)));
+        t.same("still active", 1, status(a));
+        let (code, g) = end(a);
+        t.ok("end", code);
+        t.same("nodes", 1, nodes(g).len());
+    }
     "capture.unjoined", "Stream Management: STREAM_CAPTURE_UNJOINED", |t| {
         context();
         let (a, b, p, e) = (stream(1), stream(1), alloc(64), event(2));

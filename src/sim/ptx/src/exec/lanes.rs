@@ -55,10 +55,8 @@ impl Warp {
         mask: u32,
         (mode, d, p): (Shfl, u32, u32),
         args: &[Src; 4],
-        line: u32,
-    ) -> Result<(), Trap> {
-        let [a, b, c, members] = args.map(|src| *self.source(function, at.regs, src));
-        self.converged(mask, &members, line)?;
+    ) {
+        let [a, b, c, _] = args.map(|src| *self.source(function, at.regs, src));
         let pick = |lane: usize| {
             let (clamp, segment) = (c[lane] as u32 & 31, c[lane] as u32 >> 8 & 31);
             let (own, by) = (lane as u32, b[lane] as u32 & 31);
@@ -74,7 +72,6 @@ impl Warp {
         };
         self.set(at, mask, d, |lane| a[pick(lane).0]);
         self.set(at, mask, p, |lane| u64::from(pick(lane).1));
-        Ok(())
     }
 
     pub(super) fn vote(
@@ -82,11 +79,8 @@ impl Warp {
         function: &Function,
         at: &Fragment,
         mask: u32,
-        (mode, d, a, members): (Vote, u32, Src, Src),
-        line: u32,
-    ) -> Result<(), Trap> {
-        let members = *self.source(function, at.regs, members);
-        self.converged(mask, &members, line)?;
+        (mode, d, a): (Vote, u32, Src),
+    ) {
         let a = *self.source(function, at.regs, a);
         let ballot = lanes(mask).fold(0u32, |all, lane| all | ((a[lane] & 1) as u32) << lane);
         let value = match mode {
@@ -96,17 +90,27 @@ impl Warp {
             Vote::Ballot => u64::from(ballot),
         };
         self.set(at, mask, d, |_| value);
-        Ok(())
     }
 
-    /// Whether all live lanes that are named take part now.
-    fn converged(&self, mask: u32, members: &Lanes, line: u32) -> Result<(), Trap> {
+    /// Whether live lanes that are named have not come yet: then these wait for them.
+    pub(super) fn must_wait(
+        &self,
+        function: &Function,
+        at: &mut Fragment,
+        mask: u32,
+        members: Src,
+        line: u32,
+    ) -> Result<bool, Trap> {
+        let members = self.source(function, at.regs, members);
         let live = self.fragments.iter().fold(mask, |live, f| live | f.mask);
-        let missing = lanes(mask).any(|lane| members[lane] as u32 & live & !mask != 0);
-        if missing {
+        if !lanes(mask).any(|lane| members[lane] as u32 & live & !mask != 0) {
+            return Ok(false);
+        }
+        if self.fragments.iter().all(Fragment::is_held) {
             let text = "lanes of a divergent warp speaking to each other".to_owned();
             return Err(Trap::Unsupported { line, text });
         }
-        Ok(())
+        at.waits = true;
+        Ok(true)
     }
 }

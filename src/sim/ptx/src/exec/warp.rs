@@ -29,9 +29,16 @@ pub(super) struct Fragment {
     pub(super) stack: Vec<Caller>,
     /// The barrier it stands at, and its line.
     barrier: Option<(u32, u32)>,
+    /// It stands at an instruction that other lanes have to come to first.
+    pub(super) waits: bool,
 }
 
 impl Fragment {
+    /// Whether it can only go on with others.
+    pub(super) fn is_held(&self) -> bool {
+        self.waits || self.barrier.is_some()
+    }
+
     /// Whether both stand at the same place.
     fn joins(&self, other: &Self) -> bool {
         (self.func, self.pc, self.regs, self.local)
@@ -125,6 +132,7 @@ impl Warp {
             local: 0,
             stack: Vec::new(),
             barrier: None,
+            waits: false,
         });
     }
 
@@ -146,6 +154,7 @@ impl Warp {
         while let Some(at) = self.pick() {
             let mut current = self.fragments.swap_remove(at);
             self.merge_into(&mut current);
+            current.waits = false;
             if let Some((id, line)) = current.barrier {
                 // The one to run next stands at a barrier, so all do.
                 if self
@@ -176,11 +185,12 @@ impl Warp {
         Ok(Stop::Done)
     }
 
-    /// The fragment to run next: not at a barrier, deepest, lowest.
+    /// The fragment to run next: not at a barrier, not waiting, deepest, lowest.
     fn pick(&self) -> Option<usize> {
         let key = |f: &Fragment| {
             (
                 f.barrier.is_some(),
+                f.waits,
                 usize::MAX - f.stack.len(),
                 f.func,
                 f.pc,
@@ -241,6 +251,7 @@ impl Warp {
                             || limit != u32::MAX
                             || !self.fragments.is_empty()
                             || at.barrier.is_some()
+                            || at.waits
                         {
                             return Ok(());
                         }
@@ -368,15 +379,16 @@ impl Warp {
                 return Ok(Flow::Moved);
             }
             Op::ActiveMask(d) => self.set(at, mask, *d, |_| u64::from(mask)),
-            Op::Shfl { mode, d, p, args } => {
-                self.shuffle(function, at, mask, (*mode, *d, *p), args, line)?;
+            Op::Shfl { args, .. } if self.must_wait(function, at, mask, args[3], line)? => {
+                return Ok(Flow::Moved);
             }
-            Op::Vote {
-                mode,
-                d,
-                a,
-                members,
-            } => self.vote(function, at, mask, (*mode, *d, *a, *members), line)?,
+            Op::Vote { members, .. } if self.must_wait(function, at, mask, *members, line)? => {
+                return Ok(Flow::Moved);
+            }
+            Op::Shfl { mode, d, p, args } => {
+                self.shuffle(function, at, mask, (*mode, *d, *p), args);
+            }
+            Op::Vote { mode, d, a, .. } => self.vote(function, at, mask, (*mode, *d, *a)),
             Op::Trap => return Err(Trap::Instruction { line }),
             Op::Unsupported(index) => {
                 let text = function.unsupported[*index as usize].clone();
