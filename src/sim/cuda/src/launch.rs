@@ -19,6 +19,9 @@ use crate::op::{Op, Place};
 /// Nanoseconds that a block takes when neither the registry nor the interpreter knows.
 const UNKNOWN_BLOCK_NS: u64 = 10_000;
 
+/// Most instructions of a cooperative launch.
+const COOPERATIVE_BUDGET: u64 = 1 << 29;
+
 /// What a launch asks for.
 pub(crate) struct Launch {
     pub function: u64,
@@ -231,7 +234,11 @@ impl Driver {
             dynamic_shared: k.shared,
             time_ns: now_ns(),
             sm_count: sms,
-            ..LaunchConfig::default()
+            budget: match k.cooperative {
+                // Blocks run one after the other: one that waits for the others would for ever.
+                true if volume(k.grid) > 1 => COOPERATIVE_BUDGET,
+                _ => u64::MAX,
+            },
         };
         let stats = ptx.launch(&f.facts.name, &config, &mut memory)?;
         Ok(Some(stats.instructions))
@@ -239,7 +246,11 @@ impl Driver {
 
     /// An error on the GPU ends the context.
     fn fail(&self, context: u64, gpu: usize, f: &Function, trap: &Trap) {
-        if matches!(trap, Trap::Unsupported { .. } | Trap::UnboundGlobal(_)) {
+        let lacking = matches!(
+            trap,
+            Trap::Unsupported { .. } | Trap::UnboundGlobal(_) | Trap::Budget
+        );
+        if lacking {
             note_once(&format!("kernel {}: {trap}", f.facts.name));
         }
         let code = code_of(trap);

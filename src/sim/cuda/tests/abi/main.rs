@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "calls a C interface")]
 
 mod children;
+mod graphs;
 mod kernels;
 mod lookup;
 mod memory;

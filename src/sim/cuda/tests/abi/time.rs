@@ -8,7 +8,7 @@ use crate::support::{Context, PTX, kernel, launch};
 use crate::{cu, ok};
 
 /// These tests measure: one at a time, on a GPU that no other test launches on.
-fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
+pub(crate) fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let c = Context::on(2);
@@ -16,27 +16,31 @@ fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
     (guard, c, f)
 }
 
-fn stream(flags: u32) -> u64 {
+pub(crate) fn stream(flags: u32) -> u64 {
     let mut s = 0u64;
     ok!(cuStreamCreate(&raw mut s, flags));
     s
 }
 
-fn event() -> u64 {
+pub(crate) fn event() -> u64 {
     let mut e = 0u64;
     ok!(cuEventCreate(&raw mut e, 0u32));
     e
 }
 
-fn elapsed(start: u64, end: u64) -> f32 {
+pub(crate) fn elapsed(start: u64, end: u64) -> f32 {
     let mut ms = -1f32;
     ok!(cuEventElapsedTime(&raw mut ms, start, end));
     ms
 }
 
-/// Within what rounding and a neighbour's context on the same GPU cannot explain.
-fn close(ms: f32, expect: f32) {
-    assert!((ms - expect).abs() < 1.0, "{ms} ms, not {expect} ms");
+/// Within what rounding, a neighbour's context on the same GPU and a busy machine, on which a launch
+/// may come late, can explain.
+pub(crate) fn close(ms: f32, expect: f32) {
+    assert!(
+        (-1.0..3.0).contains(&(ms - expect)),
+        "{ms} ms, not {expect} ms"
+    );
 }
 
 #[test]
