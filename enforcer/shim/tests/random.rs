@@ -1,4 +1,4 @@
-//! Random sequences of everything that allocates and frees, in several processes that are stopped and
+//! Random sequences of everything that allocates and frees, in processes on two GPUs that are stopped and
 //! killed at random moments, on the simulated driver: after every step the ledger is what the board
 //! says, and never more than the cap.
 //!
@@ -41,9 +41,12 @@ impl Dice {
 struct Member {
     client: Client,
     held: Vec<String>,
-    streams: Vec<u64>,
+    /// The GPU of its current context, and its streams there and on the other.
+    gpu: usize,
+    streams: [Vec<u64>; 2],
     pools: Vec<u64>,
-    exec: Option<(u64, u64)>,
+    /// A graph, how often it was launched, and the GPU that it runs on.
+    exec: Option<(u64, u64, usize)>,
 }
 
 struct World {
@@ -63,13 +66,15 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let sim: PathBuf = directory.path().join("sim");
         gshare_artifacts::stage_sim(&sim).unwrap();
-        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["rtx4090"])).unwrap();
-        let gpu = board.snapshot().gpus[0].clone();
-        let overhead = gpu.model.context_overhead;
+        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["rtx4090"; 2])).unwrap();
+        let gpus = board.snapshot().gpus;
+        let overhead = gpus[0].model.context_overhead;
         let cap = 3 * overhead + 96 * MIB;
-        let held = (GpuUuid(gpu.uuid_bytes), cap, overhead);
+        let held = gpus
+            .iter()
+            .map(|gpu| (GpuUuid(gpu.uuid_bytes), cap, overhead));
         let driver = sim.join("lib/libcuda.so.1");
-        let desk = Desk::before(directory, &driver, [held].into_iter());
+        let desk = Desk::before(directory, &driver, held);
         let mut world = Self {
             desk,
             board,
@@ -89,11 +94,14 @@ impl World {
 
     fn join(&mut self) {
         let mut client = self.desk.client();
-        client.begin(0);
-        let streams = vec![0, client.must("stream"), client.must("stream")];
+        let gpu = self.members.len() % 2;
+        client.begin(gpu as i32);
+        let mut streams = [Vec::new(), Vec::new()];
+        streams[gpu] = vec![0, client.must("stream"), client.must("stream")];
         self.members.push(Member {
             client,
             held: Vec::new(),
+            gpu,
             streams,
             pools: Vec::new(),
             exec: None,
@@ -102,8 +110,8 @@ impl World {
 
     /// Bytes on the board; managed memory, which the driver does not count and the ledger does,
     /// comes on top.
-    fn used(&self) -> u64 {
-        let gpu = &self.board.snapshot().gpus[0];
+    fn used(&self, gpu: usize) -> u64 {
+        let gpu = &self.board.snapshot().gpus[gpu];
         let managed = |(kind, bytes): &(MemoryKind, u64)| match kind {
             MemoryKind::Managed => *bytes,
             _ => 0,
@@ -114,19 +122,22 @@ impl World {
 
     fn check(&mut self, seed: u64, what: &str) {
         self.steps += 1;
-        let (charged, used) = (self.desk.charged(0), self.used());
-        assert_eq!(charged, used, "seed {seed}: {what}");
-        assert!(charged <= self.cap, "seed {seed}: {what}: {charged}");
+        for gpu in 0..2 {
+            let (charged, used) = (self.desk.charged(gpu), self.used(gpu));
+            assert_eq!(charged, used, "seed {seed}: {what}, GPU {gpu}");
+            assert!(charged <= self.cap, "seed {seed}: {what}: {charged}");
+        }
     }
 
     /// One step of one member.
     fn step(&mut self, dice: &mut Dice, seed: u64) {
         let who = dice.roll(self.members.len() as u64) as usize;
-        let kind = dice.roll(32);
+        let kind = dice.roll(33);
+        let other = dice.roll(2);
         let large = 2 * MIB * (1 + dice.roll(8));
         let small = 512 * (1 + dice.roll(1400));
         let member = &mut self.members[who];
-        let stream = member.streams[dice.roll(3) as usize];
+        let stream = member.streams[member.gpu][dice.roll(3) as usize];
         let (order, free): (String, &[&str]) = match kind {
             0..4 => (format!("alloc {large}"), &["free", "free_on"]),
             4..8 => (format!("alloc {small}"), &["free", "free_on"]),
@@ -142,12 +153,12 @@ impl World {
                 format!("array 1024 {}", 512 * (1 + dice.roll(6))),
                 &["array_destroy"],
             ),
-            16 => (format!("create {large} 1 0"), &["unhandle"]),
-            17 => (format!("mapped {large}"), &["unmapped"]),
+            16 => (format!("create {large} 1 {other}"), &["unhandle"]),
+            17 => (format!("mapped {large} {other}"), &["unmapped"]),
             18 => match member.pools.first() {
                 Some(pool) => (format!("from_pool {large} {pool}"), &["free", "free_on"]),
                 None => {
-                    let pool = member.client.must("pool 0");
+                    let pool = member.client.must(&format!("pool {}", member.gpu));
                     member.pools.push(pool);
                     return self.check(seed, "pool");
                 }
@@ -156,6 +167,7 @@ impl World {
                 self.graph(who, dice, seed);
                 return;
             }
+            32 => return self.turn(who, seed),
             20 => {
                 member.client.must("sync");
                 return self.check(seed, "sync");
@@ -187,15 +199,34 @@ impl World {
         self.check(seed, &order);
     }
 
+    /// Goes on in a context on the other GPU.
+    fn turn(&mut self, who: usize, seed: u64) {
+        let member = &mut self.members[who];
+        let gpu = 1 - member.gpu;
+        match member.client.ask(&format!("retain {gpu}")).0 {
+            0 => {
+                member.gpu = gpu;
+                let streams = &mut member.streams[gpu];
+                if streams.is_empty() {
+                    let client = &mut member.client;
+                    *streams = vec![0, client.must("stream"), client.must("stream")];
+                }
+            }
+            code => assert_eq!(code, OOM, "seed {seed}"),
+        }
+        self.check(seed, "turn");
+    }
+
     /// Captures a graph with memory of its own, launches it, takes it down.
     fn graph(&mut self, who: usize, dice: &mut Dice, seed: u64) {
         let Member {
             client,
             streams,
             exec,
+            gpu,
             ..
         } = &mut self.members[who];
-        let stream = streams[1];
+        let stream = streams[*gpu][1];
         match exec.take() {
             None => {
                 client.must(&format!("capture {stream}"));
@@ -203,17 +234,21 @@ impl World {
                 let at = client.must(&format!("async_on {bytes} {stream}"));
                 client.must(&format!("free_on {at} {stream}"));
                 let graph = client.must(&format!("captured {stream}"));
-                *exec = Some((client.must(&format!("instantiate {graph}")), 0));
+                *exec = Some((client.must(&format!("instantiate {graph}")), 0, *gpu));
             }
-            Some((made, launches)) if launches < 3 => {
+            Some((made, launches, home)) if home != *gpu => {
+                *exec = Some((made, launches, home));
+                return;
+            }
+            Some((made, launches, home)) if launches < 3 => {
                 let code = client.ask(&format!("graph_launch {made} {stream}")).0;
                 assert!([0, OOM].contains(&code), "seed {seed}: launch: {code}");
                 client.must("sync");
-                *exec = Some((made, launches + 1));
+                *exec = Some((made, launches + 1, home));
             }
-            Some((made, _)) => {
+            Some((made, _, home)) => {
                 client.must(&format!("exec_destroy {made}"));
-                client.must("graph_trim 0");
+                client.must(&format!("graph_trim {home}"));
             }
         }
         self.check(seed, "graph");
@@ -245,8 +280,10 @@ impl World {
                 }
             }
         }
-        let charged = self.desk.charged(0);
-        assert!(charged <= self.cap, "seed {seed}: stopped: {charged}");
+        for gpu in 0..2 {
+            let charged = self.desk.charged(gpu);
+            assert!(charged <= self.cap, "seed {seed}: stopped: {charged}");
+        }
         self.stopped += 1;
         self.killed += u64::from(dies);
         if dies {

@@ -263,7 +263,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "array_destroy" => call!(cuda, "cuArrayDestroy", (number(1) => u64)),
         // Physical memory that only a mapping holds: made, mapped, its handle given back.
-        "mapped" => mapped(cuda, number(1), to),
+        "mapped" => mapped(cuda, number(1), number(2) as i32, to),
         "unmapped" => {
             let at = number(1);
             let bytes = MAPPED.lock().unwrap().remove(&at).unwrap();
@@ -505,13 +505,13 @@ fn leave(cuda: &Library, context: usize) -> i32 {
 /// Length of each mapping that `mapped` made.
 static MAPPED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
-fn mapped(cuda: &Library, bytes: u64, to: *mut u64) -> i32 {
+fn mapped(cuda: &Library, bytes: u64, device: i32, to: *mut u64) -> i32 {
     let (mut at, mut handle) = (0_u64, 0_u64);
     let reserved = call!(cuda, "cuMemAddressReserve", (
         &raw mut at => *mut u64, bytes => u64, 0 => u64, 0 => u64, 0 => u64
     ));
     assert_eq!(reserved, 0);
-    let props: [i32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+    let props: [i32; 8] = [1, 0, 1, device, 0, 0, 0, 0];
     let code = call!(cuda, "cuMemCreate", (
         &raw mut handle => *mut u64, bytes => u64, props.as_ptr() => *const i32, 0 => u64
     ));
