@@ -7,7 +7,8 @@
 //!
 //! Bytes move and kernels compute at the call that queues them. That is one of the orders that the
 //! rules of streams allow, since whoever queues work has queued what it depends on before; *when*
-//! work counts as finished, and so how long a wait takes, is the board's time.
+//! work counts as finished, and so how long a wait takes, is the board's time. Only work that comes
+//! after a host function of the program is put off until the function has returned (see `op`).
 #![allow(unsafe_code, reason = "implements a C interface")]
 #![allow(
     non_snake_case,
