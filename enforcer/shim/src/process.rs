@@ -12,7 +12,7 @@ use std::{
         Mutex,
         atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gshare_abi::{
@@ -36,6 +36,10 @@ use crate::{
 
 /// Longest wait for the service when the process starts.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
+/// How long a process that names a claim looks for a service that does not answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two knocks.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Longest wait for a service that has started anew; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
 
@@ -81,6 +85,8 @@ pub(crate) struct Process {
 struct Wiped {
     process: AtomicPtr<Process>,
     joining: AtomicU32,
+    /// The service knows the claim and has no seat for this process.
+    barred: AtomicBool,
 }
 
 static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
@@ -141,9 +147,10 @@ fn wiped() -> Option<&'static Wiped> {
     unsafe { WIPED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Makes this process a member, once; called when the driver has been initialised.
-pub(crate) fn join() {
-    let Some(page) = wiped() else { return };
+/// Makes this process a member, once; called when the driver has been initialised. `false` when it may
+/// not use the driver: it belongs to a claim that cannot count it.
+pub(crate) fn join() -> bool {
+    let Some(page) = wiped() else { return true };
     // Whoever comes second need not wait for the first: it has nothing to charge before that one
     // is through `cuInit` as well, unless it skips it, and then it waits here.
     loop {
@@ -152,19 +159,41 @@ pub(crate) fn join() {
             .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => break,
-            Err(2) => return,
+            Err(2) => return !page.barred.load(Ordering::Acquire),
             Err(_) => std::thread::yield_now(),
         }
     }
-    let joined = catch_unwind(|| Process::join(FIRST_WAIT)).unwrap_or(None);
-    if let Some(process) = joined {
-        let process = Box::leak(Box::new(process));
+    let joined = catch_unwind(Process::join).unwrap_or(Entry::Open);
+    page.barred
+        .store(matches!(joined, Entry::Barred), Ordering::Release);
+    let allowed = !matches!(joined, Entry::Barred);
+    if let Entry::Member(process) = joined {
+        let process = Box::leak(process);
         if let Some(gpu) = process.gpus.first() {
             trampoline::watch(gpu.limits());
         }
         page.process.store(process, Ordering::Release);
     }
     page.joining.store(2, Ordering::Release);
+    allowed
+}
+
+/// How a process stands to the service.
+enum Entry {
+    /// It is a member.
+    Member(Box<Process>),
+    /// It is none: the driver is untouched.
+    Open,
+    /// Its claim has no seat left.
+    Barred,
+}
+
+/// Why a registration failed.
+enum Unheld {
+    /// No service answered; one that starts anew will.
+    Silence(String),
+    /// The service answered.
+    Word { code: String, message: String },
 }
 
 /// What a registration brought, pages mapped.
@@ -174,26 +203,34 @@ struct Joined {
     seats: Vec<(GpuUuid, Seat)>,
 }
 
-fn knock(wait: Duration) -> Result<Joined, String> {
+fn knock(wait: Duration) -> Result<Joined, Unheld> {
     let hint = std::env::var("GSHARE_CLAIM_ID").ok();
     let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
     let version = env!("CARGO_PKG_VERSION");
-    let (answer, fds) = register(paths::socket(), version, hint, wait)
-        .map_err(|error| format!("cannot register with {}: {error}", paths::socket()))?;
+    let (answer, fds) = register(paths::socket(), version, hint, wait).map_err(|error| {
+        Unheld::Silence(format!("cannot register with {}: {error}", paths::socket()))
+    })?;
+    let garbled = |message: String| Unheld::Word {
+        code: "garbled".to_owned(),
+        message,
+    };
     let (claim, name, gpus) = match answer {
         Answer::Member { claim, name, gpus } => (claim, name, gpus),
-        Answer::Refused { message, .. } => return Err(message),
+        Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
     };
     let mut fds = fds.into_iter().map(move_fd_up);
     let mut seats = Vec::with_capacity(gpus.len());
     for gpu in gpus {
         let (Some(limits), Some(usage)) = (fds.next(), fds.next()) else {
-            return Err("the service sent too few descriptors".to_owned());
+            return Err(garbled("the service sent too few descriptors".to_owned()));
         };
-        let limits = LimitsMap::new(limits.as_fd()).map_err(|error| error.to_string())?;
-        let usage = UsageMap::new(usage).map_err(|error| error.to_string())?;
+        let limits = LimitsMap::new(limits.as_fd()).map_err(|error| garbled(error.to_string()))?;
+        let usage = UsageMap::new(usage).map_err(|error| garbled(error.to_string()))?;
         if usage.page().slot(gpu.slot).is_none() || limits.page().uuid() != gpu.uuid {
-            return Err(format!("the service's pages for {} do not match", gpu.uuid));
+            return Err(garbled(format!(
+                "the service's pages for {} do not match",
+                gpu.uuid
+            )));
         }
         let seat = Seat {
             limits: limits.leak(),
@@ -206,27 +243,52 @@ fn knock(wait: Duration) -> Result<Joined, String> {
     Ok(Joined { claim, name, seats })
 }
 
-impl Process {
-    fn join(wait: Duration) -> Option<Self> {
-        if paths::socket().is_empty() {
-            return None;
+/// Knocks again for a while where nobody answers a process that says it is in a claim: the service may just
+/// be starting anew, and without it the process would run on uncounted for good.
+fn knock_patiently(claimed: bool) -> Result<Joined, Unheld> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match knock(FIRST_WAIT.min(left).max(AGAIN)) {
+            Err(Unheld::Silence(_)) if claimed && Instant::now() + AGAIN < until => {
+                std::thread::sleep(AGAIN);
+            }
+            other => return other,
         }
-        let joined = match knock(wait) {
+    }
+}
+
+impl Process {
+    fn join() -> Entry {
+        if paths::socket().is_empty() {
+            return Entry::Open;
+        }
+        let claim = std::env::var_os("GSHARE_CLAIM_ID");
+        let joined = match knock_patiently(claim.is_some()) {
             Ok(joined) => joined,
-            Err(reason) => {
-                if let Some(claim) = std::env::var_os("GSHARE_CLAIM_ID") {
-                    say::line(&format!(
-                        "this process is not held to claim {}: {reason}",
-                        claim.display()
-                    ));
+            Err(refusal) => {
+                let (barred, reason) = match refusal {
+                    Unheld::Silence(reason) => (false, reason),
+                    Unheld::Word { code, message } => (code == "full", message),
+                };
+                let named = claim.map_or_else(
+                    || "its claim".to_owned(),
+                    |c| format!("claim {}", c.display()),
+                );
+                if barred {
+                    say::line(&format!("this process may not use the GPU: {reason}"));
+                    return Entry::Barred;
                 }
-                return None;
+                if named != "its claim" {
+                    say::line(&format!("this process is not held to {named}: {reason}"));
+                }
+                return Entry::Open;
             }
         };
         let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
         let by_device = devices(&uuids);
         let view = view(&by_device);
-        Some(Self {
+        Entry::Member(Box::new(Self {
             claim: joined.claim,
             name: joined.name,
             gpus: joined
@@ -245,7 +307,7 @@ impl Process {
             at_cap: say::Pace::default(),
             ended: say::Pace::default(),
             tried_ns: AtomicU64::new(monotonic_ns()),
-        })
+        }))
     }
 
     /// Whether a device number is that of a GPU which the claim does not have. A number that is no

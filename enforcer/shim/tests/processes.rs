@@ -209,6 +209,37 @@ fn without_a_claim_the_driver_is_untouched() {
 }
 
 #[test]
+fn a_service_that_is_just_starting_is_waited_for() {
+    let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
+    let (there, aside) = (desk.socket(), desk.socket().with_extension("aside"));
+    std::fs::rename(&there, &aside).unwrap();
+    let back = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        std::fs::rename(&aside, &there).unwrap();
+    });
+    let mut client = desk.client_with(&[("GSHARE_CLAIM_ID", "3")]);
+    client.begin(0);
+    back.join().unwrap();
+    assert_eq!(
+        client.must("total_bytes"),
+        OVERHEAD + 8 * MIB,
+        "held to the cap"
+    );
+    assert_eq!(client.end(), "");
+}
+
+#[test]
+fn a_process_that_its_claim_cannot_count_may_not_use_the_gpu() {
+    let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
+    desk.refuse_with("full");
+    let mut client = desk.client_with(&[("GSHARE_CLAIM_ID", "3")]);
+    assert_eq!(client.ask("init").0, 800);
+    assert_eq!(client.ask("init").0, 800, "and again");
+    let said = client.end();
+    assert_eq!(said.matches("may not use the GPU").count(), 1, "{said}");
+}
+
+#[test]
 fn the_registration_says_who_asks() {
     let desk = Desk::open(&[(0, GIB)]);
     let mut client = desk.client_with(&[("GSHARE_CLAIM_ID", "c17")]);

@@ -4,15 +4,15 @@
 use std::ffi::{c_char, c_void};
 
 use crate::{
-    cuda::{CuResult, SUCCESS},
+    cuda::{CuResult, NOT_PERMITTED, SUCCESS},
     driver, process,
 };
 
 pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags: u32) -> CuResult {
     // SAFETY: the caller's own argument.
     let result = unsafe { original(flags) };
-    if result == SUCCESS && process::current().is_none() {
-        process::join();
+    if result == SUCCESS && process::current().is_none() && !process::join() {
+        return NOT_PERMITTED;
     }
     result
 }

@@ -21,7 +21,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
 };
@@ -55,7 +55,7 @@ pub(crate) struct Desk {
     pub(crate) held: Arc<Mutex<Vec<Held>>>,
     pub(crate) registrations: Arc<AtomicUsize>,
     pub(crate) last: Arc<Mutex<Option<Register>>>,
-    refuse: Arc<AtomicBool>,
+    refuse: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Desk {
@@ -126,10 +126,10 @@ impl Desk {
                     continue;
                 };
                 let request = Register::parse(&line).unwrap();
-                if refuse.load(Ordering::SeqCst) {
+                if let Some(code) = *refuse.lock().unwrap() {
                     let answer = Answer::Refused {
-                        code: "no_claim".into(),
-                        message: format!("process {} is in no claim", request.pid),
+                        code: code.into(),
+                        message: format!("process {} gets no seat", request.pid),
                     };
                     stream.write_all(answer.line().as_bytes()).unwrap();
                     continue;
@@ -143,7 +143,12 @@ impl Desk {
 
     /// From now on nobody is a member.
     pub(crate) fn refuse_all(&self) {
-        self.refuse.store(true, Ordering::SeqCst);
+        self.refuse_with("no_claim");
+    }
+
+    /// From now on everybody is refused with this word.
+    pub(crate) fn refuse_with(&self, code: &'static str) {
+        *self.refuse.lock().unwrap() = Some(code);
     }
 
     /// What the members say of themselves on the claim's n-th GPU.
