@@ -171,6 +171,68 @@ fn eight_processes_at_once_never_exceed_the_cap_together() {
 }
 
 #[test]
+fn a_claim_borrows_up_to_its_limit_until_another_needs_the_memory() {
+    let station = station();
+    let flags = [
+        "-q",
+        "-g",
+        "0.25",
+        "--gpu-mem-limit",
+        "16G",
+        "--gpu-ids",
+        "0",
+    ];
+    let mut borrower = Raw::claim(&station, &flags);
+    assert_eq!(
+        borrower.info().1,
+        16 << 30,
+        "while nobody else is there, the limit is its cap"
+    );
+    assert_eq!(borrower.ask(&format!("alloc {}", 8u64 << 30)), "ok 0");
+
+    // What is borrowed is not free: three quarters do not fit beside it, a half does.
+    let refused = station
+        .command()
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.75",
+            "--gpu-ids",
+            "0",
+            "--nonblock",
+            "--",
+            "true",
+        ])
+        .output()
+        .expect("runs");
+    assert_eq!(refused.status.code(), Some(75));
+    let mut other = Raw::claim(
+        &station,
+        &["-q", "-g", "0.5", "--gpu-ids", "0", "--nonblock"],
+    );
+    let (free, cap) = borrower.info();
+    assert!(cap < 16 << 30, "its cap has shrunk to {cap}");
+    assert_eq!(
+        borrower.ask(&format!("alloc {}", free + 1)),
+        "error 2 CUDA_ERROR_OUT_OF_MEMORY",
+        "and it can no longer grow beyond it"
+    );
+    let (room, _) = other.info();
+    assert_eq!(
+        other.ask(&format!("alloc {room}")),
+        "ok 0",
+        "the other has all of its half"
+    );
+    assert_eq!(other.finish(), Some(0));
+    until(
+        "what the other had is lent again",
+        Duration::from_secs(5),
+        || (borrower.info().1 == 16 << 30).then_some(()),
+    );
+}
+
+#[test]
 fn a_killed_member_returns_its_bytes_within_a_tick() {
     let station = station();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0", "--hold"]);

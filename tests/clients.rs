@@ -131,3 +131,30 @@ fn cuda_bindings_compute_in_their_quarter_and_meet_their_cap() {
 fn cudarc_computes_in_its_quarter_and_meets_its_cap() {
     quarter(&station(), &[&support::example("cudarc_client")], 0);
 }
+
+#[test]
+fn numba_bindings_and_cuda_core_compute_the_same_with_and_without_a_claim() {
+    let Some(bin) = python::bin("cuda.core") else {
+        return;
+    };
+    let station = station();
+    let program = bin.join("python");
+    let script = python::script("same_client.py");
+    let said = |mut command: Command| {
+        let output = command.output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}{errors}");
+        text
+    };
+    let mut bare = station.client_environment(Command::new(&program));
+    bare.arg(&script);
+    let mut claimed = station.command();
+    claimed
+        .args(["claim", "-q", "-g", "0.25", "--"])
+        .arg(&program)
+        .arg(&script);
+    let (bare, claimed) = (said(bare), said(claimed));
+    assert_eq!(bare.lines().count(), 3, "{bare}");
+    assert_eq!(bare, claimed);
+}
