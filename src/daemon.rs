@@ -242,7 +242,12 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
 /// Milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+    since.map_or(0, millis)
+}
+
+/// Whole milliseconds of a duration.
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How long the service waits for the first look at the GPUs.

@@ -1,9 +1,11 @@
 //! The driver's figures of one GPU as the screen shows them: shared by the service and the read-only
 //! monitor.
 
-use gshare_enforcer::gpu::{GpuReading, GpuState as Seen};
+use std::path::Path;
+
+use gshare_enforcer::gpu::{GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
-use gshare_proto::{Figure, GpuState, GpuView, Source, UnclaimedView};
+use gshare_proto::{Figure, GpuState, GpuView, ProcessView, Source, UnclaimedView};
 
 /// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
 pub(crate) fn short_name(model: &str) -> String {
@@ -28,6 +30,20 @@ pub(crate) fn short_name(model: &str) -> String {
     } else {
         kept.join(" ")
     }
+}
+
+/// Name of this machine; empty if it has none that can be shown.
+pub(crate) fn host() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|h| h.into_string().ok())
+        .unwrap_or_default()
+}
+
+/// Whether a driver's library is the simulation's, which lies beside its board.
+pub(crate) fn is_simulated(library: &Path) -> bool {
+    let station = library.parent().and_then(Path::parent);
+    station.is_some_and(|dir| dir.join("board").exists())
 }
 
 /// What a reading says; claims and history are left empty. `current` is false for a reading that is too
@@ -73,27 +89,42 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
 
 /// A GPU process that belongs to no claim.
 pub(crate) fn unclaimed(
-    process: &gshare_enforcer::gpu::GpuProcess,
+    process: &GpuProcess,
     gpu: u32,
     user: impl Fn(u32) -> String,
 ) -> UnclaimedView {
     let uid = proc::uids(process.pid).map(|u| u.real);
     // What is shown is short; a command line may have megabytes.
-    let command: Vec<String> = proc::cmdline(process.pid)
-        .unwrap_or_default()
-        .iter()
-        .take(64)
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
     UnclaimedView {
         pid: process.pid.cast_unsigned(),
         uid,
         user: uid.map(user),
-        what: what(None, &command),
+        what: command_of(process.pid),
         gpu,
         mem_used: process.bytes,
         graphics: process.graphics && !process.compute,
     }
+}
+
+/// A GPU process that belongs to a claim.
+pub(crate) fn claimed(process: &GpuProcess, gpu: u32) -> ProcessView {
+    ProcessView {
+        pid: process.pid.cast_unsigned(),
+        gpu,
+        mem_used: process.bytes,
+        time_busy: process.time_busy,
+        what: command_of(process.pid),
+    }
+}
+
+/// What a process runs, for people.
+fn command_of(pid: i32) -> String {
+    let command: Vec<String> = proc::cmdline(pid)
+        .unwrap_or_default()
+        .iter()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    what(None, &command)
 }
 
 /// The command as people know it: its name, else program and script without directories.

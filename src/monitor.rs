@@ -21,10 +21,7 @@ pub fn source() -> anyhow::Result<Feed> {
         mut requests,
     } = feeder;
     let news = updates.clone();
-    let simulated = library
-        .parent()
-        .and_then(std::path::Path::parent)
-        .is_some_and(|dir| dir.join("board").exists());
+    let simulated = figures::is_simulated(&library);
     let observer = Observer::spawn(ObserverConfig::new(library), move |sample| {
         news.send(Update::Snapshot(Box::new(snapshot(&sample, simulated))));
     });
@@ -59,10 +56,7 @@ fn snapshot(sample: &GpuSample, simulated: bool) -> Snapshot {
         .collect();
     Snapshot {
         taken_ms: unix_ms(),
-        host: nix::unistd::gethostname()
-            .ok()
-            .and_then(|h| h.into_string().ok())
-            .unwrap_or_default(),
+        host: figures::host(),
         driver: sample.driver_version.clone(),
         simulated,
         caps: Caps::None,

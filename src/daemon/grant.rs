@@ -17,7 +17,7 @@ use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 use super::journal::{JournalError, SliceRecord};
 use super::server::Peer;
 use super::service::{Asked, Live, Seat, Service};
-use super::{convert, unix_ms};
+use super::{convert, millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -114,14 +114,10 @@ impl Service {
 
         self.make_cgroup(id)?;
         phases.end("cgroup");
+        let rules = self.rules(slices.iter().map(|s| s.gpu));
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
         {
-            let minors: Vec<u32> = slices
-                .iter()
-                .filter_map(|s| self.gpus[s.gpu].minor)
-                .collect();
-            let rules = gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors);
             filters.set_on_new(cgroup, &rules)?;
         }
         phases.end("filter");
@@ -183,12 +179,7 @@ impl Service {
             .join(format!("{id}-{}.limits", self.gpus[gpu].uuid))
     }
 
-    pub(crate) fn limits_init(
-        &self,
-        id: ClaimId,
-        slice: &Slice,
-        token: u64,
-    ) -> anyhow::Result<LimitsInit> {
+    fn limits_init(&self, id: ClaimId, slice: &Slice, token: u64) -> anyhow::Result<LimitsInit> {
         let gpu = &self.gpus[slice.gpu];
         Ok(LimitsInit {
             claim: id.0,
@@ -207,19 +198,29 @@ impl Service {
         })
     }
 
+    /// A new limits page in the place of whatever lay there.
+    pub(crate) fn new_limits(
+        &self,
+        id: ClaimId,
+        slice: &Slice,
+        token: u64,
+    ) -> anyhow::Result<LimitsFile> {
+        let path = self.limits_path(id, slice.gpu);
+        let _ = std::fs::remove_file(&path);
+        room_for_page(&path)?;
+        let limits = LimitsFile::create(&path, &self.limits_init(id, slice, token)?)?;
+        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
+        Ok(limits)
+    }
+
     fn make_seat(&self, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
         let uuid = &self.gpus[slice.gpu].uuid;
         let record = self.claims.get(&id).map(|l| &l.record);
         let token = record
             .and_then(|r| r.slices.iter().find(|s| &s.uuid == uuid))
             .map_or_else(token, |s| s.token);
-        let init = self.limits_init(id, slice, token)?;
-        let path = self.limits_path(id, slice.gpu);
-        let _ = std::fs::remove_file(&path);
-        room_for_page(&path)?;
-        let limits = LimitsFile::create(&path, &init)?;
-        limits.set_gpu_index(u32::try_from(slice.gpu).ok());
-        let usage = UsageMemfd::create(id.0, init.uuid, token)?;
+        let limits = self.new_limits(id, slice, token)?;
+        let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
         Ok(Seat {
             gpu: slice.gpu,
             limits,
@@ -450,7 +451,7 @@ impl Service {
 }
 
 /// A page is written through a mapping, and there a full disk is not an error but the end of the process.
-pub(crate) fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
+fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
     let dir = path.parent().unwrap_or(path);
     let stat = nix::sys::statvfs::statvfs(dir)?;
     let free = stat.blocks_available().saturating_mul(stat.fragment_size());
@@ -486,8 +487,4 @@ impl Live {
 fn show_until(unix: u64) -> String {
     let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
     gshare_core::units::show_duration(left)
-}
-
-fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::journal::SampleRecord;
 use super::service::Service;
-use super::unix_ms;
+use super::{millis, unix_ms};
 
 /// Time that one point stands for.
 const STEP: Duration = Duration::from_secs(10);
@@ -114,10 +114,6 @@ fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
         }
     }
     history
-}
-
-fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

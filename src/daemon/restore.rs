@@ -101,11 +101,7 @@ impl Service {
                 return None;
             }
         };
-        let minors: Vec<u32> = slices
-            .iter()
-            .filter_map(|s| self.gpus[s.gpu].minor)
-            .collect();
-        let rules = gshare_enforcer::device::DeviceRules::gpus(self.majors.clone(), minors);
+        let rules = self.rules(slices.iter().map(|s| s.gpu));
         if let Some(filters) = &mut self.filters
             && let Err(error) = filters.set(&cgroup, &rules)
         {
@@ -164,11 +160,7 @@ impl Service {
                 slice.mem_cap = Bytes(limits.memory_cap()).clamp(slice.mem, slice.mem_limit);
                 limits
             }
-            None => {
-                let _ = std::fs::remove_file(&path);
-                super::grant::room_for_page(&path)?;
-                LimitsFile::create(&path, &self.limits_init(id, slice, token)?)?
-            }
+            None => self.new_limits(id, slice, token)?,
         };
         let found = members
             .iter()

@@ -16,7 +16,7 @@ use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
-use gshare_proto::{Call, ErrorCode, Notice, Queued, Reply, UnclaimedView, WireError};
+use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Queued, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
 use super::ending::Ended;
@@ -126,6 +126,8 @@ pub(crate) struct Service {
     pub(crate) owners: Owners,
     /// Processes on the GPUs that belong to no claim, at the last sample.
     pub(crate) unclaimed: Vec<UnclaimedView>,
+    /// Processes of claims, by the newest sample.
+    pub(crate) claimed: Vec<ProcessView>,
     /// Ended claims that the journal does not know of yet: a full disk.
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
@@ -189,10 +191,7 @@ impl Service {
             gshare_artifacts::stage_shim(&paths.runtime_dir.join("lib"), real, &paths.socket)
                 .context("cannot stage the CUDA shim")?;
         }
-        let simulated = nvml_path
-            .parent()
-            .and_then(std::path::Path::parent)
-            .is_some_and(|dir| dir.join("board").exists());
+        let simulated = crate::figures::is_simulated(&nvml_path);
         let next_id = journal.next_id()?;
         let mut service = Self {
             config,
@@ -221,6 +220,7 @@ impl Service {
             names: super::view::Names::new(),
             owners: Owners::default(),
             unclaimed: Vec::new(),
+            claimed: Vec::new(),
             unwritten: Vec::new(),
             watchers: HashMap::new(),
             todo: VecDeque::new(),

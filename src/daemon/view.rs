@@ -72,10 +72,7 @@ impl Service {
         let advice = self.advice(&gpus, &claims);
         Snapshot {
             taken_ms: unix_ms(),
-            host: nix::unistd::gethostname()
-                .ok()
-                .and_then(|h| h.into_string().ok())
-                .unwrap_or_default(),
+            host: figures::host(),
             driver: self.sample.as_ref().and_then(|s| s.driver_version.clone()),
             simulated: self.simulated,
             caps: self.caps(),
@@ -222,24 +219,8 @@ impl Service {
 
     /// A claim's processes on the GPUs.
     fn process_views(&self, id: ClaimId) -> Vec<ProcessView> {
-        let mut views = Vec::new();
-        for g in 0..self.gpus.len() {
-            let listed = self.reading(g).and_then(|r| r.processes.as_ref());
-            for process in listed.into_iter().flatten() {
-                if self.whose(process.pid) != Whose::Claim(id) {
-                    continue;
-                }
-                let seen = figures::unclaimed(process, index(g), |uid| self.names.user(uid));
-                views.push(ProcessView {
-                    pid: seen.pid,
-                    gpu: seen.gpu,
-                    mem_used: seen.mem_used,
-                    time_busy: process.time_busy,
-                    what: seen.what,
-                });
-            }
-        }
-        views
+        let own = |p: &&ProcessView| self.whose(p.pid.cast_signed()) == Whose::Claim(id);
+        self.claimed.iter().filter(own).cloned().collect()
     }
 
     /// A claim's part of one GPU. `used` is what the driver says of its processes there, `alone` that no

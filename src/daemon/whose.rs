@@ -39,11 +39,18 @@ impl Service {
             of: of.collect(),
             ended: HashSet::new(),
         };
-        self.unclaimed = self
-            .driver_processes()
-            .filter(|(_, p)| self.whose(p.pid) == Whose::Outside)
-            .map(|(gpu, p)| figures::unclaimed(p, gpu, |uid| self.names.user(uid)))
-            .collect();
+        let (mut unclaimed, mut claimed) = (Vec::new(), Vec::new());
+        for (gpu, p) in self.driver_processes() {
+            match self.whose(p.pid) {
+                Whose::Outside => {
+                    unclaimed.push(figures::unclaimed(p, gpu, |uid| self.names.user(uid)));
+                }
+                Whose::Claim(_) => claimed.push(figures::claimed(p, gpu)),
+                Whose::Gone => {}
+            }
+        }
+        self.unclaimed = unclaimed;
+        self.claimed = claimed;
     }
 
     /// A process that looks dead has just ended, unless the driver still names it at the next look: then it
