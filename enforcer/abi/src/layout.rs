@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::GpuUuid;
 
 /// Version of both layouts and of the registration message.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// Bytes of a [`LimitsPage`] and of the file that holds it.
 pub const LIMITS_BYTES: usize = 4096;
 /// Processes that one claim can have on one GPU.
 pub const SLOTS: usize = 128;
+/// Counters that the threads of one process share out among themselves: each thread adds to one of
+/// them, so that launches of several threads do not meet on one cache line.
+pub const STRIPES: usize = 16;
 /// Bytes of a [`UsagePage`] and of the memfd that holds it.
-pub const USAGE_BYTES: usize = 4096 + SLOTS * 256;
+pub const USAGE_BYTES: usize = 4096 + SLOTS * 256 + SLOTS * STRIPES * 128;
 /// Bytes by which the driver takes device memory, unless the limits page says otherwise.
 pub const GRANULARITY_BYTES: u64 = 2 << 20;
 
@@ -113,8 +116,8 @@ impl LimitsPage {
 /// What one process of a claim uses on one GPU. The process is the only writer while it lives; the
 /// service writes it when it hands the slot out and when it takes it back.
 ///
-/// The two halves lie on different cache lines, because neighbours read the first at every
-/// allocation and the owner writes the second at every launch.
+/// The two halves lie on different cache lines: the owner writes the first at every allocation and
+/// neighbours read it at theirs; the second changes seldom.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
@@ -122,23 +125,19 @@ pub struct Slot {
     pub charge: AtomicU64,
     /// Bytes of a reservation that is being decided.
     pub reserving: AtomicU64,
-    /// Number of times that the slot was handed out; a member whose number differs has lost it.
-    pub generation: AtomicU64,
     /// Bytes as the program asked for them.
     pub requested: AtomicU64,
     /// Part of `charge` that is context overhead.
     pub context_bytes: AtomicU64,
     /// Allocations that live.
     pub allocations: AtomicU64,
+    _pad0: [AtomicU64; 11],
+    /// Number of times that the slot was handed out; a member whose number differs has lost it.
+    pub generation: AtomicU64,
     /// Start time of the process in clock ticks after boot (`/proc/PID/stat`, field 22).
     pub start_time: AtomicU64,
     pub(crate) pid: AtomicU32,
     pub(crate) in_use: AtomicU32,
-    _pad0: [AtomicU64; 8],
-    /// Kernels launched.
-    pub launches: AtomicU64,
-    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds; 0 before the first.
-    pub last_launch_ns: AtomicU64,
     /// Allocations refused at the cap.
     pub refusals: AtomicU64,
     /// Bytes that the last refused allocation asked for.
@@ -147,7 +146,7 @@ pub struct Slot {
     pub last_refusal_ns: AtomicU64,
     /// Bit 0: the process allocated managed memory.
     pub flags: AtomicU64,
-    _pad1: [AtomicU64; 10],
+    _pad1: [AtomicU64; 9],
 }
 
 impl Slot {
@@ -168,8 +167,6 @@ impl Slot {
             &self.context_bytes,
             &self.allocations,
             &self.start_time,
-            &self.launches,
-            &self.last_launch_ns,
             &self.refusals,
             &self.last_refused_bytes,
             &self.last_refusal_ns,
@@ -182,6 +179,20 @@ impl Slot {
     }
 }
 
+/// What some of the threads of a process count together.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Stripe {
+    /// Kernels launched.
+    pub launches: AtomicU64,
+    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds; 0 before the first.
+    pub last_launch_ns: AtomicU64,
+    _pad: [AtomicU64; 14],
+}
+
+/// The stripes of one process.
+pub type Stripes = [Stripe; STRIPES];
+
 /// The use of one claim on one GPU: a slot per process.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -189,6 +200,8 @@ pub struct UsagePage {
     pub(crate) header: UsageHeader,
     /// The slots; they never move.
     pub slots: [Slot; SLOTS],
+    /// The launch counters of each slot.
+    pub stripes: [Stripes; SLOTS],
 }
 
 #[repr(C, align(4096))]
@@ -210,6 +223,35 @@ impl UsagePage {
         (self.header.high_water.load(Ordering::Acquire) as usize).min(SLOTS)
     }
 
+    /// Kernels launched by the process that has a slot.
+    pub fn launches(&self, slot: usize) -> u64 {
+        self.striped(slot).fold(0, |sum: u64, stripe| {
+            sum.saturating_add(stripe.launches.load(Ordering::Relaxed))
+        })
+    }
+
+    /// CLOCK_MONOTONIC of its last launch in nanoseconds, to a few milliseconds; `None` before the
+    /// first.
+    pub fn last_launch_ns(&self, slot: usize) -> Option<u64> {
+        self.striped(slot)
+            .map(|stripe| stripe.last_launch_ns.load(Ordering::Relaxed))
+            .max()
+            .filter(|at| *at != 0)
+    }
+
+    fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
+        self.stripes.get(slot).into_iter().flatten()
+    }
+
+    /// Empties a slot with its counters.
+    pub(crate) fn clear(&self, slot: usize) {
+        self.slots[slot].clear();
+        for stripe in self.striped(slot) {
+            stripe.launches.store(0, Ordering::Relaxed);
+            stripe.last_launch_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Bytes that all members are charged, as now stored.
     pub fn charged_bytes(&self) -> u64 {
         self.slots[..self.high_water()]
@@ -224,4 +266,5 @@ const _: () = assert!(size_of::<LimitsPage>() == LIMITS_BYTES);
 const _: () = assert!(size_of::<Slot>() == 256);
 const _: () = assert!(size_of::<UsageHeader>() == 4096);
 const _: () = assert!(size_of::<UsagePage>() == USAGE_BYTES);
-const _: () = assert!(std::mem::offset_of!(Slot, launches) == 128);
+const _: () = assert!(std::mem::offset_of!(Slot, generation) == 128);
+const _: () = assert!(size_of::<Stripe>() == 128);

@@ -12,7 +12,8 @@
 /// Rounds after which a reservation that only announcements of others prevent is refused.
 pub const CONFLICT_ROUNDS: u32 = 512;
 
-/// The words of all slots, each access being one sequentially consistent load or store.
+/// The words of all slots. Loads, and stores of announcements, are sequentially consistent; all other
+/// stores are seen in their order.
 pub trait Slots {
     /// Number of slots that count.
     fn count(&self) -> usize;

@@ -23,8 +23,8 @@ mod uuid;
 pub mod wire;
 
 pub use layout::{
-    ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, Slot, State, USAGE_BYTES,
-    UsagePage,
+    ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, STRIPES, Slot, State, Stripe,
+    Stripes, USAGE_BYTES, UsagePage,
 };
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, reserve};
 pub use member::{LimitsMap, UsageMap};

@@ -137,14 +137,20 @@ impl Slots for UsagePage {
         self.slots[slot].reserving.load(Ordering::SeqCst)
     }
 
+    // Only an announcement must be seen before its author looks at the others. What follows it need
+    // not be waited for: whoever reads a cleared announcement also reads the charge stored before.
     #[inline]
     fn set_charge(&self, slot: usize, bytes: u64) {
-        self.slots[slot].charge.store(bytes, Ordering::SeqCst);
+        self.slots[slot].charge.store(bytes, Ordering::Release);
     }
 
     #[inline]
     fn set_reserving(&self, slot: usize, bytes: u64) {
-        self.slots[slot].reserving.store(bytes, Ordering::SeqCst);
+        let order = match bytes {
+            0 => Ordering::Release,
+            _ => Ordering::SeqCst,
+        };
+        self.slots[slot].reserving.store(bytes, order);
     }
 
     fn pause(&self, round: u32) {

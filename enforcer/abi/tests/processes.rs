@@ -68,7 +68,7 @@ fn child_reserves_and_gives_back_for_ever() {
             own -= bytes.min(own);
             page.slots[me].charge.store(own, Ordering::SeqCst);
         }
-        page.slots[me].launches.fetch_add(1, Ordering::SeqCst);
+        page.stripes[me][0].launches.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -94,18 +94,15 @@ fn killed_members_lose_nothing_and_the_cap_holds_throughout() {
         .collect();
     let mut looked: u64 = 0;
     for kill in 0..60 {
-        let seen = usage.page().slots[members[kill % 8].0.slot]
-            .launches
-            .load(Ordering::Relaxed);
+        let seen = usage.page().launches(members[kill % 8].0.slot);
         let deadline = Instant::now() + Duration::from_secs(20);
         // Lets the victim run for a while that differs, watching the sum all the time.
         loop {
-            let slot = &usage.page().slots[members[kill % 8].0.slot];
             if let Some(sum) = sum_at_one_moment(&usage) {
                 assert!(sum <= 1000, "{sum}");
                 looked += 1;
             }
-            let done = slot.launches.load(Ordering::Relaxed);
+            let done = usage.page().launches(members[kill % 8].0.slot);
             if done > seen + 10 + (kill as u64 * 37) % 101 {
                 break;
             }
@@ -139,12 +136,12 @@ fn killed_members_lose_nothing_and_the_cap_holds_throughout() {
 /// is followed by a step of the member's counter.
 fn sum_at_one_moment(usage: &UsageMemfd) -> Option<u64> {
     let collect = || -> Vec<(u64, u64)> {
-        let slots = &usage.page().slots[..8];
-        slots
-            .iter()
-            .map(|slot| {
+        let page = usage.page();
+        let members = page.slots[..8].iter().zip(&page.stripes);
+        members
+            .map(|(slot, stripes)| {
                 let charge = slot.charge.load(Ordering::SeqCst);
-                (charge, slot.launches.load(Ordering::SeqCst))
+                (charge, stripes[0].launches.load(Ordering::SeqCst))
             })
             .collect()
     };
@@ -200,6 +197,34 @@ fn a_scribbling_member_is_read_with_clamps() {
     ));
     assert!(usage.reclaim(first.slot, first.generation));
     assert_eq!(usage.read_slots(GPU_BYTES).len(), 1);
+}
+
+#[test]
+fn launches_of_all_threads_count_and_end_with_the_process() {
+    let mut usage = UsageMemfd::create(1, UUID, 0).unwrap();
+    let seat = usage.assign_slot(10, 1).unwrap();
+    let other = usage.assign_slot(11, 1).unwrap();
+    let member = UsageMap::new(usage.fd().try_clone_to_owned().unwrap()).unwrap();
+    let view = |usage: &UsageMemfd, slot: usize| {
+        let slots = usage.read_slots(GPU_BYTES);
+        let found = slots.iter().find(|view| view.slot == slot).unwrap();
+        (found.launches, found.last_launch_ns)
+    };
+    assert_eq!(view(&usage, seat.slot), (0, None));
+    for (number, stripe) in (1..).zip(&member.page().stripes[seat.slot]) {
+        stripe.launches.fetch_add(number, Ordering::Relaxed);
+        stripe.last_launch_ns.store(100 - number, Ordering::Relaxed);
+    }
+    assert_eq!(view(&usage, seat.slot), (136, Some(99)));
+    assert_eq!(view(&usage, other.slot), (0, None));
+    assert!(usage.reclaim(seat.slot, seat.generation));
+    let again = usage.assign_slot(12, 1).unwrap();
+    assert_eq!(again.slot, seat.slot);
+    assert_eq!(
+        view(&usage, again.slot),
+        (0, None),
+        "the counters start again"
+    );
 }
 
 #[test]

@@ -35,6 +35,13 @@ pub(crate) struct Blocks {
     spare: Option<Box<[u8]>>,
 }
 
+/// Whether an allocation lies within one block and is smaller than it.
+pub(crate) fn shares(block_bytes: u64, pointer: u64, bytes: u64) -> bool {
+    let first = pointer / block_bytes;
+    let last = pointer.saturating_add(bytes.max(1) - 1) / block_bytes;
+    bytes < block_bytes && first == last && first != 0
+}
+
 impl Blocks {
     pub(crate) fn new(block_bytes: u64) -> Self {
         Self {
@@ -45,11 +52,8 @@ impl Blocks {
         }
     }
 
-    /// Whether an allocation lies within one block and is smaller than it.
-    pub(crate) fn shares(&self, pointer: u64, bytes: u64) -> bool {
-        let first = pointer / self.block_bytes;
-        let last = pointer.saturating_add(bytes.max(1) - 1) / self.block_bytes;
-        bytes < self.block_bytes && first == last && first != 0
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.block_bytes
     }
 
     fn units(&self, pointer: u64, bytes: u64) -> std::ops::Range<usize> {
@@ -160,12 +164,12 @@ mod tests {
 
     #[test]
     fn what_fills_or_crosses_a_block_does_not_share() {
-        let blocks = Blocks::new(2 * MIB);
-        assert!(blocks.shares(BASE, 2 * MIB - 1));
-        assert!(!blocks.shares(BASE, 2 * MIB));
-        assert!(!blocks.shares(BASE + MIB, MIB + 1));
-        assert!(blocks.shares(BASE + MIB, MIB));
-        assert!(!blocks.shares(100, 5), "block 0");
+        let shares = |pointer, bytes| shares(2 * MIB, pointer, bytes);
+        assert!(shares(BASE, 2 * MIB - 1));
+        assert!(!shares(BASE, 2 * MIB));
+        assert!(!shares(BASE + MIB, MIB + 1));
+        assert!(shares(BASE + MIB, MIB));
+        assert!(!shares(100, 5), "block 0");
     }
 
     #[test]
@@ -235,7 +239,7 @@ mod tests {
                     at + bytes.div_ceil(512) * 512 <= *other
                         || other + length.div_ceil(512) * 512 <= at
                 });
-                if free && blocks.shares(at, bytes) {
+                if free && shares(64 << 10, at, bytes) {
                     blocks.add(1, at, bytes);
                     live.push((at, bytes));
                 }

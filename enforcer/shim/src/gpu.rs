@@ -6,9 +6,13 @@ use std::sync::{
     atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use gshare_abi::{GpuUuid, LimitsPage, Slot, State, monotonic_coarse_ns};
+use gshare_abi::{GpuUuid, LimitsPage, Slot, State, Stripes, monotonic_coarse_ns};
 
-use crate::ledger::{Ledger, Refusal, Seat};
+use crate::{
+    blocks::shares,
+    ledger::{Ledger, Refusal, Reservation, Seat},
+    mark,
+};
 
 #[derive(Debug)]
 pub(crate) struct Gpu {
@@ -16,18 +20,19 @@ pub(crate) struct Gpu {
     /// The same seat as the ledger's, for the paths that take no lock.
     limits: AtomicPtr<LimitsPage>,
     slot: AtomicPtr<Slot>,
+    stripes: AtomicPtr<Stripes>,
     generation: AtomicU64,
     /// The service's epoch at the last registration.
     pub(crate) epoch: AtomicU64,
-    ledger: Mutex<Ledger>,
+    /// Bytes of the blocks that small allocations share.
+    block_bytes: u64,
+    ledger: Apart<Mutex<Ledger>>,
 }
 
-/// Bytes charged for an allocation that the driver has not made yet.
+/// On cache lines of its own: what threads fight for does not take with it what all of them read.
+#[repr(align(128))]
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    bytes: u64,
-    counts_on_room: bool,
-}
+struct Apart<T>(T);
 
 /// How an allocation that lives is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +45,21 @@ pub(crate) enum Charge {
 
 impl Gpu {
     pub(crate) fn new(uuid: GpuUuid, seat: Seat) -> Self {
+        let ledger = Ledger::new(seat);
         Self {
             uuid,
             limits: AtomicPtr::new(std::ptr::from_ref(seat.limits).cast_mut()),
             slot: AtomicPtr::new(std::ptr::from_ref(seat.slot()).cast_mut()),
+            stripes: AtomicPtr::new(std::ptr::from_ref(seat.stripes()).cast_mut()),
             generation: AtomicU64::new(seat.generation),
             epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
-            ledger: Mutex::new(Ledger::new(seat)),
+            block_bytes: ledger.blocks.block_bytes(),
+            ledger: Apart(Mutex::new(ledger)),
         }
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
@@ -74,15 +82,17 @@ impl Gpu {
         self.limits().state() == State::Granted
     }
 
-    /// Counts a launch: one addition and one store to the process's own cache line. The clock is
+    /// Counts a launch: one addition and one store to the thread's own cache line. The clock is
     /// the one of the last timer tick, which is read from memory in about 5 ns; idleness is judged
     /// in seconds.
     #[inline]
     pub(crate) fn launched(&self, kernels: u64) {
         // SAFETY: points into a page that stays mapped for the rest of the process.
-        let slot = unsafe { &*self.slot.load(Ordering::Acquire) };
-        slot.launches.fetch_add(kernels, Ordering::Relaxed);
-        slot.last_launch_ns
+        let stripes = unsafe { &*self.stripes.load(Ordering::Acquire) };
+        let stripe = &stripes[mark::stripe()];
+        stripe.launches.fetch_add(kernels, Ordering::Relaxed);
+        stripe
+            .last_launch_ns
             .store(monotonic_coarse_ns(), Ordering::Relaxed);
     }
 
@@ -96,6 +106,10 @@ impl Gpu {
         );
         self.slot.store(
             std::ptr::from_ref(seat.slot()).cast_mut(),
+            Ordering::Release,
+        );
+        self.stripes.store(
+            std::ptr::from_ref(seat.stripes()).cast_mut(),
             Ordering::Release,
         );
         self.generation.store(seat.generation, Ordering::Relaxed);
@@ -118,34 +132,34 @@ impl Gpu {
             .unwrap_or(u64::MAX)
     }
 
-    /// Charges an allocation before the driver is asked for it. A small one for which there is no
-    /// room below the cap may still go into a block of the same heap that is charged already.
+    /// Charges an allocation before the driver is asked for it, and counts it. A small one for which
+    /// there is no room below the cap may still go into a block of the same heap that is charged
+    /// already.
     pub(crate) fn reserve(&self, heap: u64, bytes: u64) -> Result<Reservation, Refusal> {
         let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
-        match ledger.grow(whole) {
-            Ok(()) => Ok(Reservation {
-                bytes: whole,
-                counts_on_room: false,
-            }),
+        let reservation = |charged, counts_on_room| Reservation {
+            charged,
+            asked: bytes,
+            counts_on_room,
+        };
+        let reserved = match ledger.grow(whole) {
+            Ok(()) => reservation(whole, false),
             Err(Refusal::AtCap { .. })
                 if !ledger.room_spoken_for && ledger.blocks.has_room(heap, bytes) =>
             {
                 ledger.room_spoken_for = true;
-                Ok(Reservation {
-                    bytes: 0,
-                    counts_on_room: true,
-                })
+                reservation(0, true)
             }
-            Err(refusal) => Err(refusal),
-        }
+            Err(refusal) => return Err(refusal),
+        };
+        ledger.born(bytes);
+        Ok(reserved)
     }
 
     /// The driver refused: nothing is charged.
     pub(crate) fn roll_back(&self, reservation: Reservation) {
-        let mut ledger = self.ledger();
-        ledger.room_spoken_for &= !reservation.counts_on_room;
-        ledger.shrink(reservation.bytes);
+        self.ledger().undo(&reservation);
     }
 
     /// The driver gave memory at `pointer`: charges what it really takes. An error means that it
@@ -158,29 +172,28 @@ impl Gpu {
         bytes: u64,
     ) -> Result<Charge, Refusal> {
         let whole = self.rounded(bytes);
-        let mut ledger = self.ledger();
-        ledger.room_spoken_for &= !reservation.counts_on_room;
-        let charge = if ledger.blocks.shares(pointer, bytes) {
-            Charge::Shared
-        } else {
-            Charge::Own(whole)
-        };
-        let cost = match charge {
-            Charge::Shared => ledger.blocks.add(heap, pointer, bytes),
-            Charge::Own(own) => own,
-        };
-        if cost > reservation.bytes {
-            if let Err(refusal) = ledger.grow(cost - reservation.bytes) {
-                if charge == Charge::Shared {
-                    ledger.blocks.remove(pointer, bytes);
-                }
-                ledger.shrink(reservation.bytes);
-                return Err(refusal);
-            }
-        } else {
-            ledger.shrink(reservation.bytes - cost);
+        let shared = shares(self.block_bytes, pointer, bytes);
+        // Nearly all large allocations: the reservation stands as it is.
+        if !shared && reservation.charged == whole && reservation.asked == bytes {
+            return Ok(Charge::Own(whole));
         }
-        ledger.born(bytes);
+        let mut ledger = self.ledger();
+        let (charge, cost) = if shared {
+            (Charge::Shared, ledger.blocks.add(heap, pointer, bytes))
+        } else {
+            (Charge::Own(whole), whole)
+        };
+        if cost > reservation.charged
+            && let Err(refusal) = ledger.grow(cost - reservation.charged)
+        {
+            if shared {
+                ledger.blocks.remove(pointer, bytes);
+            }
+            ledger.undo(&reservation);
+            return Err(refusal);
+        }
+        ledger.shrink(reservation.charged.saturating_sub(cost));
+        ledger.made(&reservation, bytes);
         Ok(charge)
     }
 
@@ -188,13 +201,9 @@ impl Gpu {
     pub(crate) fn keep(&self, reservation: Reservation, bytes: u64) {
         let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
-        ledger.room_spoken_for &= !reservation.counts_on_room;
-        if whole > reservation.bytes {
-            ledger.force(whole - reservation.bytes);
-        } else {
-            ledger.shrink(reservation.bytes - whole);
-        }
-        ledger.born(bytes);
+        ledger.force(whole.saturating_sub(reservation.charged));
+        ledger.shrink(reservation.charged.saturating_sub(whole));
+        ledger.made(&reservation, bytes);
     }
 
     /// Sets bits in the slot's flags.

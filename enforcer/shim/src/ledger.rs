@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gshare_abi::{LimitsPage, Outcome, Slot, UsagePage, monotonic_ns};
+use gshare_abi::{LimitsPage, Outcome, Slot, Stripes, UsagePage, monotonic_ns};
 
 use crate::blocks::Blocks;
 
@@ -21,6 +21,10 @@ impl Seat {
         &self.usage.slots[self.slot]
     }
 
+    pub(crate) fn stripes(&self) -> &'static Stripes {
+        &self.usage.stripes[self.slot]
+    }
+
     /// Whether the slot is still this process's.
     pub(crate) fn holds(&self) -> bool {
         self.slot().generation.load(Ordering::Relaxed) == self.generation
@@ -36,13 +40,24 @@ pub(crate) enum Refusal {
     SeatLost,
 }
 
+/// Bytes charged for an allocation that the driver has not made yet.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) charged: u64,
+    /// As the program asked for them.
+    pub(crate) asked: u64,
+    pub(crate) counts_on_room: bool,
+}
+
+/// The figures that every allocation changes come first, so that they lie beside the lock.
+#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    pub(crate) seat: Seat,
     charge: u64,
     requested: u64,
-    context_bytes: u64,
     allocations: u64,
+    pub(crate) seat: Seat,
+    context_bytes: u64,
     pub(crate) blocks: Blocks,
     /// An allocation that counts on room in a block is with the driver; a second one must not
     /// count on the same room.
@@ -53,11 +68,11 @@ impl Ledger {
     pub(crate) fn new(seat: Seat) -> Self {
         let granularity = seat.limits.granularity_bytes.load(Ordering::Relaxed);
         let ledger = Self {
-            seat,
             charge: 0,
             requested: 0,
-            context_bytes: 0,
             allocations: 0,
+            seat,
+            context_bytes: 0,
             blocks: Blocks::new(granularity),
             room_spoken_for: false,
         };
@@ -94,8 +109,10 @@ impl Ledger {
 
     /// Charges bytes that the driver has taken already, whatever the cap.
     pub(crate) fn force(&mut self, bytes: u64) {
-        self.charge = self.charge.saturating_add(bytes);
-        self.publish();
+        if bytes > 0 {
+            self.charge = self.charge.saturating_add(bytes);
+            self.publish();
+        }
     }
 
     pub(crate) fn shrink(&mut self, bytes: u64) {
@@ -110,6 +127,22 @@ impl Ledger {
         self.requested = self.requested.saturating_add(requested);
         self.allocations += 1;
         self.publish_counts();
+    }
+
+    /// An allocation for which bytes were reserved came to nothing.
+    pub(crate) fn undo(&mut self, reservation: &Reservation) {
+        self.room_spoken_for &= !reservation.counts_on_room;
+        self.died(reservation.asked);
+        self.shrink(reservation.charged);
+    }
+
+    /// An allocation for which bytes were reserved has so many in fact.
+    pub(crate) fn made(&mut self, reservation: &Reservation, bytes: u64) {
+        self.room_spoken_for &= !reservation.counts_on_room;
+        if bytes != reservation.asked {
+            self.died(reservation.asked);
+            self.born(bytes);
+        }
     }
 
     pub(crate) fn died(&mut self, requested: u64) {
@@ -149,7 +182,10 @@ impl Ledger {
 
     fn publish(&self) {
         if self.seat.holds() {
-            self.seat.slot().charge.store(self.charge, Ordering::SeqCst);
+            self.seat
+                .slot()
+                .charge
+                .store(self.charge, Ordering::Release);
         }
     }
 

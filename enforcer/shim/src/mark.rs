@@ -1,11 +1,16 @@
 //! What each thread is doing in the driver: a word of thread-local storage with the number of the
 //! entry point, written at every entry. A hook clears it when it returns; a trampoline, which jumps
-//! and never comes back, leaves the number of the last entry there.
+//! and never comes back, leaves the number of the last entry there. The word behind it says with
+//! which other threads this one shares its counters.
 //!
-//! The word is found through a TLS descriptor: it costs two instructions where the loader has static
+//! The words are found through a TLS descriptor: it costs two instructions where the loader has static
 //! room for it and, unlike the fixed form, never makes loading the library fail where it has none.
 
-/// The calling thread's word: hooks count from 1 in the order of the table, trampolines after them.
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gshare_abi::STRIPES;
+
+/// The calling thread's two words: hooks count from 1 in the order of the table, trampolines after them.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn word() -> *mut u32 {
@@ -30,10 +35,10 @@ std::arch::global_asm!(
     ".globl gshare_mark",
     ".hidden gshare_mark",
     ".type gshare_mark,@object",
-    ".size gshare_mark,4",
-    ".balign 4",
+    ".size gshare_mark,8",
+    ".balign 8",
     "gshare_mark:",
-    ".zero 4",
+    ".zero 8",
     ".popsection",
 );
 
@@ -69,6 +74,44 @@ impl Drop for Inside {
     }
 }
 
+/// Threads that have counted something.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+#[cold]
+fn next_stripe() -> u32 {
+    THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES as u32 + 1
+}
+
+/// Which of a process's stripes the calling thread counts in.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn stripe() -> usize {
+    // SAFETY: the thread's own second word.
+    unsafe {
+        let place = word().add(1);
+        if place.read() == 0 {
+            place.write(next_stripe());
+        }
+        place.read() as usize - 1
+    }
+}
+
+/// Which of a process's stripes the calling thread counts in.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(crate) fn stripe() -> usize {
+    use std::cell::Cell;
+    thread_local!(static STRIPE: Cell<u32> = const { Cell::new(0) });
+    STRIPE
+        .try_with(|place| {
+            if place.get() == 0 {
+                place.set(next_stripe());
+            }
+            place.get() as usize - 1
+        })
+        .unwrap_or(0)
+}
+
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
@@ -80,6 +123,19 @@ mod tests {
     fn read() -> u32 {
         // SAFETY: the thread's own word.
         unsafe { word().read_volatile() }
+    }
+
+    #[test]
+    fn threads_count_apart() {
+        let first = stripe();
+        assert_eq!(stripe(), first, "a thread stays where it is");
+        let others: Vec<usize> = (1..STRIPES)
+            .filter_map(|_| std::thread::spawn(stripe).join().ok())
+            .collect();
+        assert_eq!(others.len(), STRIPES - 1);
+        assert!(others.iter().all(|other| *other < STRIPES));
+        let used: std::collections::HashSet<_> = others.iter().collect();
+        assert!(used.len() > 1, "{others:?}");
     }
 
     #[test]

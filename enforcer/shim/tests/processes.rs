@@ -246,7 +246,8 @@ fn the_registration_says_who_asks() {
     client.must("init");
     client.must("init");
     let request = desk.last.lock().unwrap().clone().unwrap();
-    assert_eq!((request.abi, request.pid), (1, client.pid()));
+    let abi = gshare_abi::ABI_VERSION;
+    assert_eq!((request.abi, request.pid), (abi, client.pid()));
     assert_eq!(request.hint, Some(17));
     assert_eq!(desk.registrations.load(Ordering::SeqCst), 1, "once");
 }

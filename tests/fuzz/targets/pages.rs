@@ -22,6 +22,12 @@ const GPU_BYTES: u64 = 24 << 30;
 /// Words of the header, where a wild offset seldom falls.
 const HEADER_WORDS: u64 = 8;
 
+/// Where the slots begin, in words.
+const SLOT_WORDS: u64 = 512;
+
+/// Between two places anywhere in a page: no multiple of a structure's length.
+const STRIDE: u64 = 37;
+
 fn directory() -> PathBuf {
     static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -37,11 +43,12 @@ fn directory() -> PathBuf {
 
 fn scribble(file: &File, at: u16, word: u64, bytes: usize) {
     let words = (bytes / 8) as u64;
-    // Half of the writes go to the header.
-    let word_at = if at & 1 == 0 {
-        u64::from(at >> 1) % HEADER_WORDS
-    } else {
-        u64::from(at >> 1) % words
+    let place = u64::from(at >> 2);
+    // Half of the writes go to the header, a quarter to the first slots, a quarter anywhere.
+    let word_at = match at & 3 {
+        0 | 2 => place % HEADER_WORDS,
+        1 => (SLOT_WORDS + place) % words,
+        _ => place * STRIDE % words,
     };
     file.write_all_at(&word.to_le_bytes(), word_at * 8)
         .expect("pages are writable and of fixed length");
@@ -59,6 +66,9 @@ fn look(usage: &UsageMemfd) {
     }
     assert_eq!(usage.charged_bytes(GPU_BYTES), sum);
     assert_eq!(usage.owners().count(), slots.len());
+    for slot in &slots {
+        assert_eq!(slot.launches, usage.page().launches(slot.slot));
+    }
     let mark = usage.page().high_water();
     assert!(mark <= SLOTS);
     assert!(

@@ -251,7 +251,7 @@ impl UsageMemfd {
             .load(Ordering::Relaxed)
             .wrapping_add(1)
             .max(1);
-        words.clear();
+        self.page().clear(slot);
         words.generation.store(generation, Ordering::SeqCst);
         words.start_time.store(start_time, Ordering::Relaxed);
         words.pid.store(pid, Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl UsageMemfd {
         words
             .generation
             .store(generation.wrapping_add(1).max(1), Ordering::SeqCst);
-        words.clear();
+        self.page().clear(slot);
         true
     }
 
@@ -305,8 +305,8 @@ impl UsageMemfd {
                     requested_bytes: read(&words.requested).min(gpu_bytes),
                     context_bytes: read(&words.context_bytes).min(gpu_bytes),
                     allocations: read(&words.allocations),
-                    launches: read(&words.launches),
-                    last_launch_ns: some(read(&words.last_launch_ns)),
+                    launches: self.page().launches(assigned.slot),
+                    last_launch_ns: self.page().last_launch_ns(assigned.slot),
                     refusals,
                     last_refused_bytes: (refusals > 0).then(|| read(&words.last_refused_bytes)),
                     last_refusal_ns: some(read(&words.last_refusal_ns)),

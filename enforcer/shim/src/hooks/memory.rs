@@ -4,8 +4,8 @@ use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, Handle, SUCCESS},
     driver,
-    gpu::{Charge, Reservation},
-    ledger::Refusal,
+    gpu::Charge,
+    ledger::{Refusal, Reservation},
     process::{self, Family, Live, Process},
 };
 
