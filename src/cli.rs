@@ -3,6 +3,7 @@
 //! Invariant: a client path starts no runtime and reads no more files than it needs before its first
 //! line is on the socket, because a claim must cost milliseconds.
 
+mod admin;
 pub mod args;
 mod claim;
 mod complete;
@@ -89,6 +90,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
+        Some(Command::Admin(args)) => admin::run(socket, &args),
         Some(Command::Config(args)) => config::run(&args),
         Some(Command::Daemon(args)) => {
             if socket.is_some() {

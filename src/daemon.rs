@@ -2,6 +2,7 @@
 //! handles one message at a time; connections, timers, process exits and the GPU observer only send it
 //! messages ([`Msg`]).
 
+mod admin;
 mod convert;
 mod doctor;
 mod ending;
@@ -16,6 +17,7 @@ mod restore;
 mod server;
 mod service;
 mod setup;
+mod tell;
 mod view;
 mod watch;
 mod whose;
@@ -182,7 +184,7 @@ fn warmer(tree: Option<OwnTree>) -> impl Fn() {
 
 fn log_to_stderr(level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GSHARE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("{level},{AUDIT}=info")));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -249,6 +251,9 @@ pub(crate) fn unix_ms() -> u64 {
 pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// What administrators do is logged under this name, whatever the level.
+pub(crate) const AUDIT: &str = "gshare_audit";
 
 /// How long the service waits for the first look at the GPUs.
 const FIRST_LOOK: Duration = Duration::from_secs(15);

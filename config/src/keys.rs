@@ -1,11 +1,15 @@
 //! Every key of `gshare.toml`, with its type, its default and its bounds.
 
+mod admin;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gshare_core::{Bytes, Class, Share};
 use toml::de::{DeTable, DeValue};
+
+pub use admin::Admin;
 
 use crate::problem::Problem;
 use crate::read::{self, Reader};
@@ -27,6 +31,8 @@ pub struct Config {
     pub claims: Claims,
     /// `[cgroup]`
     pub cgroup: Cgroup,
+    /// `[admin]`
+    pub admin: Admin,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,
 }
@@ -268,6 +274,7 @@ impl Config {
             defaults: Defaults::walk(reader, root),
             claims: Claims::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
+            admin: Admin::walk(reader, root),
             projects: walk_projects(reader, root),
         };
         reader.no_other_sections(root);

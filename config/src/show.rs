@@ -62,6 +62,9 @@ impl Config {
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
         writeln!(out, "root = {}", quote(&self.cgroup.root))?;
+        writeln!(out, "\n[admin]")?;
+        let groups: Vec<String> = self.admin.groups.iter().map(|n| quote(n)).collect();
+        writeln!(out, "groups = [{}]", groups.join(", "))?;
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
             let list = |names: &[String]| {

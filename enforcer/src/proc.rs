@@ -6,9 +6,11 @@
 mod pidfd;
 mod read;
 mod sys;
+mod terminal;
 
-pub use pidfd::PidFd;
+pub use pidfd::{PidFd, peer_groups};
 pub use read::{
     ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_name, groups_of, key,
     primary_gid, stat, uids, user_name,
 };
+pub use terminal::{Terminal, terminal};

@@ -1,5 +1,7 @@
 //! The command line: every subcommand and flag, with the texts of the manual.
 
+pub mod admin;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,6 +101,12 @@ pub enum Command {
     Release(ReleaseArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
+    /// For administrators: drain GPUs, end claims, read the audit log
+    #[command(
+        after_long_help = "Root may, and members of the groups in [admin] groups of gshare.toml.\n\
+            Every act is in the audit log with who, when, on what, before and after."
+    )]
+    Admin(admin::AdminArgs),
     /// Check and show the configuration
     Config(ConfigArgs),
     /// Run the service in the foreground

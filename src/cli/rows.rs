@@ -214,13 +214,29 @@ fn gpu_row(gpu: &GpuView) -> Vec<String> {
         format!("{:.2}", gpu.claimable),
         gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
         gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
-        match gpu.state {
-            GpuState::Ok => "ok",
-            GpuState::Lost => "lost",
-            GpuState::Hung => "hung",
-        }
-        .to_owned(),
+        gpu_state(gpu),
     ]
+}
+
+/// `ok`, `draining` while claims are left on a drained GPU, `drained: new fan`.
+fn gpu_state(gpu: &GpuView) -> String {
+    let state = match gpu.state {
+        GpuState::Ok => "ok",
+        GpuState::Lost => "lost",
+        GpuState::Hung => "hung",
+    };
+    let Some(drain) = &gpu.drain else {
+        return state.to_owned();
+    };
+    let held = gpu.mem_claimed > 0 || gpu.sm_claimed > 0.0;
+    let word = if held { "draining" } else { "drained" };
+    let why = drain.reason.as_ref().map(|r| format!(": {r}"));
+    let also = (gpu.state != GpuState::Ok).then(|| format!("{state}, "));
+    format!(
+        "{}{word}{}",
+        also.unwrap_or_default(),
+        why.unwrap_or_default()
+    )
 }
 
 /// Users: what they claim beside what they use.

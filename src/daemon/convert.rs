@@ -78,7 +78,7 @@ pub(crate) fn request(
     request.mem_limit = spec.mem_limit.map(Bytes);
     request.lease = spec.lease_s.map(Duration::from_secs);
     request.check().map_err(wrong)?;
-    request.only_gpus = gpu_ids(service, &spec.gpu_ids)?;
+    request.only_gpus = gpu_ids(service, "--gpu-ids ", &spec.gpu_ids)?;
     let patience = match spec.wait {
         Wait::No => Some(Duration::ZERO),
         Wait::Seconds(s) => Some(Duration::from_secs(s)),
@@ -121,16 +121,22 @@ pub(crate) fn request(
         joined: Vec::new(),
         slices: Vec::new(),
         ending: None,
+        kill_all: false,
     };
     Ok((request, patience, record))
 }
 
 /// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.
-fn clean(text: &str, most: usize) -> String {
+pub(crate) fn clean(text: &str, most: usize) -> String {
     figures::printable(text).take(most).collect()
 }
 
-fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
+/// GPUs by index, UUID or unique beginning of one; `lead` stands before a wrong word.
+pub(crate) fn gpu_ids(
+    service: &Service,
+    lead: &str,
+    words: &[String],
+) -> Result<Vec<u32>, WireError> {
     let mut found = Vec::new();
     for word in words {
         let matches: Vec<usize> = match word.parse::<usize>() {
@@ -146,12 +152,10 @@ fn gpu_ids(service: &Service, words: &[String]) -> Result<Vec<u32>, WireError> {
             } else {
                 "fits several GPUs"
             };
-            return Err(
-                usage(format!("--gpu-ids {word}: {what}")).with_hint(format!(
-                    "GPUs 0 to {}, or a UUID, as gshare status shows them",
-                    service.gpus.len() - 1
-                )),
-            );
+            return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
+                "GPUs 0 to {}, or a UUID, as gshare status shows them",
+                service.gpus.len() - 1
+            )));
         };
         found.push(u32::try_from(*index).unwrap_or(u32::MAX));
     }

@@ -31,11 +31,13 @@ pub(crate) struct Ended {
 
 impl Ending {
     /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
-    pub(crate) fn killing(cause: &str) -> Self {
+    /// With `all`, so do all other processes of the claim.
+    pub(crate) fn killing(cause: &str, all: bool) -> Self {
         Self {
             cause: cause.to_owned(),
             kill_at: Some(Instant::now() + TERM_GRACE),
             told: false,
+            all,
         }
     }
 
@@ -45,6 +47,7 @@ impl Ending {
             cause: "command exited".to_owned(),
             kill_at: None,
             told: false,
+            all: false,
         }
     }
 }
@@ -150,7 +153,7 @@ impl Service {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
         if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            live.ending = Some(Ending::killing(cause));
+            live.ending = Some(Ending::killing(cause, false));
             live.record.ending = Some(cause.to_owned());
             // A restarted service goes on with it.
             if let Err(error) = self.journal.put(&live.record) {
@@ -161,6 +164,45 @@ impl Service {
         self.signal(&holders, libc::SIGTERM);
         self.settle_ending(id);
         self.dirty = true;
+    }
+
+    /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
+    /// from now on.
+    pub(crate) fn kill_claim(&mut self, id: ClaimId, cause: &str, grace: Duration) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+        }
+        live.ending = Some(Ending {
+            kill_at: Some(Instant::now() + grace),
+            ..Ending::killing(cause, true)
+        });
+        live.record.ending = Some(cause.to_owned());
+        live.record.kill_all = true;
+        if let Err(error) = self.journal.put(&live.record) {
+            tracing::error!(%id, %error, "that a claim ends could not be journaled");
+        }
+        let members = self.members_now(id);
+        self.signal(&members, libc::SIGTERM);
+        // One that is stopped could not act on it.
+        self.signal(&members, libc::SIGCONT);
+        self.settle_ending(id);
+        self.dirty = true;
+    }
+
+    /// SIGKILL to everything in the claim, also to what is started meanwhile.
+    fn kill_members(&self, id: ClaimId, members: &[ProcessKey]) {
+        match self.claims.get(&id).and_then(|live| live.cgroup.as_ref()) {
+            Some(cgroup) => {
+                if let Err(error) = cgroup.kill() {
+                    tracing::warn!(%id, %error, "the cgroup cannot be killed as a whole");
+                    self.signal(members, libc::SIGKILL);
+                }
+            }
+            None => self.signal(members, libc::SIGKILL),
+        }
     }
 
     /// Sends a signal to processes, each checked to be still the same.
@@ -199,8 +241,12 @@ impl Service {
         };
         let Some(ending) = &live.ending else { return };
         let released = ending.kill_at.is_some();
-        let cause = ending.cause.clone();
-        let holders = self.holders(id);
+        let (cause, all) = (ending.cause.clone(), ending.all);
+        let holders = if all {
+            self.members_now(id)
+        } else {
+            self.holders(id)
+        };
         if holders.is_empty() && (released || !self.launched_lately(live)) {
             self.dismantle(id, &cause);
             self.drive(Event::Gone { id });
@@ -212,7 +258,11 @@ impl Service {
             .and_then(|l| l.ending.as_ref()?.kill_at)
             .is_some_and(|at| at <= Instant::now());
         if due {
-            self.signal(&holders, libc::SIGKILL);
+            if all {
+                self.kill_members(id, &holders);
+            } else {
+                self.signal(&holders, libc::SIGKILL);
+            }
             let mut first = false;
             if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
                 ending.kill_at = Some(Instant::now() + Duration::from_secs(1));
@@ -221,7 +271,7 @@ impl Service {
             if first {
                 self.notice(
                     Some(id),
-                    format!("{id}: processes that held on to the GPU were killed ({cause})"),
+                    format!("{id}: processes that did not end were killed ({cause})"),
                 );
             }
         }

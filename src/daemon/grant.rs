@@ -423,8 +423,17 @@ impl Service {
             .fold(0, |sum: u64, s| sum.saturating_add(s.launches))
     }
 
+    /// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
+    pub(crate) fn waits_text(&self, id: ClaimId, reason: &Reason) -> String {
+        let text = self.reason_text(reason);
+        match self.drained_text(id, reason) {
+            Some(drained) => format!("{text}; {drained}"),
+            None => text,
+        }
+    }
+
     /// Why a claim waits, with the names of those who hold what it needs.
-    pub(crate) fn reason_text(&self, reason: &Reason) -> String {
+    fn reason_text(&self, reason: &Reason) -> String {
         let mut who: Vec<String> = reason
             .holders()
             .iter()

@@ -1,11 +1,15 @@
 //! What must survive the service: granted claims, learnt context overheads, and the record of ended
 //! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
+mod admin;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
+
+pub(crate) use admin::DrainRecord;
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +100,9 @@ pub(crate) struct ClaimRecord {
     /// It is being ended, and why: a restarted service goes on with that.
     #[serde(default)]
     pub(crate) ending: Option<String>,
+    /// And all its processes with it.
+    #[serde(default)]
+    pub(crate) kill_all: bool,
 }
 
 impl ClaimRecord {
@@ -178,6 +185,7 @@ impl Journal {
             });
         }
         db.execute_batch(SCHEMA).map_err(open)?;
+        db.execute_batch(admin::SCHEMA).map_err(open)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(open)?;
         Ok(Self { db })
@@ -375,6 +383,7 @@ mod tests {
                 sm_limit_milli: 4,
             }],
             ending: None,
+            kill_all: false,
         }
     }
 

@@ -70,7 +70,7 @@ impl Service {
             }
         }
         live.ending = match &live.record.ending {
-            Some(cause) => Some(Ending::killing(cause)),
+            Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
             None => (!live.command_alive && !live.record.hold).then(Ending::waiting),
         };
         if live.record.ending.is_some() {
@@ -272,7 +272,7 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
 
 /// Processes that may have the claim's pages: those in its cgroup; without cgroups, the command, those
 /// that joined, and their descendants.
-fn members_of(live: &Live) -> Vec<ProcessKey> {
+pub(crate) fn members_of(live: &Live) -> Vec<ProcessKey> {
     if let Some(cgroup) = &live.cgroup {
         return cgroup
             .procs()

@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub(crate) conn: ConnId,
     /// Effective uid at `connect`.
     pub(crate) uid: u32,
+    /// Its groups then.
+    pub(crate) gids: Arc<[u32]>,
     /// The process that connected.
     pub(crate) process: Option<ProcessKey>,
     /// A handle on it.
@@ -265,9 +267,12 @@ fn peer(conn: ConnId, stream: &UnixStream) -> io::Result<Peer> {
     let process = pidfd
         .as_ref()
         .and_then(|fd| fd.pid().and_then(proc::key).filter(|_| !fd.has_exited()));
+    let mut gids = proc::peer_groups(stream.as_fd()).unwrap_or_default();
+    gids.push(cred.gid());
     Ok(Peer {
         conn,
         uid: cred.uid(),
+        gids: gids.into(),
         process,
         pidfd: pidfd.filter(|_| process.is_some()).map(Arc::new),
     })

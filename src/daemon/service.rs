@@ -74,6 +74,8 @@ pub(crate) struct Ending {
     pub(crate) kill_at: Option<Instant>,
     /// That some were killed has been told.
     pub(crate) told: bool,
+    /// All processes end with it, not only those that hold the GPU.
+    pub(crate) all: bool,
 }
 
 /// One waiting claim: what the connection that waits for it needs.
@@ -121,6 +123,8 @@ pub(crate) struct Service {
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
     pub(crate) notices: VecDeque<Notice>,
+    /// GPUs that take no new claims, by UUID.
+    pub(crate) drains: super::admin::Drains,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
@@ -216,6 +220,7 @@ impl Service {
             waiting: BTreeMap::new(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
+            drains: super::admin::Drains::new(),
             events,
             names: super::view::Names::new(),
             owners: Owners::default(),
@@ -232,6 +237,7 @@ impl Service {
         service.identify_gpus(&sample)?;
         service.load_overheads()?;
         service.load_history()?;
+        service.load_drains()?;
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.sample = Some(sample);
         service.find_claims_again()?;
@@ -319,6 +325,7 @@ impl Service {
             Call::Env { id } => self.env(&peer, &id),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
+            Call::Admin(call) => self.admin(&peer, call),
         };
         match answer {
             Ok(reply) => out.reply(&reply),
@@ -422,13 +429,14 @@ impl Service {
                         reason,
                         for_now,
                     } => {
+                        let text = self.waits_text(id, &reason);
                         if let Some(asked) = self.waiting.remove(&id) {
                             let code = if for_now {
                                 ErrorCode::NotAvailable
                             } else {
                                 ErrorCode::Usage
                             };
-                            let mut error = WireError::new(code, self.reason_text(&reason));
+                            let mut error = WireError::new(code, text);
                             if let Some(share) = reason.would_start() {
                                 error = error.with_hint(format!(
                                     "-g {} starts now",
@@ -464,7 +472,7 @@ impl Service {
         asked.out.reply(&Reply::Queued(Queued {
             id: id.to_string(),
             position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.reason_text(reason),
+            reason: self.waits_text(id, reason),
             would_start: reason
                 .would_start()
                 .map(|s| format!("-g {}", convert::short_share(s))),

@@ -124,6 +124,7 @@ impl Service {
         GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
+            drain: self.drain_view(g),
             mem_allocatable: ledger
                 .gpus()
                 .get(g)
@@ -302,7 +303,7 @@ impl Service {
                     .map(|Bytes(b)| b),
                 since_ms: asked.since_ms,
                 position: index(i + 1),
-                reason: reason.map(|r| self.reason_text(r)).unwrap_or_default(),
+                reason: reason.map(|r| self.waits_text(id, r)).unwrap_or_default(),
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
                     .map(|s| format!("-g {}", super::convert::short_share(s))),

@@ -27,6 +27,35 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(if result == 0 { fd.into() } else { -1 })
 }
 
+/// The supplementary groups of the process that connected, as they were then (`SO_PEERGROUPS`, Linux 4.13).
+pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>> {
+    let mut gids: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut length = size_of_val(gids.as_slice()) as libc::socklen_t;
+        // SAFETY: `gids` holds `length` writable bytes, and both are live locals.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                gids.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let needed = length as usize / size_of::<libc::gid_t>();
+        if result == 0 {
+            gids.truncate(needed);
+            return Ok(gids);
+        }
+        let error = io::Error::last_os_error();
+        // The kernel has said how many there are.
+        if error.raw_os_error() != Some(libc::ERANGE) || needed <= gids.len() {
+            return Err(error);
+        }
+        gids.resize(needed, 0);
+    }
+}
+
 pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a null siginfo is allowed; the rest are integers.

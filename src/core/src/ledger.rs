@@ -3,7 +3,7 @@
 //! The rule that every grant keeps: on each GPU, requests plus what is borrowed above them stay within
 //! the allocatable, for memory; requests stay within the whole, for SMs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{ClaimId, Request};
 use crate::units::{Bytes, Share};
@@ -76,6 +76,8 @@ pub const GRANULARITY: u64 = 2 << 20;
 pub struct Ledger {
     gpus: Vec<GpuFacts>,
     held: BTreeMap<ClaimId, Vec<Slice>>,
+    /// UUIDs of GPUs that take no new claims.
+    drained: BTreeSet<String>,
 }
 
 impl Ledger {
@@ -88,6 +90,23 @@ impl Ledger {
     /// Takes fresh facts. GPUs are matched by position; their number does not change while the service runs.
     pub fn set_gpus(&mut self, gpus: Vec<GpuFacts>) {
         self.gpus = gpus;
+    }
+
+    /// Takes a GPU (by its UUID) out of service for new claims, or puts it back. What is held stays held.
+    pub fn set_drained(&mut self, uuid: &str, drained: bool) {
+        if drained {
+            self.drained.insert(uuid.to_owned());
+        } else {
+            self.drained.remove(uuid);
+        }
+    }
+
+    /// Whether a GPU takes no new claims.
+    #[must_use]
+    pub fn is_drained(&self, gpu: usize) -> bool {
+        self.gpus
+            .get(gpu)
+            .is_some_and(|g| self.drained.contains(&g.uuid))
     }
 
     /// All slices by claim.
@@ -143,12 +162,15 @@ impl Ledger {
             .fold(Share::ZERO, |sum, (_, s)| sum.saturating_add(s.sm))
     }
 
-    /// Bytes that a new claim could be guaranteed on a GPU now.
+    /// Bytes that a new claim could be guaranteed on a GPU now: none on a drained one.
     #[must_use]
     pub fn mem_free(&self, gpu: usize) -> Bytes {
         let Some(facts) = self.gpus.get(gpu).filter(|g| g.healthy) else {
             return Bytes::ZERO;
         };
+        if self.is_drained(gpu) {
+            return Bytes::ZERO;
+        }
         let taken = self.on(gpu).fold(Bytes::ZERO, |sum, (_, s)| {
             sum.saturating_add(s.mem).saturating_add(s.borrowed())
         });

@@ -44,6 +44,13 @@ pub enum Event {
         /// Its id.
         id: ClaimId,
     },
+    /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
+    Drain {
+        /// UUID of the GPU.
+        uuid: String,
+        /// No new claims there.
+        on: bool,
+    },
     /// Time passes.
     Tick,
 }
@@ -201,6 +208,10 @@ impl Machine {
             Event::Restore { id, slices, ends } => {
                 self.ledger.insert(id, slices);
                 self.set_lease(id, ends);
+            }
+            Event::Drain { uuid, on } => {
+                self.ledger.set_drained(&uuid, on);
+                self.settle(&mut actions);
             }
             Event::Gone { id } => {
                 self.queue.retain(|w| w.id != id);

@@ -26,6 +26,13 @@ pub enum Reason {
         /// Most bytes that claims can divide on one GPU.
         largest: Bytes,
     },
+    /// Too few of the GPUs that it could use take new claims.
+    Drained {
+        /// Asked.
+        wanted: u32,
+        /// Those that take new claims.
+        open: u32,
+    },
     /// Not enough memory is free.
     Memory {
         /// Asked bytes on one GPU.
@@ -102,6 +109,12 @@ impl fmt::Display for Reason {
                     "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
                 )
             }
+            Self::Drained { wanted, open } => write!(
+                f,
+                "wants {wanted} GPU{}; {open} of those it may use take{} new claims",
+                if *wanted == 1 { "" } else { "s" },
+                if *open == 1 { "s" } else { "" },
+            ),
             Self::Memory {
                 wanted,
                 free,
@@ -165,6 +178,13 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
     Some(Reason::TooBig { wanted, largest })
 }
 
+/// The GPUs that a request may use and that take new claims.
+fn open_candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
+    let mut gpus = place::candidates(ledger, request);
+    gpus.retain(|g| !ledger.is_drained(*g));
+    gpus
+}
+
 /// The reason why a request does not start now.
 #[must_use]
 pub fn waits(
@@ -173,7 +193,14 @@ pub fn waits(
     blocked: &[bool],
     ahead: Option<ClaimId>,
 ) -> Reason {
-    let candidates = place::candidates(ledger, request);
+    let candidates = open_candidates(ledger, request);
+    let all = place::candidates(ledger, request).len();
+    if candidates.len() < all && candidates.len() < request.gpus as usize {
+        return Reason::Drained {
+            wanted: request.gpus,
+            open: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
+        };
+    }
     let fit = candidates
         .iter()
         .filter(|&&g| ledger.fit(request, g).is_some())

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::{AdminCall, AdminDone, AuditEntry};
 use crate::snapshot::Snapshot;
 
 /// The first line a client sends.
@@ -115,6 +116,8 @@ pub enum Call {
     },
     /// What the service found and can do. Answers [`Reply::Doctor`].
     Doctor,
+    /// A request of an administrator.
+    Admin(AdminCall),
 }
 
 /// A claim waits.
@@ -174,6 +177,13 @@ pub enum Reply {
     Doctor {
         /// One row per mechanism.
         checks: Vec<Check>,
+    },
+    /// An administrator's request is done.
+    Admin(AdminDone),
+    /// Entries of the audit log, oldest first.
+    Audit {
+        /// The entries.
+        entries: Vec<AuditEntry>,
     },
     /// The request failed.
     Error(WireError),

@@ -9,12 +9,14 @@
 //! refuses other numbers with the code `protocol`.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod call;
 pub mod client;
 pub mod snapshot;
 
 pub use gshare_core::units;
 
+pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView};
 pub use call::{Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
 pub use client::{Client, ClientError};
 pub use snapshot::{

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::DrainView;
+
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -123,6 +125,9 @@ pub struct GpuView {
     pub mode: String,
     /// State.
     pub state: GpuState,
+    /// An administrator has closed it to new claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainView>,
     /// SMs.
     pub sms: Option<u32>,
     /// Physical bytes.

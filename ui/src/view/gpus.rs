@@ -261,10 +261,11 @@ impl<'a> Table<'a> {
     fn short_row(&self, gpu: &GpuView) -> Line<'static> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let sums = self.sums(gpu);
-        let mut spans = vec![span(
-            left(&self.short_name(gpu), self.name, glyphs),
-            theme.text,
-        )];
+        let name = match &gpu.drain {
+            Some(_) => theme.warn,
+            None => theme.text,
+        };
+        let mut spans = vec![span(left(&self.short_name(gpu), self.name, glyphs), name)];
         spans.push(Span::raw(" "));
         spans.extend(sums.mem.spans(self.mem_bar, self.look));
         spans.push(Span::raw(" "));
@@ -372,17 +373,24 @@ impl<'a> Table<'a> {
             who.push("nobody".to_owned());
         }
         let indent = " ".repeat(self.name + 6);
-        let tail = format!("{dot}{} claimable", share(gpu.claimable));
+        let tail = match &gpu.drain {
+            Some(drain) => {
+                let why = drain.reason.as_deref().map(|r| cut(r, 24, glyphs));
+                let why = why.map(|r| format!(": {r}")).unwrap_or_default();
+                format!("{dot}drained{why}")
+            }
+            None => format!("{dot}{} claimable", share(gpu.claimable)),
+        };
         let room = self.width.saturating_sub(width(&indent) + width(&tail));
         Line::from(vec![
             span(indent, theme.text),
             span(cut(&who.join(&dot), room, glyphs), theme.dim),
             span(
                 tail,
-                if gpu.claimable > 0.0 {
-                    theme.good
-                } else {
-                    theme.dim
+                match (&gpu.drain, gpu.claimable > 0.0) {
+                    (Some(_), _) => theme.warn,
+                    (None, true) => theme.good,
+                    (None, false) => theme.dim,
                 },
             ),
         ])

@@ -74,6 +74,7 @@ impl Gpu {
             short: self.short.to_owned(),
             mode: "timeslice".to_owned(),
             state: GpuState::Ok,
+            drain: None,
             sms: Some(self.sms),
             mem_total: Some(gib(self.total)),
             mem_allocatable: Some(gib(allocatable)),

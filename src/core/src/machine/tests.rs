@@ -289,6 +289,44 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
+#[test]
+fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
+    let mut w = World::new(&[24, 80]);
+    w.submit(1, 500);
+    assert_eq!(w.machine.ledger().slices(ClaimId(1)).unwrap()[0].gpu, 0);
+    w.send(Event::Drain {
+        uuid: "GPU-24".into(),
+        on: true,
+    });
+    assert_eq!(w.machine.claimable(0), Share::ZERO);
+    w.submit(2, 500);
+    assert_eq!(w.machine.ledger().slices(ClaimId(2)).unwrap()[0].gpu, 1);
+    w.submit(3, 2000);
+    assert_eq!(
+        w.machine.reason(ClaimId(3)),
+        Some(&Reason::Drained { wanted: 2, open: 1 })
+    );
+    w.send(Event::Gone { id: ClaimId(3) });
+    let mut only = Request::from_gpus(Share::from_milli(100), Share::ONE, Class::Batch).unwrap();
+    only.only_gpus = vec![0];
+    w.submit_request(4, only, None);
+    let reason = w.machine.reason(ClaimId(4)).unwrap();
+    assert_eq!(
+        reason.to_string(),
+        "wants 1 GPU; 0 of those it may use take new claims"
+    );
+    assert_eq!(
+        w.machine.ledger().holders(0),
+        [ClaimId(1)],
+        "what runs there runs on"
+    );
+    w.send(Event::Drain {
+        uuid: "GPU-24".into(),
+        on: false,
+    });
+    assert_eq!(w.machine.ledger().holders(0), [ClaimId(1), ClaimId(4)]);
+}
+
 proptest! {
     /// Random histories keep the ledger's rule (checked after every event), and everybody who waits is
     /// granted once the others have gone.

@@ -1,6 +1,6 @@
 //! Everything about one row.
 
-use gshare_proto::{Caps, ClaimView, GpuView, QueueView, Source, UnclaimedView};
+use gshare_proto::{Caps, ClaimView, DrainView, GpuView, QueueView, Source, UnclaimedView};
 use ratatui::text::Line;
 
 use crate::model::{Model, RowKey};
@@ -246,6 +246,16 @@ fn unclaimed_entries(unclaimed: &UnclaimedView, look: &Look) -> Vec<Entry> {
     ]
 }
 
+/// `by root: new fan; no new claims start here`.
+fn drained(drain: &DrainView) -> String {
+    let why = drain.reason.as_ref().map(|r| format!(": {r}"));
+    format!(
+        "by {}{}; no new claims start here",
+        drain.by,
+        why.unwrap_or_default()
+    )
+}
+
 fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
     let glyphs = &look.glyphs;
     let dash = || glyphs.dash.to_owned();
@@ -277,6 +287,9 @@ fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
         ));
         out.push(("claimable", format!("{} of the GPU", share(gpu.claimable))));
         out.push(("shared by", gpu.mode.clone()));
+        if let Some(drain) = &gpu.drain {
+            out.push(("drained", drained(drain)));
+        }
     }
     out.push(("SM active", measured(gpu.sm_active, look)));
     out.push(("occupancy", measured(gpu.sm_occupancy, look)));

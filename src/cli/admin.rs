@@ -1,0 +1,184 @@
+//! `gshare admin`: asks the service, which alone decides who may.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, Reply, Snapshot};
+use serde_json::json;
+
+use super::args::admin::{AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs};
+use super::claim::unexpected;
+use super::failure::{self, Failure};
+use super::table::{Align, Table, plain};
+use super::{Outcome, connect, out};
+
+/// Between two looks while `--wait` waits.
+const LOOK_MS: u64 = 500;
+
+pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
+    let mut client = connect::connect(socket)?;
+    match &args.command {
+        AdminCommand::Drain(args) => drain(&mut client, args),
+        AdminCommand::Undrain(args) => {
+            let gpus = args.gpus.clone();
+            let done = ask(&mut client, AdminCall::Undrain { gpus })?;
+            show(&done, args.json)
+        }
+        AdminCommand::Kill(args) => kill(&mut client, args),
+        AdminCommand::Log(args) => log(&mut client, args),
+    }
+}
+
+/// Sends a request whose answer is a sentence.
+pub(crate) fn ask(client: &mut Client, call: AdminCall) -> Result<AdminDone, Failure> {
+    match client.call(&Call::Admin(call))? {
+        Reply::Admin(done) => Ok(done),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Prints what was done, and how it is undone.
+pub(crate) fn show(done: &AdminDone, json: bool) -> Outcome {
+    if json {
+        out::json(done)?;
+        return Ok(0);
+    }
+    for line in done.message.lines() {
+        out::print(&format!("{}\n", plain(line)))?;
+    }
+    if let Some(undo) = &done.undo {
+        out::print(&format!("undo: {}\n", plain(undo)))?;
+    }
+    Ok(0)
+}
+
+fn drain(client: &mut Client, args: &DrainArgs) -> Outcome {
+    let done = ask(
+        client,
+        AdminCall::Drain {
+            gpus: args.gpus.clone(),
+            reason: args.reason.clone(),
+        },
+    )?;
+    show(&done, args.json)?;
+    match args.wait {
+        None => Ok(0),
+        Some(patience) => wait_until_empty(client, &args.gpus, patience),
+    }
+}
+
+/// Follows the claims on the drained GPUs until none is left; progress goes to stderr.
+fn wait_until_empty(client: &mut Client, gpus: &[String], patience: Option<Duration>) -> Outcome {
+    let until = patience.map(|p| Instant::now() + p);
+    let mut reply = client.call(&Call::Watch {
+        min_interval_ms: LOOK_MS,
+    })?;
+    let mut told = String::new();
+    loop {
+        let Reply::Snapshot(snapshot) = reply else {
+            return Err(unexpected(&reply));
+        };
+        let left = left_on(&snapshot, gpus);
+        if left.is_empty() {
+            out::note("empty: no claim is left there");
+            return Ok(0);
+        }
+        let text = left.join(", ");
+        if text != told {
+            out::note(&format!("waits for {}: {}", left.len(), plain(&text)));
+            told = text;
+        }
+        if until.is_some_and(|end| Instant::now() >= end) {
+            return Err(
+                Failure::new(failure::NOT_AVAILABLE, format!("not empty in time: {told}"))
+                    .with_hint(
+                        "the GPU stays drained; gshare admin kill --gpu GPU ends what runs there",
+                    ),
+            );
+        }
+        reply = client.next_reply()?;
+    }
+}
+
+/// Claims on these GPUs, for people.
+fn left_on(snapshot: &Snapshot, words: &[String]) -> Vec<String> {
+    let meant = |index: u32, uuid: &str| {
+        let mut words = words.iter();
+        words.any(|w| w.parse() == Ok(index) || (w.len() >= 5 && uuid.starts_with(w.as_str())))
+    };
+    let claims = snapshot.claims.iter();
+    let there = claims.filter(|c| c.gpus.iter().any(|g| meant(g.gpu, &g.uuid)));
+    there
+        .map(|c| format!("{} ({}, {})", c.id, c.user, c.state_text))
+        .collect()
+}
+
+fn kill(client: &mut Client, args: &KillArgs) -> Outcome {
+    let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    let done = ask(
+        client,
+        AdminCall::Kill {
+            ids: args.ids.clone(),
+            user: args.user.clone(),
+            gpu: args.gpu.clone(),
+            grace_ms: args.grace.map(millis),
+            reason: args.reason.clone(),
+        },
+    )?;
+    show(&done, args.json)
+}
+
+fn log(client: &mut Client, args: &LogArgs) -> Outcome {
+    let call = Call::Admin(AdminCall::Log { last: args.last });
+    let entries = match client.call(&call)? {
+        Reply::Audit { entries } => entries,
+        other => return Err(unexpected(&other)),
+    };
+    if args.json {
+        out::json(&json!({ "entries": entries }))?;
+        return Ok(0);
+    }
+    if entries.is_empty() {
+        out::print("no administrator has done anything yet\n")?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&[
+        ("NR", Align::Right),
+        ("WHEN", Align::Left),
+        ("WHO", Align::Left),
+        ("DID", Align::Left),
+        ("ON", Align::Left),
+        ("BEFORE", Align::Left),
+        ("AFTER", Align::Left),
+        ("REASON", Align::Left),
+    ]);
+    for entry in &entries {
+        table.row(row(entry));
+    }
+    // Not cut: a log is read whole, and searched.
+    out::print(&table.text(None, out::colour()))?;
+    Ok(0)
+}
+
+fn row(entry: &AuditEntry) -> Vec<String> {
+    vec![
+        entry.seq.to_string(),
+        local_time(entry.at_ms),
+        format!("{} ({})", entry.user, entry.uid),
+        entry.action.clone(),
+        entry.target.clone(),
+        entry.before.clone(),
+        entry.after.clone(),
+        entry.reason.clone().unwrap_or_default(),
+    ]
+}
+
+/// `2026-11-20 18:31:02` in the user's time zone.
+fn local_time(unix_ms: u64) -> String {
+    let at = i64::try_from(unix_ms).ok();
+    let at = at.and_then(chrono::DateTime::from_timestamp_millis);
+    at.map_or_else(String::new, |at| {
+        let local = at.with_timezone(&chrono::Local);
+        local.format("%Y-%m-%d %H:%M:%S").to_string()
+    })
+}

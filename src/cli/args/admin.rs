@@ -1,0 +1,119 @@
+//! Arguments of `gshare admin`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use gshare_config::value;
+
+/// `gshare admin`.
+#[derive(Args, Clone, Debug)]
+pub struct AdminArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: AdminCommand,
+}
+
+/// Subcommands of `gshare admin`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum AdminCommand {
+    /// Start no new claims on GPUs; what runs there runs on
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin drain 1 --reason \"new fan at noon\"\n  \
+            gshare admin drain 0 1 --wait          return when both are empty\n  \
+            gshare admin drain 1 --wait=30m        exit 75 if claims still run there then\n\n\
+            It stays so over restarts, until gshare admin undrain.")]
+    Drain(DrainArgs),
+    /// Let claims start on drained GPUs again
+    Undrain(UndrainArgs),
+    /// End claims with all their processes, whoever they belong to
+    #[command(
+        override_usage = "gshare admin kill [OPTIONS] <ID...|--user USER|--gpu GPU>",
+        after_long_help = "Examples:\n  \
+            gshare admin kill c3 --reason \"fills the disk\"\n  \
+            gshare admin kill --user ada --grace 1m    waiting claims of ada, too\n  \
+            gshare admin kill --gpu 1 --grace 0s       at once\n\n\
+            Every process of the claims gets SIGTERM, and SIGKILL after the grace time, also those that do not \
+            use the GPU. The owners read the reason on their terminals and on the screen."
+    )]
+    Kill(KillArgs),
+    /// Show what administrators did
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin log            the last 50 acts\n  \
+            gshare admin log -n 1000 --json\n\n\
+            Entries can be added, never changed or removed.")]
+    Log(LogArgs),
+}
+
+/// `gshare admin drain`.
+#[derive(Args, Clone, Debug)]
+pub struct DrainArgs {
+    /// GPUs: indices or UUIDs
+    #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
+    pub gpus: Vec<String>,
+    /// Why, for those who wait
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Return when no claim is left there, or exit 75 after this time [default: no end]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
+    pub wait: Option<Option<Duration>>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin undrain`.
+#[derive(Args, Clone, Debug)]
+pub struct UndrainArgs {
+    /// GPUs: indices or UUIDs
+    #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
+    pub gpus: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin kill`.
+#[derive(Args, Clone, Debug)]
+pub struct KillArgs {
+    /// Claims: ids (c3) or names
+    #[arg(
+        value_name = "ID",
+        required_unless_present_any = ["user", "gpu"],
+        conflicts_with_all = ["user", "gpu"]
+    )]
+    pub ids: Vec<String>,
+    /// All claims of this user: login name or uid
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// All claims on this GPU: index or UUID (with --user: those of the user there)
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+    /// Time between SIGTERM and SIGKILL, looked at once a tick [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    pub grace: Option<Duration>,
+    /// Why, for the owners
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin log`.
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// How many entries, newest last
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+    pub last: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Unlike a lease, a grace time may be nothing.
+fn grace(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        _ => gshare_core::units::parse_duration(text).map_err(|e| e.to_string()),
+    }
+}

@@ -1,0 +1,194 @@
+//! GPUs that take no new claims.
+
+use std::collections::BTreeMap;
+
+use gshare_core::machine::Event;
+use gshare_core::{ClaimId, Reason};
+use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
+
+use super::{Act, in_brackets, reason_of};
+use crate::daemon::journal::DrainRecord;
+use crate::daemon::server::Peer;
+use crate::daemon::service::Service;
+use crate::daemon::{convert, unix_ms};
+
+/// Drained GPUs by UUID.
+pub(crate) type Drains = BTreeMap<String, DrainRecord>;
+
+impl Service {
+    /// What was decided before this service started.
+    pub(crate) fn load_drains(&mut self) -> anyhow::Result<()> {
+        for drain in self.journal.drains()? {
+            let uuid = drain.uuid.clone();
+            self.drains.insert(uuid.clone(), drain);
+            self.drive(Event::Drain { uuid, on: true });
+        }
+        Ok(())
+    }
+
+    /// That a GPU takes no new claims, for the screen.
+    pub(crate) fn drain_view(&self, gpu: usize) -> Option<DrainView> {
+        let drain = self.drains.get(&self.gpus.get(gpu)?.uuid)?;
+        Some(DrainView {
+            since_ms: drain.since_ms,
+            by: drain.by.clone(),
+            reason: drain.reason.clone(),
+        })
+    }
+
+    /// The drained GPUs that a waiting claim could use otherwise: `GPU 1 is drained (new fan)`.
+    pub(crate) fn drained_text(&self, id: ClaimId, reason: &Reason) -> Option<String> {
+        if matches!(reason, Reason::Behind { .. }) {
+            return None;
+        }
+        let only = self.waiting.get(&id).map(|a| &a.request.only_gpus);
+        let meant = |g: &usize| {
+            only.is_none_or(|only| {
+                only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g))
+            })
+        };
+        let drained: Vec<String> = (0..self.gpus.len())
+            .filter(meant)
+            .filter_map(|g| {
+                let drain = self.drain_view(g)?;
+                let why = in_brackets(drain.reason.as_deref());
+                Some(format!("GPU {g} is drained{why}"))
+            })
+            .collect();
+        (!drained.is_empty()).then(|| drained.join(", "))
+    }
+
+    fn gpus_named(&self, words: &[String]) -> Result<Vec<usize>, WireError> {
+        if words.is_empty() {
+            return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
+        }
+        let found = convert::gpu_ids(self, "GPU ", words)?;
+        Ok(found.into_iter().map(|g| g as usize).collect())
+    }
+
+    pub(super) fn admin_drain(
+        &mut self,
+        peer: &Peer,
+        words: &[String],
+        reason: Option<&str>,
+    ) -> Result<Reply, WireError> {
+        let gpus = self.gpus_named(words)?;
+        let reason = reason_of(reason);
+        let drains: Vec<DrainRecord> = gpus
+            .iter()
+            .map(|g| DrainRecord {
+                uuid: self.gpus[*g].uuid.clone(),
+                since_ms: unix_ms(),
+                by: self.names.user(peer.uid),
+                reason: reason.clone(),
+            })
+            .collect();
+        let acts = gpus
+            .iter()
+            .map(|g| self.drain_act("drain", *g, "drained", reason.clone()))
+            .collect();
+        self.audit(peer, acts, |tx| drains.iter().try_for_each(|d| d.put(tx)))?;
+        for drain in drains {
+            let uuid = drain.uuid.clone();
+            self.drains.insert(uuid.clone(), drain);
+            self.drive(Event::Drain { uuid, on: true });
+        }
+        let lines: Vec<String> = gpus.iter().map(|g| self.drained_line(*g)).collect();
+        self.notice(None, format!("{}: no new claims there", names(&gpus)));
+        Ok(done(
+            &lines,
+            Some(format!("gshare admin undrain {}", list(&gpus))),
+        ))
+    }
+
+    pub(super) fn admin_undrain(
+        &mut self,
+        peer: &Peer,
+        words: &[String],
+    ) -> Result<Reply, WireError> {
+        let gpus = self.gpus_named(words)?;
+        let (closed, open): (Vec<usize>, Vec<usize>) = gpus
+            .into_iter()
+            .partition(|g| self.drains.contains_key(&self.gpus[*g].uuid));
+        let mut lines: Vec<String> = open
+            .iter()
+            .map(|g| format!("GPU {g} was not drained"))
+            .collect();
+        let acts = closed
+            .iter()
+            .map(|g| self.drain_act("undrain", *g, "open", None))
+            .collect();
+        let uuids: Vec<String> = closed.iter().map(|g| self.gpus[*g].uuid.clone()).collect();
+        if closed.is_empty() {
+            return Ok(done(&lines, None));
+        }
+        self.audit(peer, acts, |tx| {
+            let mut uuids = uuids.iter();
+            uuids.try_for_each(|uuid| DrainRecord::remove(tx, uuid))
+        })?;
+        for uuid in uuids {
+            self.drains.remove(&uuid);
+            self.drive(Event::Drain { uuid, on: false });
+        }
+        lines.extend(closed.iter().map(|g| format!("GPU {g} takes claims again")));
+        self.notice(None, format!("{} takes claims again", names(&closed)));
+        Ok(done(
+            &lines,
+            Some(format!("gshare admin drain {}", list(&closed))),
+        ))
+    }
+
+    fn drain_act(
+        &self,
+        action: &'static str,
+        gpu: usize,
+        after: &str,
+        reason: Option<String>,
+    ) -> Act {
+        let before = self.drain_view(gpu).map_or_else(
+            || "open".to_owned(),
+            |d| format!("drained by {}{}", d.by, in_brackets(d.reason.as_deref())),
+        );
+        Act {
+            action,
+            target: format!("GPU {gpu} ({})", self.gpus[gpu].uuid),
+            before,
+            after: after.to_owned(),
+            reason,
+        }
+    }
+
+    fn drained_line(&self, gpu: usize) -> String {
+        let holders = self.machine.ledger().holders(gpu);
+        let who: Vec<String> = holders
+            .iter()
+            .filter_map(|id| {
+                let live = self.claims.get(id)?;
+                Some(format!("{id} ({})", self.names.user(live.record.uid)))
+            })
+            .collect();
+        let left = match who.len() {
+            0 => "it is empty".to_owned(),
+            1 => format!("{} runs on", who[0]),
+            n => format!("{n} claims run on: {}", who.join(", ")),
+        };
+        format!("GPU {gpu} is drained: no new claims start there; {left}")
+    }
+}
+
+fn done(lines: &[String], undo: Option<String>) -> Reply {
+    Reply::Admin(AdminDone {
+        message: lines.join("\n"),
+        undo,
+    })
+}
+
+fn list(gpus: &[usize]) -> String {
+    let words: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+    words.join(" ")
+}
+
+fn names(gpus: &[usize]) -> String {
+    let words: Vec<String> = gpus.iter().map(|g| format!("GPU {g}")).collect();
+    words.join(", ")
+}

@@ -1,0 +1,93 @@
+//! What administrators ask for, and the record of it.
+
+use serde::{Deserialize, Serialize};
+
+/// A request of `gshare admin`: `{"op":"admin","do":"drain",...}`. Root, the service's own user and members
+/// of the groups in `[admin] groups` may; others get `not_permitted`. All but [`AdminCall::Log`] are written
+/// to the audit log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum AdminCall {
+    /// No new claims on these GPUs. Answers [`AdminDone`].
+    Drain {
+        /// Indices, UUIDs or unique UUID prefixes.
+        gpus: Vec<String>,
+        /// Why, for those who wait.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Claims may start there again. Answers [`AdminDone`].
+    Undrain {
+        /// Indices, UUIDs or unique UUID prefixes.
+        gpus: Vec<String>,
+    },
+    /// Ends claims with all their processes: SIGTERM, and SIGKILL after the grace time. Answers [`AdminDone`].
+    Kill {
+        /// Claims by id or name; empty: those of `user` and on `gpu`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ids: Vec<String>,
+        /// Only claims of this user (login name or uid), waiting ones too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// Only claims that hold a part of this GPU.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gpu: Option<String>,
+        /// Milliseconds between SIGTERM and SIGKILL; absent: ten seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_ms: Option<u64>,
+        /// Why, for the owners.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The newest entries of the audit log. Answers [`crate::Reply::Audit`].
+    Log {
+        /// How many, newest last.
+        last: u32,
+    },
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminDone {
+    /// Sentences for people, a line each.
+    pub message: String,
+    /// The command that undoes it; absent where nothing can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<String>,
+}
+
+/// An entry of the audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// Its number, never used twice.
+    pub seq: u64,
+    /// When, Unix milliseconds.
+    pub at_ms: u64,
+    /// Who, by the kernel's word.
+    pub uid: u32,
+    /// Name of that user then.
+    pub user: String,
+    /// What: `drain`, `undrain`, `kill`.
+    pub action: String,
+    /// On what: `GPU 1 (GPU-...)`, `c3 of ada`.
+    pub target: String,
+    /// The state before.
+    pub before: String,
+    /// The state after.
+    pub after: String,
+    /// The reason given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// That a GPU takes no new claims.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainView {
+    /// Since when, Unix milliseconds.
+    pub since_ms: u64,
+    /// Name of the administrator.
+    pub by: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
