@@ -1,4 +1,4 @@
-//! `gshare doctor`: what is enforced here, and what would mend the rest.
+//! `gshare doctor`: what is enforced here, how far it was seen to work, and what would mend the rest.
 
 use std::path::Path;
 
@@ -8,14 +8,18 @@ use serde_json::json;
 
 use super::args::DoctorArgs;
 use super::claim::unexpected;
-use super::table::{Align, Table, plain};
+use super::table::plain;
 use super::{Outcome, connect, failure, out};
+
+/// Columns of the state, with its indent.
+const STATE: usize = 11;
 
 pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
     let mut client = match connect::connect(socket) {
         Ok(client) => client,
         Err(e) => {
             let check = Check {
+                group: "service".to_owned(),
                 name: "service".to_owned(),
                 state: "missing".to_owned(),
                 detail: e.message,
@@ -39,31 +43,122 @@ fn show(checks: &[Check], json: bool) -> Result<(), failure::Failure> {
     if json {
         return out::json(&json!({ "checks": checks }));
     }
-    let mut table = Table::new(&[
-        ("CHECK", Align::Left),
-        ("STATE", Align::Left),
-        ("SEEN", Align::Left),
-        ("FOUND", Align::Left),
-    ]);
+    out::print(&page(checks, out::columns(), out::colour()))
+}
+
+/// The rows under their headings. On a terminal sentences are wrapped to `width`; elsewhere they are left
+/// whole, for grep and for questions.
+fn page(checks: &[Check], width: Option<usize>, colour: bool) -> String {
+    let mut text = String::new();
+    let mut heading = None;
     for check in checks {
-        let status = if check.status.is_empty() {
-            "-".to_owned()
-        } else {
-            check.status.clone()
-        };
-        table.row(vec![
-            check.name.clone(),
-            check.state.clone(),
-            status,
-            check.detail.clone(),
-        ]);
+        if heading != Some(&check.group) && !check.group.is_empty() {
+            let gap = if heading.is_some() { "\n" } else { "" };
+            let title = paint(&plain(&check.group), "1", colour);
+            text.push_str(&format!("{gap}{title}\n"));
+        }
+        heading = Some(&check.group);
+        text.push_str(&row(check, width, colour));
     }
-    // Sentences are not cut: this text is read once, and pasted into questions.
-    out::print(&table.text(None, out::colour()))?;
-    for check in checks {
-        if let Some(fix) = &check.fix {
-            out::print(&format!("fix {}: {}\n", check.name, plain(fix)))?;
+    let count = |state: &str| checks.iter().filter(|c| c.state == state).count();
+    text.push_str(&format!(
+        "\n{} ok, {} limited, {} missing; after each name: how far it was seen to work\n",
+        count("ok"),
+        count("limited"),
+        count("missing")
+    ));
+    text
+}
+
+fn row(check: &Check, width: Option<usize>, colour: bool) -> String {
+    let state = format!("  {:<width$}", plain(&check.state), width = STATE - 2);
+    let sign = match check.state.as_str() {
+        "ok" => "32",
+        "limited" => "33",
+        _ => "31",
+    };
+    let seen = if check.status.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", plain(&check.status))
+    };
+    let mut text = format!(
+        "{}{}{seen}\n",
+        paint(&state, sign, colour),
+        plain(&check.name)
+    );
+    for line in wrapped(&plain(&check.detail), width) {
+        text.push_str(&format!("{:STATE$}{line}\n", ""));
+    }
+    let fix = check.fix.iter().map(|fix| format!("mend: {}", plain(fix)));
+    for line in fix.flat_map(|fix| wrapped(&fix, width)) {
+        text.push_str(&format!("{:STATE$}{line}\n", ""));
+    }
+    text
+}
+
+fn paint(text: &str, code: &str, colour: bool) -> String {
+    if colour {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Lines of at most `width` columns less the indent; a word that is longer stays whole.
+fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
+    let Some(width) = width else {
+        return vec![text.to_owned()];
+    };
+    let room = width.saturating_sub(STATE).max(20);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| {
+            line.is_empty() || line.chars().count() + 1 + word.chars().count() <= room
+        });
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => line.extend([" ", word]),
+            None => lines.push(word.to_owned()),
         }
     }
-    Ok(())
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(group: &str, name: &str, state: &str) -> Check {
+        Check {
+            group: group.into(),
+            name: name.into(),
+            state: state.into(),
+            detail:
+                "claims live below /sys/fs/cgroup/unified/gshare and nobody can leave one of them"
+                    .into(),
+            status: "simulation only".into(),
+            fix: Some("mount -o remount,favordynmods /sys/fs/cgroup/unified".into()),
+        }
+    }
+
+    #[test]
+    fn rows_stand_under_headings_and_fit_80_columns() {
+        let rows = [
+            check("service", "cgroups", "ok"),
+            check("memory", "memory cap", "missing"),
+            check("memory", "memory limits", "missing"),
+        ];
+        let text = page(&rows, Some(80), false);
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        assert_eq!(text.matches("\nmemory\n").count(), 1, "{text}");
+        assert!(text.starts_with("service\n  ok       cgroups: simulation only\n"));
+        assert!(text.contains("1 ok, 0 limited, 2 missing"), "{text}");
+        let words = |t: &str| t.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            words(&text),
+            words(&page(&rows, None, false)),
+            "nothing is lost"
+        );
+    }
 }

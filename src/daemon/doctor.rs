@@ -22,8 +22,50 @@ fn slow_mount(dir: &std::path::Path) -> Option<String> {
     (!favoured).then(|| mount[1].to_owned())
 }
 
+/// Headings in the order of the page, each with how the names of its rows begin.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "service",
+        &["service", "journal", "systemd", "cgroups", "administrators"],
+    ),
+    ("driver and GPUs", &["driver", "GPU "]),
+    (
+        "who opens which GPU",
+        &[
+            "device filter",
+            "strict",
+            "deny",
+            "unclaimed",
+            "reconcile",
+            "adopt",
+        ],
+    ),
+    ("memory", &["memory"]),
+    (
+        "compute",
+        &["compute", "MPS", "mps", "MIG", "mig", "gate", "mode"],
+    ),
+    ("around it", &["containers", "metrics"]),
+];
+
+/// The heading of a row.
+fn group(name: &str) -> &'static str {
+    let group = GROUPS
+        .iter()
+        .find(|(_, names)| names.iter().any(|n| name.starts_with(n)));
+    group.map_or("more", |(heading, _)| heading)
+}
+
+/// Rows under their headings, in the order of [`GROUPS`].
+fn grouped(mut rows: Vec<Check>) -> Vec<Check> {
+    let place = |c: &Check| GROUPS.iter().position(|(heading, _)| *heading == c.group);
+    rows.sort_by_key(|c| place(c).unwrap_or(GROUPS.len()));
+    rows
+}
+
 fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
     Check {
+        group: group(name).to_owned(),
         name: name.to_owned(),
         state: state.to_owned(),
         detail: detail.into(),
@@ -57,7 +99,7 @@ impl Service {
                 "caps are cooperative: a program that means to can load the driver past the shim",
             )
         });
-        rows
+        grouped(rows)
     }
 
     fn driver_row(&self) -> Check {

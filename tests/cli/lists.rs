@@ -191,11 +191,11 @@ fn doctor_speaks_also_without_a_service() {
     let (output, _) = run(&home, &["doctor"], vec![reply]);
     let text = stdout(&output);
     assert!(
-        text.contains("device filter  limited  simulation only  not root"),
+        text.contains("  limited  device filter: simulation only\n           not root\n"),
         "{text}"
     );
     assert!(
-        text.contains("fix device filter: sudo gshare daemon"),
+        text.contains("           mend: sudo gshare daemon\n"),
         "{text}"
     );
 }

@@ -192,6 +192,9 @@ pub enum Reply {
 /// One line of `gshare doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
+    /// Under which heading it stands: `memory`.
+    #[serde(default)]
+    pub group: String,
     /// Mechanism: `device filter`.
     pub name: String,
     /// `ok`, `limited` or `missing`.
