@@ -17,6 +17,7 @@ mod list;
 pub(crate) mod out;
 mod phases;
 mod release;
+mod resize;
 mod rows;
 mod screen;
 mod smi;
@@ -89,6 +90,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Status(args)) => list::status(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
+        Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),
         Some(Command::Config(args)) => config::run(&args),

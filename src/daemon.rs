@@ -2,6 +2,7 @@
 //! handles one message at a time; connections, timers, process exits and the GPU observer only send it
 //! messages ([`Msg`]).
 
+mod act;
 mod admin;
 mod convert;
 mod doctor;
@@ -13,6 +14,7 @@ mod journal;
 mod lock;
 mod members;
 mod overhead;
+mod resize;
 mod restore;
 mod server;
 mod service;

@@ -99,6 +99,16 @@ pub enum Command {
             gshare release c3 sweep    by id and by name\n  \
             gshare release --all       all of your own")]
     Release(ReleaseArgs),
+    /// Make a claim larger or smaller while its programs run
+    #[command(after_long_help = "Examples:\n  \
+            gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
+            gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, the SMs stay\n  \
+            gshare resize c3 -g 0.25 --limit 0.8  a quarter guaranteed, up to 80 % of the SMs while they are free\n  \
+            gshare resize c3 -g 1 --wait          wait until the rest is free\n\n\
+            What no flag names stays; a memory limit that was the guaranteed memory goes with it. Growing needs room\n\
+            that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the\n\
+            programs have is refused too, so nothing is ever taken from a program.")]
+    Resize(ResizeArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
@@ -318,6 +328,37 @@ pub struct ReleaseArgs {
     /// All of your own, waiting ones included
     #[arg(short, long, conflicts_with = "ids")]
     pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare resize`.
+#[derive(Args, Clone, Debug)]
+pub struct ResizeArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Part of the GPU, memory and SMs alike: 0.5
+    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
+    pub gpus: Option<Share>,
+    /// Guaranteed memory per GPU, e.g. 8G (GiB)
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem: Option<Bytes>,
+    /// Most memory per GPU, while others leave it free
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem_limit: Option<Bytes>,
+    /// Guaranteed share of each GPU's SMs, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
+    pub sm: Option<Share>,
+    /// Most SMs, while others leave them free: 0.8 or 80%
+    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    pub limit: Option<Share>,
+    /// Wait until there is room, at most this long [without TIME: as long as it takes]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = wait)]
+    pub wait: Option<Wait>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -218,7 +218,7 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
 }
 
 /// Whole seconds, at least one.
-fn whole_seconds(time: Duration) -> u64 {
+pub(crate) fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 

@@ -72,7 +72,7 @@ impl Service {
         self.unwritten = ends;
     }
 
-    fn may(&self, peer: &Peer, id: ClaimId, verb: &str) -> Result<(), WireError> {
+    pub(crate) fn may(&self, peer: &Peer, id: ClaimId, verb: &str) -> Result<(), WireError> {
         let owner = self
             .claims
             .get(&id)

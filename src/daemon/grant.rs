@@ -14,7 +14,7 @@ use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
-use super::journal::{JournalError, SliceRecord};
+use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::server::Peer;
 use super::service::{Asked, Live, Seat, Service};
 use super::{convert, millis, unix_ms};
@@ -265,17 +265,15 @@ impl Service {
         })
     }
 
-    fn grant_text(&self, id: ClaimId, live: &Live) -> String {
-        let record = &live.record;
+    /// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`; nothing for a claim without GPUs.
+    pub(crate) fn size_text(&self, record: &ClaimRecord) -> Option<String> {
         let gpus: Vec<String> = record
             .slices
             .iter()
             .filter_map(|s| self.gpu_index(&s.uuid))
             .map(|g| g.to_string())
             .collect();
-        let Some(first) = record.slices.first() else {
-            return format!("{id}: granted");
-        };
+        let first = record.slices.first()?;
         let limit = if first.mem_limit > first.mem {
             format!(", up to {} while free", Bytes(first.mem_limit))
         } else {
@@ -290,6 +288,19 @@ impl Service {
             )
         };
         let each = if gpus.len() == 1 { "" } else { " each" };
+        Some(format!(
+            "{share:.2} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %)",
+            Bytes(first.mem),
+            first.sm_milli / 10,
+            first.sm_limit_milli / 10,
+        ))
+    }
+
+    fn grant_text(&self, id: ClaimId, live: &Live) -> String {
+        let record = &live.record;
+        let Some(size) = self.size_text(record) else {
+            return format!("{id}: granted");
+        };
         let caps = if self.libcuda.is_ok() {
             "cooperative (SM share not enforced yet)"
         } else {
@@ -302,12 +313,7 @@ impl Service {
             (None, true) => format!("held until gshare release {id}"),
             (None, false) => "ends with this command".to_owned(),
         };
-        format!(
-            "{id}: {share:.2} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %), {caps}; {ends}",
-            Bytes(first.mem),
-            first.sm_milli / 10,
-            first.sm_limit_milli / 10,
-        )
+        format!("{id}: {size}, {caps}; {ends}")
     }
 
     /// What a slice is of its GPU: the larger of its part of the memory and of the SMs.
@@ -433,9 +439,13 @@ impl Service {
     }
 
     /// Why a claim waits, with the names of those who hold what it needs.
-    fn reason_text(&self, reason: &Reason) -> String {
-        let mut who: Vec<String> = reason
-            .holders()
+    pub(crate) fn reason_text(&self, reason: &Reason) -> String {
+        self.held_text(reason.to_string(), reason.holders())
+    }
+
+    /// A reason, with the names of those who hold what is needed.
+    pub(crate) fn held_text(&self, reason: String, holders: &[ClaimId]) -> String {
+        let mut who: Vec<String> = holders
             .iter()
             .filter_map(|id| {
                 let live = self.claims.get(id)?;
@@ -452,7 +462,7 @@ impl Service {
             .collect();
         who.truncate(4);
         if who.is_empty() {
-            reason.to_string()
+            reason
         } else {
             format!("{reason}; held by {}", who.join(", "))
         }
@@ -475,7 +485,7 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
 
 impl Live {
     /// A claim as the journal has it, with nothing set up yet.
-    pub(crate) fn new(record: super::journal::ClaimRecord) -> Self {
+    pub(crate) fn new(record: ClaimRecord) -> Self {
         Self {
             record,
             seats: Vec::new(),

@@ -175,6 +175,9 @@ impl Service {
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
         };
         limits.set_memory_cap(slice.mem_cap.0);
+        // The service may have died between the journal and the pages of a resize.
+        limits.set_memory_request(slice.mem.0);
+        limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
         limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
         Ok(Seat {

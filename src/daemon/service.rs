@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_config::{Config, Mode, Paths};
-use gshare_core::machine::{Action, Event};
-use gshare_core::{Bytes, ClaimId, Machine, Request, Slice};
+use gshare_core::machine::Event;
+use gshare_core::{ClaimId, Machine, Request};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, OwnTree};
 use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
-use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Queued, Reply, UnclaimedView, WireError};
+use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
 use super::ending::Ended;
 use super::gpus::Gpu;
 use super::journal::{ClaimRecord, Journal};
+use super::resize::Wishes;
 use super::server::{ConnId, Peer, Sender};
 use super::watch::Watcher;
 use super::whose::Owners;
@@ -94,8 +95,6 @@ pub(crate) struct Asked {
 const NOTICES: usize = 50;
 /// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
 const CLAIMS_PER_USER: usize = 512;
-/// A client that does not read is not told its place more often than this ahead.
-const UNREAD_PLACES: usize = 16;
 
 /// Everything the service knows.
 #[derive(Debug)]
@@ -120,6 +119,7 @@ pub(crate) struct Service {
     pub(crate) sample: Option<GpuSample>,
     pub(crate) claims: BTreeMap<ClaimId, Live>,
     pub(crate) waiting: BTreeMap<ClaimId, Asked>,
+    pub(crate) wishes: Wishes,
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
     pub(crate) notices: VecDeque<Notice>,
@@ -136,8 +136,8 @@ pub(crate) struct Service {
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
     /// What the core must still be told, in order.
-    todo: VecDeque<Event>,
-    driving: bool,
+    pub(crate) todo: VecDeque<Event>,
+    pub(crate) driving: bool,
     origin: Instant,
     pub(crate) next_id: u64,
     pub(crate) dirty: bool,
@@ -218,6 +218,7 @@ impl Service {
             sample: None,
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            wishes: Wishes::default(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
             drains: super::admin::Drains::new(),
@@ -313,6 +314,10 @@ impl Service {
                 self.submit(peer, *spec, out.clone());
                 return;
             }
+            Call::Resize(spec) => {
+                self.resize(peer, &spec, out);
+                return;
+            }
             Call::Watch { min_interval_ms } => {
                 self.watch(peer.conn, out.clone(), min_interval_ms);
                 return;
@@ -394,119 +399,9 @@ impl Service {
         .with_hint("gshare queue shows what waits; gshare release gives claims back"))
     }
 
-    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
-    /// done: actions of two decisions never mix.
-    pub(crate) fn drive(&mut self, event: Event) {
-        self.todo.push_back(event);
-        if self.driving {
-            return;
-        }
-        self.driving = true;
-        while let Some(event) = self.todo.pop_front() {
-            for action in self.machine.step(self.now(), event) {
-                match action {
-                    Action::Cap { id, slice } => self.write_cap(id, &slice),
-                    Action::Measure => {
-                        let measured = self.measure();
-                        self.todo.push_back(Event::Measured(measured));
-                    }
-                    Action::Grant { id, slices, ends } => {
-                        if !self.grant(id, &slices, ends) {
-                            self.todo.push_back(Event::Gone { id });
-                        }
-                        self.dirty = true;
-                    }
-                    Action::Wait {
-                        id,
-                        position,
-                        reason,
-                    } => {
-                        self.tell_place(id, position, &reason);
-                        self.dirty = true;
-                    }
-                    Action::Refuse {
-                        id,
-                        reason,
-                        for_now,
-                    } => {
-                        let text = self.waits_text(id, &reason);
-                        if let Some(asked) = self.waiting.remove(&id) {
-                            let code = if for_now {
-                                ErrorCode::NotAvailable
-                            } else {
-                                ErrorCode::Usage
-                            };
-                            let mut error = WireError::new(code, text);
-                            if let Some(share) = reason.would_start() {
-                                error = error.with_hint(format!(
-                                    "-g {} starts now",
-                                    convert::short_share(share)
-                                ));
-                            }
-                            asked.out.error(error);
-                        }
-                        self.dirty = true;
-                    }
-                    Action::LeaseOver { id } => self.terminate(id, "lease ended"),
-                }
-            }
-        }
-        self.driving = false;
-    }
-
-    fn tell_place(&mut self, id: ClaimId, position: usize, reason: &gshare_core::Reason) {
-        let Some(asked) = self.waiting.get_mut(&id) else {
-            return;
-        };
-        if !std::mem::replace(&mut asked.told, true)
-            && let Err(error) = self.journal.set_meta("told", &id.0.to_string())
-        {
-            tracing::warn!(%id, %error, "a restarted service may use this number again");
-        }
-        let Some(asked) = self.waiting.get(&id) else {
-            return;
-        };
-        if asked.out.unsent() > UNREAD_PLACES {
-            return;
-        }
-        asked.out.reply(&Reply::Queued(Queued {
-            id: id.to_string(),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.waits_text(id, reason),
-            would_start: reason
-                .would_start()
-                .map(|s| format!("-g {}", convert::short_share(s))),
-        }));
-    }
-
-    fn write_cap(&self, id: ClaimId, slice: &Slice) {
-        let seat = self
-            .claims
-            .get(&id)
-            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
-        if let Some(seat) = seat {
-            seat.limits.set_memory_cap(slice.mem_cap.0);
-        }
-    }
-
-    fn measure(&self) -> Vec<(ClaimId, usize, Bytes)> {
-        let mut charges = Vec::new();
-        for (id, live) in &self.claims {
-            for seat in &live.seats {
-                // The cap holds what is charged below the limit; a member that writes more into its page
-                // must not keep others from what is free.
-                let uuid = &self.gpus[seat.gpu].uuid;
-                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-                let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
-                let charge = seat.usage.charged_bytes(most).min(most);
-                charges.push((*id, seat.gpu, Bytes(charge)));
-            }
-        }
-        charges
-    }
-
     fn closed(&mut self, conn: ConnId) {
         self.watchers.remove(&conn);
+        self.unwish(conn);
         let withdrawn: Vec<ClaimId> = self
             .waiting
             .iter()

@@ -379,12 +379,25 @@ fn near_cap(part: &ClaimGpu) -> bool {
         .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
 }
 
+/// Bytes charged above what is guaranteed: borrowed, or left from before the claim was made smaller.
+fn over_request(part: &ClaimGpu) -> u64 {
+    part.mem_charge
+        .unwrap_or(0)
+        .saturating_sub(part.mem_request)
+}
+
 fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {
     if let (ClaimState::Ending, Some(ending)) = (state, &live.ending) {
         return format!("ending: {}", ending.cause);
     }
     if parts.iter().any(near_cap) {
         return "at cap".to_owned();
+    }
+    let over = parts
+        .iter()
+        .fold(0, |sum: u64, p| sum.saturating_add(over_request(p)));
+    if over > 0 {
+        return format!("{} over its request", Bytes(over));
     }
     if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
         return format!(

@@ -5,6 +5,10 @@
 //! charges together never pass the cap. `reserving` is read before `charge` and cleared after
 //! `charge` is written: a reservation that settles meanwhile is seen once or twice, never not at all.
 //!
+//! The cap is read after the announcement. Whoever lowers it and then reads the announcements and
+//! the charges ([`most_charged`]) so has an upper bound: a member that still counts on the old cap is
+//! seen.
+//!
 //! A refusal that only other announcements caused is tried again: the lowest slot keeps its
 //! announcement and looks again, the others withdraw theirs and wait. The rounds are bounded, so a
 //! member that is stopped in the middle costs its neighbours a moment and never a hang.
@@ -42,8 +46,15 @@ pub enum Outcome {
 }
 
 /// Grows the charge of slot `me` from `own` to `own + bytes` if all charges together then stay
-/// within `cap` (all in bytes). Only one thread per slot may do so at a time.
-pub fn reserve(slots: &impl Slots, me: usize, own: u64, bytes: u64, cap: u64) -> Outcome {
+/// within the cap (all in bytes), which is read each time it is needed, with sequential consistency.
+/// Only one thread per slot may do so at a time.
+pub fn reserve(
+    slots: &impl Slots,
+    me: usize,
+    own: u64,
+    bytes: u64,
+    cap: impl Fn() -> u64,
+) -> Outcome {
     reserve_within(slots, me, own, bytes, cap, CONFLICT_ROUNDS)
 }
 
@@ -52,7 +63,7 @@ fn reserve_within(
     me: usize,
     own: u64,
     bytes: u64,
-    cap: u64,
+    cap: impl Fn() -> u64,
     rounds: u32,
 ) -> Outcome {
     let wanted = own.saturating_add(bytes);
@@ -68,6 +79,7 @@ fn reserve_within(
             announced = announced.saturating_add(reserving);
             lower_announces |= reserving > 0 && slot < me;
         }
+        let cap = cap();
         let settled = wanted.saturating_add(others);
         if settled.saturating_add(announced) <= cap && wanted < u64::MAX {
             slots.set_charge(me, wanted);
@@ -92,6 +104,13 @@ fn reserve_within(
         }
         round += 1;
     }
+}
+
+/// The most bytes that a slot can be charged under caps that were lowered before this look: what it holds
+/// and what it has announced.
+pub fn most_charged(slots: &impl Slots, slot: usize) -> u64 {
+    let reserving = slots.reserving(slot);
+    slots.charge(slot).saturating_add(reserving)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub use layout::{
     ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, STRIPES, Slot, State, Stripe,
     Stripes, USAGE_BYTES, UsagePage,
 };
-pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, reserve};
+pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
 pub use sys::{monotonic_coarse_ns, monotonic_ns, move_fd_up, recv_with_fds, send_with_fds};
 pub use uuid::{GpuUuid, InvalidUuid};

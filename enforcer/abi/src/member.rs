@@ -115,8 +115,8 @@ impl UsagePage {
     }
 
     /// Grows the charge of slot `me` from `own` to `own + bytes` if the whole claim then stays
-    /// within `cap`, all in bytes. One thread per slot at a time.
-    pub fn reserve(&self, me: usize, own: u64, bytes: u64, cap: u64) -> Outcome {
+    /// within the cap, all in bytes. One thread per slot at a time.
+    pub fn reserve(&self, me: usize, own: u64, bytes: u64, cap: impl Fn() -> u64) -> Outcome {
         reserve(self, me, own, bytes, cap)
     }
 }

@@ -60,7 +60,7 @@ fn child_reserves_and_gives_back_for_ever() {
         dice ^= dice << 17;
         let bytes = dice % 400;
         if dice & 4096 == 0 {
-            let cap = limits.page().memory_cap_bytes.load(Ordering::Relaxed);
+            let cap = || limits.page().memory_cap_bytes.load(Ordering::SeqCst);
             if page.reserve(me, own, bytes, cap) == Outcome::Granted {
                 own += bytes;
             }
@@ -166,8 +166,8 @@ fn a_stopped_member_in_the_middle_costs_a_moment() {
         .reserving
         .store(900, Ordering::SeqCst);
     let begun = Instant::now();
-    assert_eq!(page.reserve(me.slot, 0, 100, 1000), Outcome::Granted);
-    let refused = page.reserve(me.slot, 100, 100, 1000);
+    assert_eq!(page.reserve(me.slot, 0, 100, || 1000), Outcome::Granted);
+    let refused = page.reserve(me.slot, 100, 100, || 1000);
     assert_eq!(refused, Outcome::Refused { charged: 100 });
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -192,7 +192,7 @@ fn a_scribbling_member_is_read_with_clamps() {
     assert_eq!(seen[0].charge_bytes, GPU_BYTES);
     assert_eq!(usage.charged_bytes(u64::MAX), u64::MAX, "saturates");
     assert!(matches!(
-        usage.page().reserve(second.slot, 0, 1, 100),
+        usage.page().reserve(second.slot, 0, 1, || 100),
         Outcome::Refused { charged: u64::MAX }
     ));
     assert!(usage.reclaim(first.slot, first.generation));

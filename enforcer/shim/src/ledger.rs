@@ -83,7 +83,7 @@ impl Ledger {
     }
 
     pub(crate) fn cap(&self) -> u64 {
-        self.seat.limits.memory_cap_bytes.load(Ordering::Relaxed)
+        self.seat.limits.memory_cap_bytes.load(Ordering::SeqCst)
     }
 
     /// Charges bytes if the claim's cap allows.
@@ -97,7 +97,7 @@ impl Ledger {
         let seat = &self.seat;
         match seat
             .usage
-            .reserve(seat.slot, self.charge, bytes, self.cap())
+            .reserve(seat.slot, self.charge, bytes, || self.cap())
         {
             Outcome::Granted => {
                 self.charge += bytes;

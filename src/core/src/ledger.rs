@@ -265,6 +265,19 @@ impl Ledger {
         self.apply_caps(&caps)
     }
 
+    /// Lowers a claim's caps to what it may have at most in `target`. Returns the slices that changed.
+    pub fn lower_caps(&mut self, id: ClaimId, target: &[Slice]) -> Vec<(ClaimId, Slice)> {
+        let mut changed = Vec::new();
+        for slice in self.held.get_mut(&id).into_iter().flatten() {
+            let most = target.iter().find(|t| t.gpu == slice.gpu);
+            if let Some(most) = most.map(|t| t.mem_limit).filter(|m| *m < slice.mem_cap) {
+                slice.mem_cap = most;
+                changed.push((id, slice.clone()));
+            }
+        }
+        changed
+    }
+
     /// Sets every cap: the guarantee and what is borrowed already, plus (while `lend`) an equal part of
     /// what is left, up to the limit. The sum of the caps stays within the allocatable as long as the
     /// charges known here do. Returns the slices that changed.

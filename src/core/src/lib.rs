@@ -10,10 +10,12 @@ pub mod ledger;
 pub mod machine;
 pub mod place;
 pub mod reason;
+pub mod resize;
 pub mod units;
 
 pub use claim::{ClaimId, Class, Request, RequestError};
 pub use ledger::{GpuFacts, Ledger, Slice};
 pub use machine::{Action, Event, Machine};
 pub use reason::Reason;
+pub use resize::{Change, ResizeError};
 pub use units::{Bytes, Share};

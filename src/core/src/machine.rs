@@ -9,6 +9,7 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger, Slice};
 use crate::place;
 use crate::reason::{self, Reason};
+use crate::resize::{self, Change, ResizeError};
 use crate::units::{Bytes, Share};
 
 /// Virtual or real time since an origin that the caller chooses.
@@ -28,7 +29,24 @@ pub enum Event {
         /// How long it waits.
         patience: Option<Duration>,
     },
-    /// The charges of all claims as read from the pages, after the caps of the last actions took effect.
+    /// The owner of a granted claim wants it larger or smaller. A later one for the same claim replaces it.
+    Resize {
+        /// Number of this wish, given by the caller, never used before.
+        ticket: u64,
+        /// The claim.
+        id: ClaimId,
+        /// What changes.
+        change: Change,
+        /// How long it waits for room (`None` for ever, zero not at all).
+        patience: Option<Duration>,
+    },
+    /// A wish to resize is taken back.
+    Unwish {
+        /// Its number.
+        ticket: u64,
+    },
+    /// The charges of all claims as read from the pages, after the caps of the last actions took effect:
+    /// the answer to one [`Action::Measure`].
     Measured(Vec<(ClaimId, usize, Bytes)>),
     /// A claim found again after a restart.
     Restore {
@@ -65,8 +83,36 @@ pub enum Action {
         /// The slice with its new `mem_cap`.
         slice: Slice,
     },
-    /// Read all pages and answer with [`Event::Measured`]: somebody waits.
+    /// Read all pages and answer with [`Event::Measured`], once for each of these: somebody waits.
     Measure,
+    /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow
+    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes it.
+    Resize {
+        /// Number of the wish.
+        ticket: u64,
+        /// The claim.
+        id: ClaimId,
+        /// What it held.
+        before: Vec<Slice>,
+        /// What it holds now.
+        slices: Vec<Slice>,
+    },
+    /// A wish to resize waits; sent when its place or reason changes.
+    ResizeWaits {
+        /// Number of the wish.
+        ticket: u64,
+        /// 1 is the head of the queue.
+        position: usize,
+        /// Why.
+        error: ResizeError,
+    },
+    /// A wish to resize is refused; the claim keeps what it has.
+    ResizeRefused {
+        /// Number of the wish.
+        ticket: u64,
+        /// Why.
+        error: ResizeError,
+    },
     /// The claim is granted.
     Grant {
         /// The claim.
@@ -101,12 +147,51 @@ pub enum Action {
     },
 }
 
+/// Somebody who waits.
 #[derive(Clone, Debug)]
 struct Waiting {
-    id: ClaimId,
-    request: Request,
+    ask: Ask,
     deadline: Option<Now>,
-    told: Option<(usize, Reason)>,
+}
+
+#[derive(Clone, Debug)]
+enum Ask {
+    /// A claim wants to start.
+    Claim {
+        id: ClaimId,
+        request: Request,
+        told: Option<(usize, Reason)>,
+    },
+    /// A claim that is held wants another size.
+    Resize {
+        ticket: u64,
+        id: ClaimId,
+        change: Change,
+        told: Option<(usize, ResizeError)>,
+    },
+}
+
+impl Waiting {
+    fn id(&self) -> ClaimId {
+        match &self.ask {
+            Ask::Claim { id, .. } | Ask::Resize { id, .. } => *id,
+        }
+    }
+
+    /// GPUs on which it must not be overtaken.
+    fn gpus(&self, ledger: &Ledger) -> Vec<usize> {
+        match &self.ask {
+            Ask::Claim { request, .. } => place::candidates(ledger, request),
+            Ask::Resize { id, .. } => {
+                let held = ledger.slices(*id).unwrap_or_default();
+                held.iter().map(|s| s.gpu).collect()
+            }
+        }
+    }
+
+    fn patient(&self, now: Now) -> bool {
+        self.deadline.is_none_or(|d| d > now)
+    }
 }
 
 /// Ledger, queue and leases.
@@ -115,6 +200,8 @@ pub struct Machine {
     ledger: Ledger,
     queue: Vec<Waiting>,
     leases: Vec<(ClaimId, Now)>,
+    /// Measures asked for and not answered yet: only the last one saw the lowest caps.
+    measuring: u32,
 }
 
 impl Machine {
@@ -126,7 +213,10 @@ impl Machine {
 
     /// Waiting claims with their requests, head first.
     pub fn queue(&self) -> impl Iterator<Item = (ClaimId, &Request)> {
-        self.queue.iter().map(|w| (w.id, &w.request))
+        self.queue.iter().filter_map(|w| match &w.ask {
+            Ask::Claim { id, request, .. } => Some((*id, request)),
+            Ask::Resize { .. } => None,
+        })
     }
 
     /// The largest share of a GPU that a claim made now would get there at once: nothing where somebody
@@ -136,7 +226,7 @@ impl Machine {
         if self
             .queue
             .iter()
-            .any(|w| place::candidates(&self.ledger, &w.request).contains(&gpu))
+            .any(|w| w.gpus(&self.ledger).contains(&gpu))
         {
             return Share::ZERO;
         }
@@ -146,12 +236,14 @@ impl Machine {
     /// Why a waiting claim waits, as last told.
     #[must_use]
     pub fn reason(&self, id: ClaimId) -> Option<&Reason> {
-        self.queue
-            .iter()
-            .find(|w| w.id == id)?
-            .told
-            .as_ref()
-            .map(|(_, r)| r)
+        self.queue.iter().find_map(|w| match &w.ask {
+            Ask::Claim {
+                id: this,
+                told: Some((_, reason)),
+                ..
+            } if *this == id => Some(reason),
+            _ => None,
+        })
     }
 
     /// When a granted claim's lease ends.
@@ -190,20 +282,45 @@ impl Machine {
                     });
                 } else {
                     let deadline = patience.map(|p| now.saturating_add(p));
-                    self.queue.push(Waiting {
+                    let ask = Ask::Claim {
                         id,
                         request,
-                        deadline,
                         told: None,
-                    });
+                    };
+                    self.queue.push(Waiting { ask, deadline });
                     self.settle(&mut actions);
                 }
+            }
+            Event::Resize {
+                ticket,
+                id,
+                change,
+                patience,
+            } => {
+                self.drop_wishes(id, &ResizeError::Replaced { id }, &mut actions);
+                let ask = Ask::Resize {
+                    ticket,
+                    id,
+                    change,
+                    told: None,
+                };
+                let deadline = patience.map(|p| now.saturating_add(p));
+                self.queue.push(Waiting { ask, deadline });
+                self.settle(&mut actions);
+            }
+            Event::Unwish { ticket } => {
+                self.queue
+                    .retain(|w| !matches!(w.ask, Ask::Resize { ticket: t, .. } if t == ticket));
+                self.settle(&mut actions);
             }
             Event::Measured(charges) => {
                 for (id, gpu, charge) in charges {
                     self.ledger.set_charge(id, gpu, charge);
                 }
-                self.schedule(now, &mut actions);
+                self.measuring = self.measuring.saturating_sub(1);
+                if self.measuring == 0 {
+                    self.schedule(now, &mut actions);
+                }
             }
             Event::Restore { id, slices, ends } => {
                 self.ledger.insert(id, slices);
@@ -214,7 +331,8 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Gone { id } => {
-                self.queue.retain(|w| w.id != id);
+                self.drop_wishes(id, &ResizeError::NotHeld { id }, &mut actions);
+                self.queue.retain(|w| w.id() != id);
                 self.set_lease(id, None);
                 self.ledger.remove(id);
                 self.settle(&mut actions);
@@ -236,6 +354,19 @@ impl Machine {
         actions
     }
 
+    fn drop_wishes(&mut self, id: ClaimId, error: &ResizeError, actions: &mut Vec<Action>) {
+        self.queue.retain(|w| match w.ask {
+            Ask::Resize {
+                ticket, id: this, ..
+            } if this == id => {
+                let error = error.clone();
+                actions.push(Action::ResizeRefused { ticket, error });
+                false
+            }
+            _ => true,
+        });
+    }
+
     /// While nobody waits, what is free is lent. Before anybody is granted anything, or gets less, caps
     /// fall to the guarantee and the pages are read again: only then are the charges sure.
     fn settle(&mut self, actions: &mut Vec<Action>) {
@@ -243,53 +374,168 @@ impl Machine {
             actions.extend(caps(self.ledger.lend_caps(true)));
         } else {
             actions.extend(caps(self.ledger.freeze_caps()));
-            actions.push(Action::Measure);
+            self.lower_to_wishes(actions);
+            self.measure(actions);
+        }
+    }
+
+    fn measure(&mut self, actions: &mut Vec<Action>) {
+        self.measuring += 1;
+        actions.push(Action::Measure);
+    }
+
+    /// Who wants a lower limit must not grow above it while that is decided.
+    fn lower_to_wishes(&mut self, actions: &mut Vec<Action>) {
+        for waiting in &self.queue {
+            let Ask::Resize { id, change, .. } = &waiting.ask else {
+                continue;
+            };
+            let Ok(target) = resize::target(&self.ledger, *id, change) else {
+                continue;
+            };
+            actions.extend(caps(self.ledger.lower_caps(*id, &target)));
         }
     }
 
     fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let mut blocked = vec![false; self.ledger.gpus().len()];
-        let mut still = Vec::new();
-        for mut waiting in std::mem::take(&mut self.queue) {
-            if let Some(slices) = place::best_fit(&self.ledger, &waiting.request, &blocked) {
-                let ends = waiting.request.lease.map(|l| now.saturating_add(l));
-                self.ledger.insert(waiting.id, slices.clone());
-                self.set_lease(waiting.id, ends);
-                actions.push(Action::Grant {
-                    id: waiting.id,
-                    slices,
-                    ends,
-                });
-                continue;
+        let mut still: Vec<Waiting> = Vec::new();
+        let mut queue = std::mem::take(&mut self.queue).into_iter();
+        while let Some(waiting) = queue.next() {
+            match waiting.ask {
+                Ask::Claim { .. } => {
+                    let kept = self.try_claim(now, waiting, &still, actions);
+                    still.extend(kept);
+                }
+                Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
+                    Tried::Waits(waiting) => still.push(*waiting),
+                    Tried::Refused => {}
+                    // It may fail to be journaled: nothing else is decided before that is known.
+                    Tried::Done => {
+                        still.extend(queue);
+                        self.queue = still;
+                        self.measure(actions);
+                        return;
+                    }
+                },
             }
-            let ahead = still.last().map(|w: &Waiting| w.id);
-            let reason = reason::waits(&self.ledger, &waiting.request, &blocked, ahead);
-            if waiting.deadline.is_some_and(|d| d <= now) {
-                actions.push(Action::Refuse {
-                    id: waiting.id,
-                    reason,
-                    for_now: true,
-                });
-                continue;
-            }
-            for gpu in place::candidates(&self.ledger, &waiting.request) {
-                blocked[gpu] = true;
-            }
-            let told = (still.len() + 1, reason);
-            if waiting.told.as_ref() != Some(&told) {
-                let (position, reason) = told.clone();
-                actions.push(Action::Wait {
-                    id: waiting.id,
-                    position,
-                    reason,
-                });
-                waiting.told = Some(told);
-            }
-            still.push(waiting);
         }
         self.queue = still;
         actions.extend(caps(self.ledger.lend_caps(self.queue.is_empty())));
     }
+
+    /// Grants a claim, refuses it or keeps it waiting behind those who are `ahead`.
+    fn try_claim(
+        &mut self,
+        now: Now,
+        mut waiting: Waiting,
+        ahead: &[Waiting],
+        actions: &mut Vec<Action>,
+    ) -> Option<Waiting> {
+        let patient = waiting.patient(now);
+        let Ask::Claim { id, request, told } = &mut waiting.ask else {
+            return Some(waiting);
+        };
+        let id = *id;
+        let mut blocked = vec![false; self.ledger.gpus().len()];
+        for gpu in ahead.iter().flat_map(|w| w.gpus(&self.ledger)) {
+            blocked[gpu] = true;
+        }
+        if let Some(slices) = place::best_fit(&self.ledger, request, &blocked) {
+            let ends = request.lease.map(|l| now.saturating_add(l));
+            self.ledger.insert(id, slices.clone());
+            self.set_lease(id, ends);
+            actions.push(Action::Grant { id, slices, ends });
+            return None;
+        }
+        let reason = reason::waits(
+            &self.ledger,
+            request,
+            &blocked,
+            ahead.last().map(Waiting::id),
+        );
+        if !patient {
+            actions.push(Action::Refuse {
+                id,
+                reason,
+                for_now: true,
+            });
+            return None;
+        }
+        let now_told = (ahead.len() + 1, reason);
+        if told.as_ref() != Some(&now_told) {
+            let (position, reason) = now_told.clone();
+            actions.push(Action::Wait {
+                id,
+                position,
+                reason,
+            });
+            *told = Some(now_told);
+        }
+        Some(waiting)
+    }
+
+    /// Gives a claim its new size, refuses that or keeps it waiting behind those who are `ahead`.
+    fn try_resize(
+        &mut self,
+        now: Now,
+        mut waiting: Waiting,
+        ahead: &[Waiting],
+        actions: &mut Vec<Action>,
+    ) -> Tried {
+        let patient = waiting.patient(now);
+        let Ask::Resize {
+            ticket,
+            id,
+            change,
+            told,
+        } = &mut waiting.ask
+        else {
+            return Tried::Refused;
+        };
+        let (ticket, id) = (*ticket, *id);
+        let first = |gpu| {
+            let waits = |w: &&Waiting| w.gpus(&self.ledger).contains(&gpu);
+            ahead.iter().find(waits).map(Waiting::id)
+        };
+        let decided = resize::target(&self.ledger, id, change)
+            .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t));
+        match decided {
+            Ok(slices) => {
+                let before = self.ledger.slices(id).unwrap_or_default().to_vec();
+                self.ledger.insert(id, slices.clone());
+                actions.push(Action::Resize {
+                    ticket,
+                    id,
+                    before,
+                    slices,
+                });
+                Tried::Done
+            }
+            Err(error) if patient && error.for_now() => {
+                let now_told = (ahead.len() + 1, error);
+                if told.as_ref() != Some(&now_told) {
+                    let (position, error) = now_told.clone();
+                    actions.push(Action::ResizeWaits {
+                        ticket,
+                        position,
+                        error,
+                    });
+                    *told = Some(now_told);
+                }
+                Tried::Waits(Box::new(waiting))
+            }
+            Err(error) => {
+                actions.push(Action::ResizeRefused { ticket, error });
+                Tried::Refused
+            }
+        }
+    }
+}
+
+enum Tried {
+    Done,
+    Refused,
+    Waits(Box<Waiting>),
 }
 
 fn caps(changed: Vec<(ClaimId, Slice)>) -> impl Iterator<Item = Action> {

@@ -77,6 +77,35 @@ pub struct ClaimSpec {
     pub cwd: Option<String>,
 }
 
+/// What changes of a claim that is held; what is absent stays. Sizes in bytes per GPU, shares in thousandths.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResizeSpec {
+    /// The claim, `c3` or its name.
+    pub id: String,
+    /// `-g`: part of the GPU, memory and SMs alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_milli: Option<u32>,
+    /// `--gpu-mem`: guaranteed bytes per GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem: Option<u64>,
+    /// `--gpu-mem-limit`: most bytes per GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_limit: Option<u64>,
+    /// `--sm`: guaranteed SMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_milli: Option<u32>,
+    /// `--limit`: most SMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_limit_milli: Option<u32>,
+    /// How long to wait for room; by default not at all.
+    #[serde(default = "no_wait")]
+    pub wait: Wait,
+}
+
+fn no_wait() -> Wait {
+    Wait::No
+}
+
 /// A request, one a line: `{"op":"snapshot"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -104,6 +133,9 @@ pub enum Call {
         /// The claim, `c3` or its name.
         id: String,
     },
+    /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
+    /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
+    Resize(Box<ResizeSpec>),
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
     /// One [`Reply::Snapshot`].
@@ -151,6 +183,34 @@ pub struct Granted {
     pub phases_us: Vec<(String, u64)>,
 }
 
+/// A claim has another size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resized {
+    /// Its id, `c3`.
+    pub id: String,
+    /// The sentence for people: `c3: 0.80 of GPU 1 (18.8 GiB, ...), was 0.50 (11.8 GiB, ...)`.
+    pub message: String,
+    /// What it holds now, by GPU.
+    pub gpus: Vec<ResizedGpu>,
+}
+
+/// What a claim holds of one GPU. Bytes, and parts of the SMs from 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizedGpu {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Its UUID.
+    pub uuid: String,
+    /// Guaranteed bytes.
+    pub mem_request: u64,
+    /// Most bytes.
+    pub mem_limit: u64,
+    /// Guaranteed SMs.
+    pub sm_request: f64,
+    /// Most SMs.
+    pub sm_limit: f64,
+}
+
 /// A line from the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
@@ -166,6 +226,8 @@ pub enum Reply {
     Queued(Queued),
     /// The claim is held.
     Granted(Granted),
+    /// The claim has its new size.
+    Resized(Resized),
     /// Done, with a sentence for people.
     Done {
         /// `c3 released`.

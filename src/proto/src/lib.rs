@@ -17,7 +17,10 @@ pub mod snapshot;
 pub use gshare_core::units;
 
 pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView};
-pub use call::{Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, Wait, WireError};
+pub use call::{
+    Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, ResizeSpec, Resized,
+    ResizedGpu, Wait, WireError,
+};
 pub use client::{Client, ClientError};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, ProcessView,

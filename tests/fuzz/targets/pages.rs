@@ -114,7 +114,7 @@ fn usage(actions: &[[u8; 10]]) {
             12 => {
                 let me = usize::from(at) % SLOTS;
                 let (own, bytes) = (word >> 32, word & 0xffff_ffff);
-                match held.page().reserve(me, own, bytes, GPU_BYTES) {
+                match held.page().reserve(me, own, bytes, || GPU_BYTES) {
                     Outcome::Granted => assert!(own + bytes <= GPU_BYTES),
                     Outcome::Refused { charged } => assert!(charged >= own),
                 }

@@ -159,6 +159,12 @@ impl LimitsFile {
         self.page().memory_cap_bytes.store(bytes, Ordering::SeqCst);
     }
 
+    /// Sets the bytes that the claim is guaranteed.
+    pub fn set_memory_request(&self, bytes: u64) {
+        let word = &self.page().memory_request_bytes;
+        word.store(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes that the charges of all members together may reach.
     pub fn memory_cap(&self) -> u64 {
         self.page().memory_cap_bytes.load(Ordering::SeqCst)

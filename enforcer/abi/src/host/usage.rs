@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::limits::halves;
+use crate::ledger::most_charged;
 use crate::{
     ABI_VERSION, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
     layout::USAGE_MAGIC,
@@ -346,6 +347,17 @@ impl UsageMemfd {
         self.read_slots(gpu_bytes)
             .iter()
             .fold(0, |sum, slot| sum.saturating_add(slot.charge_bytes))
+    }
+
+    /// Sum of what the members can be charged under the caps that were written before, each clamped to the
+    /// size of the GPU: what they announce counts. An upper bound until a cap is raised.
+    pub fn most_charged_bytes(&self, gpu_bytes: u64) -> u64 {
+        let highest = self.owners.iter().rposition(Option::is_some);
+        self.raise_high_water(highest.map_or(0, |highest| highest + 1));
+        self.mend();
+        self.owners().fold(0, |sum: u64, (assigned, ..)| {
+            sum.saturating_add(most_charged(self.page(), assigned.slot).min(gpu_bytes))
+        })
     }
 
     fn raise_high_water(&self, slots: usize) {

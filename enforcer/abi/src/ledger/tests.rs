@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::{Outcome, Slots, reserve_within};
+use super::{Outcome, Slots, most_charged, reserve_within};
 
 const FREE: usize = usize::MAX;
 
@@ -92,6 +92,8 @@ impl Slots for Board<'_> {
 
 struct Case {
     cap: u64,
+    /// Somebody lowers the cap to this and then reads what all can be charged.
+    lowered: Option<u64>,
     start: Vec<u64>,
     /// Bytes that each member wants, one after the other; a negative number gives back.
     wants: Vec<Vec<i64>>,
@@ -107,11 +109,13 @@ struct Run {
     /// For each choice made: which members could have gone.
     choices: Vec<(usize, Vec<usize>)>,
     most: u64,
+    /// What was read after the cap was lowered, and the most that was charged from then on.
+    measured: Option<(u64, u64)>,
 }
 
 /// Runs the case under the schedule `pick(step, able) -> index into able`.
 fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
-    let members = case.wants.len();
+    let members = case.wants.len() + usize::from(case.lowered.is_some());
     let gate = Turnstile {
         turn: Mutex::new(Turn {
             running: FREE,
@@ -122,14 +126,36 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
         changed: Condvar::new(),
     };
     let charge: Vec<AtomicU64> = case.start.iter().copied().map(AtomicU64::new).collect();
-    let reserving: Vec<AtomicU64> = (0..members).map(|_| AtomicU64::new(0)).collect();
+    let cap = AtomicU64::new(case.cap);
+    let measured = Mutex::new(None);
+    let reserving: Vec<AtomicU64> = (0..case.wants.len()).map(|_| AtomicU64::new(0)).collect();
     let granted: Vec<_> = (0..members)
         .map(|_| Arc::new(Mutex::new(Vec::new())))
         .collect();
     let mut choices = Vec::new();
     let mut most = 0;
     thread::scope(|scope| {
-        for me in 0..members {
+        if let Some(lowered) = case.lowered {
+            let me = members - 1;
+            let board = Board {
+                gate: &gate,
+                charge: &charge,
+                reserving: &reserving,
+                me,
+            };
+            let (cap, measured) = (&cap, &measured);
+            scope.spawn(move || {
+                board.gate.step(me);
+                cap.store(lowered, Ordering::SeqCst);
+                let read = (0..board.count())
+                    .map(|slot| most_charged(&board, slot))
+                    .sum();
+                *measured.lock().unwrap() = Some((read, 0));
+                board.gate.finish(me);
+            });
+        }
+        for me in 0..case.wants.len() {
+            let cap = &cap;
             let (gate, charge, reserving) = (&gate, &charge, &reserving);
             let granted = Arc::clone(&granted[me]);
             scope.spawn(move || {
@@ -148,7 +174,13 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
                             continue;
                         }
                         let bytes = want.unsigned_abs();
-                        let outcome = reserve_within(&board, me, own, bytes, case.cap, case.rounds);
+                        let cap = || {
+                            if case.lowered.is_some() {
+                                gate.step(me);
+                            }
+                            cap.load(Ordering::SeqCst)
+                        };
+                        let outcome = reserve_within(&board, me, own, bytes, cap, case.rounds);
                         if outcome == Outcome::Granted {
                             own += bytes;
                         }
@@ -175,6 +207,9 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
             // Between two accesses: the settled charges never pass the cap.
             let now = charge.iter().map(|c| c.load(Ordering::SeqCst)).sum();
             most = most.max(now);
+            if let Some((_, later)) = measured.lock().unwrap().as_mut() {
+                *later = now.max(*later);
+            }
             if let Some((victim, after)) = case.kill
                 && steps[victim] == after
                 && !turn.killed[victim]
@@ -202,6 +237,7 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
         reserving: reserving.iter().map(|r| r.load(Ordering::SeqCst)).collect(),
         choices,
         most,
+        measured: measured.into_inner().unwrap(),
     }
 }
 
@@ -230,6 +266,7 @@ fn two_members_in_every_order_never_pass_the_cap() {
     for wants in [[6, 6], [5, 5], [11, 3]] {
         let case = Case {
             cap: 10,
+            lowered: None,
             start: vec![0, 0],
             wants: wants.iter().map(|&w| vec![w]).collect(),
             rounds: 0,
@@ -262,6 +299,7 @@ fn two_members_in_every_order_never_pass_the_cap() {
 fn giving_back_beside_a_reservation_keeps_the_cap() {
     let case = Case {
         cap: 10,
+        lowered: None,
         start: vec![8, 0],
         wants: vec![vec![-8, 4], vec![6]],
         rounds: 0,
@@ -275,6 +313,43 @@ fn giving_back_beside_a_reservation_keeps_the_cap() {
         });
     });
     assert!(count > 200, "only {count} schedules");
+}
+
+#[test]
+fn whoever_lowers_the_cap_then_reads_an_upper_bound_of_all_that_follows() {
+    let case = Case {
+        cap: 10,
+        lowered: Some(4),
+        start: vec![0],
+        wants: vec![vec![3, 4]],
+        rounds: 0,
+        kill: None,
+    };
+    let mut bounds = Vec::new();
+    let count = all_schedules(&case, &mut |done| {
+        let (read, later) = done.measured.expect("it was read");
+        assert!(
+            later <= read.max(4),
+            "{read} read, {later} later: {:?}",
+            done.choices
+        );
+        bounds.push((read, later));
+    });
+    assert!(count > 50, "only {count} schedules");
+    assert!(bounds.contains(&(7, 7)), "some are charged in full before");
+    assert!(bounds.contains(&(0, 3)), "some after");
+    let case = Case {
+        start: vec![0, 2],
+        wants: vec![vec![4, 1], vec![-2, 3, 2]],
+        rounds: 8,
+        ..case
+    };
+    for seed in 1..600 {
+        let dice = Dice(Cell::new(seed));
+        let done = run(&case, &mut |_, able| dice.below(able.len()));
+        let (read, later) = done.measured.expect("it was read");
+        assert!(later <= read.max(4), "seed {seed}");
+    }
 }
 
 /// A small generator, seeded so that a failure can be repeated.
@@ -295,6 +370,7 @@ impl Dice {
 fn three_members_with_retries_in_many_orders() {
     let case = Case {
         cap: 10,
+        lowered: None,
         start: vec![0, 2, 0],
         wants: vec![vec![4, 4], vec![-2, 3], vec![4, 3]],
         rounds: 8,
@@ -312,6 +388,7 @@ fn three_members_with_retries_in_many_orders() {
 fn exactly_one_of_two_wins_when_they_may_retry() {
     let case = Case {
         cap: 10,
+        lowered: None,
         start: vec![0, 0],
         wants: vec![vec![6], vec![6]],
         rounds: 64,
@@ -329,6 +406,7 @@ fn exactly_one_of_two_wins_when_they_may_retry() {
 fn both_win_when_both_fit() {
     let case = Case {
         cap: 10,
+        lowered: None,
         start: vec![0, 0],
         wants: vec![vec![5], vec![5]],
         rounds: 64,
@@ -348,6 +426,7 @@ fn a_member_that_dies_at_any_step_costs_nothing_after_reclaim() {
         for victim in 0..2 {
             let case = Case {
                 cap: 10,
+                lowered: None,
                 start: vec![2, 2],
                 wants: vec![vec![3], vec![3]],
                 rounds: 4,

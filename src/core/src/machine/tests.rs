@@ -270,7 +270,26 @@ enum Step {
         claim: usize,
         part: u8,
     },
+    Resize {
+        claim: usize,
+        change: Change,
+        patience: Option<u64>,
+    },
     Wait(u64),
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let share = || prop::option::of((1u32..=1000).prop_map(Share::from_milli));
+    let mem = || prop::option::of((1u64..=80).prop_map(Bytes::gib));
+    (share(), mem(), mem(), share(), share()).prop_map(|(share, mem, mem_limit, sm, sm_limit)| {
+        Change {
+            share,
+            mem,
+            mem_limit,
+            sm,
+            sm_limit,
+        }
+    })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -284,6 +303,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         ),
         (0usize..20).prop_map(Step::Gone),
         (0usize..20, any::<u8>()).prop_map(|(claim, part)| Step::Use { claim, part }),
+        (0usize..20, changes(), prop::option::of(0u64..100)).prop_map(
+            |(claim, change, patience)| Step::Resize {
+                claim,
+                change,
+                patience
+            }
+        ),
         (0u64..50).prop_map(Step::Wait),
     ];
     prop::collection::vec(step, 1..60)
@@ -356,10 +382,23 @@ proptest! {
                         w.used.insert((*id, s.gpu), Bytes(s.mem_cap.0 / 255 * u64::from(part)));
                     }
                 }
+                Step::Resize { claim, change, patience } => {
+                    if let Some(id) = holders.get(claim) {
+                        let id = *id;
+                        let patience = patience.map(Duration::from_secs);
+                        w.send(Event::Resize { ticket: next, id, change, patience });
+                        next += 1;
+                    }
+                }
                 Step::Wait(s) => {
                     w.now += Duration::from_secs(s);
                     w.send(Event::Tick);
                 }
+            }
+            for (id, slices) in w.machine.ledger().held() {
+                let used = w.used.get(&(id, slices[0].gpu)).copied().unwrap_or_default();
+                prop_assert!(used <= slices[0].mem_cap, "{id} is over its cap");
+                prop_assert!(slices[0].mem <= slices[0].mem_limit && slices[0].sm <= slices[0].sm_limit);
             }
             for (g, facts) in w.machine.ledger().gpus().iter().enumerate() {
                 let used: u64 = w.used.iter().filter(|((_, x), _)| *x == g).map(|(_, b)| b.0).sum();
@@ -368,6 +407,12 @@ proptest! {
         }
         let all: Vec<ClaimId> = w.machine.ledger().held().map(|(id, _)| id).collect();
         let waiting = w.machine.queue().count();
+        // Every wish to resize was answered once, or waits still.
+        for ticket in 1..next {
+            let answers = w.log.iter().filter(|a| matches!(a,
+                Action::Resize { ticket: t, .. } | Action::ResizeRefused { ticket: t, .. } if *t == ticket));
+            prop_assert!(answers.count() <= 1);
+        }
         w.used.clear();
         for id in all {
             w.send(Event::Gone { id });

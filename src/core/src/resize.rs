@@ -1,0 +1,381 @@
+//! Changing the size of a claim that is held: what it would hold then, whether that fits, and why not.
+//!
+//! Shrinking is never in anybody's way. It is refused only where it would put the limit below what is
+//! charged already, so that no member is ever over its cap. Growing needs room that nobody else holds,
+//! borrows or waits for.
+
+use std::fmt;
+
+use crate::claim::{ClaimId, RequestError};
+use crate::ledger::{GRANULARITY, Ledger, Slice};
+use crate::units::{Bytes, Share};
+
+/// What changes; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Part of each GPU, memory and SMs alike; for a claim of several whole GPUs their number, unchanged.
+    pub share: Option<Share>,
+    /// Guaranteed bytes on each GPU.
+    pub mem: Option<Bytes>,
+    /// Most bytes on each GPU.
+    pub mem_limit: Option<Bytes>,
+    /// Guaranteed SMs of each GPU.
+    pub sm: Option<Share>,
+    /// Most SMs of each GPU.
+    pub sm_limit: Option<Share>,
+}
+
+impl Change {
+    /// Whether nothing is asked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why a claim cannot have the size that its owner wants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// The claim is not held (any more).
+    #[error("{id} holds nothing that could be resized")]
+    NotHeld {
+        /// The claim.
+        id: ClaimId,
+    },
+    /// A later wish took the place of this one.
+    #[error("a later resize of {id} took the place of this one")]
+    Replaced {
+        /// The claim.
+        id: ClaimId,
+    },
+    /// The sizes do not go together.
+    #[error(transparent)]
+    Sizes(#[from] RequestError),
+    /// Another number of GPUs.
+    #[error("{id} holds parts of {held} GPUs; a resize changes the part of each, not their number")]
+    Count {
+        /// The claim.
+        id: ClaimId,
+        /// GPUs that it holds.
+        held: usize,
+    },
+    /// A GPU does not answer, so nothing on it can grow.
+    #[error("GPU {gpu} does not answer, so nothing on it can grow")]
+    NoAnswer {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// More than the GPU could ever give.
+    #[error("wants {wanted} on GPU {gpu}; claims can divide {largest} there")]
+    TooBig {
+        /// Asked bytes.
+        wanted: Bytes,
+        /// Bytes that claims can divide.
+        largest: Bytes,
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// The new limit is below what the claim has.
+    #[error("its programs have {charge} on GPU {gpu}, which is more than the new limit of {limit}")]
+    BelowCharge {
+        /// Bytes charged.
+        charge: Bytes,
+        /// Most bytes it would be let have.
+        limit: Bytes,
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// Others hold what it would need.
+    #[error("{0}")]
+    NoRoom(NoRoom),
+    /// Somebody who waits for the GPU came first.
+    #[error("{ahead} waits for GPU {gpu} and came first")]
+    Behind {
+        /// Who waits.
+        ahead: ClaimId,
+        /// Index of the GPU.
+        gpu: usize,
+    },
+}
+
+impl ResizeError {
+    /// Whether the same wish may be met later.
+    #[must_use]
+    pub fn for_now(&self) -> bool {
+        matches!(
+            self,
+            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. }
+        )
+    }
+
+    /// The claims that stand in the way.
+    #[must_use]
+    pub fn holders(&self) -> &[ClaimId] {
+        match self {
+            Self::NoRoom(room) => &room.holders,
+            Self::Behind { ahead, .. } => std::slice::from_ref(ahead),
+            _ => &[],
+        }
+    }
+
+    /// What would fit now, of what was asked.
+    #[must_use]
+    pub fn would_fit(&self) -> Option<&Change> {
+        match self {
+            Self::NoRoom(room) => room.would_fit.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// The inequality that keeps a claim from growing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Index of the GPU.
+    pub gpu: usize,
+    /// What is short.
+    pub short: Short,
+    /// Who else holds parts of it.
+    pub holders: Vec<ClaimId>,
+    /// What would fit now, of what was asked; `None` if not even a little more.
+    pub would_fit: Option<Change>,
+}
+
+/// What is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Short {
+    /// Memory.
+    Memory {
+        /// Asked bytes.
+        wanted: Bytes,
+        /// Bytes that the claim could be guaranteed there, its own included.
+        most: Bytes,
+    },
+    /// SMs.
+    Sms {
+        /// Asked SMs.
+        wanted: Share,
+        /// SMs that the claim could be guaranteed there, its own included.
+        most: Share,
+    },
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gpu = self.gpu;
+        match self.short {
+            Short::Memory { wanted, most } => write!(
+                f,
+                "wants {wanted} on GPU {gpu} and could have {most} with its own"
+            ),
+            Short::Sms { wanted, most } => write!(
+                f,
+                "wants {} % of the SMs of GPU {gpu} and could have {} % with its own",
+                wanted.percent(),
+                most.percent()
+            ),
+        }
+    }
+}
+
+/// What a claim would hold after a change.
+///
+/// # Errors
+/// When the sizes do not go together, or could never be.
+pub fn target(ledger: &Ledger, id: ClaimId, change: &Change) -> Result<Vec<Slice>, ResizeError> {
+    let held = ledger.slices(id).ok_or(ResizeError::NotHeld { id })?;
+    let share = match change.share {
+        Some(share) if share > Share::ONE || held.len() > 1 => {
+            let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            if held.len() < 2 || share.milli() != count.saturating_mul(1000) {
+                return Err(ResizeError::Count {
+                    id,
+                    held: held.len(),
+                });
+            }
+            Some(Share::ONE)
+        }
+        share => share,
+    };
+    held.iter()
+        .map(|old| slice(ledger, old, share, change))
+        .collect()
+}
+
+fn slice(
+    ledger: &Ledger,
+    old: &Slice,
+    share: Option<Share>,
+    change: &Change,
+) -> Result<Slice, ResizeError> {
+    let gpu = old.gpu;
+    let facts = ledger.gpus().get(gpu);
+    let mem = match (change.mem, share) {
+        (Some(mem), _) => mem,
+        (None, Some(share)) => facts
+            .and_then(crate::GpuFacts::allocatable)
+            .ok_or(ResizeError::NoAnswer { gpu })?
+            .times(share)
+            .round_down(GRANULARITY),
+        (None, None) => old.mem,
+    };
+    if mem == Bytes::ZERO {
+        return Err(RequestError::NoMemory.into());
+    }
+    if let Some(largest) = facts.and_then(crate::GpuFacts::capacity)
+        && mem > old.mem
+        && mem > largest
+    {
+        return Err(ResizeError::TooBig {
+            wanted: mem,
+            largest,
+            gpu,
+        });
+    }
+    let mem_limit = match change.mem_limit {
+        Some(limit) if limit < mem => {
+            return Err(RequestError::LimitBelowRequest {
+                what: "memory",
+                limit: limit.to_string(),
+                request: mem.to_string(),
+            }
+            .into());
+        }
+        Some(limit) => limit,
+        // A limit that was the request stays the request.
+        None if old.mem_limit == old.mem => mem,
+        None => old.mem_limit.max(mem),
+    };
+    let sm = change.sm.or(share).unwrap_or(old.sm);
+    let sm_limit = match change.sm_limit {
+        Some(limit) if limit < sm => {
+            return Err(RequestError::LimitBelowRequest {
+                what: "SM",
+                limit: format!("{} %", limit.percent()),
+                request: format!("{} %", sm.percent()),
+            }
+            .into());
+        }
+        Some(limit) => limit,
+        None => old.sm_limit.max(sm),
+    };
+    if sm > Share::ONE || sm_limit > Share::ONE {
+        return Err(RequestError::TooManySms(sm.max(sm_limit)).into());
+    }
+    Ok(Slice {
+        mem,
+        mem_limit,
+        mem_cap: old.mem_cap.min(mem_limit),
+        sm,
+        sm_limit,
+        ..old.clone()
+    })
+}
+
+/// Whether a slice gets more guaranteed than it has.
+#[must_use]
+pub fn grows(old: &Slice, new: &Slice) -> bool {
+    new.mem > old.mem || new.sm > old.sm
+}
+
+/// Why a claim cannot hold `new` now, if so. `ahead` says who waits for a GPU and came before. The charges
+/// must be upper bounds, as after a freeze.
+///
+/// # Errors
+/// The first inequality that fails.
+pub fn check(
+    ledger: &Ledger,
+    id: ClaimId,
+    new: &[Slice],
+    change: &Change,
+    ahead: impl Fn(usize) -> Option<ClaimId>,
+) -> Result<(), ResizeError> {
+    let held = ledger.slices(id).ok_or(ResizeError::NotHeld { id })?;
+    for (old, new) in held.iter().zip(new) {
+        if new.mem_limit < old.mem_limit && old.charge > new.mem_limit {
+            return Err(ResizeError::BelowCharge {
+                charge: old.charge,
+                limit: new.mem_limit,
+                gpu: old.gpu,
+            });
+        }
+    }
+    let short = held.iter().zip(new).find_map(|(old, new)| {
+        let (mem, sm) = room(ledger, id, old.gpu);
+        if new.mem > old.mem && new.mem > mem {
+            let wanted = new.mem;
+            Some((old.gpu, Short::Memory { wanted, most: mem }))
+        } else if new.sm > old.sm && new.sm > sm {
+            let wanted = new.sm;
+            Some((old.gpu, Short::Sms { wanted, most: sm }))
+        } else {
+            None
+        }
+    });
+    for (old, new) in held.iter().zip(new) {
+        if !grows(old, new) {
+            continue;
+        }
+        if !ledger.gpus().get(old.gpu).is_some_and(|g| g.healthy) {
+            return Err(ResizeError::NoAnswer { gpu: old.gpu });
+        }
+        if let (Some(ahead), None) = (ahead(old.gpu), &short) {
+            let gpu = old.gpu;
+            return Err(ResizeError::Behind { ahead, gpu });
+        }
+    }
+    let Some((gpu, short)) = short else {
+        return Ok(());
+    };
+    let waited = held.iter().any(|s| ahead(s.gpu).is_some());
+    let would_fit = (!waited)
+        .then(|| would_fit(ledger, id, held, change))
+        .flatten();
+    let mut holders = ledger.holders(gpu);
+    holders.retain(|other| *other != id);
+    Err(ResizeError::NoRoom(NoRoom {
+        gpu,
+        short,
+        holders,
+        would_fit,
+    }))
+}
+
+/// Bytes and SMs that a claim could be guaranteed on a GPU now, its own included.
+fn room(ledger: &Ledger, id: ClaimId, gpu: usize) -> (Bytes, Share) {
+    let mut without = ledger.clone();
+    without.remove(id);
+    (without.mem_free(gpu), without.sm_free(gpu))
+}
+
+/// The most that would fit now, in the words of what was asked; `None` if that is no more than it has.
+fn would_fit(ledger: &Ledger, id: ClaimId, held: &[Slice], change: &Change) -> Option<Change> {
+    let rooms: Vec<(Bytes, Share)> = held.iter().map(|s| room(ledger, id, s.gpu)).collect();
+    let mem = rooms
+        .iter()
+        .map(|(mem, _)| mem.round_down(GRANULARITY))
+        .min()?;
+    let sm = rooms.iter().map(|(_, sm)| *sm).min()?;
+    let mut fit = Change::default();
+    if change.share.is_some() && held.len() == 1 {
+        let allocatable = ledger.gpus().get(held[0].gpu)?.allocatable()?;
+        let most = (1..=sm.milli() / 10)
+            .rev()
+            .map(|h| Share::from_milli(h * 10));
+        let fits = |s: &Share| {
+            let want = allocatable.times(*s).round_down(GRANULARITY);
+            (want <= mem || change.mem.is_some()) && (want > held[0].mem || *s > held[0].sm)
+        };
+        fit.share = most.into_iter().find(fits);
+    }
+    if let Some(wanted) = change.mem {
+        fit.mem = Some(wanted.min(mem)).filter(|m| *m > held[0].mem);
+    }
+    if let Some(wanted) = change.sm {
+        fit.sm = Some(wanted.min(sm)).filter(|s| *s > held[0].sm);
+    }
+    (!fit.is_empty()).then_some(fit)
+}
+
+#[cfg(test)]
+mod tests;

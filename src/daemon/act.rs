@@ -1,0 +1,140 @@
+//! What the core decides, carried out one action after the other.
+
+use gshare_core::machine::{Action, Event};
+use gshare_core::{Bytes, ClaimId, Reason, Slice};
+use gshare_proto::{ErrorCode, Queued, Reply, WireError};
+
+use super::convert;
+use super::service::Service;
+
+/// A client that does not read is not told its place more often than this ahead.
+const UNREAD_PLACES: usize = 16;
+
+impl Service {
+    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
+    /// done: actions of two decisions never mix.
+    pub(crate) fn drive(&mut self, event: Event) {
+        self.todo.push_back(event);
+        if self.driving {
+            return;
+        }
+        self.driving = true;
+        while let Some(event) = self.todo.pop_front() {
+            for action in self.machine.step(self.now(), event) {
+                match action {
+                    Action::Cap { id, slice } => self.write_cap(id, &slice),
+                    Action::Measure => {
+                        let measured = self.measure();
+                        self.todo.push_back(Event::Measured(measured));
+                    }
+                    Action::Grant { id, slices, ends } => {
+                        if !self.grant(id, &slices, ends) {
+                            self.todo.push_back(Event::Gone { id });
+                        }
+                        self.dirty = true;
+                    }
+                    Action::Wait {
+                        id,
+                        position,
+                        reason,
+                    } => {
+                        self.tell_place(id, position, &reason);
+                        self.dirty = true;
+                    }
+                    Action::Refuse {
+                        id,
+                        reason,
+                        for_now,
+                    } => {
+                        let text = self.waits_text(id, &reason);
+                        if let Some(asked) = self.waiting.remove(&id) {
+                            let code = if for_now {
+                                ErrorCode::NotAvailable
+                            } else {
+                                ErrorCode::Usage
+                            };
+                            let mut error = WireError::new(code, text);
+                            if let Some(share) = reason.would_start() {
+                                error = error.with_hint(format!(
+                                    "-g {} starts now",
+                                    convert::short_share(share)
+                                ));
+                            }
+                            asked.out.error(error);
+                        }
+                        self.dirty = true;
+                    }
+                    Action::Resize {
+                        ticket,
+                        id,
+                        before,
+                        slices,
+                    } => {
+                        if let Some(undo) = self.resized(ticket, id, before, &slices) {
+                            self.todo.push_back(undo);
+                        }
+                    }
+                    Action::ResizeWaits {
+                        ticket,
+                        position,
+                        error,
+                    } => self.resize_waits(ticket, position, &error),
+                    Action::ResizeRefused { ticket, error } => self.resize_refused(ticket, &error),
+                    Action::LeaseOver { id } => self.terminate(id, "lease ended"),
+                }
+            }
+        }
+        self.driving = false;
+    }
+
+    fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
+        let Some(asked) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        if !std::mem::replace(&mut asked.told, true)
+            && let Err(error) = self.journal.set_meta("told", &id.0.to_string())
+        {
+            tracing::warn!(%id, %error, "a restarted service may use this number again");
+        }
+        let Some(asked) = self.waiting.get(&id) else {
+            return;
+        };
+        if asked.out.unsent() > UNREAD_PLACES {
+            return;
+        }
+        asked.out.reply(&Reply::Queued(Queued {
+            id: id.to_string(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: self.waits_text(id, reason),
+            would_start: reason
+                .would_start()
+                .map(|s| format!("-g {}", convert::short_share(s))),
+        }));
+    }
+
+    fn write_cap(&self, id: ClaimId, slice: &Slice) {
+        let seat = self
+            .claims
+            .get(&id)
+            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+        if let Some(seat) = seat {
+            seat.limits.set_memory_cap(slice.mem_cap.0);
+        }
+    }
+
+    pub(crate) fn measure(&self) -> Vec<(ClaimId, usize, Bytes)> {
+        let mut charges = Vec::new();
+        for (id, live) in &self.claims {
+            for seat in &live.seats {
+                // The cap holds what is charged below the limit; a member that writes more into its page
+                // must not keep others from what is free.
+                let uuid = &self.gpus[seat.gpu].uuid;
+                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+                let most = slice.map_or(self.gpus[seat.gpu].total, |s| s.mem_limit);
+                let charge = seat.usage.most_charged_bytes(most).min(most);
+                charges.push((*id, seat.gpu, Bytes(charge)));
+            }
+        }
+        charges
+    }
+}

@@ -1,0 +1,302 @@
+//! Changing the size of a claim that is held: from the wire to the core, and what the core decides to the
+//! journal and the pages.
+//!
+//! The limits page holds the SM words that the compute gate reads and the cap that every reservation is
+//! checked against, so a change holds from the moment it is written: no member is asked, none is stopped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_core::machine::Event;
+use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
+use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
+
+use super::convert::short_share;
+use super::journal::ClaimRecord;
+use super::server::{ConnId, Peer, Sender};
+use super::service::Service;
+
+/// Resizes that are asked for and not answered yet.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    next: u64,
+    open: BTreeMap<u64, Wish>,
+}
+
+#[derive(Debug)]
+struct Wish {
+    id: ClaimId,
+    conn: ConnId,
+    uid: u32,
+    out: Sender,
+}
+
+fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
+    let share = |milli: Option<u32>| milli.map(Share::from_milli);
+    let change = Change {
+        share: share(spec.gpus_milli),
+        mem: spec.mem.map(Bytes),
+        mem_limit: spec.mem_limit.map(Bytes),
+        sm: share(spec.sm_milli),
+        sm_limit: share(spec.sm_limit_milli),
+    };
+    let error = |message: &str| WireError::new(ErrorCode::Usage, message);
+    if change.is_empty() {
+        return Err(error("nothing to change")
+            .with_hint(format!("for example: gshare resize {} -g 0.5", spec.id)));
+    }
+    if change.share == Some(Share::ZERO) || change.sm == Some(Share::ZERO) {
+        return Err(error("a claim cannot shrink to nothing")
+            .with_hint(format!("give it back: gshare release {}", spec.id)));
+    }
+    Ok(change)
+}
+
+/// A change as one would type it.
+fn arguments(change: &Change) -> String {
+    let mut words = Vec::new();
+    if let Some(share) = change.share {
+        words.push(format!("-g {}", short_share(share)));
+    }
+    if let Some(Bytes(mem)) = change.mem {
+        words.push(format!("--gpu-mem {}M", mem >> 20));
+    }
+    if let Some(sm) = change.sm {
+        words.push(format!("--sm {}%", sm.percent()));
+    }
+    words.join(" ")
+}
+
+impl Service {
+    /// Takes a wish to resize; the answer comes when the core has decided.
+    pub(crate) fn resize(&mut self, peer: Peer, spec: &ResizeSpec, out: &Sender) {
+        let (id, change) = match self.may_resize(&peer, spec) {
+            Ok(asked) => asked,
+            Err(error) => {
+                out.error(error);
+                return;
+            }
+        };
+        let patience = match spec.wait {
+            Wait::No | Wait::Default => Some(Duration::ZERO),
+            Wait::Forever => None,
+            Wait::Seconds(s) => Some(Duration::from_secs(s)),
+        };
+        self.wishes.next += 1;
+        let ticket = self.wishes.next;
+        let wish = Wish {
+            id,
+            conn: peer.conn,
+            uid: peer.uid,
+            out: out.clone(),
+        };
+        self.wishes.open.insert(ticket, wish);
+        self.drive(Event::Resize {
+            ticket,
+            id,
+            change,
+            patience,
+        });
+    }
+
+    fn may_resize(&self, peer: &Peer, spec: &ResizeSpec) -> Result<(ClaimId, Change), WireError> {
+        let id = self.find(peer, &spec.id)?;
+        self.may(peer, id, "resize")?;
+        let change = change(spec)?;
+        let Some(live) = self.claims.get(&id) else {
+            return Err(WireError::new(
+                ErrorCode::NotAvailable,
+                format!("{id} still waits; it can be resized once it is granted"),
+            )
+            .with_hint(format!(
+                "to wait for less: gshare release {id}, then claim again"
+            )));
+        };
+        if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
+            return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
+        }
+        Ok((id, change))
+    }
+
+    /// The client of these wishes has gone.
+    pub(crate) fn unwish(&mut self, conn: ConnId) {
+        let gone: Vec<u64> = self
+            .wishes
+            .open
+            .iter()
+            .filter(|(_, w)| w.conn == conn)
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in gone {
+            self.wishes.open.remove(&ticket);
+            self.drive(Event::Unwish { ticket });
+        }
+    }
+
+    /// Carries out a resize: journal, pages, answer. If the journal fails, returns what undoes it.
+    pub(crate) fn resized(
+        &mut self,
+        ticket: u64,
+        id: ClaimId,
+        before: Vec<Slice>,
+        slices: &[Slice],
+    ) -> Option<Event> {
+        let wish = self.wishes.open.remove(&ticket);
+        let live = self.claims.get(&id)?;
+        let old = live.record.clone();
+        let mut record = old.clone();
+        for slice in slices {
+            let uuid = &self.gpus[slice.gpu].uuid;
+            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
+                part.mem = slice.mem.0;
+                part.mem_limit = slice.mem_limit.0;
+                part.sm_milli = slice.sm.milli();
+                part.sm_limit_milli = slice.sm_limit.milli();
+            }
+        }
+        if let Err(error) = self.journal.put(&record) {
+            let state = self.paths.state_dir.display();
+            let text = format!("{id} keeps its size: {:#}", anyhow::Error::from(error));
+            if let Some(wish) = wish {
+                let told = WireError::new(ErrorCode::Internal, text.clone());
+                wish.out
+                    .error(told.with_hint(format!("is there room on the disk of {state}?")));
+            }
+            self.notice(Some(id), text);
+            return Some(Event::Restore {
+                id,
+                slices: before,
+                ends: self.machine.lease_end(id),
+            });
+        }
+        for slice in slices {
+            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+                seat.limits.set_memory_request(slice.mem.0);
+                seat.limits
+                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+            }
+        }
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record = record;
+        }
+        self.tell_resized(id, &old, slices, wish);
+        None
+    }
+
+    fn tell_resized(
+        &mut self,
+        id: ClaimId,
+        old: &ClaimRecord,
+        slices: &[Slice],
+        wish: Option<Wish>,
+    ) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let is = self.size_text(&live.record).unwrap_or_default();
+        let was = self.size_text(old).unwrap_or_default();
+        let mut message = format!("{id}: {is}; was {was}");
+        let over: Vec<String> = slices
+            .iter()
+            .filter(|s| s.borrowed() > Bytes::ZERO)
+            .map(|s| format!("{} on GPU {}", s.borrowed(), s.gpu))
+            .collect();
+        if !over.is_empty() {
+            message = format!(
+                "{message}\n{id} has {} more than it is guaranteed now: it keeps that, and grows no more while others wait",
+                over.join(", ")
+            );
+        }
+        let gpus = live.record.slices.iter().map(|s| ResizedGpu {
+            gpu: self
+                .gpu_index(&s.uuid)
+                .and_then(|g| u32::try_from(g).ok())
+                .unwrap_or(u32::MAX),
+            uuid: s.uuid.clone(),
+            mem_request: s.mem,
+            mem_limit: s.mem_limit,
+            sm_request: f64::from(s.sm_milli) / 1000.0,
+            sm_limit: f64::from(s.sm_limit_milli) / 1000.0,
+        });
+        let gpus = gpus.collect();
+        let by_other = wish.as_ref().is_some_and(|w| w.uid != live.record.uid);
+        if let Some(wish) = wish {
+            wish.out.reply(&Reply::Resized(Resized {
+                id: id.to_string(),
+                message,
+                gpus,
+            }));
+        }
+        let by = if by_other { " by root" } else { "" };
+        self.notice(Some(id), format!("{id} was resized{by}: {is}; was {was}"));
+    }
+
+    pub(crate) fn resize_waits(&self, ticket: u64, position: usize, error: &ResizeError) {
+        if let Some(wish) = self.wishes.open.get(&ticket) {
+            wish.out.reply(&Reply::Queued(Queued {
+                id: wish.id.to_string(),
+                position: u32::try_from(position).unwrap_or(u32::MAX),
+                reason: self.held_text(error.to_string(), error.holders()),
+                would_start: error.would_fit().map(arguments),
+            }));
+        }
+    }
+
+    pub(crate) fn resize_refused(&mut self, ticket: u64, error: &ResizeError) {
+        let Some(wish) = self.wishes.open.remove(&ticket) else {
+            return;
+        };
+        let id = wish.id;
+        let text = self.held_text(error.to_string(), error.holders());
+        let code = match error {
+            ResizeError::NotHeld { .. } => ErrorCode::Ended,
+            e if e.for_now() => ErrorCode::NotAvailable,
+            ResizeError::BelowCharge { .. } | ResizeError::Replaced { .. } => {
+                ErrorCode::NotAvailable
+            }
+            _ => ErrorCode::Usage,
+        };
+        let mut told = WireError::new(code, format!("{id} keeps its size: {text}"));
+        if let Some(fit) = error.would_fit() {
+            told = told.with_hint(format!(
+                "this fits now: gshare resize {id} {}; --wait waits for the rest",
+                arguments(fit)
+            ));
+        } else if let ResizeError::BelowCharge { charge, .. } = error {
+            // Up to the next MiB, so that what is printed is enough.
+            let mib = charge.0.div_ceil(Bytes::MIB);
+            told = told.with_hint(format!(
+                "free memory in the program, or lower only what is guaranteed: add --gpu-mem-limit {mib}M"
+            ));
+        } else if error.for_now() {
+            told = told.with_hint("--wait waits until there is room");
+        }
+        wish.out.error(told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_printed_as_typed() {
+        let change = Change {
+            share: Some(Share::from_milli(250)),
+            mem: Some(Bytes::gib(6)),
+            sm: Some(Share::from_milli(305)),
+            ..Change::default()
+        };
+        assert_eq!(arguments(&change), "-g 0.25 --gpu-mem 6144M --sm 30.5%");
+    }
+
+    #[test]
+    fn nothing_is_no_change_and_no_size() {
+        assert!(change(&ResizeSpec::default()).is_err());
+        let nothing = ResizeSpec {
+            gpus_milli: Some(0),
+            ..ResizeSpec::default()
+        };
+        assert!(change(&nothing).is_err());
+    }
+}
