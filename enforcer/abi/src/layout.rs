@@ -71,8 +71,9 @@ pub struct LimitsPage {
     pub sm_request_permille: AtomicU32,
     /// Largest share of the SMs, in thousandths.
     pub sm_limit_permille: AtomicU32,
-    /// Free bytes of the GPU when the service last looked; a hint, `u64::MAX` when not known.
-    pub driver_free_bytes: AtomicU64,
+    /// Bytes by which some claim's guarantee could grow on the GPU when the service last looked; a
+    /// hint, `u64::MAX` when not known.
+    pub claimable_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the service's last sign of life, in nanoseconds.
     pub heartbeat_ns: AtomicU64,
 }

@@ -74,6 +74,7 @@ pub(crate) struct Helpers {
     pub(crate) device_get_count: Option<unsafe extern "C" fn(*mut i32) -> CuResult>,
     pub(crate) device_get: Option<unsafe extern "C" fn(*mut Device, i32) -> CuResult>,
     pub(crate) device_get_uuid: Option<unsafe extern "C" fn(*mut [u8; 16], Device) -> CuResult>,
+    pub(crate) total_mem: Option<unsafe extern "C" fn(*mut usize, Device) -> CuResult>,
     pub(crate) primary_state: Option<unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuResult>,
     pub(crate) device_pool: Option<unsafe extern "C" fn(*mut Handle, Device) -> CuResult>,
     pub(crate) default_pool: Option<unsafe extern "C" fn(*mut Handle, Device) -> CuResult>,

@@ -113,6 +113,7 @@ fn load() -> Loaded {
         device_get_count: helper!(c"cuDeviceGetCount"),
         device_get: helper!(c"cuDeviceGet"),
         device_get_uuid: helper!(c"cuDeviceGetUuid_v2", c"cuDeviceGetUuid"),
+        total_mem: helper!(c"cuDeviceTotalMem_v2"),
         primary_state: helper!(c"cuDevicePrimaryCtxGetState"),
         device_pool: helper!(c"cuDeviceGetMemPool"),
         default_pool: helper!(c"cuDeviceGetDefaultMemPool"),

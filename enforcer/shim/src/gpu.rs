@@ -124,6 +124,16 @@ impl Gpu {
             .max(1)
     }
 
+    /// The most that the claim could be guaranteed here when the service last looked, in bytes;
+    /// `None` when it does not say.
+    pub(crate) fn reach(&self) -> Option<u64> {
+        let limits = self.limits();
+        let free = limits.claimable_bytes.load(Ordering::Relaxed);
+        let request = limits.memory_request_bytes.load(Ordering::Relaxed);
+        let charged = self.ledger().seat.usage.charged_bytes();
+        (free != u64::MAX).then(|| request.max(charged).saturating_add(free))
+    }
+
     /// The bytes that the driver takes for so many, at most.
     pub(crate) fn rounded(&self, bytes: u64) -> u64 {
         let granularity = self.granularity();

@@ -400,8 +400,8 @@ impl Process {
     }
 
     /// Notes a refusal, tells the person at most once a second, and gives the code for the program.
-    pub(crate) fn refuse(&self, gpu: usize, refusal: Refusal, bytes: u64) -> CuResult {
-        let Some(gpu) = self.gpus.get(gpu) else {
+    pub(crate) fn refuse(&self, index: usize, refusal: Refusal, bytes: u64) -> CuResult {
+        let Some(gpu) = self.gpus.get(index) else {
             return OUT_OF_MEMORY;
         };
         let charged = match refusal {
@@ -411,20 +411,32 @@ impl Process {
         gpu.ledger().refused(bytes);
         if self.at_cap.due() {
             let limits = gpu.limits();
-            let free = limits.driver_free_bytes.load(Ordering::Relaxed);
             say::line(&say::at_cap(&say::AtCap {
                 claim: &self.name,
+                number: self.claim,
                 gpu: limits
                     .gpu_index()
                     .map_or_else(|| say::short(gpu.uuid), |index| format!("GPU {index}")),
                 charged,
                 cap: limits.memory_cap_bytes.load(Ordering::Relaxed),
                 asked: bytes,
-                driver_free: (free != u64::MAX).then_some(free),
+                whole: gpu.rounded(bytes),
+                reach: self.gpus.iter().map(Gpu::reach).min().flatten(),
+                total: self.total_bytes(index),
                 least: gpu.rounded(1),
             }));
         }
         OUT_OF_MEMORY
+    }
+
+    /// What a GPU of the claim has in all, as the driver says; `None` where this process does not see
+    /// it.
+    fn total_bytes(&self, gpu: usize) -> Option<u64> {
+        let mut bytes: usize = 0;
+        let device = self.device_of_gpu(gpu)?;
+        // SAFETY: `bytes` is valid for the result.
+        let result = unsafe { driver::helpers().total_mem?(&raw mut bytes, device) };
+        (result == SUCCESS).then_some(bytes as u64)
     }
 
     /// Tells the person that the claim does not hold the GPU; gives the code for the program.

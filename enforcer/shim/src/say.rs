@@ -35,18 +35,25 @@ pub(crate) fn line(text: &str) {
 /// What there is to say about a refusal; figures in bytes.
 pub(crate) struct AtCap<'a> {
     pub(crate) claim: &'a str,
+    /// The claim's number, as commands take it.
+    pub(crate) number: u64,
     pub(crate) gpu: String,
     pub(crate) charged: u64,
     pub(crate) cap: u64,
+    /// As the program asked for them.
     pub(crate) asked: u64,
-    /// What the GPU had free when the service last looked.
-    pub(crate) driver_free: Option<u64>,
+    /// What the driver would take for them.
+    pub(crate) whole: u64,
+    /// The most that the claim could be guaranteed on each of its GPUs when the service last looked.
+    pub(crate) reach: Option<u64>,
+    /// What the GPU has in all.
+    pub(crate) total: Option<u64>,
     /// The least that the driver takes.
     pub(crate) least: u64,
 }
 
 /// The line about a refusal: a claim that is full is at its cap, one that is not had too much asked
-/// of it.
+/// of it. Behind that the way out, where there is one.
 pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
     let AtCap { claim, gpu, .. } = what;
     let left = what.cap.saturating_sub(what.charged);
@@ -58,14 +65,53 @@ pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
         let left = amount_below(left);
         format!("claim {claim}: {asked} asked, {left} left of its cap of {cap} on {gpu}")
     };
-    // What is free beyond that which the claim may still take.
-    let more = what.driver_free.map_or(0, |free| free.saturating_sub(left));
-    if more >= what.least {
-        let more = amount_below(more);
-        // Writing to a String cannot fail.
-        let _ = write!(line, "; {more} more is free there");
-    }
+    line.push_str(&way_out(what));
     line
+}
+
+/// What a person can do about a refusal.
+fn way_out(what: &AtCap<'_>) -> String {
+    let needed = what.charged.saturating_add(what.whole);
+    let resize = |size: &str| format!("gshare resize c{} --gpu-mem {size}", what.number);
+    if let Some(total) = what.total.filter(|total| needed > *total) {
+        return format!("; the GPU has {} in all: ask for less", amount(total));
+    }
+    let Some(reach) = what.reach else {
+        return String::new();
+    };
+    let more = reach.saturating_sub(what.cap.max(what.charged));
+    let free = if more < what.least {
+        "no more is free there".to_owned()
+    } else {
+        format!("{} more is free there", amount_below(more))
+    };
+    if let Some(size) = size_between(needed, reach) {
+        return format!("; {free}: {}", resize(&size));
+    }
+    match size_between(needed, what.total.unwrap_or(u64::MAX)) {
+        Some(size) => format!("; {free}, too little for this: {} --wait", resize(&size)),
+        None => format!("; {free}"),
+    }
+}
+
+/// The roundest size from `least` to `most`, as the command line takes it.
+fn size_between(least: u64, most: u64) -> Option<String> {
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    // A step larger than half of what is needed would be more than was asked for.
+    let steps = [GIB, GIB / 2, 64 * MIB, MIB];
+    let size = steps
+        .into_iter()
+        .filter(|step| *step == MIB || *step <= least / 2)
+        .filter_map(|step| least.checked_next_multiple_of(step))
+        .find(|size| *size <= most)?;
+    Some(if size.is_multiple_of(GIB) {
+        format!("{}G", size / GIB)
+    } else if size.is_multiple_of(GIB / 2) {
+        format!("{:.1}G", size as f64 / GIB as f64)
+    } else {
+        format!("{}M", size / MIB)
+    })
 }
 
 /// As [`amount`], rounded down: what is left must not read as enough when it is not.
@@ -134,46 +180,122 @@ mod tests {
         assert_eq!(short(GpuUuid([0xab; 16])), "GPU-abababab");
     }
 
-    #[test]
-    fn a_refusal_says_whether_the_claim_is_full_and_what_is_free() {
-        let mut what = AtCap {
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn full() -> AtCap<'static> {
+        AtCap {
             claim: "c3",
+            number: 3,
             gpu: "GPU 1".to_owned(),
-            charged: 6 << 30,
-            cap: 6 << 30,
-            asked: 1 << 20,
-            driver_free: Some(1_990 << 20),
-            least: 2 << 20,
-        };
+            charged: 6 * GIB,
+            cap: 6 * GIB,
+            asked: 2 * GIB - 5,
+            whole: 2 * GIB,
+            reach: Some(8 * GIB),
+            total: Some(24 * GIB),
+            least: 2 * MIB,
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_way_out_where_so_much_is_free() {
+        let mut what = full();
         assert_eq!(
             at_cap(&what),
-            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.9 GiB more is free there"
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; 2.0 GiB more is free there: gshare \
+             resize c3 --gpu-mem 8G"
         );
-        what.driver_free = None;
+        // Less is free: a size in between that still suffices.
+        what.claim = "training";
+        what.whole = GIB + 200 * MIB;
+        what.reach = Some(7 * GIB + 943 * MIB);
+        assert_eq!(
+            at_cap(&what),
+            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.9 GiB more is free there: \
+             gshare resize c3 --gpu-mem 7.5G"
+        );
+        what.reach = Some(7 * GIB + 210 * MIB);
+        assert!(
+            at_cap(&what).ends_with("--gpu-mem 7368M"),
+            "{}",
+            at_cap(&what)
+        );
+        what.reach = Some(7 * GIB + 199 * MIB);
+        assert_eq!(
+            at_cap(&what),
+            "claim training is at its cap: 6.0 of 6.0 GiB on GPU 1; 1.1 GiB more is free there, too \
+             little for this: gshare resize c3 --gpu-mem 8G --wait"
+        );
+    }
+
+    #[test]
+    fn a_refusal_without_a_way_out_says_what_is_known() {
+        let mut what = full();
+        what.reach = None;
         assert_eq!(
             at_cap(&what),
             "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1"
         );
-        what.charged = 8 << 30;
+        what.reach = Some(6 * GIB);
+        assert_eq!(
+            at_cap(&what),
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; no more is free there, too little for \
+             this: gshare resize c3 --gpu-mem 8G --wait"
+        );
+        what.asked = 30 * GIB;
+        what.whole = 30 * GIB;
+        assert_eq!(
+            at_cap(&what),
+            "claim c3 is at its cap: 6.0 of 6.0 GiB on GPU 1; the GPU has 24.0 GiB in all: ask for \
+             less"
+        );
+        what.total = None;
+        what.whole = u64::MAX;
+        assert!(at_cap(&what).ends_with("no more is free there"));
+    }
+
+    #[test]
+    fn a_refusal_says_how_much_was_asked_where_the_claim_is_not_full() {
+        let mut what = full();
+        what.charged = 8 * GIB;
+        what.reach = None;
         assert_eq!(
             at_cap(&what),
             "claim c3 is at its cap: 8.0 of 6.0 GiB on GPU 1"
         );
-        what.charged = 5 << 30;
-        what.asked = 3 << 30;
-        what.driver_free = Some((1 << 30) + (2 << 20));
+        what.charged = 5 * GIB;
+        what.asked = 3 * GIB;
+        what.whole = 3 * GIB;
+        what.reach = Some(6 * GIB + 2 * MIB);
         assert_eq!(
             at_cap(&what),
             "claim c3: 3.0 GiB asked, 1.0 GiB left of its cap of 6.0 GiB on GPU 1; 2 MiB more is \
-             free there"
+             free there, too little for this: gshare resize c3 --gpu-mem 8G --wait"
         );
         what.charged += 1;
-        what.asked = 1 << 30;
-        what.driver_free = Some(0);
+        what.asked = GIB;
+        what.reach = None;
         assert_eq!(
             at_cap(&what),
             "claim c3: 1.0 GiB asked, 1023.9 MiB left of its cap of 6.0 GiB on GPU 1"
         );
+    }
+
+    #[test]
+    fn sizes_are_round_and_in_bounds() {
+        for (least, most, size) in [
+            (600 * MIB, u64::MAX, Some("640M")),
+            (100 * MIB + 1, u64::MAX, Some("101M")),
+            (3 * GIB + 1, 4 * GIB, Some("4G")),
+            (3 * GIB + 1, 4 * GIB - 1, Some("3.5G")),
+            (3 * GIB + 1, 3 * GIB + MIB, Some("3073M")),
+            (3 * GIB + 1, 3 * GIB + MIB - 1, None),
+            (2 * GIB, 2 * GIB, Some("2G")),
+            (u64::MAX, u64::MAX, None),
+        ] {
+            assert_eq!(size_between(least, most).as_deref(), size, "{least} {most}");
+        }
     }
 
     #[test]

@@ -54,6 +54,47 @@ fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
 }
 
 #[test]
+fn a_refusal_names_the_command_that_makes_room() {
+    let desk = Desk::open(&[(0, 3 * GIB + OVERHEAD)]);
+    let said = |free: u64, bytes: u64| {
+        for held in desk.held.lock().unwrap().iter() {
+            held.limits.set_gpu_index(Some(1));
+            held.limits.beat(Some(free));
+        }
+        let mut client = desk.client();
+        client.begin(0);
+        client.must(&format!("alloc {}", 3 * GIB));
+        assert_eq!(client.ask(&format!("alloc {bytes}")).0, OOM);
+        let pid = client.pid();
+        let said = client.end();
+        desk.reap(pid);
+        said
+    };
+    let full = "claim c3 is at its cap: 3.1 of 3.1 GiB on GPU 1; ";
+    for (free, bytes, rest) in [
+        (
+            4 * GIB,
+            GIB,
+            "4.0 GiB more is free there: gshare resize c3 --gpu-mem 5G\n",
+        ),
+        (
+            GIB,
+            GIB,
+            "1.0 GiB more is free there: gshare resize c3 --gpu-mem 4196M\n",
+        ),
+        (
+            GIB - 1,
+            GIB,
+            "1023.9 MiB more is free there, too little for this: gshare resize c3 --gpu-mem 5G --wait\n",
+        ),
+        (0, 80 * GIB, "the GPU has 64.0 GiB in all: ask for less\n"),
+    ] {
+        let said = said(free, bytes);
+        assert!(said.contains(&format!("{full}{rest}")), "{said}");
+    }
+}
+
+#[test]
 fn small_allocations_share_blocks_and_fill_them_at_the_cap() {
     let desk = Desk::open(&[(0, OVERHEAD + 4 * MIB)]);
     let mut client = desk.client();

@@ -103,7 +103,7 @@ impl LimitsFile {
         page.sm_request_permille
             .store(init.sm_request_permille, store);
         page.sm_limit_permille.store(init.sm_limit_permille, store);
-        page.driver_free_bytes.store(u64::MAX, store);
+        page.claimable_bytes.store(u64::MAX, store);
         page.heartbeat_ns.store(monotonic_ns(), store);
         // Last, so that a page which a crash left half filled is not taken for a page.
         page.magic.store(LIMITS_MAGIC, Ordering::Release);
@@ -189,11 +189,12 @@ impl LimitsFile {
         self.page().epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// Notes that the service lives, and what the GPU has free where that is known (bytes).
-    pub fn beat(&self, driver_free_bytes: Option<u64>) {
+    /// Notes that the service lives, and by how much a guarantee could grow on the GPU, where that is
+    /// known (bytes).
+    pub fn beat(&self, claimable_bytes: Option<u64>) {
         let page = self.page();
-        page.driver_free_bytes
-            .store(driver_free_bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        page.claimable_bytes
+            .store(claimable_bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
         page.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 }
