@@ -192,8 +192,14 @@ impl Service {
         let majors = setup::majors(&config);
         let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
         if let Ok(real) = &libcuda {
-            gshare_artifacts::stage_shim(&paths.runtime_dir.join("lib"), real, &paths.socket)
-                .context("cannot stage the CUDA shim")?;
+            let lib = paths.runtime_dir.join("lib");
+            gshare_artifacts::stage_shim(
+                &lib,
+                real,
+                &paths.socket,
+                gshare_artifacts::Mode::Preload,
+            )
+            .context("cannot stage the CUDA shim")?;
         }
         let simulated = crate::figures::is_simulated(&nvml_path);
         let next_id = journal.next_id()?;

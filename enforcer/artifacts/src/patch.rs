@@ -8,6 +8,8 @@ const NEEDED: (&[u8], usize) = (b"/gshare-real-libcuda-placeholder", 255);
 /// Marks in front of the texts that the proxy reads, and the room behind each in bytes.
 const REAL_PATH: (&[u8], usize) = (b"\x01gshare:real-libcuda-path:\x01", 256);
 const SOCKET_PATH: (&[u8], usize) = (b"\x01gshare:service-socket-path:\x01", 256);
+/// Where the proxy of libcuda alone reads how strict it is to be.
+const MODE: (&[u8], usize) = (b"\x01gshare:shim-mode:\x01", 256);
 
 /// Longest socket path that the kernel takes, in bytes.
 const SOCKET_LIMIT: usize = 107;
@@ -29,14 +31,24 @@ pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Ve
         return Err(other("the proxy's placeholder is not as long as expected"));
     }
     fill(&mut image[at..end], real);
-    for ((mark, room), text) in [(REAL_PATH, real), (SOCKET_PATH, socket)] {
-        let at = only(&image, mark)? + mark.len();
-        let place = image
-            .get_mut(at..at + room)
-            .ok_or_else(|| other("the proxy ends inside a placeholder"))?;
-        fill(place, text);
+    for (place, text) in [(REAL_PATH, real), (SOCKET_PATH, socket)] {
+        write(&mut image, place, text)?;
     }
     Ok(image)
+}
+
+/// Tells a proxy of libcuda, staged otherwise, how strict it is to be.
+pub(crate) fn stamp(image: &mut [u8], mode: &[u8]) -> io::Result<()> {
+    write(image, MODE, mode)
+}
+
+fn write(image: &mut [u8], (mark, room): (&[u8], usize), text: &[u8]) -> io::Result<()> {
+    let at = only(image, mark)? + mark.len();
+    let place = image
+        .get_mut(at..at + room)
+        .ok_or_else(|| other("the proxy ends inside a placeholder"))?;
+    fill(place, text);
+    Ok(())
 }
 
 fn fill(place: &mut [u8], text: &[u8]) {

@@ -15,19 +15,44 @@ use std::{
 
 use crate::{
     NVML_PROXY, SHIM, SIM_CUDA, SIM_NVML,
-    patch::{is_proxy, patched},
+    patch::{is_proxy, patched, stamp},
 };
+
+/// What becomes of a process that loads the proxy and cannot register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Its driver is untouched: the proxy was put before it by the environment, which anybody can
+    /// do.
+    Preload,
+    /// It has no GPU: the proxy was put in the driver's place by a launcher.
+    Strict,
+}
+
+impl Mode {
+    fn word(self) -> &'static [u8] {
+        match self {
+            Self::Preload => b"preload",
+            Self::Strict => b"strict",
+        }
+    }
+}
 
 /// Fills `directory` (made if absent, mode 0755) with the proxy as `libcuda.so.1` and
 /// `libcuda.so`. Put first on `LD_LIBRARY_PATH` it stands before the driver at `real_libcuda`;
 /// processes register at `socket`. Both paths must be absolute. Where the driver's
 /// `libnvidia-ml.so.1` lies beside its libcuda, the proxy of that one comes along.
-pub fn stage_shim(directory: &Path, real_libcuda: &Path, socket: &Path) -> io::Result<()> {
-    let image = patched(
+pub fn stage_shim(
+    directory: &Path,
+    real_libcuda: &Path,
+    socket: &Path,
+    mode: Mode,
+) -> io::Result<()> {
+    let mut image = patched(
         SHIM,
         real_libcuda.as_os_str().as_bytes(),
         socket.as_os_str().as_bytes(),
     )?;
+    stamp(&mut image, mode.word())?;
     refuse_proxy(real_libcuda)?;
     make_directory(directory)?;
     place(directory, "libcuda.so.1", &image)?;
@@ -170,7 +195,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let lib = directory.path().join("a/lib");
         let real = Path::new("/opt/driver/libcuda.so.1");
-        stage_shim(&lib, real, Path::new("/run/x.sock")).unwrap();
+        stage_shim(&lib, real, Path::new("/run/x.sock"), Mode::Preload).unwrap();
         let (soname, needed) = names(&lib.join("libcuda.so.1"));
         assert_eq!(soname, "libcuda.so.1");
         assert!(needed.contains(&"/opt/driver/libcuda.so.1".to_owned()));
@@ -190,7 +215,7 @@ mod tests {
         let (sim, lib) = (directory.path().join("sim"), directory.path().join("lib"));
         stage_sim(&sim).unwrap();
         let real = sim.join("lib/libcuda.so.1");
-        stage_shim(&lib, &real, Path::new("/run/x.sock")).unwrap();
+        stage_shim(&lib, &real, Path::new("/run/x.sock"), Mode::Preload).unwrap();
         for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
             let (soname, needed) = names(&lib.join(name));
             assert_eq!(soname, "libnvidia-ml.so.1");
@@ -201,6 +226,7 @@ mod tests {
             &lib,
             Path::new("/opt/libcuda.so.1"),
             Path::new("/run/x.sock"),
+            Mode::Strict,
         )
         .unwrap();
         assert_eq!(fs::read_dir(&lib).unwrap().count(), 2);
@@ -215,9 +241,9 @@ mod tests {
             Path::new("/two/libcuda.so.1"),
         );
         let socket = Path::new("/run/x.sock");
-        stage_shim(lib, one, socket).unwrap();
+        stage_shim(lib, one, socket, Mode::Preload).unwrap();
         let held = fs::File::open(lib.join("libcuda.so.1")).unwrap();
-        stage_shim(lib, two, socket).unwrap();
+        stage_shim(lib, two, socket, Mode::Preload).unwrap();
         let needed = names(&lib.join("libcuda.so.1")).1;
         assert!(needed.contains(&two.to_str().unwrap().to_owned()));
         assert_eq!(
@@ -266,7 +292,7 @@ mod tests {
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
         let (real, socket) = (Path::new("/r"), Path::new("/s"));
-        assert!(stage_shim(&file.join("lib"), real, socket).is_err());
+        assert!(stage_shim(&file.join("lib"), real, socket, Mode::Preload).is_err());
     }
 
     #[test]
@@ -274,8 +300,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (one, two) = (directory.path().join("1"), directory.path().join("2"));
         let socket = Path::new("/run/x.sock");
-        stage_shim(&one, Path::new("/opt/libcuda.so.1"), socket).unwrap();
-        let error = stage_shim(&two, &one.join("libcuda.so"), socket).unwrap_err();
+        stage_shim(&one, Path::new("/opt/libcuda.so.1"), socket, Mode::Preload).unwrap();
+        let error = stage_shim(&two, &one.join("libcuda.so"), socket, Mode::Preload).unwrap_err();
         assert!(error.to_string().contains("own proxy"), "{error}");
         assert!(!two.exists());
     }

@@ -4,7 +4,7 @@
 //! It hooks what it must see (the rows of [`table`]) and passes every other entry point of the
 //! driver through a trampoline; names younger than its table are answered by the real driver through
 //! the proxy's dependency on it. A process that is in no claim, or whose service
-//! does not answer, runs through it untouched.
+//! does not answer, runs through it untouched, unless the library was staged as strict: then it has no GPU.
 //!
 //! Invariants:
 //! * memory is charged before the driver is asked for it and given back after the driver has it
@@ -25,6 +25,7 @@ mod driver;
 mod gpu;
 mod graphs;
 mod hooks;
+mod join;
 mod ledger;
 mod live;
 mod map;

@@ -1,4 +1,4 @@
-//! The two paths that staging writes into the finished file.
+//! What staging writes into the finished file: two paths, and how strict it is to be.
 
 /// Room behind each mark in bytes.
 const ROOM: usize = 256;
@@ -21,6 +21,12 @@ static SOCKET: Place<29> = Place {
     text: [0; ROOM],
 };
 
+#[used]
+static MODE: Place<19> = Place {
+    mark: *b"\x01gshare:shim-mode:\x01",
+    text: [0; ROOM],
+};
+
 impl<const MARK: usize> Place<MARK> {
     fn read(&'static self) -> &'static str {
         // The compiler must not conclude from the initial value that the text is empty.
@@ -40,4 +46,10 @@ pub(crate) fn real() -> &'static str {
 /// Path of the service's socket; empty when the file was not staged.
 pub(crate) fn socket() -> &'static str {
     SOCKET.read()
+}
+
+/// Whether a process that cannot register is refused the driver: the library was put before it by a
+/// launcher that lets in nobody but members.
+pub(crate) fn strict() -> bool {
+    MODE.read() == "strict"
 }

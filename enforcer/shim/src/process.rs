@@ -1,24 +1,13 @@
-//! The process as a member: registration, and the state that dies with a fork.
-//!
-//! Everything hangs on one pointer in a page that the kernel wipes in a forked child. The child thus
-//! begins as a stranger without any handler of the proxy having run, whichever way it was forked,
-//! and registers when it initialises the driver itself.
+//! The process as a member: what it holds on each of its claim's GPUs.
 
-use std::{
-    os::fd::AsFd,
-    panic::{AssertUnwindSafe, catch_unwind},
-    ptr,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use gshare_abi::{
-    GpuUuid, LimitsMap, UsageMap, monotonic_ns, move_fd_up,
-    wire::{Answer, register},
-};
+use gshare_abi::{GpuUuid, monotonic_ns};
+
+pub(crate) use crate::join::{current, with};
 
 use crate::{
     contexts::Contexts,
@@ -26,22 +15,13 @@ use crate::{
     driver,
     gpu::{Charge, Gpu},
     graphs::Graphs,
-    ledger::{Refusal, Seat},
+    join::{self, Joined},
+    ledger::Refusal,
     live::LiveMap,
-    paths,
     pools::Pools,
     say, trampoline,
     vmm::Virtual,
 };
-
-/// Longest wait for the service when the process starts.
-const FIRST_WAIT: Duration = Duration::from_secs(2);
-/// How long a process that names a claim looks for a service that does not answer.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two knocks.
-const AGAIN: Duration = Duration::from_millis(100);
-/// Longest wait for a service that has started anew; the process has its caps already.
-const NEXT_WAIT: Duration = Duration::from_millis(500);
 
 /// What is known of an allocation that the program holds.
 #[derive(Debug, Clone, Copy)]
@@ -80,215 +60,13 @@ pub(crate) struct Process {
     tried_ns: AtomicU64,
 }
 
-/// Wiped in a forked child.
-#[repr(C, align(4096))]
-struct Wiped {
-    process: AtomicPtr<Process>,
-    joining: AtomicU32,
-    /// The service knows the claim and has no seat for this process.
-    barred: AtomicBool,
-}
-
-static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
-
-/// This process as a member, if it is one.
-#[inline]
-pub(crate) fn current() -> Option<&'static Process> {
-    let page = WIPED.load(Ordering::Acquire);
-    if page.is_null() {
-        return None;
-    }
-    // SAFETY: the page stays mapped for the rest of the process, and zeroes are a valid `Wiped`.
-    let process = unsafe { &(*page).process }.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked `Process`.
-    unsafe { process.as_ref() }
-}
-
-/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
-/// panicked: either way the program's call goes on as if the proxy were not there.
-pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
-    let process = current()?;
-    catch_unwind(AssertUnwindSafe(|| part(process))).ok()
-}
-
-fn wiped() -> Option<&'static Wiped> {
-    let present = WIPED.load(Ordering::Acquire);
-    if let Some(page) = ptr::NonNull::new(present) {
-        // SAFETY: stays mapped for the rest of the process.
-        return Some(unsafe { page.as_ref() });
-    }
-    let bytes = size_of::<Wiped>();
-    // SAFETY: a fresh anonymous mapping touches no existing memory.
-    let page = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the range is the mapping just made.
-    let marked = unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) };
-    let page = page.cast::<Wiped>();
-    let won = marked == 0
-        && WIPED
-            .compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
-    if !won {
-        // SAFETY: nobody else has seen this mapping.
-        unsafe { libc::munmap(page.cast(), bytes) };
-    }
-    // SAFETY: null, or the page that stays mapped.
-    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
-}
-
-/// Makes this process a member, once; called when the driver has been initialised. `false` when it may
-/// not use the driver: it belongs to a claim that cannot count it.
-pub(crate) fn join() -> bool {
-    let Some(page) = wiped() else { return true };
-    // Whoever comes second need not wait for the first: it has nothing to charge before that one
-    // is through `cuInit` as well, unless it skips it, and then it waits here.
-    loop {
-        match page
-            .joining
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
-        {
-            Ok(_) => break,
-            Err(2) => return !page.barred.load(Ordering::Acquire),
-            Err(_) => std::thread::yield_now(),
-        }
-    }
-    let joined = catch_unwind(Process::join).unwrap_or(Entry::Open);
-    page.barred
-        .store(matches!(joined, Entry::Barred), Ordering::Release);
-    let allowed = !matches!(joined, Entry::Barred);
-    if let Entry::Member(process) = joined {
-        let process = Box::leak(process);
-        if let Some(gpu) = process.gpus.first() {
-            trampoline::watch(gpu.limits());
-        }
-        page.process.store(process, Ordering::Release);
-    }
-    page.joining.store(2, Ordering::Release);
-    allowed
-}
-
-/// How a process stands to the service.
-enum Entry {
-    /// It is a member.
-    Member(Box<Process>),
-    /// It is none: the driver is untouched.
-    Open,
-    /// Its claim has no seat left.
-    Barred,
-}
-
-/// Why a registration failed.
-enum Unheld {
-    /// No service answered; one that starts anew will.
-    Silence(String),
-    /// The service answered.
-    Word { code: String, message: String },
-}
-
-/// What a registration brought, pages mapped.
-struct Joined {
-    claim: u64,
-    name: String,
-    seats: Vec<(GpuUuid, Seat)>,
-}
-
-fn knock(wait: Duration) -> Result<Joined, Unheld> {
-    let hint = std::env::var("GSHARE_CLAIM_ID").ok();
-    let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
-    let version = env!("CARGO_PKG_VERSION");
-    let (answer, fds) = register(paths::socket(), version, hint, wait).map_err(|error| {
-        Unheld::Silence(format!("cannot register with {}: {error}", paths::socket()))
-    })?;
-    let garbled = |message: String| Unheld::Word {
-        code: "garbled".to_owned(),
-        message,
-    };
-    let (claim, name, gpus) = match answer {
-        Answer::Member { claim, name, gpus } => (claim, name, gpus),
-        Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
-    };
-    let mut fds = fds.into_iter().map(move_fd_up);
-    let mut seats = Vec::with_capacity(gpus.len());
-    for gpu in gpus {
-        let (Some(limits), Some(usage)) = (fds.next(), fds.next()) else {
-            return Err(garbled("the service sent too few descriptors".to_owned()));
-        };
-        let limits = LimitsMap::new(limits.as_fd()).map_err(|error| garbled(error.to_string()))?;
-        let usage = UsageMap::new(usage).map_err(|error| garbled(error.to_string()))?;
-        if usage.page().slot(gpu.slot).is_none() || limits.page().uuid() != gpu.uuid {
-            return Err(garbled(format!(
-                "the service's pages for {} do not match",
-                gpu.uuid
-            )));
-        }
-        let seat = Seat {
-            limits: limits.leak(),
-            usage: usage.leak(),
-            slot: gpu.slot,
-            generation: gpu.generation,
-        };
-        seats.push((gpu.uuid, seat));
-    }
-    Ok(Joined { claim, name, seats })
-}
-
-/// Knocks again for a while where nobody answers a process that says it is in a claim: the service may just
-/// be starting anew, and without it the process would run on uncounted for good.
-fn knock_patiently(claimed: bool) -> Result<Joined, Unheld> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match knock(FIRST_WAIT.min(left).max(AGAIN)) {
-            Err(Unheld::Silence(_)) if claimed && Instant::now() + AGAIN < until => {
-                std::thread::sleep(AGAIN);
-            }
-            other => return other,
-        }
-    }
-}
-
 impl Process {
-    fn join() -> Entry {
-        if paths::socket().is_empty() {
-            return Entry::Open;
-        }
-        let claim = std::env::var_os("GSHARE_CLAIM_ID");
-        let joined = match knock_patiently(claim.is_some()) {
-            Ok(joined) => joined,
-            Err(refusal) => {
-                let (barred, reason) = match refusal {
-                    Unheld::Silence(reason) => (false, reason),
-                    Unheld::Word { code, message } => (code == "full", message),
-                };
-                let named = claim.map_or_else(
-                    || "its claim".to_owned(),
-                    |c| format!("claim {}", c.display()),
-                );
-                if barred {
-                    say::line(&format!("this process may not use the GPU: {reason}"));
-                    return Entry::Barred;
-                }
-                if named != "its claim" {
-                    say::line(&format!("this process is not held to {named}: {reason}"));
-                }
-                return Entry::Open;
-            }
-        };
+    /// The member that the service's answer makes of this process. The driver has been initialised.
+    pub(crate) fn new(joined: Joined) -> Self {
         let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
         let by_device = devices(&uuids);
         let view = view(&by_device);
-        Entry::Member(Box::new(Self {
+        Self {
             claim: joined.claim,
             name: joined.name,
             gpus: joined
@@ -307,7 +85,7 @@ impl Process {
             at_cap: say::Pace::default(),
             ended: say::Pace::default(),
             tried_ns: AtomicU64::new(monotonic_ns()),
-        }))
+        }
     }
 
     /// Whether a device number is that of a GPU which the claim does not have. A number that is no
@@ -470,7 +248,7 @@ impl Process {
         if !mine {
             return;
         }
-        let Ok(joined) = knock(NEXT_WAIT) else { return };
+        let Some(joined) = join::again() else { return };
         if joined.claim != self.claim {
             return;
         }

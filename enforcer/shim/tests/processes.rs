@@ -9,6 +9,7 @@
 mod support;
 
 use std::{
+    io::{BufRead, BufReader, Read},
     os::unix::net::UnixListener,
     process::Stdio,
     sync::atomic::Ordering,
@@ -237,6 +238,72 @@ fn a_process_that_its_claim_cannot_count_may_not_use_the_gpu() {
     assert_eq!(client.ask("init").0, 800, "and again");
     let said = client.end();
     assert_eq!(said.matches("may not use the GPU").count(), 1, "{said}");
+}
+
+#[test]
+fn in_strict_mode_a_process_that_is_no_member_has_no_gpu() {
+    let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
+    desk.be_strict();
+    desk.refuse_all();
+    // Whatever the environment says.
+    for environment in [&[][..], &[("GSHARE_CLAIM_ID", "3")]] {
+        let mut client = desk.client_with(environment);
+        assert_eq!(client.ask("init").0, 800);
+        assert_eq!(client.ask("init").0, 800, "and again");
+        assert_eq!(client.ask("retain 0").0, 3, "the driver is not initialised");
+        let said = client.end();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("may not use the GPU: process"), "{said}");
+    }
+}
+
+#[test]
+fn in_strict_mode_a_service_that_starts_anew_is_waited_for() {
+    let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
+    desk.be_strict();
+    let mut client = desk.client();
+    client.begin(0);
+    assert_eq!(client.must("total_bytes"), OVERHEAD + 8 * MIB);
+    let pid = client.pid();
+    assert_eq!(client.end(), "", "a member as in the other mode");
+    desk.reap(pid);
+
+    let (there, aside) = (desk.socket(), desk.socket().with_extension("aside"));
+    std::fs::rename(&there, &aside).unwrap();
+    let begun = Instant::now();
+    let mut client = desk.client();
+    client.tell("init");
+    let mut said = String::new();
+    let mut errors = BufReader::new(client.child.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{said}");
+    assert!(said.contains("waiting for the service at"), "{said}");
+    std::fs::rename(&aside, &there).unwrap();
+    assert_eq!(client.hear().0, 0);
+    client.must("retain 0");
+    assert_eq!(client.must("total_bytes"), OVERHEAD + 8 * MIB);
+    client.kill();
+    said.clear();
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "", "that line alone");
+}
+
+#[test]
+fn in_strict_mode_there_is_no_gpu_without_the_service() {
+    let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
+    desk.be_strict();
+    std::fs::remove_file(desk.socket()).unwrap();
+    let mut client = desk.client();
+    let begun = Instant::now();
+    assert_eq!(client.ask("init").0, 800);
+    let waited = begun.elapsed().as_secs_f64();
+    assert!((9.5..15.0).contains(&waited), "{waited}");
+    let said = client.end();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(lines[0].contains("waiting for the service"), "{said}");
+    assert!(lines[1].contains("may not use the GPU"), "{said}");
+    assert!(lines[1].contains("cannot register with"), "{said}");
 }
 
 #[test]

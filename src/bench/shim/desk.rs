@@ -12,6 +12,7 @@ use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_abi::send_with_fds;
 use gshare_abi::wire::{Answer, Register, Seat, read_request};
+use gshare_artifacts::Mode;
 
 /// Number of the claim.
 const CLAIM: u64 = 3;
@@ -57,7 +58,8 @@ impl Desk {
             .with_context(|| format!("cannot write {}", real.display()))?;
         let socket = desk.directory.path().join("s");
         let shim = desk.directory.path().join("shim");
-        gshare_artifacts::stage_shim(&shim, &real, &socket).context("cannot stage the proxy")?;
+        gshare_artifacts::stage_shim(&shim, &real, &socket, Mode::Preload)
+            .context("cannot stage the proxy")?;
         let listener = UnixListener::bind(&socket)
             .with_context(|| format!("cannot listen at {}", socket.display()))?;
         let pages = Arc::clone(&desk.pages);

@@ -5,14 +5,18 @@ use std::ffi::{c_char, c_void};
 
 use crate::{
     cuda::{CuResult, NOT_PERMITTED, SUCCESS},
-    driver, process,
+    driver, join, process,
 };
 
 pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags: u32) -> CuResult {
+    let stranger = process::current().is_none();
+    if stranger && !join::enter() {
+        return NOT_PERMITTED;
+    }
     // SAFETY: the caller's own argument.
     let result = unsafe { original(flags) };
-    if result == SUCCESS && process::current().is_none() && !process::join() {
-        return NOT_PERMITTED;
+    if result == SUCCESS && stranger {
+        join::settle();
     }
     result
 }

@@ -32,6 +32,7 @@ use gshare_abi::{
     send_with_fds,
     wire::{Answer, Register, Seat, read_request},
 };
+use gshare_artifacts::{Mode, stage_shim};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
@@ -78,7 +79,13 @@ impl Desk {
         gpus: impl Iterator<Item = (GpuUuid, u64, u64)>,
     ) -> Self {
         let socket = directory.path().join("s");
-        gshare_artifacts::stage_shim(&directory.path().join("shim"), driver, &socket).unwrap();
+        stage_shim(
+            &directory.path().join("shim"),
+            driver,
+            &socket,
+            Mode::Preload,
+        )
+        .unwrap();
         let held = gpus
             .map(|(uuid, cap, overhead)| {
                 let init = LimitsInit {
@@ -108,6 +115,19 @@ impl Desk {
         };
         desk.listen();
         desk
+    }
+
+    /// From now on the shim is the one that a launcher puts in the fake driver's place.
+    pub(crate) fn be_strict(&self) {
+        let directory = self.directory.path();
+        let driver = directory.join("real/libcuda.so.1");
+        stage_shim(
+            &directory.join("shim"),
+            &driver,
+            &self.socket(),
+            Mode::Strict,
+        )
+        .unwrap();
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -1,0 +1,339 @@
+//! How a process becomes a member: registration, and the state that dies with a fork.
+//!
+//! Everything hangs on one pointer in a page that the kernel wipes in a forked child. The child thus
+//! begins as a stranger without any handler of the proxy having run, whichever way it was forked,
+//! and registers when it initialises the driver itself.
+//!
+//! The service is asked before the driver is initialised: a process that may not use the GPU then has a
+//! driver that answers nothing. The devices are looked at afterwards.
+
+use std::{
+    os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use gshare_abi::{
+    GpuUuid, LimitsMap, UsageMap, move_fd_up,
+    wire::{Answer, register},
+};
+
+use crate::{ledger::Seat, paths, process::Process, say, trampoline};
+
+/// Longest wait for one answer of the service when the process starts.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+/// How long a process that names a claim looks for a service that does not answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The same where the library itself was put before the driver by the launcher: without the service
+/// the process has no GPU, so a restart is waited out.
+const STRICT_PATIENCE: Duration = Duration::from_secs(10);
+/// After so long a silence the person is told what is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
+/// Between two knocks.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Longest wait for a service that has started anew; the process has its caps already.
+const NEXT_WAIT: Duration = Duration::from_millis(500);
+
+/// Wiped in a forked child.
+#[repr(C, align(4096))]
+struct Wiped {
+    process: AtomicPtr<Process>,
+    /// How far this process has come, and the futex on which others wait for it.
+    stage: AtomicU32,
+    /// What the service answered, until the driver is initialised; null for a process that is in
+    /// no claim.
+    answer: AtomicPtr<Joined>,
+    /// This process may not use the driver: it belongs to a claim that cannot count it.
+    barred: AtomicBool,
+}
+
+/// Stages of a process on its way to being a member.
+mod stage {
+    /// Nobody has asked the service.
+    pub(super) const STRANGER: u32 = 0;
+    /// A thread is asking it.
+    pub(super) const ASKING: u32 = 1;
+    /// It has answered, or there is none to ask.
+    pub(super) const ANSWERED: u32 = 2;
+    /// A thread looks at the devices.
+    pub(super) const SETTLING: u32 = 3;
+    /// The process is a member, or never will be one.
+    pub(super) const SETTLED: u32 = 4;
+}
+
+impl Wiped {
+    /// Waits while another thread is at a stage.
+    fn wait_through(&self, stage: u32) {
+        while self.stage.load(Ordering::Acquire) == stage {
+            // SAFETY: the word lives for the rest of the process; the kernel looks at it again
+            // before it puts the thread to sleep.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.stage.as_ptr(),
+                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                    stage,
+                    ptr::null::<libc::timespec>(),
+                );
+            }
+        }
+    }
+
+    fn reach(&self, stage: u32) {
+        self.stage.store(stage, Ordering::Release);
+        // SAFETY: as above.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.stage.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                i32::MAX,
+            );
+        }
+    }
+
+    fn begin(&self, from: u32, to: u32) -> Result<(), u32> {
+        self.stage
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+}
+
+static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
+
+/// This process as a member, if it is one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Process> {
+    let page = WIPED.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    // SAFETY: the page stays mapped for the rest of the process, and zeroes are a valid `Wiped`.
+    let process = unsafe { &(*page).process }.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked `Process`.
+    unsafe { process.as_ref() }
+}
+
+/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
+/// panicked: either way the program's call goes on as if the proxy were not there.
+pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
+    let process = current()?;
+    catch_unwind(AssertUnwindSafe(|| part(process))).ok()
+}
+
+fn wiped() -> Option<&'static Wiped> {
+    let present = WIPED.load(Ordering::Acquire);
+    if let Some(page) = ptr::NonNull::new(present) {
+        // SAFETY: stays mapped for the rest of the process.
+        return Some(unsafe { page.as_ref() });
+    }
+    let bytes = size_of::<Wiped>();
+    // SAFETY: a fresh anonymous mapping touches no existing memory.
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    let marked = unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) };
+    let page = page.cast::<Wiped>();
+    let won = marked == 0
+        && WIPED
+            .compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+    if !won {
+        // SAFETY: nobody else has seen this mapping.
+        unsafe { libc::munmap(page.cast(), bytes) };
+    }
+    // SAFETY: null, or the page that stays mapped.
+    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Asks the service about this process, once; called before the driver is initialised. `false` when it
+/// may not use the driver: it belongs to a claim that cannot count it.
+pub(crate) fn enter() -> bool {
+    let Some(page) = wiped() else {
+        return !paths::strict();
+    };
+    match page.begin(stage::STRANGER, stage::ASKING) {
+        Ok(()) => {
+            let standing = catch_unwind(ask).unwrap_or(match paths::strict() {
+                true => Standing::Barred,
+                false => Standing::Open,
+            });
+            match standing {
+                Standing::Member(joined) => {
+                    page.answer.store(Box::into_raw(joined), Ordering::Release);
+                }
+                Standing::Open => {}
+                Standing::Barred => page.barred.store(true, Ordering::Release),
+            }
+            page.reach(stage::ANSWERED);
+        }
+        Err(_) => page.wait_through(stage::ASKING),
+    }
+    !page.barred.load(Ordering::Acquire)
+}
+
+/// Makes this process a member if the service's answer was that it is one; called when the driver
+/// has been initialised.
+pub(crate) fn settle() {
+    let Some(page) = wiped() else { return };
+    if page.begin(stage::ANSWERED, stage::SETTLING).is_err() {
+        page.wait_through(stage::SETTLING);
+        return;
+    }
+    let answer = page.answer.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !answer.is_null() {
+        // SAFETY: came from a box, and the swap gave it to this thread alone.
+        let answer = unsafe { Box::from_raw(answer) };
+        if let Ok(process) = catch_unwind(|| Box::new(Process::new(*answer))) {
+            let process = Box::leak(process);
+            if let Some(gpu) = process.gpus.first() {
+                trampoline::watch(gpu.limits());
+            }
+            page.process.store(process, Ordering::Release);
+        }
+    }
+    page.reach(stage::SETTLED);
+}
+
+/// Asks the service anew on behalf of a member; `None` when it does not answer or says no.
+pub(crate) fn again() -> Option<Joined> {
+    knock(NEXT_WAIT).ok()
+}
+
+/// How a process stands to the service.
+enum Standing {
+    /// It is a member.
+    Member(Box<Joined>),
+    /// It is none: the driver is untouched.
+    Open,
+    /// It may not use the driver.
+    Barred,
+}
+
+/// Why a registration failed.
+enum Unheld {
+    /// No service answered; one that starts anew will.
+    Silence(String),
+    /// The service answered.
+    Word { code: String, message: String },
+}
+
+/// What a registration brought, pages mapped.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) claim: u64,
+    pub(crate) name: String,
+    pub(crate) seats: Vec<(GpuUuid, Seat)>,
+}
+
+fn knock(wait: Duration) -> Result<Joined, Unheld> {
+    let hint = std::env::var("GSHARE_CLAIM_ID").ok();
+    let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
+    let version = env!("CARGO_PKG_VERSION");
+    let (answer, fds) = register(paths::socket(), version, hint, wait).map_err(|error| {
+        Unheld::Silence(format!("cannot register with {}: {error}", paths::socket()))
+    })?;
+    let garbled = |message: String| Unheld::Word {
+        code: "garbled".to_owned(),
+        message,
+    };
+    let (claim, name, gpus) = match answer {
+        Answer::Member { claim, name, gpus } => (claim, name, gpus),
+        Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
+    };
+    let mut fds = fds.into_iter().map(move_fd_up);
+    let mut seats = Vec::with_capacity(gpus.len());
+    for gpu in gpus {
+        let (Some(limits), Some(usage)) = (fds.next(), fds.next()) else {
+            return Err(garbled("the service sent too few descriptors".to_owned()));
+        };
+        let limits = LimitsMap::new(limits.as_fd()).map_err(|error| garbled(error.to_string()))?;
+        let usage = UsageMap::new(usage).map_err(|error| garbled(error.to_string()))?;
+        if usage.page().slot(gpu.slot).is_none() || limits.page().uuid() != gpu.uuid {
+            return Err(garbled(format!(
+                "the service's pages for {} do not match",
+                gpu.uuid
+            )));
+        }
+        let seat = Seat {
+            limits: limits.leak(),
+            usage: usage.leak(),
+            slot: gpu.slot,
+            generation: gpu.generation,
+        };
+        seats.push((gpu.uuid, seat));
+    }
+    Ok(Joined { claim, name, seats })
+}
+
+/// Knocks again for a while where nobody answers a process that is in a claim: the service may just be
+/// starting anew, and without it the process would run on uncounted for good, or not at all.
+fn knock_patiently(patience: Duration, tell: bool) -> Result<Joined, Unheld> {
+    let begun = Instant::now();
+    let mut told = !tell;
+    loop {
+        let left = patience.saturating_sub(begun.elapsed());
+        let mut wait = FIRST_WAIT.min(left).max(AGAIN);
+        if !told {
+            wait = wait.min(TOLD_AFTER.saturating_sub(begun.elapsed()).max(AGAIN));
+        }
+        match knock(wait) {
+            Err(Unheld::Silence(_)) if begun.elapsed() + AGAIN < patience => {
+                if !told && begun.elapsed() >= TOLD_AFTER {
+                    told = true;
+                    let most = patience.as_secs();
+                    say::line(&format!(
+                        "waiting for the service at {}, at most {most} s ...",
+                        paths::socket()
+                    ));
+                }
+                std::thread::sleep(AGAIN);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn ask() -> Standing {
+    let strict = paths::strict();
+    if paths::socket().is_empty() {
+        return Standing::Open;
+    }
+    let claim = std::env::var_os("GSHARE_CLAIM_ID");
+    let refusal = match match (strict, &claim) {
+        (true, _) => knock_patiently(STRICT_PATIENCE, true),
+        (false, Some(_)) => knock_patiently(PATIENCE, false),
+        (false, None) => knock(FIRST_WAIT),
+    } {
+        Ok(joined) => return Standing::Member(Box::new(joined)),
+        Err(refusal) => refusal,
+    };
+    let (barred, reason) = match refusal {
+        Unheld::Silence(reason) => (strict, reason),
+        Unheld::Word { code, message } => (strict || code == "full", message),
+    };
+    if barred {
+        say::line(&format!("this process may not use the GPU: {reason}"));
+        return Standing::Barred;
+    }
+    if let Some(claim) = claim {
+        let claim = claim.display();
+        say::line(&format!(
+            "this process is not held to claim {claim}: {reason}"
+        ));
+    }
+    Standing::Open
+}
