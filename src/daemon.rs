@@ -13,12 +13,14 @@ mod history;
 mod journal;
 mod lock;
 mod members;
+mod metrics;
 mod overhead;
 mod resize;
 mod restore;
 mod server;
 mod service;
 mod setup;
+mod stats;
 mod tell;
 mod view;
 mod watch;
@@ -79,6 +81,8 @@ pub(crate) enum Msg {
         /// The process.
         process: ProcessKey,
     },
+    /// Somebody scrapes the metrics.
+    Scrape(metrics::Scrape),
     /// The observer has looked at the GPUs.
     Sample(Box<GpuSample>),
 }
@@ -131,6 +135,7 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let _locks = lock_dirs(&paths)?;
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = Service::start(config, mode, paths, tx.clone())?;
+    service.stats.exporter = metrics::start(&service.config.metrics.listen, mode, &tx);
     tokio::spawn(server::serve(
         listener,
         idle,

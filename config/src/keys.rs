@@ -9,7 +9,7 @@ use std::time::Duration;
 use gshare_core::{Bytes, Class, Share};
 use toml::de::{DeTable, DeValue};
 
-pub use admin::Admin;
+pub use admin::{Admin, Listen, Metrics};
 
 use crate::problem::Problem;
 use crate::read::{self, Reader};
@@ -33,6 +33,8 @@ pub struct Config {
     pub cgroup: Cgroup,
     /// `[admin]`
     pub admin: Admin,
+    /// `[metrics]`
+    pub metrics: Metrics,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,
 }
@@ -275,6 +277,7 @@ impl Config {
             claims: Claims::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
+            metrics: Metrics::walk(reader, root),
             projects: walk_projects(reader, root),
         };
         reader.no_other_sections(root);

@@ -65,6 +65,8 @@ impl Config {
         writeln!(out, "\n[admin]")?;
         let groups: Vec<String> = self.admin.groups.iter().map(|n| quote(n)).collect();
         writeln!(out, "groups = [{}]", groups.join(", "))?;
+        writeln!(out, "\n[metrics]")?;
+        writeln!(out, "listen = {}", quote(&self.metrics.listen.word()))?;
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
             let list = |names: &[String]| {

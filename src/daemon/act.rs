@@ -20,7 +20,7 @@ impl Service {
         }
         self.driving = true;
         while let Some(event) = self.todo.pop_front() {
-            for action in self.machine.step(self.now(), event) {
+            for action in self.decide(event) {
                 match action {
                     Action::Cap { id, slice } => self.write_cap(id, &slice),
                     Action::Measure => {

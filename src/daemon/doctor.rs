@@ -82,6 +82,7 @@ impl Service {
         rows.push(self.shim_row());
         rows.push(self.table_row());
         rows.push(self.cgroup_row());
+        rows.push(self.metrics_row());
         rows.push(self.filter_row());
         rows.push(Check {
             status: "not built yet".to_owned(),
@@ -228,6 +229,18 @@ impl Service {
                 format!("the driver cannot be read: {error}"),
             ),
             Err(why) => check(name, "missing", why.clone()),
+        }
+    }
+
+    fn metrics_row(&self) -> Check {
+        let name = "metrics";
+        match &self.stats.exporter {
+            Ok(Some(place)) => check(name, "ok", format!("Prometheus finds them at {place}")),
+            Ok(None) => check(name, "ok", "not exported (the default)"),
+            Err(why) => Check {
+                fix: Some("name another place in the config: [metrics] listen".to_owned()),
+                ..check(name, "missing", why.clone())
+            },
         }
     }
 

@@ -291,6 +291,8 @@ impl Service {
                 let _ = std::fs::remove_file(self.limits_path(id, gpu));
             }
         }
+        self.stats.ended += 1;
+        self.stats.past_refusals += self.refusals(&live);
         let launches = live.past_launches.saturating_add(self.launches(&live));
         self.unwritten.push(Ended {
             record: live.record.clone(),

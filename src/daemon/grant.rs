@@ -62,6 +62,8 @@ impl Service {
         }
         match self.try_grant(id, &asked, slices, ends) {
             Ok(phases) => {
+                let waited = unix_ms().saturating_sub(asked.since_ms);
+                self.stats.granted_after(Duration::from_millis(waited));
                 let reply = self.granted(id, phases);
                 asked.out.reply(&reply);
                 true
@@ -427,6 +429,13 @@ impl Service {
             .iter()
             .flat_map(slots)
             .fold(0, |sum: u64, s| sum.saturating_add(s.launches))
+    }
+
+    /// Allocations refused to the claim so far.
+    pub(crate) fn refusals(&self, live: &Live) -> u64 {
+        let slots = |seat: &Seat| seat.usage.read_slots(self.gpus[seat.gpu].total);
+        let seen = live.seats.iter().flat_map(slots);
+        seen.fold(live.past_refusals, |sum, s| sum.saturating_add(s.refusals))
     }
 
     /// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.

@@ -125,6 +125,7 @@ pub(crate) struct Service {
     pub(crate) notices: VecDeque<Notice>,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
+    pub(crate) stats: super::stats::Stats,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
@@ -228,6 +229,7 @@ impl Service {
             lingering: Vec::new(),
             notices: VecDeque::new(),
             drains: super::admin::Drains::new(),
+            stats: super::stats::Stats::default(),
             events,
             names: super::view::Names::new(),
             owners: Owners::default(),
@@ -294,6 +296,7 @@ impl Service {
             }
             Msg::Closed { conn } => self.closed(conn),
             Msg::Exited { claim, process } => self.exited(claim, process),
+            Msg::Scrape(out) => self.scrape(out),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
                 self.meet_gpus();

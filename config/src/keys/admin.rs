@@ -1,6 +1,9 @@
-//! Keys for administrators.
+//! Keys for administrators: who may, and where figures are to be had.
 
-use toml::de::DeTable;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toml::de::{DeTable, DeValue};
 
 use crate::read::{self, Reader};
 
@@ -11,6 +14,25 @@ pub struct Admin {
     pub groups: Vec<String>,
 }
 
+/// Figures for Prometheus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// `listen`: where `/metrics` is served.
+    pub listen: Listen,
+}
+
+/// Where `/metrics` is served: never beyond this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Listen {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// A port of the loopback interface.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
 impl Admin {
     pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
         let mut s = reader.section(root, "admin");
@@ -19,5 +41,46 @@ impl Admin {
         };
         s.finish();
         value
+    }
+}
+
+impl Metrics {
+    pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
+        let mut s = reader.section(root, "metrics");
+        let value = Self {
+            listen: s.get("listen", Listen::Off, listen),
+        };
+        s.finish();
+        value
+    }
+}
+
+fn listen(value: &DeValue<'_>) -> Result<Listen, String> {
+    const HOW: &str = "expected \"off\", a loopback address with its port such as \"127.0.0.1:9853\", or the path of a socket";
+    let text = read::text(value)?;
+    if text == "off" {
+        return Ok(Listen::Off);
+    }
+    if text.starts_with('/') {
+        return Ok(Listen::Unix(text.into()));
+    }
+    let address: SocketAddr = text.parse().map_err(|_| format!("`{text}`: {HOW}"))?;
+    if !address.ip().is_loopback() {
+        return Err(format!(
+            "`{text}` can be reached from other machines, and the figures name users; {HOW}"
+        ));
+    }
+    Ok(Listen::Tcp(address))
+}
+
+impl Listen {
+    /// The word in the file.
+    #[must_use]
+    pub fn word(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::Tcp(address) => address.to_string(),
+            Self::Unix(path) => path.to_string_lossy().into_owned(),
+        }
     }
 }

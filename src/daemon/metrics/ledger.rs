@@ -1,0 +1,285 @@
+//! Families of what the ledger and the claims' pages know: GPUs, claims, users.
+
+use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Snapshot};
+
+use super::page::Page;
+use super::{COUNTER, GAUGE};
+
+pub(super) fn value(figure: Option<Figure>) -> Option<f64> {
+    figure.map(|f| f.value)
+}
+
+/// Percent as a part of one.
+pub(super) fn part(figure: Option<Figure>) -> Option<f64> {
+    value(figure).map(|v| v / 100.0)
+}
+
+pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
+    type Read = fn(&GpuView) -> Option<f64>;
+    page.family(
+        "gshare_gpu_info",
+        GAUGE,
+        "What the GPU is and how it is shared.",
+    );
+    for gpu in &snapshot.gpus {
+        let index = gpu.index.to_string();
+        let labels = [
+            ("gpu", index.as_str()),
+            ("UUID", &gpu.uuid),
+            ("modelName", &gpu.model),
+            ("mode", &gpu.mode),
+        ];
+        page.sample("gshare_gpu_info", &labels, Some(1.0));
+    }
+    let families: [(&str, &str, Read); 13] = [
+        ("gshare_gpu_up", "1 while the GPU answers.", |g| {
+            Some(f64::from(u8::from(g.state == GpuState::Ok)))
+        }),
+        (
+            "gshare_gpu_drained",
+            "1 while an administrator keeps new claims away.",
+            |g| Some(f64::from(u8::from(g.drain.is_some()))),
+        ),
+        ("gshare_gpu_sms", "Streaming multiprocessors.", |g| {
+            g.sms.map(f64::from)
+        }),
+        (
+            "gshare_gpu_memory_allocatable_bytes",
+            "What claims can divide: less the reserve and what processes outside claims use.",
+            |g| g.mem_allocatable.map(|b| b as f64),
+        ),
+        (
+            "gshare_gpu_memory_requested_bytes",
+            "Guaranteed to claims.",
+            |g| Some(g.mem_claimed as f64),
+        ),
+        (
+            "gshare_gpu_memory_charged_bytes",
+            "Charged to claims, context overhead included.",
+            |g| g.mem_charged.map(|b| b as f64),
+        ),
+        (
+            "gshare_gpu_memory_used_bytes",
+            "Used by everybody, by the driver's word.",
+            |g| g.mem_used.map(|b| b as f64),
+        ),
+        (
+            "gshare_gpu_memory_unclaimed_bytes",
+            "Used by processes outside claims.",
+            |g| g.mem_unclaimed.map(|b| b as f64),
+        ),
+        (
+            "gshare_gpu_sm_requested_ratio",
+            "Part of the SMs guaranteed to claims.",
+            |g| Some(g.sm_claimed),
+        ),
+        (
+            "gshare_gpu_claimable_ratio",
+            "Largest part of the GPU that a claim would get at once.",
+            |g| Some(g.claimable),
+        ),
+        (
+            "gshare_gpu_time_busy_ratio",
+            "Part of the time with any kernel resident; not how many SMs work.",
+            |g| part(g.time_busy),
+        ),
+        (
+            "gshare_gpu_sm_active_ratio",
+            "Part of the SMs with a warp; absent where the GPU does not count it.",
+            |g| part(g.sm_active),
+        ),
+        (
+            "gshare_gpu_sm_occupancy_ratio",
+            "Resident warps over the most possible; absent where the GPU does not count it.",
+            |g| part(g.sm_occupancy),
+        ),
+    ];
+    for (name, help, read) in families {
+        page.family(name, GAUGE, help);
+        for gpu in &snapshot.gpus {
+            let index = gpu.index.to_string();
+            let labels = [("gpu", index.as_str()), ("UUID", &gpu.uuid)];
+            page.sample(name, &labels, read(gpu));
+        }
+    }
+}
+
+pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
+    type Read = fn(&ClaimView, &ClaimGpu) -> Option<f64>;
+    let families: [(&str, &str, Read); 10] = [
+        (
+            "gshare_claim_memory_requested_bytes",
+            "Guaranteed to the claim.",
+            |_, g| Some(g.mem_request as f64),
+        ),
+        (
+            "gshare_claim_memory_limit_bytes",
+            "The most it may use.",
+            |_, g| Some(g.mem_limit as f64),
+        ),
+        (
+            "gshare_claim_memory_charged_bytes",
+            "Charged to the claim, context overhead included.",
+            |_, g| g.mem_charge.map(|b| b as f64),
+        ),
+        (
+            "gshare_claim_memory_borrowed_bytes",
+            "Charged above what is guaranteed.",
+            |_, g| g.mem_charge.map(|b| b.saturating_sub(g.mem_request) as f64),
+        ),
+        (
+            "gshare_claim_memory_used_bytes",
+            "Used by its processes, by the driver's word.",
+            |_, g| g.mem_used.map(|b| b as f64),
+        ),
+        (
+            "gshare_claim_sm_requested_ratio",
+            "Part of the SMs guaranteed to the claim.",
+            |_, g| Some(g.sm_request),
+        ),
+        (
+            "gshare_claim_sm_limit_ratio",
+            "The most of the SMs it may use.",
+            |_, g| Some(g.sm_limit),
+        ),
+        (
+            "gshare_claim_time_busy_ratio",
+            "Part of the GPU's time that its processes got.",
+            |_, g| part(g.time_busy),
+        ),
+        (
+            "gshare_claim_sm_active_ratio",
+            "Part of the SMs active through it; absent where that cannot be told.",
+            |_, g| part(g.sm_active),
+        ),
+        (
+            "gshare_claim_sm_occupancy_ratio",
+            "Part of the warps resident through it; absent where that cannot be told.",
+            |_, g| part(g.sm_occupancy),
+        ),
+    ];
+    for (name, help, read) in families {
+        page.family(name, GAUGE, help);
+        for claim in &snapshot.claims {
+            for gpu in &claim.gpus {
+                let index = gpu.gpu.to_string();
+                let labels = [
+                    ("claim", claim.id.as_str()),
+                    ("user", &claim.user),
+                    ("project", &claim.project),
+                    ("gpu", &index),
+                    ("UUID", &gpu.uuid),
+                ];
+                page.sample(name, &labels, read(claim, gpu));
+            }
+        }
+    }
+    claims_alone(page, snapshot);
+}
+
+/// Figures of a claim over all its GPUs.
+fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
+    type Read = fn(&ClaimView) -> Option<f64>;
+    page.family("gshare_claim_info", GAUGE, "What the claim is.");
+    for claim in &snapshot.claims {
+        let labels = [
+            ("claim", claim.id.as_str()),
+            ("user", &claim.user),
+            ("project", &claim.project),
+            ("class", &claim.class),
+            ("name", claim.name.as_deref().unwrap_or_default()),
+        ];
+        page.sample("gshare_claim_info", &labels, Some(1.0));
+    }
+    let families: [(&str, &str, &str, Read); 5] = [
+        (
+            "gshare_claim_start_time_seconds",
+            GAUGE,
+            "When it was granted, Unix time.",
+            |c| Some(c.since_ms as f64 / 1000.0),
+        ),
+        ("gshare_claim_members", GAUGE, "Processes in it.", |c| {
+            Some(c.members.len() as f64)
+        }),
+        (
+            "gshare_claim_idle_seconds",
+            GAUGE,
+            "Time since its last kernel launch; absent before the first.",
+            |c| c.idle_s.map(|s| s as f64),
+        ),
+        (
+            "gshare_claim_launches_total",
+            COUNTER,
+            "Its kernel launches.",
+            |c| c.launches.map(|n| n as f64),
+        ),
+        (
+            "gshare_claim_allocation_refusals_total",
+            COUNTER,
+            "Its allocations that were refused at the cap.",
+            |c| Some(c.refusals as f64),
+        ),
+    ];
+    for (name, kind, help, read) in families {
+        page.family(name, kind, help);
+        for claim in &snapshot.claims {
+            let labels = [
+                ("claim", claim.id.as_str()),
+                ("user", &claim.user),
+                ("project", &claim.project),
+            ];
+            page.sample(name, &labels, read(claim));
+        }
+    }
+}
+
+pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
+    type Read = fn(&gshare_proto::UserView) -> Option<f64>;
+    let families: [(&str, &str, Read); 6] = [
+        ("gshare_user_claims", "Granted claims.", |u| {
+            Some(f64::from(u.claims))
+        }),
+        ("gshare_user_claimed_gpus", "Parts of GPUs claimed.", |u| {
+            Some(u.claimed)
+        }),
+        (
+            "gshare_user_waiting_gpus",
+            "Parts of GPUs waited for.",
+            |u| Some(u.waiting),
+        ),
+        (
+            "gshare_user_sm_used_gpus",
+            "GPUs' worth of SMs used; absent where it cannot be told.",
+            |u| value(u.sm_used),
+        ),
+        (
+            "gshare_user_memory_requested_bytes",
+            "Guaranteed to the user's claims.",
+            |u| Some(u.mem_claimed as f64),
+        ),
+        (
+            "gshare_user_memory_used_bytes",
+            "Used by the user's claims, by the driver's word.",
+            |u| u.mem_used.map(|b| b as f64),
+        ),
+    ];
+    for (name, help, read) in families {
+        page.family(name, GAUGE, help);
+        for user in &snapshot.users {
+            page.sample(name, &[("user", &user.user)], read(user));
+        }
+    }
+    page.family(
+        "gshare_unclaimed_processes",
+        GAUGE,
+        "GPU processes outside claims, graphics apart.",
+    );
+    for gpu in &snapshot.gpus {
+        let outside = snapshot.unclaimed.iter();
+        let outside = outside.filter(|u| u.gpu == gpu.index && !u.graphics);
+        let index = gpu.index.to_string();
+        let labels = [("gpu", index.as_str()), ("UUID", &gpu.uuid)];
+        let count = outside.count() as f64;
+        page.sample("gshare_unclaimed_processes", &labels, Some(count));
+    }
+}
