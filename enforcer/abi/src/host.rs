@@ -1,8 +1,10 @@
 //! The service's side of the pages. Everything that a member can write is read as a claim to be
 //! checked: numbers are clamped, identities come from the service's own record, no lock is taken.
 
+mod doorbell;
 mod limits;
 mod usage;
 
+pub use doorbell::Doorbell;
 pub use limits::{LimitsFile, LimitsInit};
 pub use usage::{AssignError, Assigned, SlotView, UsageMemfd};

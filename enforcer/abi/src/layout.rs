@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::GpuUuid;
+use crate::{GpuUuid, gate::GateSlot};
 
 /// Version of both layouts and of the registration message.
 pub const ABI_VERSION: u32 = 2;
@@ -15,7 +15,7 @@ pub const SLOTS: usize = 128;
 /// them, so that launches of several threads do not meet on one cache line.
 pub const STRIPES: usize = 16;
 /// Bytes of a [`UsagePage`] and of the memfd that holds it.
-pub const USAGE_BYTES: usize = 4096 + SLOTS * 256 + SLOTS * STRIPES * 128;
+pub const USAGE_BYTES: usize = 4096 + SLOTS * (256 + STRIPES * 128 + 256);
 /// Bytes by which the driver takes device memory, unless the limits page says otherwise.
 pub const GRANULARITY_BYTES: u64 = 2 << 20;
 
@@ -76,6 +76,28 @@ pub struct LimitsPage {
     pub claimable_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the service's last sign of life, in nanoseconds.
     pub heartbeat_ns: AtomicU64,
+    /// Whose turn it is on the GPU.
+    pub turn: Turn,
+}
+
+/// What the arbiter of a GPU tells a claim about its GPU time. Every launch reads the first word; the
+/// rest is read when that one does not suffice. Times are CLOCK_MONOTONIC in nanoseconds.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Turn {
+    /// A mode in the lowest two bits, 0 being that nobody shares the GPU, and a number that changes with
+    /// every decision. A futex.
+    pub word: AtomicU32,
+    _pad0: AtomicU32,
+    /// When the turn ends.
+    pub ends_ns: AtomicU64,
+    /// The arbiter's last sign of life while claims take turns.
+    pub beat_ns: AtomicU64,
+    /// The claim's place in a fixed frame of time, for when no arbiter decides: where it begins.
+    pub frame_offset_ns: AtomicU64,
+    /// How long that place is; 0 for none.
+    pub frame_window_ns: AtomicU64,
+    _pad1: [AtomicU64; 11],
 }
 
 impl LimitsPage {
@@ -203,6 +225,8 @@ pub struct UsagePage {
     pub slots: [Slot; SLOTS],
     /// The launch counters of each slot.
     pub stripes: [Stripes; SLOTS],
+    /// What each slot's process tells the arbiter.
+    pub gates: [GateSlot; SLOTS],
 }
 
 #[repr(C, align(4096))]
@@ -247,6 +271,7 @@ impl UsagePage {
     /// Empties a slot with its counters.
     pub(crate) fn clear(&self, slot: usize) {
         self.slots[slot].clear();
+        self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
             stripe.last_launch_ns.store(0, Ordering::Relaxed);
@@ -269,3 +294,4 @@ const _: () = assert!(size_of::<UsageHeader>() == 4096);
 const _: () = assert!(size_of::<UsagePage>() == USAGE_BYTES);
 const _: () = assert!(std::mem::offset_of!(Slot, generation) == 128);
 const _: () = assert!(size_of::<Stripe>() == 128);
+const _: () = assert!(size_of::<Turn>() == 128);

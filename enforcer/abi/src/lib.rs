@@ -14,6 +14,8 @@
     reason = "maps shared memory; every block states why it is sound"
 )]
 
+mod bell;
+mod gate;
 pub mod host;
 mod layout;
 mod ledger;
@@ -22,11 +24,16 @@ mod sys;
 mod uuid;
 pub mod wire;
 
+pub use bell::Bell;
+pub use gate::{GateSlot, GateView};
 pub use layout::{
     ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, STRIPES, Slot, State, Stripe,
-    Stripes, USAGE_BYTES, UsagePage,
+    Stripes, Turn, USAGE_BYTES, UsagePage,
 };
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
-pub use sys::{monotonic_coarse_ns, monotonic_ns, move_fd_up, recv_with_fds, send_with_fds};
+pub use sys::{
+    Reach, futex_wait, futex_wake, monotonic_coarse_ns, monotonic_ns, move_fd_up, recv_with_fds,
+    send_with_fds,
+};
 pub use uuid::{GpuUuid, InvalidUuid};

@@ -9,6 +9,7 @@ use std::{
         unix::net::UnixStream,
     },
     ptr::NonNull,
+    sync::atomic::AtomicU32,
 };
 
 /// A shared mapping of one page structure. The structures consist of atomics only, so a shared
@@ -139,8 +140,8 @@ pub fn move_fd_up(fd: OwnedFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
-/// Most descriptors that travel with one message: two for each of 64 GPUs.
-const MOST_FDS: usize = 128;
+/// Most descriptors that travel with one message: three for each of 64 GPUs.
+const MOST_FDS: usize = 192;
 const CONTROL_BYTES: usize = 16 + MOST_FDS * 4;
 
 #[repr(C, align(8))]
@@ -272,6 +273,110 @@ pub(crate) fn connect(path: &str, timeout: std::time::Duration) -> io::Result<Un
         return Err(io::Error::last_os_error());
     }
     Ok(stream)
+}
+
+/// Two connected ends for small messages, neither of which ever waits.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: `ends` is valid for two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave these descriptors to us alone.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Number by which the kernel knows the socket behind a descriptor; `None` if it is none.
+pub(crate) fn socket_inode(fd: RawFd) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is valid for one `struct stat`.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: fstat succeeded and filled it.
+    let stat = unsafe { stat.assume_init() };
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+}
+
+/// Sends one byte if there is room for it.
+pub(crate) fn send_byte(fd: RawFd) -> bool {
+    let byte = 1_u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one valid byte.
+    unsafe { libc::send(fd, (&raw const byte).cast(), 1, flags) == 1 }
+}
+
+/// Takes in one byte if there is one.
+pub(crate) fn receive_byte(fd: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: room for one byte.
+    unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) == 1 }
+}
+
+/// Whether nobody has a socket's other end any more.
+pub(crate) fn has_hung_up(fd: RawFd) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one valid entry; does not wait.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
+    ready == 1 && entry.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Who shares a futex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The threads of this process.
+    Process,
+    /// All that have mapped the same file.
+    Machine,
+}
+
+impl Reach {
+    fn flag(self) -> i32 {
+        match self {
+            Self::Process => libc::FUTEX_PRIVATE_FLAG,
+            Self::Machine => 0,
+        }
+    }
+}
+
+/// Sleeps while a word has a value, until somebody wakes it, a signal was handled or CLOCK_MONOTONIC
+/// has come to `until_ns`; `None` is no end. The mapping may be read-only.
+pub fn futex_wait(word: &AtomicU32, value: u32, until_ns: Option<u64>, reach: Reach) {
+    let until = until_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    });
+    let until = until.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `word` lives through the call, which reads it; the time is null or valid.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT_BITSET | reach.flag(),
+            value,
+            until,
+            std::ptr::null::<u32>(),
+            libc::FUTEX_BITSET_MATCH_ANY,
+        );
+    }
+}
+
+/// Wakes all who sleep on a word. The mapping may be read-only.
+pub fn futex_wake(word: &AtomicU32, reach: Reach) {
+    // SAFETY: the call only looks up who sleeps there.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | reach.flag(),
+            i32::MAX,
+        );
+    }
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {

@@ -191,7 +191,8 @@ impl Answer {
 }
 
 /// Registers this process with the service at `socket`; takes at most about `timeout`. The
-/// descriptors are two for each GPU of a positive answer.
+/// descriptors are two for each GPU of a positive answer, limits and usage; behind all of these there
+/// may be one more for each, by which it calls the GPU's arbiter.
 pub fn register(
     socket: &str,
     shim: &str,
@@ -211,15 +212,15 @@ pub fn register(
     let line = read_line(&mut stream, &mut fds, deadline)?;
     let answer =
         Answer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    let expected = match &answer {
-        Answer::Member { gpus, .. } => 2 * gpus.len(),
+    let gpus = match &answer {
+        Answer::Member { gpus, .. } => gpus.len(),
         Answer::Refused { .. } => 0,
     };
-    if fds.len() != expected {
+    if fds.len() != 2 * gpus && fds.len() != 3 * gpus {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
-                "the service sent {} descriptors, expected {expected}",
+                "the service sent {} descriptors for {gpus} GPUs, expected two or three for each",
                 fds.len()
             ),
         ));

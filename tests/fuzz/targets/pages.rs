@@ -66,6 +66,7 @@ fn look(usage: &UsageMemfd) {
     }
     assert_eq!(usage.charged_bytes(GPU_BYTES), sum);
     assert_eq!(usage.owners().count(), slots.len());
+    assert_eq!(usage.gates().count(), slots.len());
     for slot in &slots {
         assert_eq!(slot.launches, usage.page().launches(slot.slot));
     }

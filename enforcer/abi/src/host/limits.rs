@@ -15,7 +15,7 @@ use crate::{
     ABI_VERSION, GRANULARITY_BYTES, GpuUuid, LIMITS_BYTES, LimitsPage, State,
     layout::LIMITS_MAGIC,
     member::{check_limits, wrong},
-    sys::{Mapping, file_bytes, monotonic_ns},
+    sys::{Mapping, Reach, file_bytes, futex_wake, monotonic_ns},
 };
 
 /// What a new limits page says.
@@ -181,6 +181,32 @@ impl LimitsFile {
     pub fn set_gpu_index(&self, index: Option<u32>) {
         let word = index.map_or(0, |index| index.saturating_add(1));
         self.page().gpu_index.store(word, Ordering::Relaxed);
+    }
+
+    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]) and wakes those who wait for
+    /// it. `ends_ns` is CLOCK_MONOTONIC.
+    pub fn set_turn(&self, word: u32, ends_ns: u64) {
+        let turn = &self.page().turn;
+        turn.ends_ns.store(ends_ns, Ordering::Relaxed);
+        turn.word.store(word, Ordering::SeqCst);
+        futex_wake(&turn.word, Reach::Machine);
+    }
+
+    /// The last word that [`Self::set_turn`] wrote.
+    pub fn turn_word(&self) -> u32 {
+        self.page().turn.word.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the arbiter lives while claims take turns.
+    pub fn turn_beat(&self, now_ns: u64) {
+        self.page().turn.beat_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Sets the claim's place in a frame of time, for when no arbiter decides; `window_ns` 0 is none.
+    pub fn set_frame(&self, offset_ns: u64, window_ns: u64) {
+        let turn = &self.page().turn;
+        turn.frame_offset_ns.store(offset_ns, Ordering::Relaxed);
+        turn.frame_window_ns.store(window_ns, Ordering::Relaxed);
     }
 
     /// Tells the members that the service has started anew: each registers again at its next

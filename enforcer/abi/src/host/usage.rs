@@ -10,7 +10,7 @@ use std::{
 use super::limits::halves;
 use crate::ledger::most_charged;
 use crate::{
-    ABI_VERSION, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
+    ABI_VERSION, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
     layout::USAGE_MAGIC,
     member::{map_usage, wrong},
     sys::{Mapping, memfd, seal},
@@ -315,6 +315,15 @@ impl UsageMemfd {
                 }
             })
             .collect()
+    }
+
+    /// What the members tell the arbiter: slot, pid, what it says. Who has which slot is the service's
+    /// own record; the figures are the members' word.
+    pub fn gates(&self) -> impl Iterator<Item = (usize, u32, GateView)> + '_ {
+        self.owners().map(|(assigned, pid, _)| {
+            let said = self.page().gates[assigned.slot].view();
+            (assigned.slot, pid, said)
+        })
     }
 
     /// Puts right what a member has scribbled over the words that are the service's: who has which
