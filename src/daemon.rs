@@ -14,6 +14,7 @@ mod journal;
 mod lock;
 mod members;
 mod metrics;
+mod modes;
 mod overhead;
 mod resize;
 mod restore;

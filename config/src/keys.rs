@@ -13,6 +13,7 @@ pub use admin::{Admin, Listen, Metrics};
 
 use crate::problem::Problem;
 use crate::read::{self, Reader};
+use crate::sharing::{self, GpuKeys, Mps};
 
 /// The service's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub struct Config {
     pub admin: Admin,
     /// `[metrics]`
     pub metrics: Metrics,
+    /// `[gpu]`, by index, UUID or `all`.
+    pub gpus: BTreeMap<String, GpuKeys>,
+    /// `[mps]`
+    pub mps: Mps,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,
 }
@@ -104,6 +109,10 @@ pub struct Devices {
     pub nvidia_major: Option<u32>,
     /// `uvm-major`: device major of `nvidia-uvm`; `None` reads `/proc/devices`.
     pub uvm_major: Option<u32>,
+    /// `caps-major`: device major of `nvidia-caps/nvidia-cap<N>`; `None` reads `/proc/devices`.
+    pub caps_major: Option<u32>,
+    /// `mig-minors`: the driver's list of the minors of MIG instances.
+    pub mig_minors: PathBuf,
     /// `filter`: whether members may open only what they were granted, where the kernel can do that.
     pub filter: bool,
 }
@@ -189,6 +198,8 @@ impl Default for Devices {
             dir: PathBuf::from("/dev"),
             nvidia_major: None,
             uvm_major: None,
+            caps_major: None,
+            mig_minors: PathBuf::from("/proc/driver/nvidia-caps/mig-minors"),
             filter: true,
         }
     }
@@ -278,6 +289,8 @@ impl Config {
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
             metrics: Metrics::walk(reader, root),
+            gpus: sharing::walk_gpus(reader, root),
+            mps: Mps::walk(reader, root),
             projects: walk_projects(reader, root),
         };
         reader.no_other_sections(root);
@@ -326,6 +339,8 @@ impl Devices {
             dir: s.get("dir", d.dir, read::path),
             nvidia_major: s.get("nvidia-major", d.nvidia_major, major),
             uvm_major: s.get("uvm-major", d.uvm_major, major),
+            caps_major: s.get("caps-major", d.caps_major, major),
+            mig_minors: s.get("mig-minors", d.mig_minors, read::path),
             filter: s.get("filter", d.filter, read::word(AUTO_OFF)),
         };
         s.finish();

@@ -10,6 +10,7 @@ mod paths;
 mod problem;
 mod project;
 mod read;
+mod sharing;
 mod show;
 pub mod value;
 
@@ -23,6 +24,7 @@ pub use keys::{
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
+pub use sharing::{GpuKeys, GpuMode, Mps, MpsShare, OnFault};
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.
 pub const SHIPPED: &str = include_str!("../gshare.toml");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use gshare_core::{Bytes, Share};
 
 use crate::keys::{Config, Wait};
+use crate::sharing::{ON_FAULT, SHARES};
 
 impl Config {
     /// Every key with the value in force, as a valid file.
@@ -39,6 +40,8 @@ impl Config {
         writeln!(out, "dir = {}", path(&d.dir))?;
         writeln!(out, "nvidia-major = {}", number(d.nvidia_major))?;
         writeln!(out, "uvm-major = {}", number(d.uvm_major))?;
+        writeln!(out, "caps-major = {}", number(d.caps_major))?;
+        writeln!(out, "mig-minors = {}", path(&d.mig_minors))?;
         writeln!(out, "filter = {}", on(d.filter))?;
         writeln!(out, "\n[memory]")?;
         writeln!(out, "reserve = {}", quote(&bytes(self.memory.reserve)))?;
@@ -67,6 +70,7 @@ impl Config {
         writeln!(out, "groups = [{}]", groups.join(", "))?;
         writeln!(out, "\n[metrics]")?;
         writeln!(out, "listen = {}", quote(&self.metrics.listen.word()))?;
+        self.write_sharing(out)?;
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
             let list = |names: &[String]| {
@@ -83,6 +87,31 @@ impl Config {
         }
         Ok(())
     }
+}
+
+impl Config {
+    fn write_sharing(&self, out: &mut String) -> fmt::Result {
+        let m = &self.mps;
+        writeln!(out, "\n[mps]")?;
+        let control = m.control.as_deref();
+        let control = control.map_or_else(|| quote("auto"), path);
+        writeln!(out, "control = {control}")?;
+        let multi = if m.multi_user { "accept" } else { "off" };
+        writeln!(out, "multi-user = {}", quote(multi))?;
+        writeln!(out, "share = {}", quote(word_of(SHARES, m.share)))?;
+        writeln!(out, "on-fault = {}", quote(word_of(ON_FAULT, m.on_fault)))?;
+        writeln!(out, "\n[gpu]")?;
+        for (name, gpu) in &self.gpus {
+            let mode = quote(gpu.mode.name());
+            writeln!(out, "{} = {{ mode = {mode} }}", quote(name))?;
+        }
+        Ok(())
+    }
+}
+
+fn word_of<T: PartialEq + Copy>(words: &[(&'static str, T)], value: T) -> &'static str {
+    let found = words.iter().find(|(_, v)| *v == value);
+    found.map_or("", |(word, _)| *word)
 }
 
 fn quote(text: &str) -> String {

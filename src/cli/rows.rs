@@ -197,7 +197,10 @@ pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
 fn gpu_row(gpu: &GpuView) -> Vec<String> {
     vec![
         gpu.index.to_string(),
-        gpu.short.clone(),
+        match gpu.mode_shown() {
+            Some(mode) => format!("{}, {mode}", gpu.short),
+            None => gpu.short.clone(),
+        },
         format!(
             "{}/{}/{}",
             gpu.mem_used.map_or_else(unknown, gib),

@@ -74,6 +74,7 @@ pub(crate) fn request(
     } else {
         sm_limit.max(request.sm)
     };
+    request.uid = peer.uid;
     request.mem = spec.mem.map(Bytes);
     request.mem_limit = spec.mem_limit.map(Bytes);
     request.lease = spec.lease_s.map(Duration::from_secs);

@@ -32,6 +32,8 @@ pub(crate) struct Gpu {
     pub(crate) unclaimed: u64,
     /// The point of the history that is being made.
     pub(crate) step: Step,
+    /// How it is shared.
+    pub(crate) modes: super::modes::Modes,
 }
 
 /// What a context is taken to cost before it was measured: above what is seen on any current GPU.
@@ -63,6 +65,7 @@ impl Service {
                 history: VecDeque::new(),
                 unclaimed: 0,
                 step: Step::default(),
+                modes: super::modes::Modes::default(),
             });
         }
         anyhow::ensure!(
@@ -132,7 +135,7 @@ impl Service {
         let memory = &self.config.memory;
         let healthy = self.reading(gpu).is_some_and(|r| r.state == GpuState::Ok)
             && identity.uuid.starts_with("GPU-")
-            && reading.and_then(|r| r.mig_enabled) != Some(true);
+            && self.mode_is_ready(gpu);
         GpuFacts {
             uuid: identity.uuid.clone(),
             usable,
@@ -143,6 +146,7 @@ impl Service {
             },
             unclaimed: Bytes(identity.unclaimed),
             healthy,
+            sharing: self.sharing(gpu),
         }
     }
 

@@ -107,6 +107,7 @@ impl Service {
                 mem_limit: s.mem_limit.0,
                 sm_milli: s.sm.milli(),
                 sm_limit_milli: s.sm_limit.milli(),
+                held: s.held.into(),
             })
             .collect();
         self.journal.put(&record)?;

@@ -56,6 +56,42 @@ pub(crate) struct SliceRecord {
     pub(crate) sm_milli: u32,
     /// Most SMs in thousandths.
     pub(crate) sm_limit_milli: u32,
+    /// How the claim holds it.
+    #[serde(default)]
+    pub(crate) held: HeldRecord,
+}
+
+/// How a claim holds its part of a GPU, as journaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HeldRecord {
+    /// In turns.
+    #[default]
+    Timeslice,
+    /// Through MPS.
+    Mps,
+    /// Whole.
+    Whole,
+}
+
+impl From<HeldRecord> for gshare_core::Held {
+    fn from(record: HeldRecord) -> Self {
+        match record {
+            HeldRecord::Timeslice => Self::Timeslice,
+            HeldRecord::Mps => Self::Mps,
+            HeldRecord::Whole => Self::Whole,
+        }
+    }
+}
+
+impl From<gshare_core::Held> for HeldRecord {
+    fn from(held: gshare_core::Held) -> Self {
+        match held {
+            gshare_core::Held::Timeslice => Self::Timeslice,
+            gshare_core::Held::Mps => Self::Mps,
+            gshare_core::Held::Whole => Self::Whole,
+        }
+    }
 }
 
 /// A process for good: pids are used again, the pair is not.
@@ -381,6 +417,7 @@ mod tests {
                 mem_limit: 2,
                 sm_milli: 3,
                 sm_limit_milli: 4,
+                held: HeldRecord::Timeslice,
             }],
             ending: None,
             kill_all: false,

@@ -129,6 +129,8 @@ impl Service {
                 charge: Bytes::ZERO,
                 sm: Share::from_milli(s.sm_milli),
                 sm_limit: Share::from_milli(s.sm_limit_milli),
+                uid: record.uid,
+                held: s.held.into(),
             })
         };
         record.slices.iter().filter_map(slice).collect()

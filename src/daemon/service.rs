@@ -244,6 +244,7 @@ impl Service {
             dirty: true,
         };
         service.identify_gpus(&sample)?;
+        service.load_modes()?;
         service.load_overheads()?;
         service.load_history()?;
         service.load_drains()?;

@@ -125,6 +125,8 @@ impl Service {
             index: index(g),
             uuid: gpu.uuid.clone(),
             drain: self.drain_view(g),
+            mode: self.mode_text(g),
+            mode_wanted: self.gpus[g].modes.next.map(|m| m.name().to_owned()),
             mem_allocatable: ledger
                 .gpus()
                 .get(g)

@@ -83,6 +83,8 @@ pub struct Request {
     pub lease: Option<Duration>,
     /// Class of work.
     pub class: Class,
+    /// Whose claim it is.
+    pub uid: u32,
 }
 
 /// What is wrong with the sizes of a request.
@@ -138,6 +140,7 @@ impl Request {
             only_gpus: Vec::new(),
             lease: None,
             class,
+            uid: 0,
         })
     }
 

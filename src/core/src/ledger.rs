@@ -5,8 +5,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claim::{ClaimId, Request};
+use crate::claim::{ClaimId, Class, Request};
 use crate::units::{Bytes, Share};
+
+/// How a GPU is shared between claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Claims take turns.
+    #[default]
+    Timeslice,
+    /// Claims run side by side through MPS.
+    Mps {
+        /// Claims of several users may do so at the same time.
+        multi_user: bool,
+    },
+    /// One claim has it whole.
+    Exclusive,
+    /// Through MPS while all claims on it are batch or inference of one owner, else in turns.
+    Auto {
+        /// Whether MPS works here, and then whether for several users at a time.
+        mps: Option<bool>,
+    },
+    /// An instance of a divided GPU (MIG), which one claim has whole.
+    Instance {
+        /// Its nominal part of the whole GPU's memory.
+        mem: Share,
+        /// Its part of the whole GPU's SMs.
+        sm: Share,
+    },
+}
+
+/// How one claim holds its part of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Held {
+    /// In turns with others.
+    #[default]
+    Timeslice,
+    /// Side by side with others, through MPS.
+    Mps,
+    /// Nobody else is on it.
+    Whole,
+}
 
 /// What the service knows about a GPU, refreshed each tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +61,8 @@ pub struct GpuFacts {
     pub unclaimed: Bytes,
     /// The GPU answers and may get new claims.
     pub healthy: bool,
+    /// How it is shared.
+    pub sharing: Sharing,
 }
 
 impl GpuFacts {
@@ -58,6 +99,10 @@ pub struct Slice {
     pub sm: Share,
     /// Most SMs.
     pub sm_limit: Share,
+    /// Whose claim it is.
+    pub uid: u32,
+    /// How the claim holds it.
+    pub held: Held,
 }
 
 impl Slice {
@@ -200,34 +245,81 @@ impl Ledger {
             .unwrap_or_else(|| of.times(request.share).round_down(GRANULARITY))
     }
 
+    /// Bytes that `request` needs on this GPU. Of an instance a part of the *whole* GPU is asked: one that is
+    /// nominally large enough gives all it has.
+    fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
+        let Sharing::Instance { mem, sm } = facts.sharing else {
+            return Some(Self::mem_wanted(request, of));
+        };
+        let large_enough = request.gpus == 1
+            && request.sm <= sm
+            && (request.mem.is_some() || request.share <= mem);
+        large_enough.then(|| request.mem.unwrap_or(of.round_down(GRANULARITY)))
+    }
+
+    /// How `request` would be on `gpu` beside those who are there now; `None` where the GPU's mode does not
+    /// let it.
+    #[must_use]
+    pub fn held_as(&self, request: &Request, gpu: usize) -> Option<Held> {
+        let of_one_user = || self.on(gpu).all(|(_, s)| s.uid == request.uid);
+        match self.gpus.get(gpu)?.sharing {
+            Sharing::Timeslice => Some(Held::Timeslice),
+            Sharing::Exclusive | Sharing::Instance { .. } => {
+                self.on(gpu).next().is_none().then_some(Held::Whole)
+            }
+            Sharing::Mps { multi_user } => (multi_user || of_one_user()).then_some(Held::Mps),
+            Sharing::Auto {
+                mps: Some(multi_user),
+            } if request.class != Class::Interactive
+                && self.on(gpu).all(|(_, s)| s.held == Held::Mps)
+                && (multi_user || of_one_user()) =>
+            {
+                Some(Held::Mps)
+            }
+            Sharing::Auto { .. } => Some(Held::Timeslice),
+        }
+    }
+
     /// The slice that `request` would get on `gpu`, if it fits there now.
     #[must_use]
     pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
-        let allocatable = self.gpus.get(gpu)?.allocatable()?;
-        let mem = Self::mem_wanted(request, allocatable);
-        let fits =
-            mem > Bytes::ZERO && mem <= self.mem_free(gpu) && request.sm <= self.sm_free(gpu);
+        let facts = self.gpus.get(gpu)?;
+        let held = self.held_as(request, gpu)?;
+        let needed = Self::mem_needed(facts, request, facts.allocatable()?)?;
+        let free = self.mem_free(gpu);
+        let fits = needed > Bytes::ZERO && needed <= free && request.sm <= self.sm_free(gpu);
+        let whole = held == Held::Whole;
+        let mem = if whole {
+            free.round_down(GRANULARITY).max(needed)
+        } else {
+            needed
+        };
         fits.then(|| Slice {
             gpu,
             mem,
-            mem_limit: request.mem_limit.unwrap_or(mem).max(mem),
+            mem_limit: if whole {
+                mem
+            } else {
+                request.mem_limit.unwrap_or(mem).max(mem)
+            },
             mem_cap: mem,
             charge: Bytes::ZERO,
-            sm: request.sm,
-            sm_limit: request.sm_limit,
+            sm: if whole { Share::ONE } else { request.sm },
+            sm_limit: if whole { Share::ONE } else { request.sm_limit },
+            uid: request.uid,
+            held,
         })
     }
 
     /// Whether `request` could ever run on `gpu`: alone, with nobody outside claims.
     #[must_use]
     pub fn could_ever_fit(&self, request: &Request, gpu: usize) -> bool {
-        self.gpus
-            .get(gpu)
-            .and_then(GpuFacts::capacity)
-            .is_some_and(|cap| {
-                let want = Self::mem_wanted(request, cap);
-                want > Bytes::ZERO && want <= cap
-            })
+        let fits = |facts: &GpuFacts| {
+            let cap = facts.capacity()?;
+            let want = Self::mem_needed(facts, request, cap)?;
+            Some(want > Bytes::ZERO && want <= cap)
+        };
+        self.gpus.get(gpu).and_then(fits).unwrap_or(false)
     }
 
     /// Largest share, in hundredths of a GPU, that would fit on `gpu` now.
@@ -241,6 +333,12 @@ impl Ledger {
         else {
             return Share::ZERO;
         };
+        let alone = self.on(gpu).next().is_none();
+        match self.gpus[gpu].sharing {
+            Sharing::Exclusive | Sharing::Instance { .. } if !alone => return Share::ZERO,
+            Sharing::Instance { mem, sm } => return mem.min(sm),
+            _ => {}
+        }
         let by_sm = self.sm_free(gpu).milli() / 10;
         let free = self.mem_free(gpu);
         let fits = |hundredths: &u32| {
@@ -375,7 +473,6 @@ fn water_fill(spare: Bytes, wants: &[(ClaimId, Bytes)]) -> BTreeMap<ClaimId, Byt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::Class;
 
     fn gpu(gib: u64) -> GpuFacts {
         GpuFacts {
@@ -384,6 +481,7 @@ mod tests {
             reserve: Bytes::ZERO,
             unclaimed: Bytes::ZERO,
             healthy: true,
+            sharing: Sharing::Timeslice,
         }
     }
 

@@ -14,7 +14,7 @@ pub mod resize;
 pub mod units;
 
 pub use claim::{ClaimId, Class, Request, RequestError};
-pub use ledger::{GpuFacts, Ledger, Slice};
+pub use ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
 pub use machine::{Action, Event, Machine};
 pub use reason::Reason;
 pub use resize::{Change, ResizeError};

@@ -1,7 +1,8 @@
 //! Where a claim goes. First cut: best fit. The exact search of the real scheduler takes this seam.
 
-use crate::claim::Request;
-use crate::ledger::{Ledger, Slice};
+use crate::claim::{Class, Request};
+use crate::ledger::{Held, Ledger, Sharing, Slice};
+use crate::units::{Bytes, Share};
 
 /// GPUs (ledger indices) on which a request may run at all.
 #[must_use]
@@ -23,7 +24,13 @@ pub fn best_fit(ledger: &Ledger, request: &Request, blocked: &[bool]) -> Option<
         .filter(|&g| !blocked.get(g).copied().unwrap_or(false))
         .filter_map(|g| ledger.fit(request, g))
         .collect();
-    fits.sort_by_key(|s| (ledger.mem_free(s.gpu).saturating_sub(s.mem), s.gpu));
+    fits.sort_by_key(|s| {
+        (
+            reluctance(ledger, request, s),
+            spare(ledger, request, s),
+            s.gpu,
+        )
+    });
     let count = usize::try_from(request.gpus).ok()?;
     if fits.len() < count || count == 0 {
         return None;
@@ -32,3 +39,39 @@ pub fn best_fit(ledger: &Ledger, request: &Request, blocked: &[bool]) -> Option<
     fits.sort_by_key(|s| s.gpu);
     Some(fits)
 }
+
+/// What a claim leaves unused of what it takes, or of the GPU that it shares.
+fn spare(ledger: &Ledger, request: &Request, slice: &Slice) -> Bytes {
+    let free = ledger.mem_free(slice.gpu);
+    match (slice.held, request.mem) {
+        (Held::Whole, Some(asked)) => slice.mem.saturating_sub(asked),
+        (Held::Whole, None) => slice.mem,
+        _ => free.saturating_sub(slice.mem),
+    }
+}
+
+/// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be detached and
+/// claims that run through MPS are kept apart where that is possible, and a GPU that only one claim can have
+/// is left to those who ask for a whole one.
+#[must_use]
+pub fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u32 {
+    let others = || {
+        ledger
+            .held()
+            .flat_map(|(_, slices)| slices)
+            .filter(|s| s.gpu == slice.gpu)
+    };
+    let sharing = ledger
+        .gpus()
+        .get(slice.gpu)
+        .map_or(Sharing::Timeslice, |g| g.sharing);
+    match (sharing, slice.held) {
+        (Sharing::Exclusive, _) if request.share < Share::ONE => 2,
+        (Sharing::Mps { .. }, _) if request.class == Class::Interactive => 1,
+        (_, held) if others().any(|s| s.held != held) => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

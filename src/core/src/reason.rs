@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{GpuFacts, Ledger};
+use crate::ledger::{GpuFacts, Ledger, Sharing};
 use crate::place;
 use crate::units::{Bytes, Share};
 
@@ -68,6 +68,15 @@ pub enum Reason {
         /// GPUs on which it fits now.
         fit: u32,
     },
+    /// Nothing is lacking but the GPUs' modes keep it from those that are there.
+    Mode {
+        /// One such GPU.
+        gpu: usize,
+        /// How it is shared.
+        sharing: Sharing,
+        /// Who holds it.
+        holders: Vec<ClaimId>,
+    },
     /// It would fit, but others came first.
     Behind {
         /// The claim just ahead.
@@ -89,7 +98,9 @@ impl Reason {
     #[must_use]
     pub fn holders(&self) -> &[ClaimId] {
         match self {
-            Self::Memory { holders, .. } | Self::Sms { holders, .. } => holders,
+            Self::Memory { holders, .. }
+            | Self::Sms { holders, .. }
+            | Self::Mode { holders, .. } => holders,
             Self::Behind { ahead } => std::slice::from_ref(ahead),
             _ => &[],
         }
@@ -139,6 +150,16 @@ impl fmt::Display for Reason {
             Self::FewerGpus { wanted, fit } => {
                 write!(f, "wants {wanted} GPUs at once; {fit} would fit now")
             }
+            Self::Mode { gpu, sharing, .. } => match sharing {
+                Sharing::Mps { .. } => write!(
+                    f,
+                    "MPS on GPU {gpu} serves one user at a time, and another user's claims run there"
+                ),
+                Sharing::Instance { .. } => {
+                    write!(f, "every MIG instance that is large enough is taken")
+                }
+                _ => write!(f, "GPU {gpu} is for one claim at a time, and one has it"),
+            },
             Self::Behind { ahead } => write!(f, "would fit, but {ahead} came first"),
         }
     }
@@ -226,6 +247,20 @@ pub fn waits(
     else {
         return Reason::NoGpu;
     };
+    let by_mode = candidates
+        .iter()
+        .filter(usable)
+        .copied()
+        .find(|&g| ledger.held_as(request, g).is_none() && ledger.could_ever_fit(request, g));
+    let open =
+        |g: &usize| ledger.held_as(request, *g).is_some() && ledger.could_ever_fit(request, *g);
+    if let (Some(gpu), false) = (by_mode, candidates.iter().filter(usable).any(open)) {
+        return Reason::Mode {
+            gpu,
+            sharing: ledger.gpus()[gpu].sharing,
+            holders: ledger.holders(gpu),
+        };
+    }
     let free_share = candidates
         .iter()
         .filter(|&&g| !blocked.get(g).copied().unwrap_or(false))

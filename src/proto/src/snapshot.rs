@@ -121,8 +121,11 @@ pub struct GpuView {
     pub model: String,
     /// Short name, `RTX 4090`.
     pub short: String,
-    /// How it is shared: `timeslice`.
+    /// How it is shared: `timeslice`, `mps`, `auto`, `exclusive`, `mig`.
     pub mode: String,
+    /// The mode that it gets once nobody holds a part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_wanted: Option<String>,
     /// State.
     pub state: GpuState,
     /// An administrator has closed it to new claims.
@@ -161,6 +164,18 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Watts.
     pub power_limit_w: Option<f64>,
+}
+
+impl GpuView {
+    /// How the GPU is shared where that is not the common way: `mps`, `timeslice to mps`.
+    #[must_use]
+    pub fn mode_shown(&self) -> Option<String> {
+        match &self.mode_wanted {
+            Some(wanted) => Some(format!("{} to {wanted}", self.mode)),
+            None if matches!(self.mode.as_str(), "" | "timeslice") => None,
+            None => Some(self.mode.clone()),
+        }
+    }
 }
 
 /// A claim's part of one GPU.

@@ -154,7 +154,10 @@ impl<'a> Table<'a> {
     }
 
     fn long_name(&self, gpu: &GpuView) -> String {
-        format!("{} {}", self.index(gpu), gpu.short)
+        match gpu.mode_shown() {
+            Some(mode) => format!("{} {} {mode}", self.index(gpu), gpu.short),
+            None => format!("{} {}", self.index(gpu), gpu.short),
+        }
     }
 
     /// `61 C  285/450 W`.

@@ -73,6 +73,7 @@ impl Gpu {
             model: format!("NVIDIA {}", self.short),
             short: self.short.to_owned(),
             mode: "timeslice".to_owned(),
+            mode_wanted: None,
             state: GpuState::Ok,
             drain: None,
             sms: Some(self.sms),

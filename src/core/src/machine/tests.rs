@@ -21,6 +21,7 @@ fn facts(gib: u64) -> GpuFacts {
         reserve: Bytes::ZERO,
         unclaimed: Bytes::ZERO,
         healthy: true,
+        sharing: crate::ledger::Sharing::Timeslice,
     }
 }
 

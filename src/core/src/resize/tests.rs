@@ -23,6 +23,7 @@ impl World {
             reserve: Bytes::ZERO,
             unclaimed: Bytes::ZERO,
             healthy: true,
+            sharing: crate::Sharing::Timeslice,
         };
         let mut world = Self {
             machine: Machine::default(),

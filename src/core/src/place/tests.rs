@@ -1,0 +1,144 @@
+//! Modes of GPUs in placement: who may be where, and what is kept apart.
+
+use super::*;
+use crate::claim::ClaimId;
+use crate::ledger::GpuFacts;
+
+fn gpu(gib: u64, sharing: Sharing) -> GpuFacts {
+    GpuFacts {
+        uuid: format!("GPU-{gib}"),
+        usable: Some(Bytes::gib(gib)),
+        reserve: Bytes::ZERO,
+        unclaimed: Bytes::ZERO,
+        healthy: true,
+        sharing,
+    }
+}
+
+fn ledger(sharings: &[Sharing]) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.set_gpus(sharings.iter().map(|s| gpu(80, *s)).collect());
+    ledger
+}
+
+fn ask(milli: u32, class: Class, uid: u32) -> Request {
+    let mut request = Request::from_gpus(Share::from_milli(milli), Share::ONE, class).unwrap();
+    request.uid = uid;
+    request
+}
+
+/// Places a claim; where it went and how it is held there.
+fn place(ledger: &mut Ledger, id: u64, request: &Request) -> Option<(usize, Held)> {
+    let slices = best_fit(ledger, request, &[])?;
+    let first = (slices[0].gpu, slices[0].held);
+    ledger.insert(ClaimId(id), slices);
+    Some(first)
+}
+
+#[test]
+fn an_exclusive_gpu_has_one_claim_and_gives_it_everything() {
+    let mut ledger = ledger(&[Sharing::Exclusive, Sharing::Timeslice]);
+    let part = ask(250, Class::Batch, 1);
+    assert_eq!(place(&mut ledger, 1, &part), Some((1, Held::Timeslice)));
+    let whole = ask(1000, Class::Batch, 1);
+    assert_eq!(place(&mut ledger, 2, &whole), Some((0, Held::Whole)));
+    assert_eq!(ledger.claimable(0), Share::ZERO);
+    // Where nothing else is left a part takes the whole of it, alone.
+    ledger.remove(ClaimId(2));
+    ledger.remove(ClaimId(1));
+    let mut only = ask(100, Class::Batch, 1);
+    only.only_gpus = vec![0];
+    assert_eq!(place(&mut ledger, 3, &only), Some((0, Held::Whole)));
+    let slice = &ledger.slices(ClaimId(3)).unwrap()[0];
+    assert_eq!((slice.mem, slice.sm), (Bytes::gib(80), Share::ONE));
+    assert_eq!(place(&mut ledger, 4, &only), None);
+}
+
+#[test]
+fn mps_serves_one_user_at_a_time_unless_several_are_accepted() {
+    let mut one = ledger(&[Sharing::Mps { multi_user: false }]);
+    assert_eq!(
+        place(&mut one, 1, &ask(250, Class::Batch, 1)),
+        Some((0, Held::Mps))
+    );
+    assert_eq!(place(&mut one, 2, &ask(250, Class::Batch, 2)), None);
+    assert_eq!(
+        place(&mut one, 3, &ask(250, Class::Batch, 1)),
+        Some((0, Held::Mps))
+    );
+    let mut many = ledger(&[Sharing::Mps { multi_user: true }]);
+    for (id, uid) in [(1, 1), (2, 2)] {
+        assert_eq!(
+            place(&mut many, id, &ask(500, Class::Batch, uid)),
+            Some((0, Held::Mps))
+        );
+    }
+}
+
+#[test]
+fn auto_runs_batch_of_one_owner_side_by_side_and_keeps_the_kinds_apart() {
+    let auto = Sharing::Auto { mps: Some(false) };
+    let mut ledger = ledger(&[auto, auto]);
+    assert_eq!(
+        place(&mut ledger, 1, &ask(250, Class::Batch, 1)),
+        Some((0, Held::Mps))
+    );
+    // A notebook goes elsewhere although the first GPU would be the better fit; so does another user.
+    let notebook = ask(250, Class::Interactive, 1);
+    assert_eq!(place(&mut ledger, 2, &notebook), Some((1, Held::Timeslice)));
+    assert_eq!(
+        place(&mut ledger, 3, &ask(250, Class::Inference, 1)),
+        Some((0, Held::Mps))
+    );
+    let stranger = ask(250, Class::Batch, 2);
+    assert_eq!(place(&mut ledger, 4, &stranger), Some((1, Held::Timeslice)));
+    // Where nothing is left, they share.
+    assert_eq!(
+        place(&mut ledger, 6, &ask(500, Class::Batch, 2)),
+        Some((1, Held::Timeslice))
+    );
+    assert_eq!(
+        place(&mut ledger, 5, &ask(500, Class::Batch, 2)),
+        Some((0, Held::Timeslice))
+    );
+    let none = Sharing::Auto { mps: None };
+    let mut without = self::ledger(&[none]);
+    assert_eq!(
+        place(&mut without, 1, &ask(250, Class::Batch, 1)),
+        Some((0, Held::Timeslice))
+    );
+}
+
+#[test]
+fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
+    // An A100-80GB cut into 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb: part of memory, part of 98 SMs, GiB.
+    let cut = [
+        (125, 142, 9),
+        (250, 142, 19),
+        (250, 285, 19),
+        (500, 428, 39),
+    ];
+    let mut ledger = Ledger::default();
+    let instances = cut.iter().map(|(mem, sm, gib)| {
+        gpu(
+            *gib,
+            Sharing::Instance {
+                mem: Share::from_milli(*mem),
+                sm: Share::from_milli(*sm),
+            },
+        )
+    });
+    ledger.set_gpus(instances.collect());
+    let quarter = ask(250, Class::Batch, 1);
+    assert_eq!(place(&mut ledger, 1, &quarter), Some((2, Held::Whole)));
+    assert_eq!(place(&mut ledger, 2, &quarter), Some((3, Held::Whole)));
+    assert_eq!(place(&mut ledger, 3, &quarter), None);
+    let mut bytes = ask(100, Class::Batch, 1);
+    bytes.mem = Some(Bytes::gib(10));
+    assert_eq!(place(&mut ledger, 4, &bytes), Some((1, Held::Whole)));
+    assert_eq!(
+        place(&mut ledger, 5, &ask(100, Class::Batch, 1)),
+        Some((0, Held::Whole))
+    );
+    assert_eq!(place(&mut ledger, 6, &ask(2000, Class::Batch, 1)), None);
+}

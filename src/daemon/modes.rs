@@ -1,0 +1,79 @@
+//! How each GPU is shared: what the administrator wants, what is in force, and the change from one to the
+//! other, which waits until nobody holds a part of the GPU.
+
+use gshare_config::GpuMode;
+use gshare_core::Sharing;
+
+use super::service::Service;
+
+/// What is kept of a GPU's mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Modes {
+    /// In force.
+    pub(crate) now: GpuMode,
+    /// Wanted once nobody holds a part of the GPU.
+    pub(crate) next: Option<GpuMode>,
+}
+
+/// The journal's key of a mode that was set by command.
+fn meta_key(uuid: &str) -> String {
+    format!("mode.{uuid}")
+}
+
+impl Service {
+    /// Every GPU's mode: as set by command, else as the configuration says.
+    pub(crate) fn load_modes(&mut self) -> anyhow::Result<()> {
+        for g in 0..self.gpus.len() {
+            let uuid = self.gpus[g].uuid.clone();
+            let set = self.journal.meta(&meta_key(&uuid))?;
+            let set = set.as_deref().and_then(GpuMode::from_name);
+            self.gpus[g].modes.now = set.unwrap_or_else(|| self.configured_mode(g));
+        }
+        Ok(())
+    }
+
+    /// The mode by the configuration: the GPU's UUID before its index before `all`.
+    fn configured_mode(&self, g: usize) -> GpuMode {
+        let keys = &self.config.gpus;
+        let uuid = &self.gpus[g].uuid;
+        let by_uuid = keys
+            .iter()
+            .find(|(name, _)| name.starts_with("GPU-") && uuid.starts_with(name.as_str()));
+        by_uuid
+            .map(|(_, k)| k)
+            .or_else(|| keys.get(&g.to_string()))
+            .or_else(|| keys.get("all"))
+            .map_or_else(GpuMode::default, |k| k.mode)
+    }
+
+    /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
+    pub(crate) fn is_divided(&self, g: usize) -> bool {
+        self.last_reading(g).and_then(|r| r.mig_enabled) == Some(true)
+    }
+
+    /// How the core is to share a GPU.
+    pub(crate) fn sharing(&self, g: usize) -> Sharing {
+        match self.gpus[g].modes.now {
+            GpuMode::Timeslice | GpuMode::Mig => Sharing::Timeslice,
+            GpuMode::Exclusive => Sharing::Exclusive,
+            GpuMode::Mps => Sharing::Mps {
+                multi_user: self.config.mps.multi_user,
+            },
+            GpuMode::Auto => Sharing::Auto { mps: None },
+        }
+    }
+
+    /// Whether a GPU's mode lets it take new claims at present.
+    pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
+        let modes = self.gpus[g].modes;
+        modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig
+    }
+
+    /// The mode in force, as the screen shows it.
+    pub(crate) fn mode_text(&self, g: usize) -> String {
+        if self.is_divided(g) {
+            return GpuMode::Mig.name().to_owned();
+        }
+        self.gpus[g].modes.now.name().to_owned()
+    }
+}

@@ -1,0 +1,42 @@
+//! How GPUs are shared: one claim at a time, side by side, in instances.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Raw, claim_of, station_with, until};
+
+#[test]
+fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(), "h100".to_owned()];
+        o.config = "[gpu.0]\nmode = \"exclusive\"\n".to_owned();
+    });
+    // A part goes to the GPU that can be shared, a whole one to the exclusive one.
+    let part = Raw::claim(&station, &["-q", "-g", "0.2"]);
+    let whole = Raw::claim(&station, &["-q", "-g", "1"]);
+    let snapshot = station.snapshot().expect("served");
+    let gpu_of = |raw: &Raw| claim_of(&snapshot, raw.pid()).expect("its claim").gpus[0].gpu;
+    assert_eq!((gpu_of(&part), gpu_of(&whole)), (1, 0));
+    assert_eq!(snapshot.gpus[0].mode, "exclusive");
+    assert_eq!(snapshot.gpus[0].claimable, 0.0);
+    // Who asks for a part of it waits until it is free, and then has all of it.
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--"]);
+    command.arg(support::example("raw_client"));
+    let mut third = Raw::spawn(&mut command);
+    let reason = until("it waits", Duration::from_secs(5), || {
+        let queue = station.snapshot().ok()?.queue;
+        queue.first().map(|q| q.reason.clone())
+    });
+    assert!(
+        reason.contains("GPU 0 is for one claim at a time"),
+        "{reason}"
+    );
+    drop(whole);
+    assert_eq!(third.line(), "ok ready");
+    let snapshot = station.snapshot().expect("served");
+    let part = &claim_of(&snapshot, third.pid()).expect("its claim").gpus[0];
+    assert_eq!(part.sm_request, 1.0);
+    assert_eq!(Some(part.mem_request), snapshot.gpus[0].mem_allocatable);
+}
