@@ -16,6 +16,7 @@ mod members;
 mod metrics;
 mod modes;
 mod overhead;
+mod policy;
 mod resize;
 mod restore;
 mod server;

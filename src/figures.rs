@@ -102,7 +102,7 @@ pub(crate) fn unclaimed(
         what: command_of(process.pid),
         gpu,
         mem_used: process.bytes,
-        graphics: process.graphics && !process.compute,
+        graphics: process.graphics,
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn claimed(process: &GpuProcess, gpu: u32) -> ProcessView {
 }
 
 /// What a process runs, for people.
-fn command_of(pid: i32) -> String {
+pub(crate) fn command_of(pid: i32) -> String {
     let command: Vec<String> = proc::cmdline(pid)
         .unwrap_or_default()
         .iter()

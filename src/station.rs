@@ -30,6 +30,10 @@ pub struct Options {
     pub names: Vec<(u32, String)>,
     /// Cgroups and device filter, where this user may have them.
     pub cgroups: bool,
+    /// Time between two looks at the GPUs, as the configuration has it.
+    pub tick: String,
+    /// Driver version of the simulation, where it matters: `615.71.09`.
+    pub driver: Option<String>,
 }
 
 impl Options {
@@ -45,6 +49,8 @@ impl Options {
             costs: String::new(),
             names: Vec::new(),
             cgroups: true,
+            tick: "1s".to_owned(),
+            driver: None,
         }
     }
 }
@@ -78,8 +84,12 @@ impl Station {
         std::fs::create_dir(&sim)?;
         std::fs::set_permissions(&sim, Permissions::from_mode(0o755))?;
         let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
-        let board = Board::create(&sim.join("board"), &BoardSpec::new(&models))
-            .context("cannot make the simulated board")?;
+        let mut spec = BoardSpec::new(&models);
+        if let Some(version) = &options.driver {
+            spec.driver_version.clone_from(version);
+        }
+        let board =
+            Board::create(&sim.join("board"), &spec).context("cannot make the simulated board")?;
         drop(board);
         gshare_artifacts::stage_sim(&sim).context("cannot stage the simulated driver")?;
         std::fs::write(sim.join("costs"), &options.costs)?;
@@ -106,15 +116,11 @@ impl Station {
         let config = dir.path().join("gshare.toml");
         let run = dir.path().join("run");
         let text = format!(
-            "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\n{extra_service}\n\
+            "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
              {devices}\n[cgroup]\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
-            extra_service = if options.config.contains("tick =") {
-                ""
-            } else {
-                "tick = \"1s\""
-            },
+            tick = options.tick,
             cuda = sim.join("lib/libcuda.so.1"),
             nvml = sim.join("lib/libnvidia-ml.so.1"),
             extra = options.config,

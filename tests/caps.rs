@@ -265,7 +265,10 @@ fn a_program_outside_claims_is_left_alone_and_its_memory_counts_as_unclaimed() {
         let snapshot = station.snapshot().ok()?;
         (snapshot.gpus[0].mem_unclaimed == Some(truth)).then_some(snapshot)
     });
-    assert_eq!(snapshot.unclaimed[0].pid, outside.pid());
+    // It is counted as a claim that has no cap.
+    let auto = claim_of(&snapshot, outside.pid()).expect("counted");
+    assert!(auto.adopted && auto.gpus[0].mem_used == Some(truth));
+    assert_eq!((snapshot.claims.len(), snapshot.unclaimed.len()), (1, 0));
     let (total, left) = (
         snapshot.gpus[1].mem_allocatable,
         snapshot.gpus[0].mem_allocatable,

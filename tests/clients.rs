@@ -66,6 +66,8 @@ fn quarter(station: &Station, client: &[&Path], uncharged: u64) {
     let ledger = || {
         let snapshot = station.snapshot().expect("served");
         let claim = claim_of(&snapshot, pid).expect("listed");
+        // What its modules take is nothing that anybody holds against it.
+        assert_eq!(claim.overuse, None);
         let truth = board_bytes(&board.snapshot(), GPU, &[pid]);
         let charged = claim.gpus[0].mem_charge.expect("known");
         assert!(

@@ -247,12 +247,10 @@ fn a_claim_is_its_owners_alone() {
     .env("GSHARE_CLAIM_ID", &id[1..]);
     let mut liar = Raw::start(as_user(liar, users.uid(1)));
     assert!(liar.info().1 > 0);
-    let snapshot = until("he is seen as unclaimed", Duration::from_secs(5), || {
+    let snapshot = until("he is seen outside", Duration::from_secs(5), || {
         let snapshot = station.snapshot().ok()?;
-        snapshot
-            .unclaimed
-            .iter()
-            .any(|u| u.pid == liar.pid())
+        claim_of(&snapshot, liar.pid())
+            .is_some_and(|c| c.adopted && c.uid == users.uid(1))
             .then_some(snapshot)
     });
     assert!(

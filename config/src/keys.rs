@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use admin::{Admin, Listen, Metrics};
 
+use crate::policy::Policy;
 use crate::problem::Problem;
 use crate::read::{self, Reader};
 use crate::sharing::{self, GpuKeys, Mps};
@@ -40,6 +41,8 @@ pub struct Config {
     pub gpus: BTreeMap<String, GpuKeys>,
     /// `[mps]`
     pub mps: Mps,
+    /// `[policy]`
+    pub policy: Policy,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,
 }
@@ -291,6 +294,7 @@ impl Config {
             metrics: Metrics::walk(reader, root),
             gpus: sharing::walk_gpus(reader, root),
             mps: Mps::walk(reader, root),
+            policy: Policy::walk(reader, root),
             projects: walk_projects(reader, root),
         };
         reader.no_other_sections(root);

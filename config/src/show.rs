@@ -71,15 +71,12 @@ impl Config {
         writeln!(out, "\n[metrics]")?;
         writeln!(out, "listen = {}", quote(&self.metrics.listen.word()))?;
         self.write_sharing(out)?;
+        self.write_policy(out)?;
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
-            let list = |names: &[String]| {
-                let quoted: Vec<String> = names.iter().map(|n| quote(n)).collect();
-                quoted.join(", ")
-            };
             writeln!(
                 out,
-                "{} = {{ users = [{}], groups = [{}] }}",
+                "{} = {{ users = {}, groups = {} }}",
                 quote(name),
                 list(&project.users),
                 list(&project.groups)
@@ -87,6 +84,25 @@ impl Config {
         }
         Ok(())
     }
+
+    fn write_policy(&self, out: &mut String) -> fmt::Result {
+        let p = &self.policy;
+        let places = p.deny_cgroups.as_deref();
+        let places = places.map_or_else(|| quote("auto"), list);
+        writeln!(out, "\n[policy]")?;
+        writeln!(out, "unclaimed = {}", quote(p.unclaimed.name()))?;
+        writeln!(out, "deny-cgroups = {places}")?;
+        writeln!(out, "exempt-cgroups = {}", list(&p.exempt_cgroups))?;
+        writeln!(out, "overuse = {}", quote(p.overuse.name()))?;
+        writeln!(out, "overuse-grace = {}", quote(&duration(p.overuse_grace)))?;
+        let tolerance = bytes(p.overuse_tolerance);
+        writeln!(out, "overuse-tolerance = {}", quote(&tolerance))
+    }
+}
+
+fn list(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|n| quote(n)).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 impl Config {

@@ -68,11 +68,12 @@ fn status_text(snapshot: &Snapshot) -> String {
         text.push('\n');
         text.push_str(&rows::users(&snapshot.users).text(width, bold));
     }
+    let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
     text.push_str(&format!(
         "\n{} running, {} waiting, {} GPU processes without a claim\n",
-        snapshot.claims.len(),
+        snapshot.claims.len() - adopted,
         snapshot.queue.len(),
-        snapshot.unclaimed.len()
+        snapshot.unclaimed.len() + adopted
     ));
     for advice in &snapshot.advice {
         text.push_str(&format!("! {}", plain(&advice.text)));

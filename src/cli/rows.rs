@@ -78,18 +78,38 @@ fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
     let used = total(claim.gpus.iter().map(|g| g.mem_charge.or(g.mem_used)));
     let cap: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
+    let used = used.map_or_else(unknown, gib);
+    let time = mean(claim.gpus.iter().map(|g| g.time_busy.as_ref()));
+    // What has no cap requests nothing and is limited to nothing.
+    let nothing = || "-".to_owned();
     vec![
         claim.id.clone(),
         claim.user.clone(),
         claim.name.clone().unwrap_or_default(),
         claim.class.clone(),
         gpus.join(","),
-        first.map_or_else(unknown, request),
-        first.map_or_else(unknown, |g| format!("{:.2}", g.sm_limit)),
-        format!("{}/{}", used.map_or_else(unknown, gib), gib(cap)),
+        first.map_or_else(
+            unknown,
+            |g| if claim.adopted { nothing() } else { request(g) },
+        ),
         first.map_or_else(unknown, |g| {
-            let time = mean(claim.gpus.iter().map(|g| g.time_busy.as_ref()));
-            format!("{}/{:.0}", time, g.sm_request * 100.0)
+            if claim.adopted {
+                nothing()
+            } else {
+                format!("{:.2}", g.sm_limit)
+            }
+        }),
+        if claim.adopted {
+            used
+        } else {
+            format!("{used}/{}", gib(cap))
+        },
+        first.map_or_else(unknown, |g| {
+            if claim.adopted {
+                time
+            } else {
+                format!("{time}/{:.0}", g.sm_request * 100.0)
+            }
         }),
         mean(claim.gpus.iter().map(|g| g.sm_active.as_ref())),
         mean(claim.gpus.iter().map(|g| g.sm_occupancy.as_ref())),
@@ -108,6 +128,12 @@ pub(crate) fn csv(snapshot: &Snapshot) -> String {
     let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
     let figure = |f: Option<Figure>| f.map_or_else(String::new, |f| format!("{:.1}", f.value));
     for claim in &snapshot.claims {
+        // What has no cap holds what it uses, and is limited to nothing.
+        let share_held = |s: f64| {
+            Some(s)
+                .filter(|_| !claim.adopted)
+                .map_or_else(String::new, |s| s.to_string())
+        };
         for gpu in &claim.gpus {
             let fields = [
                 claim.id.clone(),
@@ -115,10 +141,10 @@ pub(crate) fn csv(snapshot: &Snapshot) -> String {
                 claim.project.clone(),
                 claim.class.clone(),
                 gpu.gpu.to_string(),
-                gpu.sm_request.to_string(),
-                gpu.sm_limit.to_string(),
-                gpu.mem_request.to_string(),
-                gpu.mem_limit.to_string(),
+                share_held(gpu.sm_request),
+                share_held(gpu.sm_limit),
+                number(Some(gpu.mem_request)),
+                number(Some(gpu.mem_limit).filter(|_| !claim.adopted)),
                 number(gpu.mem_charge),
                 number(gpu.mem_used),
                 figure(gpu.time_busy),

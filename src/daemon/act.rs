@@ -112,13 +112,13 @@ impl Service {
         }));
     }
 
-    fn write_cap(&self, id: ClaimId, slice: &Slice) {
+    pub(crate) fn write_cap(&self, id: ClaimId, slice: &Slice) {
         let seat = self
             .claims
             .get(&id)
             .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
         if let Some(seat) = seat {
-            seat.limits.set_memory_cap(slice.mem_cap.0);
+            seat.limits.set_memory_cap(self.cap_in_force(id, slice));
         }
     }
 

@@ -123,8 +123,17 @@ pub(crate) fn request(
         slices: Vec::new(),
         ending: None,
         kill_all: false,
+        adopted: false,
+        uncapped: false,
     };
     Ok((request, patience, record))
+}
+
+/// A process's command line as a claim has it.
+pub(crate) fn command_line(pid: i32) -> Vec<String> {
+    let words = proc::cmdline(pid).unwrap_or_default();
+    let words = words.iter().take(64);
+    words.map(|w| clean(&w.to_string_lossy(), 256)).collect()
 }
 
 /// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.
@@ -166,7 +175,11 @@ pub(crate) fn gpu_ids(
 }
 
 /// The project a claim counts for: the one named, if its owner may use it; else his primary group.
-fn project(service: &Service, uid: u32, wanted: Option<&str>) -> Result<String, WireError> {
+pub(crate) fn project(
+    service: &Service,
+    uid: u32,
+    wanted: Option<&str>,
+) -> Result<String, WireError> {
     let primary = proc::primary_gid(uid).and_then(proc::group_name);
     let Some(wanted) = wanted else {
         return Ok(primary.unwrap_or_else(|| service.names.user(uid)));

@@ -29,6 +29,19 @@ pub(crate) struct Ended {
     launches: u64,
 }
 
+impl Ended {
+    /// A claim that ends now.
+    pub(crate) fn new(record: ClaimRecord, cause: &str, peak: u64, launches: u64) -> Self {
+        Self {
+            record,
+            ended_ms: unix_ms(),
+            cause: cause.to_owned(),
+            peak,
+            launches,
+        }
+    }
+}
+
 impl Ending {
     /// Those who hold the GPU get SIGTERM now and SIGKILL after the grace time.
     /// With `all`, so do all other processes of the claim.
@@ -294,13 +307,10 @@ impl Service {
         self.stats.ended += 1;
         self.stats.past_refusals += self.refusals(&live);
         let launches = live.past_launches.saturating_add(self.launches(&live));
-        self.unwritten.push(Ended {
-            record: live.record.clone(),
-            ended_ms: unix_ms(),
-            cause: cause.to_owned(),
-            peak: live.peak,
-            launches,
-        });
+        let record = live.record.clone();
+        self.unwritten
+            .push(Ended::new(record, cause, live.peak, launches));
+        self.policy.over.forget(id);
         self.write_ends();
         if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup)
             && tree.remove(&cgroup).is_err()

@@ -144,7 +144,7 @@ impl Service {
             } else {
                 memory.reserve
             },
-            unclaimed: Bytes(identity.unclaimed),
+            unclaimed: Bytes(identity.unclaimed.saturating_add(self.overused_bytes(gpu))),
             healthy,
             sharing: self.sharing(gpu),
         }

@@ -458,6 +458,9 @@ impl Service {
         let mut who: Vec<String> = holders
             .iter()
             .filter_map(|id| {
+                if let Some(auto) = self.policy.auto.get(id) {
+                    return Some(format!("{id} ({}, no cap)", self.names.user(auto.uid())));
+                }
                 let live = self.claims.get(id)?;
                 let ends = live
                     .record

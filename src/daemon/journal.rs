@@ -104,7 +104,7 @@ pub(crate) struct ProcessRecord {
 }
 
 /// A granted claim, as journaled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRecord {
     /// Number.
     pub(crate) id: u64,
@@ -139,6 +139,12 @@ pub(crate) struct ClaimRecord {
     /// And all its processes with it.
     #[serde(default)]
     pub(crate) kill_all: bool,
+    /// Its command ran before it was claimed: nobody counts what that process uses.
+    #[serde(default)]
+    pub(crate) adopted: bool,
+    /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
+    #[serde(default)]
+    pub(crate) uncapped: bool,
 }
 
 impl ClaimRecord {
@@ -421,6 +427,8 @@ mod tests {
             }],
             ending: None,
             kill_all: false,
+            adopted: false,
+            uncapped: false,
         }
     }
 

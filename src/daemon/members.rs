@@ -174,6 +174,9 @@ impl Service {
     /// A watched process has ended: its bytes return at once.
     pub(crate) fn exited(&mut self, id: ClaimId, process: ProcessKey) {
         self.forget_process(process);
+        if self.exited_auto(id) {
+            return;
+        }
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -230,7 +233,11 @@ impl Service {
             // What a refused member is told: more could be claimed there.
             seat.limits
                 .beat(Some(self.machine.ledger().mem_free(seat.gpu).0));
-            for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
+            let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
+            let here = slots.iter().map(|s| s.charge_bytes);
+            let here = here.fold(0, u64::saturating_add);
+            self.policy.saw_charge(id, seat.gpu, here);
+            for slot in slots {
                 charge = charge.saturating_add(slot.charge_bytes);
                 refusals = refusals.saturating_add(slot.refusals);
                 if slot.refusals > 0 {

@@ -34,7 +34,9 @@ impl Service {
         let boot = boot_id();
         let rebooted = self.journal.meta("boot")?.is_some_and(|b| b != boot);
         for record in records {
-            if rebooted {
+            if record.uncapped && !rebooted {
+                self.restore_auto(record);
+            } else if rebooted {
                 self.journal
                     .end(&record, unix_ms(), "the machine was restarted", None, None)?;
             } else {

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use super::ending::Ended;
 use super::gpus::Gpu;
 use super::journal::{ClaimRecord, Journal};
+use super::policy::Policy;
 use super::resize::Wishes;
 use super::server::{ConnId, Peer, Sender};
 use super::watch::Watcher;
@@ -129,6 +130,7 @@ pub(crate) struct Service {
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
+    pub(crate) policy: Policy,
     /// Processes on the GPUs that belong to no claim, at the last sample.
     pub(crate) unclaimed: Vec<UnclaimedView>,
     /// Processes of claims, by the newest sample.
@@ -233,6 +235,7 @@ impl Service {
             events,
             names: super::view::Names::new(),
             owners: Owners::default(),
+            policy: Policy::default(),
             unclaimed: Vec::new(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
@@ -302,6 +305,7 @@ impl Service {
                 self.sample = Some(*sample);
                 self.meet_gpus();
                 self.look_up_owners();
+                self.apply_policy();
                 self.record_history();
                 self.refresh_facts();
                 self.dirty = true;
@@ -444,6 +448,10 @@ impl Service {
             && (self.claims.contains_key(&id) || self.waiting.contains_key(&id))
         {
             return Ok(id);
+        }
+        let auto = word.parse().ok().and_then(|id| self.policy.auto.get(&id));
+        if let Some(auto) = auto {
+            return Err(self.is_auto(word, auto));
         }
         let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
         let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));

@@ -62,11 +62,12 @@ impl Service {
             (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
         let gpus: Vec<GpuView> = (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect();
         let unclaimed = self.unclaimed.clone();
-        let claims: Vec<ClaimView> = self
+        let mut claims: Vec<ClaimView> = self
             .claims
             .iter()
             .map(|(id, live)| self.claim_view(*id, live, &uses, &gpus, &unclaimed))
             .collect();
+        claims.extend(self.auto_views());
         let queue = self.queue_views();
         let users = users(&claims, &queue, &unclaimed);
         let advice = self.advice(&gpus, &claims);
@@ -173,7 +174,8 @@ impl Service {
             }
             // Alone on a GPU with counters, a claim's activity is the GPU's.
             let alone = uses[g].keys().all(|other| *other == id)
-                && unclaimed.iter().all(|u| u.gpu != index(g));
+                && unclaimed.iter().all(|u| u.gpu != index(g))
+                && !self.auto_on(g);
             parts.push(self.claim_part(slice, &gpus[g], used, &slots, alone));
         }
         let idle_s =
@@ -183,6 +185,7 @@ impl Service {
             (None, true, _) => ClaimState::Running,
             (None, false, _) => ClaimState::Held,
         };
+        let over = self.overuse_of(id);
         let mut members: Vec<u32> = match &live.cgroup {
             Some(cgroup) => cgroup
                 .procs()
@@ -207,8 +210,13 @@ impl Service {
                 .filter(|_| live.command_alive)
                 .map(|p| p.pid.cast_unsigned()),
             caps: self.caps(),
+            adopted: false,
             state,
-            state_text: state_text(live, state, idle_s, &parts),
+            state_text: match &over {
+                Some((short, _)) => short.clone(),
+                None => state_text(live, state, idle_s, &parts),
+            },
+            overuse: over.map(|(_, text)| text),
             since_ms: record.granted_ms,
             ends_ms: record.ends_ms,
             gpus: parts,

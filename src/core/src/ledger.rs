@@ -123,7 +123,13 @@ pub struct Ledger {
     held: BTreeMap<ClaimId, Vec<Slice>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
+    /// What processes outside claims hold that are accounted as claims of their own: in
+    /// [`GpuFacts::unclaimed`] already.
+    uncapped: Vec<(ClaimId, usize, Bytes)>,
 }
+
+/// An auto-claim with less than this stands in nobody's way.
+const IN_THE_WAY: Bytes = Bytes::mib(64);
 
 impl Ledger {
     /// The GPUs by index.
@@ -173,6 +179,17 @@ impl Ledger {
     /// Takes a claim out; false if it held nothing.
     pub fn remove(&mut self, id: ClaimId) -> bool {
         self.held.remove(&id).is_some()
+    }
+
+    /// Takes what the auto-claims hold.
+    pub fn set_uncapped(&mut self, held: Vec<(ClaimId, usize, Bytes)>) {
+        self.uncapped = held;
+    }
+
+    /// The auto-claims on a GPU, with the bytes that they hold there.
+    pub fn uncapped(&self, gpu: usize) -> impl Iterator<Item = (ClaimId, Bytes)> {
+        let there = self.uncapped.iter().filter(move |(_, g, _)| *g == gpu);
+        there.map(|(id, _, bytes)| (*id, *bytes))
     }
 
     /// Takes what a claim's pages say is charged on a GPU.
@@ -231,10 +248,15 @@ impl Ledger {
         Share::ONE.saturating_sub(self.sm_requested(gpu))
     }
 
-    /// Claims that hold a part of a GPU.
+    /// Claims that hold a part of a GPU, auto-claims last.
     #[must_use]
     pub fn holders(&self, gpu: usize) -> Vec<ClaimId> {
-        self.on(gpu).map(|(id, _)| id).collect()
+        let uncapped = self.uncapped(gpu);
+        let uncapped = uncapped.filter(|(_, bytes)| *bytes >= IN_THE_WAY);
+        self.on(gpu)
+            .map(|(id, _)| id)
+            .chain(uncapped.map(|(id, _)| id))
+            .collect()
     }
 
     /// Bytes that `request` needs on a GPU with `of` bytes to divide.
@@ -544,6 +566,24 @@ mod tests {
             ledger.mem_free(0),
             Bytes::gib(9),
             "what is borrowed is not free"
+        );
+    }
+
+    #[test]
+    fn an_auto_claim_is_named_among_the_holders_if_it_holds_much() {
+        let mut ledger = ledger(24);
+        ledger.insert(ClaimId(1), vec![ledger.fit(&request(500), 0).unwrap()]);
+        ledger.set_uncapped(vec![
+            (ClaimId(2), 0, Bytes::gib(1)),
+            (ClaimId(3), 0, Bytes::mib(1)),
+            (ClaimId(4), 1, Bytes::gib(1)),
+        ]);
+        assert_eq!(ledger.holders(0), [ClaimId(1), ClaimId(2)]);
+        assert_eq!(ledger.uncapped(0).count(), 2);
+        assert_eq!(
+            ledger.mem_free(0),
+            Bytes::gib(12),
+            "the facts say what is left"
         );
     }
 

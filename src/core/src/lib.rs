@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod machine;
 pub mod place;
 pub mod reason;
+pub mod reconcile;
 pub mod resize;
 pub mod units;
 

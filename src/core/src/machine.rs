@@ -69,6 +69,8 @@ pub enum Event {
         /// No new claims there.
         on: bool,
     },
+    /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
+    Uncapped(Vec<(ClaimId, usize, Bytes)>),
     /// Time passes.
     Tick,
 }
@@ -337,6 +339,8 @@ impl Machine {
                 self.ledger.remove(id);
                 self.settle(&mut actions);
             }
+            // Their bytes are part of the facts already; who holds them is for the reasons.
+            Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {
                 let over: Vec<ClaimId> = self
                     .leases

@@ -239,12 +239,19 @@ pub struct ClaimView {
     pub command: Vec<String>,
     /// Pid of the command.
     pub pid: Option<u32>,
-    /// `strict`, `cooperative`.
+    /// `strict`, `cooperative`; `none` for what has no cap.
     pub caps: Caps,
+    /// A process outside claims that is accounted as one: it has no cap, holds what it uses, and ends with the
+    /// process.
+    #[serde(default)]
+    pub adopted: bool,
     /// State.
     pub state: ClaimState,
     /// The state in words for the screen: `run`, `idle 41m`, `at cap`, `ends 16:05`.
     pub state_text: String,
+    /// It uses more than is counted, or what it does not hold: a sentence; absent where nothing is held against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overuse: Option<String>,
     /// Granted at, Unix milliseconds.
     pub since_ms: u64,
     /// Lease end, Unix milliseconds.

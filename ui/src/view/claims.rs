@@ -213,6 +213,9 @@ fn what(claim: &ClaimView) -> String {
 fn memory(claim: &ClaimView, look: &Look) -> String {
     let mark = if claim.refusals > 0 { "!" } else { "" };
     let used = gib_or(mem_used(claim), &look.glyphs);
+    if claim.adopted {
+        return used;
+    }
     format!("{mark}{used}/{}", gib(mem_cap(claim)))
 }
 
@@ -228,8 +231,9 @@ pub(super) fn state(claim: &ClaimView) -> String {
         &claim.state_text
     };
     match claim.caps {
-        Caps::None => format!("{text}, no cap"),
-        Caps::Strict | Caps::Cooperative => text.to_owned(),
+        // Its state says so.
+        Caps::None if !claim.adopted => format!("{text}, no cap"),
+        _ => text.to_owned(),
     }
 }
 
@@ -243,11 +247,20 @@ fn claim_cell(claim: &ClaimView, col: Col, plan: &Plan, look: &Look) -> (String,
             figure(value, glyphs)
         }
     };
+    let plain = if claim.adopted {
+        theme.unclaimed
+    } else {
+        theme.text
+    };
     match col {
-        Col::Id => (claim.id.clone(), theme.text),
-        Col::User => (claim.user.clone(), theme.text),
+        // Nothing is requested, so there is nothing to be unknown about.
+        Col::Request | Col::Limit if claim.adopted => ("-".to_owned(), theme.dim),
+        Col::Time if claim.adopted => (figure(time_busy(claim), glyphs), theme.text),
+        Col::State if claim.adopted => (format!(" {}", state(claim)), theme.unclaimed),
+        Col::Id => (claim.id.clone(), plain),
+        Col::User => (claim.user.clone(), plain),
         Col::Class => (short_class(&claim.class), theme.dim),
-        Col::What => (what(claim), theme.text),
+        Col::What => (what(claim), plain),
         Col::Gpu => (gpus(claim), theme.text),
         Col::Request => (share(sum(|g| g.sm_request)), theme.text),
         Col::Limit => (share(sum(|g| g.sm_limit)), theme.dim),
@@ -271,7 +284,12 @@ fn claim_cell(claim: &ClaimView, col: Col, plan: &Plan, look: &Look) -> (String,
             let text = state(claim);
             let style = match claim.state {
                 ClaimState::Ending => theme.dim,
-                _ if text.contains("idle") || text.contains("at cap") => theme.warn,
+                _ if claim.overuse.is_some()
+                    || text.contains("idle")
+                    || text.contains("at cap") =>
+                {
+                    theme.warn
+                }
                 ClaimState::Held => theme.dim,
                 ClaimState::Running => theme.good,
             };

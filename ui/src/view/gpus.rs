@@ -203,8 +203,12 @@ impl<'a> Table<'a> {
         let Some(active) = gpu.sm_active else {
             return 0.0;
         };
-        let outside = self.snapshot.unclaimed.iter().any(|u| u.gpu == gpu.index);
-        let parts = self.snapshot.claims.iter().flat_map(|c| &c.gpus);
+        let adopted = self.snapshot.claims.iter().filter(|c| c.adopted);
+        let mut adopted = adopted.flat_map(|c| &c.gpus);
+        let outside = self.snapshot.unclaimed.iter().any(|u| u.gpu == gpu.index)
+            || adopted.any(|g| g.gpu == gpu.index);
+        let held = self.snapshot.claims.iter().filter(|c| !c.adopted);
+        let parts = held.flat_map(|c| &c.gpus);
         let own: Option<f64> = parts
             .filter(|g| g.gpu == gpu.index)
             .map(|g| g.sm_active.map(|f| f.value))

@@ -119,7 +119,16 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     if let Some(ends) = claim.ends_ms {
         out.push(("ends", clock.time(ends)));
     }
+    if let Some(overuse) = &claim.overuse {
+        out.push(("over-use", overuse.clone()));
+    }
     for g in &claim.gpus {
+        if claim.adopted {
+            let used = gib_or(g.mem_used, &look.glyphs);
+            let text = format!("{}: {used} GiB used outside claims, without a cap", g.gpu);
+            out.push(("GPU", text));
+            continue;
+        }
         out.push((
             "GPU",
             format!(

@@ -1,0 +1,317 @@
+//! What the driver says that a claim's processes use, against what the ledger says: decided here, in virtual time.
+//!
+//! By bytes, not by registration: a process that went around the proxy is seen because the driver's sum exceeds the
+//! ledger. An excess counts once it was seen at two looks in a row. A figure that the driver does not give accuses
+//! nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::claim::ClaimId;
+use crate::machine::Now;
+use crate::units::Bytes;
+
+/// Looks in a row at which something must be seen before it counts, and at which it must be gone.
+const LOOKS: u32 = 2;
+/// Between the request to end and the end by force.
+pub const TERM_GRACE: Duration = Duration::from_secs(10);
+
+/// How over-use is dealt with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// End the offending process after the grace time; else only warn.
+    pub stop: bool,
+    /// Time between the warning and the end.
+    pub grace: Duration,
+    /// Bytes per process that the ledger does not see: modules, device heap, `printf` buffer.
+    pub tolerance: Bytes,
+    /// Percent of the GPU's time that a process may get without a counted launch.
+    pub time: f64,
+}
+
+/// What a claim is held to on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The members' proxy counts: this is the ledger's sum, the highest since the last look.
+    Ledger(Bytes),
+    /// Nobody counts (a process that was adopted while it ran): this much it may have.
+    Most(Bytes),
+    /// The claim holds no part of this GPU.
+    Nothing,
+}
+
+/// A process of a claim on one GPU, by the driver's word. `P` names a process for good.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen<P> {
+    /// The process.
+    pub process: P,
+    /// Bytes; `None` where the driver does not say.
+    pub bytes: Option<Bytes>,
+    /// Its charge in the ledger; `None` if it never registered.
+    pub charge: Option<Bytes>,
+    /// Percent of the GPU's time; `None` where the driver does not say.
+    pub busy: Option<f64>,
+    /// Launches that its proxy counted so far; `None` if it never registered.
+    pub launches: Option<u64>,
+}
+
+/// A claim on one GPU, at one look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look<P> {
+    /// The claim.
+    pub claim: ClaimId,
+    /// Index of the GPU.
+    pub gpu: usize,
+    /// What it is held to there.
+    pub hold: Hold,
+    /// What a context costs there.
+    pub overhead: Bytes,
+    /// Its processes there.
+    pub seen: Vec<Seen<P>>,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// More device memory than counted and tolerated.
+    Memory {
+        /// Bytes above.
+        excess: Bytes,
+    },
+    /// GPU time without a counted launch.
+    Time {
+        /// Percent of the GPU's time.
+        busy: f64,
+    },
+    /// A GPU that the claim does not hold.
+    NotGranted,
+}
+
+/// What is wrong, and who does it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finding<P> {
+    /// What.
+    pub kind: Kind,
+    /// The process that does most of it.
+    pub process: P,
+}
+
+/// What the service must do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act<P> {
+    /// Refuse growth, and warn: the claim is in over-use from now on.
+    Warn {
+        /// The claim.
+        claim: ClaimId,
+        /// Index of the GPU.
+        gpu: usize,
+        /// What was found.
+        finding: Finding<P>,
+    },
+    /// End a process: asked first, later by force.
+    Stop {
+        /// The claim.
+        claim: ClaimId,
+        /// Index of the GPU.
+        gpu: usize,
+        /// What was found.
+        finding: Finding<P>,
+        /// It did not end when it was asked.
+        force: bool,
+    },
+    /// The over-use is over: the claim may grow again.
+    Cured {
+        /// The claim.
+        claim: ClaimId,
+        /// Index of the GPU.
+        gpu: usize,
+    },
+}
+
+/// A claim under suspicion on one GPU.
+#[derive(Clone, Debug)]
+struct Case<P> {
+    finding: Finding<P>,
+    looks: u32,
+    clean: u32,
+    /// Since when it is over-use.
+    since: Option<Now>,
+    /// Processes that were asked to end, and when.
+    asked: BTreeMap<P, Now>,
+    forced: BTreeSet<P>,
+}
+
+/// All claims under suspicion.
+#[derive(Clone, Debug)]
+pub struct Reconcile<P> {
+    cases: BTreeMap<(ClaimId, usize), Case<P>>,
+}
+
+impl<P> Default for Reconcile<P> {
+    fn default() -> Self {
+        Self {
+            cases: BTreeMap::new(),
+        }
+    }
+}
+
+impl<P: Copy + Ord> Reconcile<P> {
+    /// Takes one look at all claims. A claim and GPU that is not among the looks is one of which nothing is known
+    /// now: nothing is held against it, and nothing that was is forgotten.
+    pub fn step(&mut self, now: Now, rules: &Rules, looks: &[Look<P>]) -> Vec<Act<P>> {
+        let mut acts = Vec::new();
+        for look in looks {
+            let key = (look.claim, look.gpu);
+            match judge(look, rules) {
+                Some(finding) => {
+                    let case = self.cases.entry(key).or_insert_with(|| Case {
+                        finding,
+                        looks: 0,
+                        clean: 0,
+                        since: None,
+                        asked: BTreeMap::new(),
+                        forced: BTreeSet::new(),
+                    });
+                    case.see(now, rules, look, finding, &mut acts);
+                }
+                None => {
+                    let Some(case) = self.cases.get_mut(&key) else {
+                        continue;
+                    };
+                    case.clean += 1;
+                    case.looks = 0;
+                    if case.since.is_none() || case.clean >= LOOKS {
+                        if case.since.is_some() {
+                            acts.push(Act::Cured {
+                                claim: look.claim,
+                                gpu: look.gpu,
+                            });
+                        }
+                        self.cases.remove(&key);
+                    }
+                }
+            }
+        }
+        acts
+    }
+
+    /// Forgets a claim that has ended.
+    pub fn forget(&mut self, claim: ClaimId) {
+        self.cases.retain(|(id, _), _| *id != claim);
+    }
+
+    /// What is held against a claim on a GPU, once it counts: since when, and what.
+    #[must_use]
+    pub fn over(&self, claim: ClaimId, gpu: usize) -> Option<(Now, Finding<P>)> {
+        let case = self.cases.get(&(claim, gpu))?;
+        case.since.map(|since| (since, case.finding))
+    }
+
+    /// All claims in over-use, with their GPUs.
+    pub fn all(&self) -> impl Iterator<Item = (ClaimId, usize, Now, Finding<P>)> {
+        self.cases.iter().filter_map(|((id, gpu), case)| {
+            case.since.map(|since| (*id, *gpu, since, case.finding))
+        })
+    }
+}
+
+impl<P: Copy + Ord> Case<P> {
+    fn see(
+        &mut self,
+        now: Now,
+        rules: &Rules,
+        look: &Look<P>,
+        finding: Finding<P>,
+        acts: &mut Vec<Act<P>>,
+    ) {
+        self.finding = finding;
+        self.looks += 1;
+        self.clean = 0;
+        let (claim, gpu) = (look.claim, look.gpu);
+        let Some(since) = self.since else {
+            if self.looks >= LOOKS {
+                self.since = Some(now);
+                acts.push(Act::Warn {
+                    claim,
+                    gpu,
+                    finding,
+                });
+            }
+            return;
+        };
+        if !rules.stop || now.saturating_sub(since) < rules.grace {
+            return;
+        }
+        let process = finding.process;
+        let force = match self.asked.get(&process) {
+            None => {
+                self.asked.insert(process, now);
+                false
+            }
+            Some(asked) if now.saturating_sub(*asked) < TERM_GRACE => return,
+            Some(_) if self.forced.insert(process) => true,
+            Some(_) => return,
+        };
+        acts.push(Act::Stop {
+            claim,
+            gpu,
+            finding,
+            force,
+        });
+    }
+}
+
+/// What is wrong with a claim on a GPU, the worst first: a GPU that is not its own, memory, time.
+fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
+    let found = |kind, process| Some(Finding { kind, process });
+    let allowed = match look.hold {
+        Hold::Nothing => {
+            let most = look.seen.iter().max_by_key(|s| (s.bytes, s.process))?;
+            return found(Kind::NotGranted, most.process);
+        }
+        Hold::Most(most) => most.saturating_add(many(rules.tolerance, look.seen.len())),
+        Hold::Ledger(ledger) => {
+            let strangers = look.seen.iter().filter(|s| s.charge.is_none()).count();
+            ledger
+                .saturating_add(many(look.overhead, strangers))
+                .saturating_add(many(rules.tolerance, look.seen.len()))
+        }
+    };
+    let used = look
+        .seen
+        .iter()
+        .filter_map(|s| s.bytes)
+        .fold(Bytes::ZERO, Bytes::saturating_add);
+    let excess = used.saturating_sub(allowed);
+    if excess > Bytes::ZERO {
+        let own = |s: &Seen<P>| {
+            let bytes = s.bytes.unwrap_or_default();
+            bytes.saturating_sub(s.charge.unwrap_or_default())
+        };
+        let most = look.seen.iter().max_by_key(|s| (own(s), s.process))?;
+        return found(Kind::Memory { excess }, most.process);
+    }
+    // Who was adopted while it ran has nobody that counts its launches.
+    if matches!(look.hold, Hold::Most(_)) {
+        return None;
+    }
+    let uncounted = |s: &&Seen<P>| {
+        s.launches.unwrap_or(0) == 0 && s.busy.is_some_and(|busy| busy >= rules.time)
+    };
+    let busiest = look.seen.iter().filter(uncounted);
+    let busiest = busiest.max_by(|a, b| {
+        a.busy
+            .partial_cmp(&b.busy)
+            .unwrap_or(a.process.cmp(&b.process))
+    })?;
+    let busy = busiest.busy?;
+    found(Kind::Time { busy }, busiest.process)
+}
+
+fn many(bytes: Bytes, count: usize) -> Bytes {
+    let count = u64::try_from(count).unwrap_or(u64::MAX);
+    Bytes(bytes.0.saturating_mul(count))
+}
+
+#[cfg(test)]
+mod tests;

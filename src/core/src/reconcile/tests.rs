@@ -1,0 +1,293 @@
+use super::*;
+
+const SEC: Duration = Duration::from_secs(1);
+const CLAIM: ClaimId = ClaimId(3);
+
+fn rules(stop: bool) -> Rules {
+    Rules {
+        stop,
+        grace: SEC * 30,
+        tolerance: Bytes::mib(512),
+        time: 20.0,
+    }
+}
+
+fn seen(process: u32, bytes: u64, charge: Option<u64>) -> Seen<u32> {
+    Seen {
+        process,
+        bytes: Some(Bytes::mib(bytes)),
+        charge: charge.map(Bytes::mib),
+        busy: None,
+        launches: charge.map(|_| 5),
+    }
+}
+
+fn look(hold: Hold, seen: Vec<Seen<u32>>) -> Look<u32> {
+    Look {
+        claim: CLAIM,
+        gpu: 1,
+        hold,
+        overhead: Bytes::mib(300),
+        seen,
+    }
+}
+
+fn ledger(mib: u64) -> Hold {
+    Hold::Ledger(Bytes::mib(mib))
+}
+
+/// What each of a row of looks, a second apart, leads to.
+fn run(rules: &Rules, looks: impl IntoIterator<Item = Option<Look<u32>>>) -> Vec<Vec<Act<u32>>> {
+    let mut reconcile = Reconcile::default();
+    let step = |(second, look): (u32, Option<Look<u32>>)| {
+        reconcile.step(SEC * second, rules, look.as_slice())
+    };
+    (0..).zip(looks).map(step).collect()
+}
+
+#[test]
+fn one_look_is_a_glance_and_two_are_over_use() {
+    let over = look(ledger(0), vec![seen(7, 4096, None)]);
+    let acts = run(&rules(false), vec![Some(over.clone()); 40]);
+    assert_eq!(acts[0], []);
+    let excess = Bytes::mib(4096 - 300 - 512);
+    let finding = Finding {
+        kind: Kind::Memory { excess },
+        process: 7,
+    };
+    assert_eq!(
+        acts[1],
+        [Act::Warn {
+            claim: CLAIM,
+            gpu: 1,
+            finding
+        }]
+    );
+    assert!(
+        acts[2..].iter().all(Vec::is_empty),
+        "warned once, and never stopped"
+    );
+    // Seen now and then, never twice in a row: nothing.
+    let fine = look(ledger(4096), vec![seen(7, 4096, Some(4096))]);
+    let acts = run(
+        &rules(true),
+        [over, fine].into_iter().map(Some).cycle().take(100),
+    );
+    assert!(acts.iter().all(Vec::is_empty), "{acts:?}");
+}
+
+#[test]
+fn what_the_proxy_cannot_see_is_tolerated_for_each_process() {
+    // Modules and heaps of three processes, and one context that never registered.
+    let honest = vec![
+        seen(1, 1500, Some(1000)),
+        seen(2, 512, Some(0)),
+        seen(3, 300, None),
+    ];
+    let acts = run(&rules(true), vec![Some(look(ledger(1000), honest)); 100]);
+    assert!(acts.iter().all(Vec::is_empty), "{acts:?}");
+    // All that together is 1000 + 3 * 512 + 2 * 300 MiB; one more is too much.
+    let most = vec![
+        seen(1, 1512, Some(1000)),
+        seen(2, 1, None),
+        seen(3, 1623, None),
+    ];
+    let acts = run(&rules(false), vec![Some(look(ledger(1000), most)); 3]);
+    assert!(acts.iter().all(Vec::is_empty));
+    let over = vec![
+        seen(1, 1512, Some(1000)),
+        seen(2, 1, None),
+        seen(3, 1624, None),
+    ];
+    let acts = run(&rules(false), vec![Some(look(ledger(1000), over)); 3]);
+    assert!(
+        matches!(&acts[1][..], [Act::Warn { finding, .. }] if finding.process == 3
+            && finding.kind == Kind::Memory { excess: Bytes::mib(1) }),
+        "{acts:?}"
+    );
+}
+
+#[test]
+fn unknown_figures_accuse_nobody_and_forget_nothing() {
+    let mut silent = seen(7, 0, None);
+    silent.bytes = None;
+    let acts = run(&rules(true), vec![Some(look(ledger(0), vec![silent])); 100]);
+    assert!(acts.iter().all(Vec::is_empty), "{acts:?}");
+    // Beside one of unknown size, one that is over by itself is over.
+    let over = look(ledger(0), vec![silent, seen(8, 9000, None)]);
+    let acts = run(&rules(false), vec![Some(over.clone()); 2]);
+    assert!(matches!(&acts[1][..], [Act::Warn { finding, .. }] if finding.process == 8));
+    // A GPU that does not answer for a while: neither cured nor stopped meanwhile.
+    let mut looks = vec![Some(over.clone()); 2];
+    looks.extend(vec![None; 100]);
+    looks.push(Some(over));
+    let acts = run(&rules(true), looks);
+    assert!(acts[2..102].iter().all(Vec::is_empty));
+    assert!(
+        matches!(&acts[102][..], [Act::Stop { force: false, .. }]),
+        "{:?}",
+        acts[102]
+    );
+}
+
+#[test]
+fn after_the_grace_time_the_offender_is_asked_then_made_to_end() {
+    let over = look(
+        ledger(100),
+        vec![seen(7, 100, Some(100)), seen(9, 5000, None)],
+    );
+    let acts = run(&rules(true), vec![Some(over); 60]);
+    let events: Vec<(usize, u32, bool)> = acts
+        .iter()
+        .enumerate()
+        .flat_map(|(at, acts)| acts.iter().map(move |act| (at, act)))
+        .filter_map(|(at, act)| match act {
+            Act::Stop { finding, force, .. } => Some((at, finding.process, *force)),
+            _ => None,
+        })
+        .collect();
+    // Counted since second 1; thirty seconds later it is asked, ten later made to.
+    assert_eq!(events, [(31, 9, false), (41, 9, true)]);
+}
+
+#[test]
+fn a_second_offender_gets_his_own_warning_time_to_end() {
+    let first = look(ledger(0), vec![seen(7, 5000, None), seen(8, 4000, None)]);
+    let second = look(ledger(0), vec![seen(8, 4000, None)]);
+    let mut looks = vec![Some(first); 33];
+    looks.extend(vec![Some(second); 30]);
+    let acts = run(&rules(true), looks);
+    let stops: Vec<u32> = acts
+        .iter()
+        .flatten()
+        .filter_map(|a| match a {
+            Act::Stop {
+                finding,
+                force: false,
+                ..
+            } => Some(finding.process),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(stops, [7, 8]);
+}
+
+#[test]
+fn over_use_that_ends_is_cured_after_two_clean_looks() {
+    let over = look(ledger(0), vec![seen(7, 5000, None)]);
+    let fine = look(ledger(0), vec![]);
+    let acts = run(
+        &rules(true),
+        [
+            over.clone(),
+            over.clone(),
+            fine.clone(),
+            over.clone(),
+            fine.clone(),
+            fine.clone(),
+            fine,
+        ]
+        .map(Some),
+    );
+    let kinds: Vec<usize> = acts.iter().map(Vec::len).collect();
+    assert_eq!(kinds, [0, 1, 0, 0, 0, 1, 0]);
+    assert_eq!(
+        acts[5],
+        [Act::Cured {
+            claim: CLAIM,
+            gpu: 1
+        }]
+    );
+}
+
+#[test]
+fn time_without_a_launch_counts_as_memory_does() {
+    let busy = |launches, percent| Seen {
+        busy: Some(percent),
+        launches,
+        ..seen(7, 300, Some(300))
+    };
+    let warned = |s: Seen<u32>| {
+        let acts = run(&rules(false), vec![Some(look(ledger(300), vec![s])); 3]);
+        acts.iter().flatten().count()
+    };
+    assert_eq!(
+        warned(busy(Some(0), 80.0)),
+        1,
+        "busy, and nothing was launched"
+    );
+    assert_eq!(
+        warned(busy(None, 80.0)),
+        1,
+        "busy without ever having registered"
+    );
+    assert_eq!(
+        warned(busy(Some(1), 100.0)),
+        0,
+        "one kernel may run for hours"
+    );
+    assert_eq!(warned(busy(None, 19.9)), 0, "copies take a little time too");
+    assert_eq!(
+        warned(Seen {
+            busy: None,
+            ..busy(None, 0.0)
+        }),
+        0,
+        "not known"
+    );
+}
+
+#[test]
+fn a_gpu_of_others_is_over_use_whatever_its_figures() {
+    let mut silent = seen(7, 0, None);
+    silent.bytes = None;
+    let acts = run(
+        &rules(true),
+        vec![Some(look(Hold::Nothing, vec![silent])); 33],
+    );
+    assert!(matches!(
+        &acts[1][..],
+        [Act::Warn {
+            finding: Finding {
+                kind: Kind::NotGranted,
+                process: 7
+            },
+            ..
+        }]
+    ));
+    assert!(
+        matches!(&acts[31][..], [Act::Stop { force: false, .. }]),
+        "{acts:?}"
+    );
+}
+
+#[test]
+fn who_was_adopted_is_held_to_what_was_claimed_for_him() {
+    let busy = |bytes| Seen {
+        busy: Some(100.0),
+        ..seen(7, bytes, None)
+    };
+    let hold = Hold::Most(Bytes::mib(4096));
+    let acts = run(
+        &rules(true),
+        vec![Some(look(hold, vec![busy(4096 + 512)])); 50],
+    );
+    assert!(acts.iter().all(Vec::is_empty), "{acts:?}");
+    let acts = run(
+        &rules(false),
+        vec![Some(look(hold, vec![busy(4096 + 514)])); 3],
+    );
+    assert_eq!(acts.iter().flatten().count(), 1);
+}
+
+#[test]
+fn a_claim_that_has_ended_is_forgotten() {
+    let mut reconcile = Reconcile::default();
+    let over = [look(ledger(0), vec![seen(7, 5000, None)])];
+    for second in 0..2 {
+        reconcile.step(SEC * second, &rules(false), &over);
+    }
+    assert!(reconcile.over(CLAIM, 1).is_some() && reconcile.all().count() == 1);
+    reconcile.forget(CLAIM);
+    assert!(reconcile.over(CLAIM, 1).is_none());
+}

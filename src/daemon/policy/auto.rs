@@ -1,0 +1,294 @@
+//! Processes outside claims, accounted as claims of their own: an owner, a number, no cap. Such a claim ends with its
+//! process, or when that leaves the GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gshare_config::Unclaimed;
+use gshare_core::machine::Event;
+use gshare_core::{Bytes, ClaimId};
+use gshare_enforcer::gpu::GpuProcess;
+use gshare_enforcer::proc::{self, PidFd, ProcessKey};
+use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, Source};
+
+use super::super::ending::Ended;
+use super::super::gpus::DriverUse;
+use super::super::journal::ClaimRecord;
+use super::super::service::Service;
+use super::super::whose::Whose;
+use super::super::{convert, unix_ms};
+use crate::figures;
+
+/// A process outside claims that is accounted as a claim.
+#[derive(Debug)]
+pub(crate) struct AutoClaim {
+    /// As the journal has it.
+    record: ClaimRecord,
+    /// The process.
+    process: ProcessKey,
+    /// What it uses, by GPU.
+    uses: BTreeMap<usize, DriverUse>,
+    /// Highest sum of its bytes.
+    peak: u64,
+}
+
+impl AutoClaim {
+    /// The process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// Its owner.
+    pub(crate) fn uid(&self) -> u32 {
+        self.record.uid
+    }
+}
+
+/// Why an auto-claim ends.
+const EXITED: &str = "process ended";
+
+impl Service {
+    /// Whether a process outside claims is accounted to its owner: not what draws, and not gshare's own.
+    fn is_adoptable(&self, process: &GpuProcess) -> bool {
+        !process.graphics && !self.is_own_process(process.pid)
+    }
+
+    /// Brings the auto-claims to what the newest sample says.
+    pub(super) fn update_auto_claims(&mut self) {
+        if self.unclaimed_policy() == Unclaimed::Observe {
+            for id in self.policy.auto.keys().copied().collect::<Vec<_>>() {
+                self.end_auto(id, "no longer accounted as a claim");
+            }
+            return;
+        }
+        let seen = self.outside_now();
+        let known: BTreeMap<ProcessKey, ClaimId> = self
+            .policy
+            .auto
+            .iter()
+            .map(|(id, auto)| (auto.process, *id))
+            .collect();
+        for (process, uses) in &seen {
+            let id = known.get(process).copied();
+            let Some(id) = id.or_else(|| self.begin_auto(*process, uses)) else {
+                continue;
+            };
+            if let Some(auto) = self.policy.auto.get_mut(&id) {
+                auto.uses.clone_from(uses);
+                let bytes = uses.values().filter_map(|u| u.bytes).sum();
+                auto.peak = auto.peak.max(bytes);
+            }
+        }
+        for (process, id) in known {
+            if !seen.contains_key(&process) {
+                self.look_for_end(id, process);
+            }
+        }
+        let adopted: BTreeSet<u32> = self
+            .policy
+            .auto
+            .values()
+            .map(|a| a.pid().cast_unsigned())
+            .collect();
+        self.unclaimed.retain(|u| !adopted.contains(&u.pid));
+        let held = self.policy.auto.iter().flat_map(|(id, auto)| {
+            let of = |(g, u): (&usize, &DriverUse)| Some((*id, *g, Bytes(u.bytes?)));
+            auto.uses.iter().filter_map(of)
+        });
+        let held = held.collect();
+        self.drive(Event::Uncapped(held));
+    }
+
+    /// Processes outside claims that are accounted, and what they use by GPU.
+    fn outside_now(&self) -> BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> {
+        let mut found: BTreeMap<ProcessKey, BTreeMap<usize, DriverUse>> = BTreeMap::new();
+        let mut known: BTreeMap<i32, Option<ProcessKey>> = BTreeMap::new();
+        for g in 0..self.gpus.len() {
+            let Some(reading) = self.reading(g) else {
+                continue;
+            };
+            for process in reading.processes.iter().flatten() {
+                if self.whose(process.pid) != Whose::Outside {
+                    continue;
+                }
+                let key = *known.entry(process.pid).or_insert_with(|| {
+                    let adoptable = self.is_adoptable(process);
+                    adoptable.then(|| proc::key(process.pid)).flatten()
+                });
+                if let Some(key) = key {
+                    let used = DriverUse {
+                        processes: 1,
+                        bytes: process.bytes,
+                        busy: process.time_busy,
+                    };
+                    found.entry(key).or_default().insert(g, used);
+                }
+            }
+        }
+        found
+    }
+
+    fn begin_auto(
+        &mut self,
+        process: ProcessKey,
+        uses: &BTreeMap<usize, DriverUse>,
+    ) -> Option<ClaimId> {
+        let uid = proc::uids(process.pid)?.real;
+        let pidfd = PidFd::open(process.pid).ok().flatten()?;
+        let id = ClaimId(self.next_id);
+        let record = ClaimRecord {
+            id: id.0,
+            uid,
+            project: convert::project(self, uid, None).ok()?,
+            class: gshare_core::Class::default().name().to_owned(),
+            command: convert::command_line(process.pid),
+            granted_ms: unix_ms(),
+            process: Some(convert::record(process)),
+            uncapped: true,
+            ..ClaimRecord::default()
+        };
+        // What was read belongs to this process only if it is still the same.
+        if proc::key(process.pid) != Some(process) || pidfd.has_exited() {
+            return None;
+        }
+        self.next_id += 1;
+        if let Err(error) = self.journal.put(&record) {
+            tracing::warn!(%id, %error, "an auto-claim could not be journaled");
+        }
+        let gpus: Vec<String> = uses.keys().map(usize::to_string).collect();
+        let text = format!(
+            "{id}: {} of {} (pid {}) uses GPU {} outside claims: counted as a claim without a cap",
+            figures::what(None, &record.command),
+            self.names.user(uid),
+            process.pid,
+            gpus.join(","),
+        );
+        self.enter_auto(record, process, Arc::new(pidfd));
+        self.notice(Some(id), text);
+        Some(id)
+    }
+
+    fn enter_auto(&mut self, record: ClaimRecord, process: ProcessKey, pidfd: Arc<PidFd>) {
+        let id = ClaimId(record.id);
+        let auto = AutoClaim {
+            record,
+            process,
+            uses: BTreeMap::new(),
+            peak: 0,
+        };
+        self.policy.auto.insert(id, auto);
+        self.watch_exit(id, process, pidfd);
+    }
+
+    /// An auto-claim of an earlier run of the service.
+    pub(crate) fn restore_auto(&mut self, record: ClaimRecord) {
+        let process = record.process.map(convert::key);
+        let pidfd = process.and_then(|p| {
+            let fd = PidFd::open(p.pid).ok().flatten()?;
+            (proc::key(p.pid) == Some(p) && !fd.has_exited()).then_some(fd)
+        });
+        match (process, pidfd) {
+            (Some(process), Some(pidfd)) => self.enter_auto(record, process, Arc::new(pidfd)),
+            _ => {
+                self.unwritten.push(Ended::new(record, EXITED, 0, 0));
+                self.write_ends();
+            }
+        }
+    }
+
+    /// A process that was accounted is not outside claims on a GPU any more, or cannot be seen there now.
+    fn look_for_end(&mut self, id: ClaimId, process: ProcessKey) {
+        let Some(auto) = self.policy.auto.get(&id) else {
+            return;
+        };
+        if let Some(claim) = self.claim_of(process.pid) {
+            self.end_auto(id, &format!("now in {claim}"));
+            return;
+        }
+        if proc::key(process.pid) != Some(process) {
+            self.end_auto(id, EXITED);
+            return;
+        }
+        let listed = |g: &usize| self.reading(*g).is_some_and(|r| r.processes.is_some());
+        let known = !auto.uses.is_empty() && auto.uses.keys().all(listed);
+        if known || (auto.uses.is_empty() && (0..self.gpus.len()).all(|g| listed(&g))) {
+            self.end_auto(id, "left the GPU");
+        }
+    }
+
+    /// True if the claim was an auto-claim, which has now ended.
+    pub(crate) fn exited_auto(&mut self, id: ClaimId) -> bool {
+        let known = self.policy.auto.contains_key(&id);
+        if known {
+            self.end_auto(id, EXITED);
+        }
+        known
+    }
+
+    fn end_auto(&mut self, id: ClaimId, cause: &str) {
+        if let Some(auto) = self.policy.auto.remove(&id) {
+            self.unwritten
+                .push(Ended::new(auto.record, cause, auto.peak, 0));
+            self.write_ends();
+            self.touch();
+        }
+    }
+
+    /// Whether an auto-claim uses a GPU.
+    pub(crate) fn auto_on(&self, gpu: usize) -> bool {
+        self.policy.auto.values().any(|a| a.uses.contains_key(&gpu))
+    }
+
+    /// The auto-claims for the screen.
+    pub(crate) fn auto_views(&self) -> Vec<ClaimView> {
+        let view = |(id, auto): (&ClaimId, &AutoClaim)| self.auto_view(*id, auto);
+        self.policy.auto.iter().map(view).collect()
+    }
+
+    fn auto_view(&self, id: ClaimId, auto: &AutoClaim) -> ClaimView {
+        let record = &auto.record;
+        let pid = auto.pid().cast_unsigned();
+        let what = figures::what(None, &record.command);
+        let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
+        let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
+            gpu: number(*g),
+            uuid: self.gpus[*g].uuid.clone(),
+            sm_limit: 1.0,
+            mem_request: used.bytes.unwrap_or(0),
+            mem_limit: self.gpus[*g].total,
+            mem_used: used.bytes,
+            time_busy: used.busy.map(|value| Figure {
+                value,
+                source: Source::TimeBusy,
+                estimate: false,
+            }),
+            ..ClaimGpu::default()
+        };
+        let process = |(g, used): (&usize, &DriverUse)| ProcessView {
+            pid,
+            gpu: number(*g),
+            mem_used: used.bytes,
+            time_busy: used.busy,
+            what: what.clone(),
+        };
+        ClaimView {
+            id: id.to_string(),
+            uid: record.uid,
+            user: self.names.user(record.uid),
+            project: record.project.clone(),
+            class: record.class.clone(),
+            what: what.clone(),
+            command: record.command.clone(),
+            pid: Some(pid),
+            caps: Caps::None,
+            adopted: true,
+            state: ClaimState::Running,
+            state_text: "no cap".to_owned(),
+            since_ms: record.granted_ms,
+            gpus: auto.uses.iter().map(part).collect(),
+            members: vec![pid],
+            processes: auto.uses.iter().map(process).collect(),
+            ..ClaimView::default()
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The driver's word against the ledger, once per look: who uses more than is counted is refused growth and warned,
+//! and by policy ended. What is decided is decided in `core::reconcile`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_config::Overuse;
+use gshare_core::reconcile::{Act, Finding, Hold, Kind, Look, Rules, Seen};
+use gshare_core::units::show_duration;
+use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_enforcer::gpu::GpuProcess;
+use gshare_enforcer::proc::{self, ProcessKey};
+
+use super::super::service::{Live, Service};
+use super::super::whose::Whose;
+use crate::figures;
+
+/// Percent of a GPU's time that a process may get without a counted launch: copies and fills are no launches.
+const UNCOUNTED_TIME: f64 = 20.0;
+
+impl Service {
+    fn overuse_rules(&self) -> Rules {
+        let policy = &self.config.policy;
+        Rules {
+            stop: policy.overuse == Overuse::Stop,
+            grace: policy.overuse_grace,
+            tolerance: policy.overuse_tolerance,
+            time: UNCOUNTED_TIME,
+        }
+    }
+
+    /// Compares the newest sample with the ledger.
+    pub(super) fn reconcile(&mut self) {
+        let looks: Vec<Look<ProcessKey>> =
+            (0..self.gpus.len()).flat_map(|g| self.looks(g)).collect();
+        self.policy.charged.clear();
+        let (now, rules) = (self.now(), self.overuse_rules());
+        for act in self.policy.over.step(now, &rules, &looks) {
+            match act {
+                Act::Warn {
+                    claim,
+                    gpu,
+                    finding,
+                } => self.warn_of_overuse(claim, gpu, &finding),
+                Act::Stop {
+                    claim,
+                    gpu,
+                    finding,
+                    force,
+                } => self.stop_overuse(claim, gpu, &finding, force),
+                Act::Cured { claim, gpu } => {
+                    self.write_caps_of(claim, gpu);
+                    let text = format!("{claim} is back to what is counted on GPU {gpu}");
+                    self.notice(Some(claim), text);
+                }
+            }
+        }
+        let frozen: Vec<(ClaimId, usize)> =
+            self.policy.over.all().map(|(id, g, ..)| (id, g)).collect();
+        for (id, gpu) in frozen {
+            self.write_caps_of(id, gpu);
+        }
+    }
+
+    /// What is known of the claims on a GPU now; nothing where the driver gives no list.
+    fn looks(&self, gpu: usize) -> Vec<Look<ProcessKey>> {
+        let Some(processes) = self.reading(gpu).and_then(|r| r.processes.as_ref()) else {
+            return Vec::new();
+        };
+        let mut by_claim: BTreeMap<ClaimId, Vec<&GpuProcess>> = BTreeMap::new();
+        for (id, live) in &self.claims {
+            if live.seats.iter().any(|s| s.gpu == gpu) {
+                by_claim.insert(*id, Vec::new());
+            }
+        }
+        for process in processes {
+            if let Whose::Claim(id) = self.whose(process.pid) {
+                by_claim.entry(id).or_default().push(process);
+            }
+        }
+        let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
+            let live = self.claims.get(&id).filter(|l| l.ending.is_none())?;
+            Some(self.look(id, live, gpu, &processes))
+        };
+        by_claim.into_iter().filter_map(look).collect()
+    }
+
+    fn look(
+        &self,
+        id: ClaimId,
+        live: &Live,
+        gpu: usize,
+        processes: &[&GpuProcess],
+    ) -> Look<ProcessKey> {
+        let seat = live.seats.iter().find(|s| s.gpu == gpu);
+        let total = self.gpus[gpu].total;
+        let slots = seat.map(|s| s.usage.read_slots(total)).unwrap_or_default();
+        let slice = live
+            .record
+            .slices
+            .iter()
+            .find(|s| s.uuid == self.gpus[gpu].uuid);
+        let hold = match slice {
+            None => Hold::Nothing,
+            // Without a proxy nobody counts.
+            Some(slice) if self.libcuda.is_err() || live.record.adopted => {
+                Hold::Most(Bytes(slice.mem_limit))
+            }
+            Some(slice) => {
+                let now = slots
+                    .iter()
+                    .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes));
+                let before = self.policy.charged.get(&(id, gpu)).copied();
+                // A member may write what he likes into his page: it hides no more than the limit.
+                Hold::Ledger(Bytes(now.max(before.unwrap_or(0)).min(slice.mem_limit)))
+            }
+        };
+        let seen = processes.iter().filter_map(|p| {
+            let process = proc::key(p.pid)?;
+            let slot = slots.iter().find(|s| {
+                s.pid.cast_signed() == process.pid && s.start_time == process.start_ticks
+            });
+            Some(Seen {
+                process,
+                bytes: p.bytes.map(Bytes),
+                charge: slot.map(|s| Bytes(s.charge_bytes)),
+                busy: p.time_busy,
+                launches: slot.map(|s| s.launches),
+            })
+        });
+        Look {
+            claim: id,
+            gpu,
+            hold,
+            overhead: Bytes(self.gpus[gpu].overhead),
+            seen: seen.collect(),
+        }
+    }
+
+    fn warn_of_overuse(&mut self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) {
+        let what = self.overuse_text(id, gpu, finding);
+        let policy = &self.config.policy;
+        let then = match policy.overuse {
+            Overuse::Warn => "it gets no more memory there".to_owned(),
+            Overuse::Stop => format!(
+                "it gets no more memory there, and the process is ended in {} if that goes on",
+                show_duration(policy.overuse_grace)
+            ),
+        };
+        self.tell_owner(id, &format!("{what}; {then}"));
+    }
+
+    fn stop_overuse(
+        &mut self,
+        id: ClaimId,
+        gpu: usize,
+        finding: &Finding<ProcessKey>,
+        force: bool,
+    ) {
+        // A member at this moment: the pid may have become somebody else's.
+        let process = finding.process;
+        if proc::key(process.pid) != Some(process) || self.claim_of(process.pid) != Some(id) {
+            return;
+        }
+        let what = self.overuse_text(id, gpu, finding);
+        let (signal, how) = if force {
+            (libc::SIGKILL, "killed")
+        } else {
+            (libc::SIGTERM, "asked to end")
+        };
+        self.tell_owner(id, &format!("{what}; the process is {how}"));
+        self.signal(&[process], signal);
+    }
+
+    /// `c3 uses 3.4 GiB on GPU 1 that nobody counts (python train.py, pid 31)`.
+    fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
+        let pid = finding.process.pid;
+        let who = format!("({}, pid {pid})", figures::command_of(pid));
+        match finding.kind {
+            Kind::Memory { excess } => {
+                format!("{id} uses {excess} on GPU {gpu} beyond what is counted {who}")
+            }
+            Kind::Time { busy } => {
+                format!("{id} uses {busy:.0} % of GPU {gpu}'s time without a counted launch {who}")
+            }
+            Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
+        }
+    }
+
+    /// What is held against a claim: for the state column, and in a sentence.
+    pub(crate) fn overuse_of(&self, id: ClaimId) -> Option<(String, String)> {
+        let (_, gpu, since, finding) = self.policy.over.all().find(|(c, ..)| *c == id)?;
+        let short = match finding.kind {
+            Kind::Memory { excess } => format!("over: {excess} uncounted"),
+            Kind::Time { busy } => format!("over: {busy:.0} % uncounted"),
+            Kind::NotGranted => format!("over: GPU {gpu} not its own"),
+        };
+        let mut text = self.overuse_text(id, gpu, &finding);
+        let rules = self.overuse_rules();
+        if rules.stop {
+            let left = (since + rules.grace).saturating_sub(self.now());
+            let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+            text.push_str(&format!(
+                "; ended in {} if that goes on",
+                show_duration(left)
+            ));
+        }
+        Some((short, text))
+    }
+
+    /// The cap that is written for a slice: a claim in over-use cannot grow.
+    pub(crate) fn cap_in_force(&self, id: ClaimId, slice: &Slice) -> u64 {
+        let over = self.policy.over.over(id, slice.gpu).is_some();
+        let seat = self
+            .claims
+            .get(&id)
+            .filter(|_| over)
+            .and_then(|live| live.seats.iter().find(|s| s.gpu == slice.gpu));
+        let charged = seat.map(|s| s.usage.charged_bytes(self.gpus[slice.gpu].total));
+        charged.map_or(slice.mem_cap.0, |c| c.min(slice.mem_cap.0))
+    }
+
+    fn write_caps_of(&self, id: ClaimId, gpu: usize) {
+        let slices = self.machine.ledger().slices(id).unwrap_or_default();
+        if let Some(slice) = slices.iter().find(|s| s.gpu == gpu) {
+            self.write_cap(id, slice);
+        }
+    }
+
+    /// Bytes that claims in over-use have on a GPU above what they hold there: not to be given to others.
+    pub(crate) fn overused_bytes(&self, gpu: usize) -> u64 {
+        let mut sum = 0u64;
+        for (id, g, ..) in self.policy.over.all().filter(|(_, g, ..)| *g == gpu) {
+            let used = self.driver_use(g).get(&id).and_then(|u| u.bytes);
+            let slices = self.machine.ledger().slices(id).unwrap_or_default();
+            let held = slices.iter().find(|s| s.gpu == g);
+            let held = held.map_or(0, |s| s.mem.max(s.charge).0);
+            sum = sum.saturating_add(used.unwrap_or(0).saturating_sub(held));
+        }
+        sum
+    }
+}

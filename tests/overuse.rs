@@ -1,0 +1,250 @@
+//! A member that goes around the proxy is seen by what it uses, within two looks at the driver, and dealt with as the
+//! policy says; an honest one is not, whatever its modules take.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use gshare::station::Station;
+use gshare_proto::ClaimView;
+use support::terminal::Terminal;
+use support::{Raw, claim_of, example, root, station_with, until};
+
+const MIB: u64 = 1 << 20;
+/// Two looks at the driver in these tests, and much for a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+
+fn station(policy: &str) -> Station {
+    station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.costs = "add_one 2ms\n".to_owned();
+        o.config = format!("[claims]\nleftover-grace = \"1s\"\n[policy]\n{policy}");
+    })
+}
+
+/// `gshare claim FLAGS -- env LD_LIBRARY_PATH=the driver's own directory PROGRAM`: a member without the proxy.
+fn around(station: &Station, flags: &[&str]) -> Command {
+    let mut command = station.command();
+    command
+        .args(["claim", "-q"])
+        .args(flags)
+        .args(["--", "env"]);
+    command.arg(format!(
+        "LD_LIBRARY_PATH={}",
+        station.sim_dir().join("lib").display()
+    ));
+    command.arg(example("raw_client"));
+    command
+}
+
+fn accused(station: &Station, pid: u32) -> Option<ClaimView> {
+    let snapshot = station.snapshot().ok()?;
+    let claim = claim_of(&snapshot, pid)?;
+    claim.overuse.is_some().then(|| claim.clone())
+}
+
+#[test]
+fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
+    let station = station("");
+    let mut bypass = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
+    let id = claim_of(&station.snapshot().expect("served"), bypass.pid())
+        .expect("listed")
+        .id
+        .clone();
+    let mut member = station.command();
+    member
+        .args(["join", "-q", &id, "--"])
+        .arg(example("raw_client"));
+    let mut honest = Raw::start(member);
+    assert_eq!(honest.ask(&format!("alloc {}", 256 * MIB)), "ok 0");
+
+    // A context and half a gibibyte could be modules: nothing is held against anybody.
+    assert_eq!(bypass.ask(&format!("alloc {}", 512 * MIB)), "ok 0");
+    let clean = |looks: usize| {
+        let mut seen = 0;
+        until("some looks pass", SOON, || {
+            let snapshot = station.snapshot().ok()?;
+            let claim = claim_of(&snapshot, bypass.pid())?;
+            assert_eq!(claim.overuse, None);
+            seen += 1;
+            (seen > looks).then_some(())
+        });
+    };
+    clean(20);
+    let before = std::time::Instant::now();
+    assert_eq!(bypass.ask(&format!("alloc {}", 3072 * MIB)), "ok 1");
+    let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
+    println!("accused after {:?}, looks every 100 ms", before.elapsed());
+    let why = claim.overuse.expect("accused");
+    assert!(why.contains("beyond what is counted"), "{why}");
+    assert!(
+        why.contains(&format!("pid {}", bypass.pid())),
+        "it names the one who does it: {why}"
+    );
+    assert!(
+        claim.state_text.starts_with("over: 2."),
+        "{}",
+        claim.state_text
+    );
+    let snapshot = station.snapshot().expect("served");
+    assert!(
+        snapshot
+            .notices
+            .iter()
+            .any(|n| n.claim.as_deref() == Some(&id) && n.text.contains("no more memory"))
+    );
+    // The claim grows no more, though its ledger is far from its cap; and what it took is nobody's to claim.
+    until("growth is refused", SOON, || {
+        (honest.ask(&format!("alloc {}", 64 * MIB)) == "error 2 CUDA_ERROR_OUT_OF_MEMORY")
+            .then_some(())
+    });
+    // Within the claim's own request there is room for it: nobody else loses anything.
+    let allocatable = snapshot.gpus[0].mem_allocatable.expect("known");
+    assert!(claim.gpus[0].mem_request <= allocatable);
+
+    // It gives the memory back: growth is allowed again.
+    assert_eq!(bypass.ask("free 1"), "ok");
+    until("it is cured", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, bypass.pid())?
+            .overuse
+            .is_none()
+            .then_some(())
+    });
+    assert_eq!(honest.ask(&format!("alloc {}", 64 * MIB)), "ok 1");
+    assert_eq!(bypass.finish(), Some(0), "a warning ends nobody");
+}
+
+#[test]
+fn what_a_claim_takes_beyond_its_own_is_not_given_to_others() {
+    let station = station("");
+    let free = |station: &Station| {
+        station.snapshot().expect("served").gpus[0]
+            .mem_allocatable
+            .expect("known")
+    };
+    let before = free(&station);
+    let mut bypass = Raw::start(around(&station, &["-g", "0.1", "--gpu-ids", "0"]));
+    assert_eq!(bypass.ask(&format!("alloc {}", 8192 * MIB)), "ok 0");
+    let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
+    let used = until("its use is known", SOON, || claim.gpus[0].mem_used);
+    until("the rest shrinks by what it has too much", SOON, || {
+        (free(&station) == before - (used - claim.gpus[0].mem_request)).then_some(())
+    });
+}
+
+#[test]
+fn by_policy_the_offender_is_ended_after_the_grace_time_and_his_siblings_live() {
+    let station = station("overuse = \"stop\"\noveruse-grace = \"1s\"\n");
+    let mut honest = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
+    let id = claim_of(&station.snapshot().expect("served"), honest.pid())
+        .expect("listed")
+        .id
+        .clone();
+    let mut member = station.command();
+    member.args(["join", "-q", &id, "--", "env"]);
+    member.arg(format!(
+        "LD_LIBRARY_PATH={}",
+        station.sim_dir().join("lib").display()
+    ));
+    member.arg(example("raw_client"));
+    let mut bypass = Raw::start(member);
+    let started = std::time::Instant::now();
+    assert_eq!(bypass.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
+    let status = until("it is ended", SOON, || {
+        bypass.child.try_wait().ok().flatten()
+    });
+    assert_eq!(status.signal(), Some(libc::SIGTERM));
+    assert!(
+        started.elapsed() >= Duration::from_secs(1),
+        "not before the grace time"
+    );
+    until("the claim is cured", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, honest.pid())?
+            .overuse
+            .is_none()
+            .then_some(())
+    });
+    assert_eq!(honest.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
+    let notices = station.snapshot().expect("served").notices;
+    assert!(
+        notices.iter().any(|n| n.text.contains("asked to end")),
+        "{notices:?}"
+    );
+}
+
+#[test]
+fn gpu_time_without_a_counted_launch_is_seen() {
+    let station = station("");
+    let mut bypass = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));
+    let pid = bypass.pid();
+    // Beside it one that launches as much, counted.
+    let mut honest = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "1"]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in [&mut bypass, &mut honest] {
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(client.ask("launch 20").starts_with("ok"));
+                }
+            });
+        }
+        let seen = until("it is accused", Duration::from_secs(20), || {
+            accused(&station, pid).or_else(|| {
+                let snapshot = station.snapshot().ok()?;
+                let busy = claim_of(&snapshot, pid)?.gpus[0].time_busy?;
+                println!("{} % busy", busy.value);
+                None
+            })
+        });
+        let why = seen.overuse.expect("accused");
+        assert!(why.contains("without a counted launch"), "{why}");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(accused(&station, honest.pid()), None);
+}
+
+#[test]
+fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
+    if !root("a_gpu_that_a_member_has_open_from_before_counts_against_the_claim") {
+        return;
+    }
+    let station = station("unclaimed = \"observe\"\n");
+    // Without cgroups a shell joins a claim with all that it has started; here the kernel moves the process.
+    let mut outside = Command::new(example("raw_client"));
+    outside.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+    let mut outside = Raw::start(outside);
+    assert_eq!(outside.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
+    let mut owner = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "2"]);
+    let group = std::fs::read_to_string(format!("/proc/{}/cgroup", owner.pid())).expect("read");
+    let path = gshare_enforcer::cgroup::v2_path(&group)
+        .expect("v2")
+        .to_owned();
+    let mount = gshare_enforcer::cgroup::Mount::find().expect("mounted");
+    let procs = mount.dir_of(&path).expect("shown").join("cgroup.procs");
+    std::fs::write(procs, outside.pid().to_string()).expect("moved");
+    let claim = until("the claim is accused", SOON, || {
+        accused(&station, owner.pid())
+    });
+    let why = claim.overuse.expect("accused");
+    assert!(why.contains("uses GPU 0, which it does not hold"), "{why}");
+    assert_eq!(owner.ask("count"), "ok 1");
+}
+
+#[test]
+fn the_warning_comes_to_the_terminal_of_the_claim() {
+    if !root("the_warning_comes_to_the_terminal_of_the_claim") {
+        return;
+    }
+    let station = station("");
+    let command = around(&station, &["-g", "0.25", "--gpu-ids", "0"]);
+    let mut terminal = Terminal::start(&command, 24, 200);
+    terminal.shows(&["ok ready"], SOON);
+    terminal.send(&format!("alloc {}\n", 4096 * MIB));
+    terminal.shows(&["beyond what is counted"], SOON);
+    terminal.shows(&["it gets no more memory there"], SOON);
+}
