@@ -8,7 +8,7 @@ use gshare_proto::Check;
 use super::service::Service;
 
 /// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
-const SIMULATION: &str = "simulation only";
+pub(super) const SIMULATION: &str = "simulation only";
 
 /// The cgroup2 mount of a directory, where the first move after a pause waits for the kernel (no `favordynmods`).
 fn slow_mount(dir: &std::path::Path) -> Option<String> {
@@ -63,7 +63,7 @@ fn grouped(mut rows: Vec<Check>) -> Vec<Check> {
     rows
 }
 
-fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
+pub(super) fn check(name: &str, state: &str, detail: impl Into<String>) -> Check {
     Check {
         group: group(name).to_owned(),
         name: name.to_owned(),
@@ -84,6 +84,7 @@ impl Service {
         rows.push(self.cgroup_row());
         rows.push(self.metrics_row());
         rows.push(self.filter_row());
+        rows.extend(self.policy_rows());
         rows.push(Check {
             status: "not built yet".to_owned(),
             ..check(

@@ -1,6 +1,7 @@
 //! What is done about use outside claims and about use beyond them: the service's side of `[policy]`.
 
 mod auto;
+mod doctor;
 mod overuse;
 
 use std::collections::{BTreeMap, BTreeSet};
