@@ -1,0 +1,133 @@
+//! Who goes next, and for how long.
+
+use super::{
+    Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MOST_TURN_NS, Phase, State, divide,
+    of_holder, stamps_of, used_by,
+};
+use crate::{Mode, PERIOD_NS};
+
+impl Arbiter {
+    /// Picks who is furthest behind.
+    pub(super) fn next_turn(
+        &mut self,
+        now: u64,
+        open: Option<u64>,
+        wanting: &[(&Claim<'_>, State)],
+    ) {
+        let list: Vec<&Claim<'_>> = wanting.iter().map(|(c, _)| *c).collect();
+        let shares = divide(&list);
+        let begin = |holder, ends_ns, taken| Phase::Turn {
+            holder,
+            began_ns: now,
+            ends_ns,
+            empty_since_ns: None,
+            stamps: of_holder(holder, &list, stamps_of),
+            used_ns: of_holder(holder, &list, used_by),
+            taken,
+        };
+        // Who worked alone until now has to clear the GPU first.
+        let alone = wanting.iter().find(|(c, s)| {
+            let was_open = self
+                .records
+                .iter()
+                .any(|r| r.id == c.id && r.word.mode() == Mode::Open && !r.lingers);
+            s.busy && was_open && open == Some(c.id)
+        });
+        if let Some((claim, _)) = alone {
+            self.phase = begin(Holder::Claim(claim.id), now, true);
+            return;
+        }
+        let ahead = |id: u64| {
+            let record = self.records.iter().find(|r| r.id == id);
+            record.map_or(0.0, |r| r.ahead_ns)
+        };
+        // Work that lingers is on the GPU already; its claim gets a turn when it asks for one.
+        let mut order: Vec<(f64, Holder, f64)> = wanting
+            .iter()
+            .zip(&shares.claims)
+            .filter(|((_, s), _)| s.waiting)
+            .map(|((c, _), share)| (ahead(c.id), Holder::Claim(c.id), *share))
+            .collect();
+        if shares.nobody > 0.0 {
+            order.push((self.nobody_ahead_ns, Holder::Nobody, shares.nobody));
+        }
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.prefer_longest_wait(&mut order);
+        let Some(&(mine, holder, share)) = order.first() else {
+            self.phase = begin(Holder::Nobody, now + PERIOD_NS, false);
+            return;
+        };
+        let cycle = CYCLE_NS * (order.len() as u64).max(2);
+        let by_share = (share * cycle as f64) as u64;
+        // Until the next one is as far behind, nobody else would be picked.
+        let until_next = order
+            .get(1)
+            .map_or(0.0, |(next, ..)| (next - mine) * share)
+            .max(0.0) as u64;
+        let length = by_share
+            .max(until_next.saturating_sub(LEAST_TURN_NS))
+            .clamp(LEAST_TURN_NS, MOST_TURN_NS);
+        if Some(holder) != open.map(Holder::Claim) {
+            self.hand_overs += 1;
+        }
+        self.phase = begin(holder, now + length, false);
+    }
+
+    /// Kernels of one kind do not all take the same time; whom such noise puts a little behind does not
+    /// overtake who has waited longer.
+    fn prefer_longest_wait(&self, order: &mut [(f64, Holder, f64)]) {
+        let Some(&(least, first, _)) = order.first() else {
+            return;
+        };
+        let last = |holder: Holder| match holder {
+            Holder::Claim(id) => {
+                let record = self.records.iter().find(|r| r.id == id);
+                record.map_or((0, 0.0), |r| r.last_turn)
+            }
+            Holder::Nobody => (u64::MAX, 0.0),
+        };
+        let near = order.iter().take_while(|(ahead, holder, _)| {
+            let (a, b) = (last(*holder).1, last(first).1);
+            let (small, large) = (a.min(b), a.max(b));
+            ahead - least <= small * (small / large.max(1.0)).powi(4)
+        });
+        // The further behind, the longer it counts as having waited.
+        let waited = |(ahead, holder, _): &(f64, Holder, f64)| last(*holder).0 as f64 + ahead / 2.0;
+        let longest = near
+            .enumerate()
+            .min_by(|(_, a), (_, b)| waited(a).total_cmp(&waited(b)));
+        if let Some((at, _)) = longest {
+            order[..=at].rotate_right(1);
+        }
+    }
+
+    /// A long turn ends early when somebody comes who is further behind.
+    pub(super) fn shorten(&mut self, now: u64, wanting: &[(&Claim<'_>, State)]) {
+        let Phase::Turn {
+            holder,
+            began_ns,
+            ref mut ends_ns,
+            ..
+        } = self.phase
+        else {
+            return;
+        };
+        if *ends_ns <= now {
+            return;
+        }
+        let ahead = |id: u64| {
+            let record = self.records.iter().find(|r| r.id == id);
+            record.map_or(0.0, |r| r.ahead_ns)
+        };
+        let mine = match holder {
+            Holder::Claim(id) => ahead(id),
+            Holder::Nobody => self.nobody_ahead_ns,
+        } + now.saturating_sub(began_ns) as f64;
+        let behind = wanting.iter().any(|(c, s)| {
+            s.waiting && holder != Holder::Claim(c.id) && ahead(c.id) + CREDIT_NS / 4.0 < mine
+        });
+        if behind {
+            *ends_ns = (*ends_ns).min(now.max(began_ns + LEAST_TURN_NS));
+        }
+    }
+}

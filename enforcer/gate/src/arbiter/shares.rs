@@ -1,0 +1,133 @@
+//! How GPU time divides between the claims that want it now.
+
+use super::Claim;
+
+/// Shares of those who want GPU time, and of nobody where all of them are at their limits. They sum to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shares {
+    pub claims: Vec<f64>,
+    pub nobody: f64,
+}
+
+/// Everybody has what it requested; what is left goes up to the limits, by request and weight, and to
+/// the lowest tier first.
+pub(super) fn divide(claims: &[&Claim<'_>]) -> Shares {
+    let permille = |value: u32| f64::from(value.min(1000)) / 1000.0;
+    let limits: Vec<f64> = claims.iter().map(|c| permille(c.limit_permille)).collect();
+    let mut shares: Vec<f64> = claims
+        .iter()
+        .zip(&limits)
+        .map(|(c, limit)| permille(c.request_permille.max(1)).min(*limit))
+        .collect();
+    let promised: f64 = shares.iter().sum();
+    if promised > 1.0 {
+        for share in &mut shares {
+            *share /= promised;
+        }
+    }
+    let mut left = 1.0 - shares.iter().sum::<f64>();
+    let mut tiers: Vec<u8> = claims.iter().map(|c| c.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    for tier in tiers {
+        // Each round somebody reaches its limit, or all is given away.
+        for _ in 0..=claims.len() {
+            let may = |i: usize| claims[i].tier == tier && shares[i] + 1e-9 < limits[i];
+            let weight = |i: usize| {
+                f64::from(claims[i].request_permille.max(1))
+                    * f64::from(claims[i].weight_milli.max(1))
+            };
+            let open: Vec<usize> = (0..claims.len()).filter(|&i| may(i)).collect();
+            let total: f64 = open.iter().map(|&i| weight(i)).sum();
+            if left < 1e-9 || open.is_empty() {
+                break;
+            }
+            let give = left;
+            for i in open {
+                let more = (give * weight(i) / total).min(limits[i] - shares[i]);
+                shares[i] += more;
+                left -= more;
+            }
+        }
+    }
+    Shares {
+        claims: shares,
+        nobody: if left < 1e-3 { 0.0 } else { left },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(request: u32, limit: u32, tier: u8, weight: u32) -> Claim<'static> {
+        Claim {
+            id: 0,
+            request_permille: request,
+            limit_permille: limit,
+            tier,
+            weight_milli: weight,
+            is_gated: true,
+            processes: &[],
+        }
+    }
+
+    #[test]
+    fn requests_then_the_rest() {
+        // (request, limit, tier, weight) each -> shares in permille, and nobody's
+        #[allow(clippy::type_complexity, reason = "a table")]
+        let table: &[(&[(u32, u32, u8, u32)], &[i32], i32)] = &[
+            (
+                &[(100, 1000, 0, 1000), (900, 1000, 0, 1000)],
+                &[100, 900],
+                0,
+            ),
+            (
+                &[(200, 1000, 0, 1000), (300, 1000, 0, 1000)],
+                &[400, 600],
+                0,
+            ),
+            (&[(200, 300, 0, 1000), (300, 1000, 0, 1000)], &[300, 700], 0),
+            (
+                &[(200, 300, 0, 1000), (300, 400, 0, 1000)],
+                &[300, 400],
+                300,
+            ),
+            (&[(500, 800, 0, 1000)], &[800], 200),
+            (&[(0, 1000, 0, 1000), (999, 1000, 0, 1000)], &[1, 999], 0),
+            // Twice the weight, twice the share of what is left.
+            (
+                &[(200, 1000, 0, 2000), (200, 1000, 0, 1000)],
+                &[600, 400],
+                0,
+            ),
+            // Strict: the first tier takes all that is left.
+            (
+                &[(200, 1000, 1, 1000), (200, 1000, 0, 1000)],
+                &[200, 800],
+                0,
+            ),
+            (&[(200, 1000, 1, 1000), (200, 500, 0, 1000)], &[500, 500], 0),
+            // More promised than there is (never by the ledger): in proportion.
+            (
+                &[(800, 1000, 0, 1000), (800, 1000, 0, 1000)],
+                &[500, 500],
+                0,
+            ),
+        ];
+        for (claims, expect, nobody) in table {
+            let claims: Vec<Claim<'_>> = claims
+                .iter()
+                .map(|&(r, l, t, w)| claim(r, l, t, w))
+                .collect();
+            let shares = divide(&claims.iter().collect::<Vec<_>>());
+            let round = |x: f64| (x * 1000.0).round() as i32;
+            let got: Vec<i32> = shares.claims.iter().map(|s| round(*s)).collect();
+            assert_eq!(
+                (&got[..], round(shares.nobody)),
+                (*expect, *nobody),
+                "{claims:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! How long each kernel was seen to take, by function and shape: a table that a launch reads without a
+//! lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const ROWS: usize = 2048;
+/// No kernel takes less.
+const LEAST_NS: u64 = 500;
+
+/// What is launched: a function with its shape, or a graph as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key(u64);
+
+impl Key {
+    /// A kernel by its function, blocks of the grid and threads of a block.
+    #[inline]
+    pub fn kernel(function: usize, blocks: u64, threads: u64) -> Key {
+        let mixed = (function as u64)
+            .wrapping_add(blocks.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .wrapping_add(threads.wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
+        Key(spread(mixed) | 1)
+    }
+
+    /// A graph by its executable form.
+    #[inline]
+    pub fn graph(exec: usize) -> Key {
+        Key(spread((exec as u64) ^ 0x9216_d5d9_8979_fb1b) | 1)
+    }
+}
+
+/// Mixes a number well enough for tables of a few thousand rows.
+#[inline]
+pub(crate) fn spread(x: u64) -> u64 {
+    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 32)
+}
+
+#[derive(Debug)]
+struct Row {
+    key: AtomicU64,
+    ns: AtomicU64,
+}
+
+/// Learnt durations. Threads may read and write at once: a figure that belongs to another kernel, which
+/// a race can give, is an estimate like any other and is corrected by the next measurement.
+#[derive(Debug)]
+pub struct Durations {
+    rows: Box<[Row]>,
+}
+
+impl Default for Durations {
+    fn default() -> Self {
+        let row = |_| Row {
+            key: AtomicU64::new(0),
+            ns: AtomicU64::new(0),
+        };
+        Self {
+            rows: (0..ROWS).map(row).collect(),
+        }
+    }
+}
+
+impl Durations {
+    /// What a launch will take alone on the GPU, in nanoseconds; `None` if it was not seen yet.
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<u64> {
+        let at = (key.0 >> 1) as usize % ROWS;
+        [at, at ^ 1].into_iter().find_map(|at| {
+            let row = &self.rows[at];
+            (row.key.load(Ordering::Relaxed) == key.0).then(|| row.ns.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Takes in a measurement in nanoseconds.
+    pub fn learn(&self, key: Key, ns: u64) {
+        let ns = ns.max(LEAST_NS);
+        let at = (key.0 >> 1) as usize % ROWS;
+        for at in [at, at ^ 1] {
+            let row = &self.rows[at];
+            if row.key.load(Ordering::Relaxed) == key.0 {
+                let old = row.ns.load(Ordering::Relaxed);
+                // What suddenly takes much longer is believed sooner than noise.
+                let new = if ns > old.saturating_mul(2) {
+                    old / 2 + ns / 2
+                } else {
+                    old - old / 4 + ns / 4
+                };
+                row.ns.store(new.max(LEAST_NS), Ordering::Relaxed);
+                return;
+            }
+        }
+        let other = &self.rows[at ^ 1];
+        let row = if other.key.load(Ordering::Relaxed) == 0 {
+            other
+        } else {
+            &self.rows[at]
+        };
+        row.ns.store(ns, Ordering::Relaxed);
+        row.key.store(key.0, Ordering::Relaxed);
+    }
+
+    /// Forgets what was learnt of a launch: its handle may come to mean something else.
+    pub fn forget(&self, key: Key) {
+        let at = (key.0 >> 1) as usize % ROWS;
+        for at in [at, at ^ 1] {
+            let row = &self.rows[at];
+            if row.key.load(Ordering::Relaxed) == key.0 {
+                row.key.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn learns_follows_and_forgets() {
+        let table = Durations::default();
+        let (a, b) = (Key::kernel(0x5000, 64, 256), Key::kernel(0x5000, 65, 256));
+        assert_ne!(a, b, "the shape counts");
+        assert_ne!(Key::graph(0x5000), a);
+        assert_eq!(table.get(a), None);
+        table.learn(a, 1_000_000);
+        assert_eq!((table.get(a), table.get(b)), (Some(1_000_000), None));
+        table.learn(a, 9_000_000);
+        assert_eq!(table.get(a), Some(5_000_000), "a jump is believed soon");
+        for _ in 0..40 {
+            table.learn(a, 2_000_000);
+        }
+        let now = table.get(a).unwrap_or(0);
+        assert!((1_999_000..2_002_000).contains(&now), "{now}");
+        table.forget(a);
+        assert_eq!(table.get(a), None);
+    }
+
+    #[test]
+    fn holds_a_programs_kernels() {
+        let table = Durations::default();
+        let keys: Vec<Key> = (0..600)
+            .map(|i| Key::kernel(0x7f00_0000 + i * 16, 132, 256))
+            .collect();
+        for (i, key) in keys.iter().enumerate() {
+            table.learn(*key, 1000 + i as u64);
+        }
+        let kept = keys
+            .iter()
+            .enumerate()
+            .filter(|(i, key)| table.get(**key) == Some(1000 + *i as u64))
+            .count();
+        assert!(kept > 560, "{kept} of 600 kept");
+    }
+}

@@ -1,0 +1,35 @@
+//! Shares of GPU time, as state machines without IO, clock or threads.
+//!
+//! On a GPU that several claims use at once one claim has the *turn*. Its processes launch as far as
+//! the turn reaches, by what their kernels were seen to take, then wait; when their work on the GPU is
+//! over the turn goes on. As only one claim's work is on the GPU at a time, what a turn lasted is what
+//! it cost: no events of several processes have to be reconciled, and a kernel that took longer than its
+//! turn is simply paid for afterwards.
+//!
+//! * [`Arbiter`] decides whose turn it is; the service runs one per GPU.
+//! * [`Member`] is the gate of one process on one GPU; [`Durations`] and [`Cells`] are the parts of it that a
+//!   launch touches, without a lock.
+//! * [`Word`] is what the arbiter tells the members.
+//!
+//! All times are nanoseconds of one clock (`CLOCK_MONOTONIC`) unless a name says otherwise.
+
+#![forbid(unsafe_code)]
+
+pub mod arbiter;
+mod cells;
+mod durations;
+mod member;
+mod word;
+
+pub use arbiter::{Arbiter, Claim, Order, Process};
+pub use cells::Cells;
+pub use durations::{Durations, Key};
+pub use member::{MARKERS, Member, Rest, Signals, Verdict, View};
+pub use word::{Frame, Mode, Word};
+
+/// The arbiter shows itself at least this often while claims take turns.
+pub const PERIOD_NS: u64 = 10_000_000;
+/// An arbiter that was silent for this long is taken for gone, and each claim keeps to its own request.
+pub const SILENCE_NS: u64 = 5 * PERIOD_NS;
+/// Predicted GPU time that a stream may use between two looks at the gate.
+pub const CHUNK_NS: u64 = 1_000_000;

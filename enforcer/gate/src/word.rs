@@ -1,0 +1,117 @@
+//! What the arbiter tells the processes of one claim on one GPU.
+
+use std::fmt;
+
+/// Who may launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// Nobody shares the GPU: nothing is measured or held back.
+    Free = 0,
+    /// Others share it and are idle: launches go through, a bounded way ahead of the GPU.
+    Open = 1,
+    /// Others want it; it is this claim's turn.
+    Turn = 2,
+    /// It is not this claim's turn: ask.
+    Closed = 3,
+}
+
+/// A mode and a number that changes with every decision; fits a futex. Zero is [`Mode::Free`].
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Word(pub u32);
+
+impl Word {
+    /// The mode.
+    #[inline]
+    pub fn mode(self) -> Mode {
+        match self.0 & 3 {
+            0 => Mode::Free,
+            1 => Mode::Open,
+            2 => Mode::Turn,
+            _ => Mode::Closed,
+        }
+    }
+
+    /// The next decision.
+    #[must_use]
+    pub fn next(self, mode: Mode) -> Word {
+        Word((self.0 & !3).wrapping_add(4) | mode as u32)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}#{}", self.mode(), self.0 >> 2)
+    }
+}
+
+/// A claim's fixed place in every [`Frame::LENGTH_NS`] of the clock. It counts when the arbiter is silent:
+/// the places of a GPU's claims do not overlap, so each has what it requested and nobody has to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Frame {
+    /// Where the place begins.
+    pub offset_ns: u64,
+    /// How long it is; 0 for none.
+    pub window_ns: u64,
+}
+
+impl Frame {
+    /// Length of the frame that repeats.
+    pub const LENGTH_NS: u64 = 20_000_000;
+
+    /// End of the place that `now` lies in.
+    pub(crate) fn end_if_inside(self, now: u64) -> Option<u64> {
+        let at = now % Self::LENGTH_NS;
+        let end = self.offset_ns.saturating_add(self.window_ns);
+        (self.offset_ns <= at && at < end).then(|| now - at + end)
+    }
+
+    /// When the first place after `now` begins.
+    pub(crate) fn next_start(self, now: u64) -> u64 {
+        let start = now - now % Self::LENGTH_NS + self.offset_ns;
+        if start > now {
+            start
+        } else {
+            start + Self::LENGTH_NS
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_change_with_every_decision() {
+        let free = Word::default();
+        assert_eq!(free.mode(), Mode::Free);
+        let mut word = free;
+        for mode in [Mode::Turn, Mode::Turn, Mode::Closed, Mode::Open, Mode::Free] {
+            let next = word.next(mode);
+            assert_ne!(next, word);
+            assert_eq!(next.mode(), mode);
+            word = next;
+        }
+        assert_eq!(Word(u32::MAX).next(Mode::Turn), Word(2), "it wraps");
+    }
+
+    #[test]
+    fn places_in_the_frame() {
+        let frame = Frame {
+            offset_ns: 6_000_000,
+            window_ns: 4_000_000,
+        };
+        let base = 7 * Frame::LENGTH_NS;
+        for (at, inside, next) in [
+            (0, None, 6),
+            (6, Some(10), 26),
+            (9, Some(10), 26),
+            (10, None, 26),
+        ] {
+            let (now, ms) = (base + at * 1_000_000, |n: u64| base + n * 1_000_000);
+            assert_eq!(frame.end_if_inside(now), inside.map(ms), "{at}");
+            assert_eq!(frame.next_start(now), ms(next), "{at}");
+        }
+        assert_eq!(Frame::default().end_if_inside(base), None);
+    }
+}

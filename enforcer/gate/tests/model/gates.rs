@@ -1,0 +1,324 @@
+//! The gates under test: the real one, and two like those that others have.
+
+use gshare_gate::{
+    Arbiter, CHUNK_NS, Cells, Claim, Durations, Frame, Key, Member, Order, Rest, Verdict as Answer,
+    View,
+};
+
+use super::{MS, Sim};
+
+pub(crate) enum Verdict {
+    Go { marked: bool },
+    Wait { until: u64 },
+}
+
+pub(crate) trait Gate {
+    fn ask(
+        &mut self,
+        sim: &mut Sim,
+        process: usize,
+        thread: usize,
+        kernel: u64,
+        ticket: &mut Option<u64>,
+    ) -> Verdict;
+    fn watch(&mut self, _sim: &mut Sim, _process: usize) {}
+    fn arbitrate(&mut self, _sim: &mut Sim) {}
+    fn finished(&mut self, _sim: &mut Sim, _process: usize) {}
+    fn died(&mut self, _sim: &mut Sim, _process: usize) {}
+    fn silence(&mut self) {}
+}
+
+/// No gate at all.
+pub(crate) struct Open;
+
+impl Gate for Open {
+    fn ask(&mut self, _: &mut Sim, _: usize, _: usize, _: u64, _: &mut Option<u64>) -> Verdict {
+        Verdict::Go { marked: false }
+    }
+}
+
+/// A bucket of GPU time that is looked at before a launch and never owes anything; filled every 10 ms.
+/// With `private`, each process has one of its own with the claim's whole share.
+pub(crate) struct Bucket {
+    pub(crate) shares: Vec<f64>,
+    pub(crate) private: bool,
+    pub(crate) debt: bool,
+    levels: Vec<(f64, u64)>,
+}
+
+impl Bucket {
+    pub(crate) fn new(shares: &[f64], private: bool, debt: bool) -> Bucket {
+        Bucket {
+            shares: shares.to_vec(),
+            private,
+            debt,
+            levels: vec![(0.0, 0); 64],
+        }
+    }
+}
+
+impl Gate for Bucket {
+    fn ask(
+        &mut self,
+        sim: &mut Sim,
+        p: usize,
+        _: usize,
+        kernel: u64,
+        _: &mut Option<u64>,
+    ) -> Verdict {
+        let claim = sim.processes[p].claim;
+        let share = self.shares[claim];
+        let (level, tick) = &mut self.levels[if self.private { p } else { claim }];
+        let now = sim.now / (10 * MS);
+        if *tick == 0 {
+            *tick = now;
+        }
+        if now > *tick {
+            let fill = (now - *tick) as f64 * share * (10 * MS) as f64;
+            *level = (*level + fill).min(share * (20 * MS) as f64);
+            *tick = now;
+        }
+        if *level <= 0.0 {
+            return Verdict::Wait {
+                until: (now + 1) * 10 * MS,
+            };
+        }
+        *level -= kernel as f64;
+        if !self.debt {
+            *level = level.max(0.0);
+        }
+        Verdict::Go { marked: false }
+    }
+}
+
+#[derive(Default)]
+struct Gated {
+    member: Member,
+    durations: Durations,
+    cells: Cells,
+    slot: Slot,
+}
+
+/// A process's words in the shared page.
+#[derive(Default)]
+struct Slot {
+    waiting: bool,
+    busy: bool,
+    expected_ns: u64,
+    used_ns: u64,
+    stamp: u64,
+}
+
+/// What a claim asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) request: u32,
+    pub(crate) limit: u32,
+    pub(crate) tier: u8,
+}
+
+/// The gate of this crate, wired as the library and the service wire it.
+pub(crate) struct Turns {
+    asked: Vec<Asked>,
+    gated: Vec<Gated>,
+    pages: Vec<Order>,
+    beat_ns: u64,
+    pub(crate) arbiter: Arbiter,
+    pub(crate) silent: bool,
+    pub(crate) waited_ns: Vec<u64>,
+}
+
+impl Turns {
+    pub(crate) fn new(sim: &Sim, asked: &[Asked]) -> Turns {
+        let page = |(id, _)| Order {
+            id: id as u64,
+            word: gshare_gate::Word::default(),
+            turn_ends_ns: 0,
+        };
+        Turns {
+            asked: asked.to_vec(),
+            gated: sim.processes.iter().map(|_| Gated::default()).collect(),
+            pages: asked.iter().enumerate().map(page).collect(),
+            beat_ns: 0,
+            arbiter: Arbiter::default(),
+            silent: false,
+            waited_ns: vec![0; sim.processes.len()],
+        }
+    }
+
+    fn view(&self, sim: &Sim, p: usize) -> View {
+        let claim = sim.processes[p].claim;
+        let part = |permille: u32| u64::from(permille) * Frame::LENGTH_NS / 1000;
+        let others = (0..self.gated.len())
+            .filter(|&o| o != p && sim.processes[o].claim == claim)
+            .map(|o| self.gated[o].slot.used_ns)
+            .sum();
+        View {
+            word: self.pages[claim].word,
+            turn_ends_ns: self.pages[claim].turn_ends_ns,
+            beat_ns: self.beat_ns,
+            alive: true,
+            frame: Frame {
+                offset_ns: self.asked[..claim].iter().map(|a| part(a.request)).sum(),
+                window_ns: part(self.asked[claim].request),
+            },
+            others_used_ns: others,
+        }
+    }
+
+    fn publish(&mut self, sim: &mut Sim, p: usize) {
+        let signals = self.gated[p].member.signals(sim.now);
+        let slot = &mut self.gated[p].slot;
+        *slot = Slot {
+            waiting: signals.waiting,
+            busy: signals.busy,
+            expected_ns: signals.expected_ns,
+            used_ns: signals.used_ns,
+            stamp: slot.stamp + 1,
+        };
+        self.waited_ns[p] = signals.waited_ns;
+        if signals.knock {
+            sim.knock();
+        }
+    }
+}
+
+impl Gate for Turns {
+    fn ask(
+        &mut self,
+        sim: &mut Sim,
+        p: usize,
+        t: usize,
+        kernel: u64,
+        ticket: &mut Option<u64>,
+    ) -> Verdict {
+        let view = self.view(sim, p);
+        let key = Key::kernel(kernel as usize, 132, 256);
+        let stream = t + 1;
+        let g = &mut self.gated[p];
+        let expected = g.durations.get(key);
+        if ticket.is_none()
+            && let Some(ns) = expected
+            && g.cells.spend(view.word, stream, t, ns)
+        {
+            return Verdict::Go { marked: false };
+        }
+        let unused = if g.member.see(sim.now, view.word) {
+            g.cells.clear()
+        } else {
+            g.cells.take(view.word, stream, t)
+        };
+        g.member.refund(unused);
+        match g.member.ask(sim.now, &view, key, expected, ticket) {
+            Answer::Free => Verdict::Go { marked: false },
+            Answer::Go { grant_ns } => {
+                g.cells.grant(view.word, stream, t, grant_ns);
+                assert!(grant_ns <= CHUNK_NS);
+                let marked = g.member.mark(Some(key), grant_ns);
+                let waiters = g.member.has_waiters();
+                self.publish(sim, p);
+                if waiters {
+                    sim.wake_claim(sim.processes[p].claim);
+                }
+                Verdict::Go { marked }
+            }
+            Answer::Wait { until_ns } => {
+                // What this stream launched since its last event is covered before it sleeps.
+                if sim.mark_last(t) {
+                    g.member.mark(None, 0);
+                }
+                self.publish(sim, p);
+                Verdict::Wait { until: until_ns }
+            }
+        }
+    }
+
+    fn watch(&mut self, sim: &mut Sim, p: usize) {
+        let word = self.pages[sim.processes[p].claim].word;
+        let g = &mut self.gated[p];
+        if g.member.see(sim.now, word) {
+            let unused = g.cells.clear();
+            g.member.refund(unused);
+        }
+        while let Some((_, Some(elapsed))) = sim.processes[p].markers.front().copied() {
+            sim.processes[p].markers.pop_front();
+            if let Some((key, ns)) = g.member.done(sim.now, Some(elapsed)) {
+                g.durations.learn(key, ns);
+            }
+        }
+        let launches = sim.processes[p].launches;
+        let rest = g.member.rest(sim.now, launches, g.cells.unused_ns());
+        let waiters = g.member.has_waiters();
+        if let Rest::At(time) = rest {
+            let late = sim.rng.latency();
+            sim.watcher_at(p, time + late);
+        }
+        self.publish(sim, p);
+        if waiters {
+            sim.wake_claim(sim.processes[p].claim);
+        }
+    }
+
+    fn arbitrate(&mut self, sim: &mut Sim) {
+        if self.silent {
+            return;
+        }
+        let processes: Vec<Vec<gshare_gate::Process>> = (0..self.asked.len())
+            .map(|claim| {
+                let mine = (0..self.gated.len()).filter(|&p| sim.processes[p].claim == claim);
+                mine.filter(|&p| !sim.processes[p].dead)
+                    .map(|p| {
+                        let slot = &self.gated[p].slot;
+                        gshare_gate::Process {
+                            slot: p,
+                            waiting: slot.waiting,
+                            busy: slot.busy,
+                            expected_ns: slot.expected_ns,
+                            used_ns: slot.used_ns,
+                            stamp: slot.stamp,
+                        }
+                    })
+                    .collect()
+            })
+            .collect();
+        let claims: Vec<Claim<'_>> = self
+            .asked
+            .iter()
+            .zip(&processes)
+            .enumerate()
+            .map(|(id, (asked, processes))| Claim {
+                id: id as u64,
+                request_permille: asked.request,
+                limit_permille: asked.limit,
+                tier: asked.tier,
+                weight_milli: 1000,
+                is_gated: true,
+                processes,
+            })
+            .collect();
+        let mut orders = Vec::new();
+        let mut alive = |_: u64, p: usize| !sim.processes[p].stopped && !sim.processes[p].dead;
+        let next = self.arbiter.step(sim.now, &claims, &mut alive, &mut orders);
+        if self.arbiter.is_contended() {
+            self.beat_ns = sim.now;
+        }
+        for order in orders {
+            let claim = order.id as usize;
+            self.pages[claim] = order;
+            if order.word.mode() != gshare_gate::Mode::Closed {
+                sim.wake_claim(claim);
+            }
+        }
+        if let Some(next) = next {
+            sim.arbiter_at(next);
+        }
+    }
+
+    fn died(&mut self, sim: &mut Sim, _: usize) {
+        sim.knock();
+    }
+
+    fn silence(&mut self) {
+        self.silent = true;
+    }
+}

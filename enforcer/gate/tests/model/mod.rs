@@ -1,0 +1,525 @@
+//! A GPU, its processes and their threads in virtual time, made for these tests alone: round-robin slices
+//! between contexts, streams, event times that include the neighbours' slices, wake-ups that take a while.
+
+pub(crate) mod gates;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+pub(crate) use gates::{Gate, Verdict};
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const US: u64 = 1_000;
+/// Length of a context's slice.
+const SLICE: u64 = 2 * MS;
+/// What a launch takes on the processor.
+const LAUNCH: u64 = 4 * US;
+/// Launches that the driver queues for one process.
+const QUEUE: usize = 1024;
+/// Width of the bins in which GPU time is counted.
+pub(crate) const BIN: u64 = 10 * MS;
+
+pub(crate) struct Rng(pub u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n.max(1)
+    }
+    pub(crate) fn latency(&mut self) -> u64 {
+        10 * US + self.below(50 * US)
+    }
+}
+
+/// What a thread does, over and over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Program {
+    /// Launches as fast as it may.
+    Flood { kernel: u64 },
+    /// Launches, waits for it, computes for a while.
+    Sync { kernel: u64, think: u64 },
+    /// `count` launches, then nothing for a while.
+    Burst { kernel: u64, count: u32, pause: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Thread(usize, u64),
+    Gpu(u64),
+    Watcher(usize),
+    Arbiter(u64),
+    Wake(usize),
+    Act(usize),
+}
+
+/// Something that happens to a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Act {
+    Start(usize),
+    Stop(usize),
+    Continue(usize),
+    Kill(usize),
+    /// The service dies.
+    Silence,
+}
+
+struct Kernel {
+    left: f64,
+    began: Option<u64>,
+    marker: Option<u64>,
+    thread: usize,
+}
+
+pub(crate) struct Thread {
+    pub(crate) process: usize,
+    program: Program,
+    /// Fraction of the GPU that its kernels fill.
+    width: f64,
+    queue: VecDeque<Kernel>,
+    ticket: Option<u64>,
+    asleep: Option<u64>,
+    version: u64,
+    step: u32,
+    syncing: bool,
+    launched: u64,
+    pub(crate) finished: u64,
+    last_finish: u64,
+    pub(crate) worst_stall: u64,
+    /// When its first kernel after the start began to run.
+    pub(crate) first_run: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Process {
+    pub(crate) claim: usize,
+    pub(crate) running: bool,
+    pub(crate) stopped: bool,
+    pub(crate) dead: bool,
+    queued: usize,
+    pub(crate) launches: u64,
+    pub(crate) markers: VecDeque<(u64, Option<u64>)>,
+    next_marker: u64,
+}
+
+pub(crate) struct Sim {
+    pub(crate) now: u64,
+    pub(crate) rng: Rng,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    order: u64,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) claims: usize,
+    acts: Vec<Act>,
+    context: Option<usize>,
+    slice_end: u64,
+    gpu_at: u64,
+    gpu_version: u64,
+    pub(crate) arbiter_version: u64,
+    pub(crate) arbiter_runs: u64,
+    /// GPU time by bin and claim.
+    pub(crate) bins: Vec<Vec<u64>>,
+}
+
+impl Sim {
+    pub(crate) fn new(claims: usize, seed: u64) -> Sim {
+        Sim {
+            now: 1000 * MS,
+            rng: Rng(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9)),
+            events: BinaryHeap::new(),
+            order: 0,
+            processes: Vec::new(),
+            threads: Vec::new(),
+            claims,
+            acts: Vec::new(),
+            context: None,
+            slice_end: 0,
+            gpu_at: 1000 * MS,
+            gpu_version: 0,
+            arbiter_version: 0,
+            arbiter_runs: 0,
+            bins: Vec::new(),
+        }
+    }
+
+    pub(crate) fn process(&mut self, claim: usize) -> usize {
+        self.processes.push(Process {
+            claim,
+            ..Process::default()
+        });
+        self.processes.len() - 1
+    }
+
+    pub(crate) fn thread(&mut self, process: usize, program: Program, width: f64) -> usize {
+        self.threads.push(Thread {
+            process,
+            program,
+            width,
+            queue: VecDeque::new(),
+            ticket: None,
+            asleep: None,
+            version: 0,
+            step: 0,
+            syncing: false,
+            launched: 0,
+            finished: 0,
+            last_finish: 0,
+            worst_stall: 0,
+            first_run: None,
+        });
+        self.threads.len() - 1
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.order += 1;
+        self.events
+            .push(Reverse((time.max(self.now), self.order, event)));
+    }
+
+    /// Has something happen `after` nanoseconds from the start of the run.
+    pub(crate) fn act(&mut self, after: u64, act: Act) {
+        self.acts.push(act);
+        let at = self.now + after;
+        self.at(at, Event::Act(self.acts.len() - 1));
+    }
+
+    pub(crate) fn knock(&mut self) {
+        let at = self.now + self.rng.latency();
+        self.arbiter_version += 1;
+        let version = self.arbiter_version;
+        self.at(at, Event::Arbiter(version));
+    }
+
+    pub(crate) fn arbiter_at(&mut self, time: u64) {
+        let version = self.arbiter_version;
+        self.at(time, Event::Arbiter(version));
+    }
+
+    pub(crate) fn watcher_at(&mut self, process: usize, time: u64) {
+        self.at(time, Event::Watcher(process));
+    }
+
+    /// Records an event behind the last launch of a thread that has none yet.
+    pub(crate) fn mark_last(&mut self, t: usize) -> bool {
+        let process = &mut self.processes[self.threads[t].process];
+        match self.threads[t].queue.back_mut() {
+            Some(kernel) if kernel.marker.is_none() => {
+                process.next_marker += 1;
+                process.markers.push_back((process.next_marker, None));
+                kernel.marker = Some(process.next_marker);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Wakes the waiting threads of a claim after a while.
+    pub(crate) fn wake_claim(&mut self, claim: usize) {
+        let at = self.now + self.rng.latency();
+        self.at(at, Event::Wake(claim));
+    }
+
+    pub(crate) fn run(&mut self, length: u64, gate: &mut dyn Gate) {
+        let end = self.now + length;
+        while let Some(Reverse((time, _, event))) = self.events.peek().copied() {
+            if time > end {
+                break;
+            }
+            self.events.pop();
+            self.now = time;
+            match event {
+                Event::Thread(t, version) => {
+                    if self.threads[t].version == version {
+                        self.run_thread(t, gate);
+                    }
+                }
+                Event::Gpu(version) => {
+                    if self.gpu_version == version {
+                        self.advance_gpu(gate);
+                        self.schedule_gpu();
+                    }
+                }
+                Event::Watcher(p) => {
+                    let process = &self.processes[p];
+                    if process.running && !process.stopped && !process.dead {
+                        gate.watch(self, p);
+                    }
+                }
+                Event::Arbiter(version) => {
+                    if version == self.arbiter_version {
+                        self.arbiter_runs += 1;
+                        gate.arbitrate(self);
+                    }
+                }
+                Event::Wake(claim) => {
+                    for t in 0..self.threads.len() {
+                        let th = &self.threads[t];
+                        if self.processes[th.process].claim == claim && th.asleep.is_some() {
+                            self.run_soon(t);
+                        }
+                    }
+                }
+                Event::Act(i) => self.happen(self.acts[i], gate),
+            }
+        }
+        self.now = end;
+        self.advance_gpu(gate);
+    }
+
+    fn run_soon(&mut self, t: usize) {
+        let thread = &mut self.threads[t];
+        thread.version += 1;
+        thread.asleep = None;
+        let version = thread.version;
+        self.at(self.now, Event::Thread(t, version));
+    }
+
+    fn happen(&mut self, act: Act, gate: &mut dyn Gate) {
+        match act {
+            Act::Start(p) | Act::Continue(p) => {
+                self.processes[p].running = true;
+                self.processes[p].stopped = false;
+                for t in 0..self.threads.len() {
+                    if self.threads[t].process == p {
+                        self.threads[t].last_finish = self.now;
+                        self.run_soon(t);
+                    }
+                }
+                self.watcher_at(p, self.now);
+            }
+            Act::Stop(p) => self.processes[p].stopped = true,
+            Act::Kill(p) => {
+                self.advance_gpu(gate);
+                self.processes[p].dead = true;
+                for t in &mut self.threads {
+                    if t.process == p {
+                        t.queue.clear();
+                    }
+                }
+                self.schedule_gpu();
+                gate.died(self, p);
+            }
+            Act::Silence => gate.silence(),
+        }
+    }
+
+    fn run_thread(&mut self, t: usize, gate: &mut dyn Gate) {
+        let p = self.threads[t].process;
+        if !self.processes[p].running || self.processes[p].stopped || self.processes[p].dead {
+            return;
+        }
+        let (kernel, count) = match self.threads[t].program {
+            Program::Flood { kernel } => (kernel, 1),
+            Program::Sync { kernel, .. } => (kernel, 1),
+            Program::Burst { kernel, count, .. } => (kernel, count),
+        };
+        if self.threads[t].step >= count || self.threads[t].syncing {
+            let idle = self.threads[t].queue.is_empty();
+            let (wait, pause) = match self.threads[t].program {
+                Program::Flood { .. } => (false, 0),
+                Program::Sync { think, .. } => (true, think),
+                Program::Burst { pause, .. } => (true, pause),
+            };
+            self.threads[t].step = 0;
+            if wait && !idle {
+                // Woken when the last kernel is over.
+                self.threads[t].syncing = true;
+                return;
+            }
+            let after_sync = std::mem::take(&mut self.threads[t].syncing);
+            if after_sync || pause > 0 {
+                self.again(t, pause);
+                return;
+            }
+        }
+        if self.processes[p].queued >= QUEUE {
+            self.again(t, 200 * US);
+            return;
+        }
+        let mut ticket = self.threads[t].ticket.take();
+        let verdict = gate.ask(self, p, t, kernel, &mut ticket);
+        self.threads[t].ticket = ticket;
+        match verdict {
+            Verdict::Wait { until } => {
+                let thread = &mut self.threads[t];
+                thread.version += 1;
+                thread.asleep = Some(until);
+                let version = thread.version;
+                self.at(until.max(self.now + 1), Event::Thread(t, version));
+            }
+            Verdict::Go { marked } => {
+                self.advance_gpu(gate);
+                let marker = marked.then(|| {
+                    let process = &mut self.processes[p];
+                    process.next_marker += 1;
+                    process.markers.push_back((process.next_marker, None));
+                    process.next_marker
+                });
+                // Durations vary a little.
+                let length = kernel - kernel / 10 + self.rng.below(kernel / 5 + 1);
+                self.threads[t].queue.push_back(Kernel {
+                    left: length as f64,
+                    began: None,
+                    marker,
+                    thread: t,
+                });
+                self.threads[t].launched += 1;
+                self.threads[t].step += 1;
+                self.processes[p].launches += 1;
+                self.processes[p].queued += 1;
+                self.schedule_gpu();
+                self.again(t, LAUNCH + if marked { 2 * US } else { 0 });
+            }
+        }
+    }
+
+    fn again(&mut self, t: usize, after: u64) {
+        self.threads[t].version += 1;
+        let version = self.threads[t].version;
+        self.at(self.now + after, Event::Thread(t, version));
+    }
+
+    fn has_work(&self, p: usize) -> bool {
+        self.threads
+            .iter()
+            .any(|t| t.process == p && !t.queue.is_empty())
+    }
+
+    fn rate(&self, p: usize) -> f64 {
+        let heads = self.threads.iter().filter(|t| t.process == p);
+        let total: f64 = heads.filter(|t| !t.queue.is_empty()).map(|t| t.width).sum();
+        (1.0 / total).min(1.0)
+    }
+
+    /// Brings the GPU to now.
+    fn advance_gpu(&mut self, gate: &mut dyn Gate) {
+        while self.gpu_at < self.now {
+            let Some(p) = self.context.filter(|&p| self.has_work(p)) else {
+                let next = self.next_context();
+                self.context = next;
+                self.slice_end = self.gpu_at + SLICE;
+                if next.is_none() {
+                    self.gpu_at = self.now;
+                    return;
+                }
+                continue;
+            };
+            let rate = self.rate(p);
+            let mut until = self.slice_end.min(self.now);
+            for t in self.threads.iter().filter(|t| t.process == p) {
+                if let Some(head) = t.queue.front() {
+                    until = until.min(self.gpu_at + (head.left / rate).ceil().max(1.0) as u64);
+                }
+            }
+            let span = until - self.gpu_at;
+            self.count(self.processes[p].claim, self.gpu_at, until);
+            let mut over = Vec::new();
+            for t in self.threads.iter_mut().filter(|t| t.process == p) {
+                let Some(head) = t.queue.front_mut() else {
+                    continue;
+                };
+                head.began.get_or_insert(self.gpu_at);
+                t.first_run.get_or_insert(self.gpu_at);
+                head.left -= span as f64 * rate;
+                if head.left <= 0.5 {
+                    over.push(t.queue.pop_front());
+                }
+            }
+            self.gpu_at = until;
+            for kernel in over.into_iter().flatten() {
+                self.finish(p, kernel, gate);
+            }
+            if self.gpu_at >= self.slice_end {
+                self.context = self.next_context();
+                self.slice_end = self.gpu_at + SLICE;
+            }
+        }
+    }
+
+    fn next_context(&self) -> Option<usize> {
+        let n = self.processes.len();
+        let from = self.context.map_or(0, |p| p + 1);
+        (0..n).map(|i| (from + i) % n).find(|&p| self.has_work(p))
+    }
+
+    fn finish(&mut self, p: usize, kernel: Kernel, gate: &mut dyn Gate) {
+        let at = self.gpu_at;
+        let t = kernel.thread;
+        self.processes[p].queued -= 1;
+        let thread = &mut self.threads[t];
+        thread.finished += 1;
+        thread.worst_stall = thread.worst_stall.max(at - thread.last_finish);
+        thread.last_finish = at;
+        if thread.syncing && thread.queue.is_empty() {
+            let wake = 5 * US;
+            self.threads[t].version += 1;
+            let version = self.threads[t].version;
+            self.at(at + wake, Event::Thread(t, version));
+        }
+        if let Some(id) = kernel.marker {
+            let elapsed = at - kernel.began.unwrap_or(at);
+            let markers = &mut self.processes[p].markers;
+            if let Some(marker) = markers.iter_mut().find(|m| m.0 == id) {
+                marker.1 = Some(elapsed);
+            }
+            if markers.front().is_some_and(|m| m.1.is_some()) {
+                let when = at + self.rng.latency();
+                self.at(when, Event::Watcher(p));
+            }
+        }
+        gate.finished(self, p);
+    }
+
+    fn count(&mut self, claim: usize, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            let bin = (at / BIN) as usize;
+            let end = ((bin as u64 + 1) * BIN).min(to);
+            if self.bins.len() <= bin {
+                self.bins.resize(bin + 1, vec![0; self.claims]);
+            }
+            self.bins[bin][claim] += end - at;
+            at = end;
+        }
+    }
+
+    fn schedule_gpu(&mut self) {
+        self.gpu_version += 1;
+        let version = self.gpu_version;
+        let current = self.context.filter(|&p| self.has_work(p));
+        let Some(p) = current.or_else(|| self.next_context()) else {
+            return;
+        };
+        let rate = self.rate(p);
+        let mut next = if current.is_some() {
+            self.slice_end
+        } else {
+            self.now + SLICE
+        };
+        for t in self.threads.iter().filter(|t| t.process == p) {
+            if let Some(head) = t.queue.front() {
+                next = next.min(self.now + (head.left / rate).ceil().max(1.0) as u64);
+            }
+        }
+        self.at(next.max(self.now + 1), Event::Gpu(version));
+    }
+
+    /// GPU time of each claim over a stretch, as parts of that stretch.
+    pub(crate) fn used(&self, from: u64, to: u64) -> Vec<f64> {
+        let mut sum = vec![0; self.claims];
+        for bin in from / BIN..to / BIN {
+            for (sum, used) in sum
+                .iter_mut()
+                .zip(self.bins.get(bin as usize).into_iter().flatten())
+            {
+                *sum += used;
+            }
+        }
+        sum.iter()
+            .map(|ns| *ns as f64 / (to - from) as f64)
+            .collect()
+    }
+}
