@@ -108,6 +108,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
             };
             exit_code(crate::daemon::run(&start))
         }
+        Some(Command::Setup(args)) => crate::setup::run(&args),
         Some(Command::Demo(args)) => exit_code(crate::demo::run(args)),
         Some(Command::Bench(args)) => exit_code(crate::bench::run(args)),
         Some(Command::Completions { shell }) => complete::completions(shell),

@@ -12,11 +12,13 @@ mod grant;
 mod history;
 mod journal;
 mod lock;
+mod manager;
 mod members;
 mod metrics;
 mod modes;
 mod overhead;
 mod policy;
+mod reload;
 mod resize;
 mod restore;
 mod server;
@@ -34,9 +36,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gshare_abi::wire::Register;
-use gshare_config::{Config, Mode, Paths};
+use gshare_config::{Config, ConfigError, Mode, Paths};
 use gshare_core::ClaimId;
-use gshare_enforcer::cgroup::OwnTree;
+use gshare_enforcer::cgroup::Tree;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::Call;
@@ -98,24 +100,30 @@ pub struct Start {
     pub config: Option<PathBuf>,
 }
 
+impl Start {
+    fn load(&self, mode: Mode) -> Result<Config, ConfigError> {
+        match &self.config {
+            Some(file) => Config::load_file(file),
+            None => Config::load(mode),
+        }
+    }
+}
+
 /// Runs the service until SIGTERM or SIGINT. Members run on under their caps after that.
 ///
 /// # Errors
 /// When the configuration, the driver, the journal or the socket cannot be used.
 pub fn run(start: &Start) -> anyhow::Result<i32> {
     let mode = Mode::of_process(start.user);
-    let config = match &start.config {
-        Some(file) => Config::load_file(file)?,
-        None => Config::load(mode)?,
-    };
-    log_to_stderr(config.service.log.name());
+    let config = start.load(mode)?;
+    manager::start_log(config.service.log.name());
     raise_descriptor_limit();
     let paths = config.paths(mode);
     prepare_dirs(&paths, mode)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(config, mode, paths))?;
+    runtime.block_on(serve(start, config, mode, paths))?;
     Ok(0)
 }
 
@@ -129,7 +137,7 @@ fn lock_dirs(paths: &Paths) -> anyhow::Result<Vec<lock::Lock>> {
     dirs.into_iter().map(|dir| lock::take(dir)).collect()
 }
 
-async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
+async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let (tx, mut rx) = mpsc::unbounded_channel();
     let tick = config.service.tick;
     let idle = config.service.idle_connections;
@@ -145,10 +153,16 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
         warmer(service.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
+    let mut told = service.status();
+    manager::ready(&told);
+    let watchdog = manager::watchdog();
+    let mut pulse = tokio::time::interval(watchdog.unwrap_or(tick));
+    pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut timer = tokio::time::interval(tick);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut hup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     loop {
         let due = service.next_publish();
         let publish_at = due.unwrap_or_else(std::time::Instant::now);
@@ -156,12 +170,25 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
             biased;
             _ = term.recv() => break,
             _ = int.recv() => break,
+            // A user's own service goes with the terminal that it was started from.
+            _ = hup.recv() => if mode == Mode::User { break } else {
+                manager::reloading();
+                service.reload(start.load(mode));
+                manager::ready(&told);
+            },
+            _ = pulse.tick(), if watchdog.is_some() => manager::alive(),
             _ = timer.tick() => service.tick(),
             Some(msg) = rx.recv() => service.handle(msg),
             () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}
         }
         service.publish();
+        let status = service.status();
+        if status != told {
+            manager::status(&status);
+            told = status;
+        }
     }
+    manager::stopping();
     tracing::info!("gshared stops; members run on under their caps");
     let _ = std::fs::remove_file(&socket);
     Ok(())
@@ -169,7 +196,7 @@ async fn serve(config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
 
 /// The first move into a cgroup after a pause waits for the kernel for some milliseconds. A thread of its
 /// own takes that wait on itself while a client that has just connected still states its request.
-fn warmer(tree: Option<OwnTree>) -> impl Fn() {
+fn warmer(tree: Option<Tree>) -> impl Fn() {
     let (wake_tx, wake_rx) = std::sync::mpsc::sync_channel(1);
     if let Some(tree) = tree {
         let started = std::thread::Builder::new()
@@ -189,17 +216,6 @@ fn warmer(tree: Option<OwnTree>) -> impl Fn() {
     move || {
         let _ = wake_tx.try_send(());
     }
-}
-
-fn log_to_stderr(level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GSHARE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("{level},{AUDIT}=info")));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .try_init();
 }
 
 /// Each claim costs a few descriptors; the soft limit of 1024 is for programs that use `select`.

@@ -9,4 +9,5 @@ pub mod demo;
 mod figures;
 pub mod hidden;
 pub mod monitor;
+mod setup;
 pub mod station;

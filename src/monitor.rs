@@ -34,7 +34,7 @@ pub fn source() -> anyhow::Result<Feed> {
                 if let Request::Call { seq, .. } = request {
                     let failure = Failure {
                         message: "no gshare service runs on this machine".to_owned(),
-                        hint: Some("sudo gshare daemon, or gshare daemon --user".to_owned()),
+                        hint: Some("sudo gshare setup, or gshare daemon --user".to_owned()),
                     };
                     updates.send(Update::CallResult {
                         seq,

@@ -118,7 +118,7 @@ impl Station {
         let text = format!(
             "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
-             {devices}\n[cgroup]\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
+             {devices}\n[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
             tick = options.tick,
             cuda = sim.join("lib/libcuda.so.1"),

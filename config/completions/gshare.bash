@@ -67,6 +67,9 @@ _gshare() {
             gshare,run)
                 cmd="gshare__subcmd__claim"
                 ;;
+            gshare,setup)
+                cmd="gshare__subcmd__setup"
+                ;;
             gshare,shell)
                 cmd="gshare__subcmd__shell"
                 ;;
@@ -178,6 +181,9 @@ _gshare() {
             gshare__subcmd__help,resize)
                 cmd="gshare__subcmd__help__subcmd__resize"
                 ;;
+            gshare__subcmd__help,setup)
+                cmd="gshare__subcmd__help__subcmd__setup"
+                ;;
             gshare__subcmd__help,shell)
                 cmd="gshare__subcmd__help__subcmd__shell"
                 ;;
@@ -215,7 +221,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon demo bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1028,7 +1034,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="claim shell join env ps queue status smi release resize doctor admin config daemon demo bench completions man help"
+            opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1363,6 +1369,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__setup)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__shell)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1623,6 +1643,49 @@ _gshare() {
                     ;;
                 --wait)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__setup)
+            opts="-h --dry-run --undo --prefix --root --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --prefix)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                --root)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 --socket)

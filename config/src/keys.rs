@@ -169,6 +169,8 @@ pub struct Claims {
 pub struct Cgroup {
     /// `enabled`: whether claims get cgroups, where the kernel and the privilege allow.
     pub enabled: bool,
+    /// `systemd`: whether claims live in units of systemd, where it runs the machine.
+    pub systemd: bool,
     /// `root`: name of gshare's group under the cgroup that it may use.
     pub root: String,
 }
@@ -241,6 +243,7 @@ impl Default for Cgroup {
     fn default() -> Self {
         Self {
             enabled: true,
+            systemd: true,
             root: "gshare".to_owned(),
         }
     }
@@ -418,6 +421,7 @@ impl Cgroup {
         let mut s = reader.section(root, "cgroup");
         let value = Self {
             enabled: s.get("enabled", d.enabled, read::word(AUTO_OFF)),
+            systemd: s.get("systemd", d.systemd, read::word(AUTO_OFF)),
             root: s.get("root", d.root, cgroup_name),
         };
         s.finish();

@@ -19,6 +19,24 @@ impl Config {
         out
     }
 
+    /// The keys whose values differ in `other`, with their sections: `memory.reserve`, `projects.vision`.
+    #[must_use]
+    pub fn changed(&self, other: &Self) -> Vec<String> {
+        let (old, new) = (values(&self.show()), values(&other.show()));
+        let both = new.iter().chain(&old);
+        let mut keys: Vec<String> = Vec::new();
+        for (key, _) in both {
+            let of = |values: &[(String, String)]| {
+                let found = values.iter().find(|(k, _)| k == key);
+                found.map(|(_, value)| value.clone())
+            };
+            if of(&old) != of(&new) && !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
     fn write(&self, out: &mut String) -> fmt::Result {
         let auto =
             |p: &Option<std::path::PathBuf>| p.as_deref().map_or_else(|| quote("auto"), path);
@@ -64,6 +82,7 @@ impl Config {
         writeln!(out, "leftover-grace = {}", quote(&grace))?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
+        writeln!(out, "systemd = {}", on(self.cgroup.systemd))?;
         writeln!(out, "root = {}", quote(&self.cgroup.root))?;
         writeln!(out, "\n[admin]")?;
         let groups: Vec<String> = self.admin.groups.iter().map(|n| quote(n)).collect();
@@ -128,6 +147,21 @@ impl Config {
 fn word_of<T: PartialEq + Copy>(words: &[(&'static str, T)], value: T) -> &'static str {
     let found = words.iter().find(|(_, v)| *v == value);
     found.map_or("", |(word, _)| *word)
+}
+
+/// The lines of a shown configuration, each key with its section.
+fn values(shown: &str) -> Vec<(String, String)> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in shown.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            section = name;
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            let key = key.trim_matches('"');
+            found.push((format!("{section}.{key}"), value.to_owned()));
+        }
+    }
+    found
 }
 
 fn quote(text: &str) -> String {

@@ -5,21 +5,27 @@
 //! member cannot leave because the directories belong to the service.
 //!
 //! [`OwnTree`] makes the directories itself. Where systemd owns the tree, units take its place
-//! behind the same trait, [`ClaimTree`].
+//! ([`UnitTree`]) behind the same trait, [`ClaimTree`]. [`Tree`] is whichever of them a machine has.
 
 mod claim;
 mod events;
 mod mount;
 mod tree;
+mod units;
+mod which;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::systemd::SystemdError;
+
 pub use claim::ClaimCgroup;
 pub use events::{CgroupEvents, EventsWatch, TreeWatch};
 pub use mount::{Mount, v2_path};
 pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
+pub use units::UnitTree;
+pub use which::Tree;
 
 /// What can go wrong with a cgroup, with the cgroup, the reason and what helps.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +98,9 @@ pub enum CgroupError {
         /// What it held.
         contents: String,
     },
+    /// systemd, which keeps the tree, did not do its part.
+    #[error("no cgroup from systemd\nhint: systemctl status gshare.slice")]
+    Systemd(#[from] SystemdError),
     /// Any other failure of a system call.
     #[error("cannot {verb} {path}")]
     Io {

@@ -2,8 +2,8 @@
 //!
 //! Everything here acts on this machine only: cgroups ([`cgroup`]), the device filter
 //! ([`device`]), device numbers and stand-in nodes ([`nodes`]), processes ([`proc`]), the GPUs
-//! through NVML ([`gpu`]), a small CUDA client ([`cuda`]) and the driver's own libraries ([`driver`]). Nothing here decides; the
-//! pure core decides and the service calls in.
+//! through NVML ([`gpu`]), a small CUDA client ([`cuda`]), the driver's own libraries ([`driver`]) and
+//! systemd ([`systemd`]). Nothing here decides; the pure core decides and the service calls in.
 //!
 //! Invariants: who a process is comes from the kernel only (cgroup membership, pidfd), never from
 //! its environment; nothing kept in memory is needed after a restart, because the cgroup tree and
@@ -14,6 +14,6 @@ pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod gpu;
-
 pub mod nodes;
 pub mod proc;
+pub mod systemd;

@@ -1,6 +1,7 @@
 //! The command line: every subcommand and flag, with the texts of the manual.
 
 pub mod admin;
+pub mod setup;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Class, Share};
+
+use setup::SetupArgs;
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -124,6 +127,9 @@ pub enum Command {
             sudo gshare daemon        the service of the machine\n  \
             gshare daemon --user      your own, without privileges (no control groups unless delegated)")]
     Daemon(DaemonArgs),
+    /// Install gshare on this machine and start its service; or take it away again
+    #[command(after_long_help = setup::EXAMPLES)]
+    Setup(SetupArgs),
     /// See gshare at work on a simulated workstation; needs no GPU and no root
     #[command(after_long_help = "Examples:\n  \
             gshare demo\n  \

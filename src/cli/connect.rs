@@ -8,6 +8,7 @@ use gshare_core::units::parse_duration;
 use gshare_proto::{Client, ClientError};
 
 use super::failure::{self, Failure, START};
+use super::out;
 use super::waiting::Waiting;
 
 /// Between two attempts to reach a service that has gone.
@@ -46,13 +47,42 @@ pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
     Ok(Client::connect(&socket(flag)?)?)
 }
 
-/// As [`connect`]; a service that goes away while it is greeted is waited for.
+/// As [`connect`]; a service that goes away while it is greeted is waited for. So is one that is not there
+/// yet, by the main process of a systemd service: at boot the two may start together.
 pub(crate) fn patiently(flag: Option<&Path>, waiting: &Waiting) -> Result<Client, Failure> {
+    if is_main_of_unit() {
+        return expect_service(flag);
+    }
     match Client::connect(&socket(flag)?) {
         Err(lost @ ClientError::Io(_)) => {
             again(flag, Instant::now() + patience(), waiting)?.ok_or_else(|| lost.into())
         }
         other => Ok(other?),
+    }
+}
+
+/// Whether systemd started this very process, not a shell or a script before it.
+fn is_main_of_unit() -> bool {
+    std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string())
+}
+
+fn expect_service(flag: Option<&Path>) -> Result<Client, Failure> {
+    let until = Instant::now() + patience();
+    let mut told = false;
+    loop {
+        match connect(flag) {
+            Err(failure) if failure.code == failure::NO_SERVICE && Instant::now() < until => {
+                if !told {
+                    told = true;
+                    let most = gshare_core::units::show_duration(patience());
+                    out::note(&format!(
+                        "gshare: no service yet; this unit waits for it, up to {most} (After=gshared.service orders them)"
+                    ));
+                }
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            other => return other,
+        }
     }
 }
 

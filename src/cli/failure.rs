@@ -107,8 +107,8 @@ impl From<ClientError> for Failure {
                     "ask your administrator who may use gshare on this machine".to_owned()
                 }
                 io::ErrorKind::ConnectionRefused => {
-                    "the socket is there but the service has stopped: start it again with `sudo gshare daemon`, \
-                     or your own with `gshare daemon --user`"
+                    "the socket is there but the service has stopped: start it again with \
+                     `sudo systemctl start gshared`, or your own with `gshare daemon --user`"
                         .to_owned()
                 }
                 _ => START.to_owned(),
@@ -131,7 +131,7 @@ impl From<ClientError> for Failure {
 }
 
 /// How a service comes to be.
-pub(crate) const START: &str = "ask your administrator to start it (`sudo gshare daemon`), \
+pub(crate) const START: &str = "ask your administrator to install it (`sudo gshare setup`), \
                                 or start your own: `gshare daemon --user`";
 
 impl From<ConfigError> for Failure {

@@ -121,6 +121,7 @@ pub(crate) fn request(
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         joined: Vec::new(),
         slices: Vec::new(),
+        lodging: None,
         ending: None,
         kill_all: false,
         adopted: false,

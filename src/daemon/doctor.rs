@@ -157,7 +157,7 @@ impl Service {
                     "{}; a user's own service sees only its own claims as claims",
                     row.detail
                 ),
-                fix: Some("sudo gshare daemon".to_owned()),
+                fix: Some("sudo gshare setup".to_owned()),
                 ..row
             },
         }
@@ -247,6 +247,14 @@ impl Service {
 
     fn cgroup_row(&self) -> Check {
         match (&self.tree, &self.no_tree) {
+            (Some(tree), Some(why)) => Check {
+                fix: Some("systemctl status dbus, then systemctl restart gshared".to_owned()),
+                ..check(
+                    "cgroups",
+                    "limited",
+                    format!("claims live below {}, beside systemd's units: {why}", tree.dir().display()),
+                )
+            },
             (Some(tree), _) => Check {
                 fix: slow_mount(tree.dir()).map(|mount| {
                     format!(
@@ -257,7 +265,13 @@ impl Service {
                 ..check(
                     "cgroups",
                     "ok",
-                    format!("claims live below {}", tree.dir().display()),
+                    match tree.units() {
+                        Some(_) => format!(
+                            "claims live below {}, under the limits of their users' slices",
+                            tree.dir().display()
+                        ),
+                        None => format!("claims live below {}", tree.dir().display()),
+                    },
                 )
             },
             (None, why) => Check {

@@ -312,16 +312,20 @@ impl Service {
             .push(Ended::new(record, cause, live.peak, launches));
         self.policy.over.forget(id);
         self.write_ends();
-        if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup)
-            && tree.remove(&cgroup).is_err()
-        {
-            let rules = self.rules([]);
-            if let Some(filters) = &mut self.filters
-                && let Err(error) = filters.set(&cgroup, &rules)
-            {
-                tracing::error!(%id, %error, "the filter of an ended claim could not be closed");
+        if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup) {
+            if tree.remove(&cgroup).is_ok() {
+                if cgroup.is_lodged() {
+                    self.give_back_lodging(cgroup.dir());
+                }
+            } else {
+                let rules = self.rules([]);
+                if let Some(filters) = &mut self.filters
+                    && let Err(error) = filters.set(&cgroup, &rules)
+                {
+                    tracing::error!(%id, %error, "the filter of an ended claim could not be closed");
+                }
+                self.lingering.push(cgroup);
             }
-            self.lingering.push(cgroup);
         }
         if live.record.hold || cause != "command exited" {
             self.notice(
@@ -333,5 +337,32 @@ impl Service {
             );
         }
         self.touch();
+    }
+
+    /// Removes the cgroups of ended claims whose last process has gone.
+    pub(crate) fn tidy_lingering(&mut self) {
+        let Some(tree) = &self.tree else { return };
+        let mut gone = Vec::new();
+        self.lingering.retain(|cgroup| {
+            let kept = tree.remove(cgroup).is_err();
+            if !kept && cgroup.is_lodged() {
+                gone.push(cgroup.dir().to_owned());
+            }
+            kept
+        });
+        for dir in gone {
+            self.give_back_lodging(&dir);
+        }
+    }
+
+    /// The cgroup of a service without its claim: what runs there next is no member.
+    pub(crate) fn give_back_lodging(&self, dir: &std::path::Path) {
+        let mut lodged = self.claims.values().filter_map(|l| l.cgroup.as_ref());
+        let taken = lodged.any(|c| c.dir() == dir);
+        if let (Some(filters), false) = (&self.filters, taken)
+            && let Err(error) = filters.clear_dir(dir)
+        {
+            tracing::debug!(%error, "the cgroup of a service keeps its filter");
+        }
     }
 }

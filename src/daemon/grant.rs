@@ -10,7 +10,7 @@ use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_core::machine::Now;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
-use gshare_enforcer::cgroup::{ClaimPlace, ClaimTree};
+use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
@@ -110,6 +110,7 @@ impl Service {
                 held: s.held.into(),
             })
             .collect();
+        record.lodging = self.lodging(&record);
         self.journal.put(&record)?;
         phases.end("journal");
         let live = Live::new(record);
@@ -121,7 +122,11 @@ impl Service {
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
             && let Some(cgroup) = &live.cgroup
         {
-            filters.set_on_new(cgroup, &rules)?;
+            if cgroup.is_lodged() {
+                filters.set(cgroup, &rules)?;
+            } else {
+                filters.set_on_new(cgroup, &rules)?;
+            }
         }
         phases.end("filter");
         let seats: Vec<Seat> = slices
@@ -141,12 +146,19 @@ impl Service {
 
     fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
         if let (Some(tree), Some(live)) = (&self.tree, self.claims.get_mut(&id)) {
-            live.cgroup = Some(tree.create(ClaimPlace {
-                uid: live.record.uid,
-                claim: id.0,
-            })?);
+            live.cgroup = Some(claim_cgroup(tree, &live.record)?);
         }
         Ok(())
+    }
+
+    /// The cgroup of the service that is started with this claim; one service, one claim.
+    fn lodging(&self, record: &ClaimRecord) -> Option<std::path::PathBuf> {
+        let units = self.tree.as_ref()?.units()?;
+        let process = record.process?;
+        let found = units.lodging(process.pid.cast_unsigned())?;
+        let mut lodged = self.claims.values().map(|l| &l.record.lodging);
+        let taken = lodged.any(|l| l.as_ref() == Some(&found.cgroup));
+        (!taken).then_some(found.cgroup)
     }
 
     fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
@@ -479,6 +491,18 @@ impl Service {
         } else {
             format!("{reason}; held by {}", who.join(", "))
         }
+    }
+}
+
+/// Makes, or opens, the cgroup of a claim.
+pub(crate) fn claim_cgroup(tree: &Tree, record: &ClaimRecord) -> Result<ClaimCgroup, CgroupError> {
+    let place = ClaimPlace {
+        uid: record.uid,
+        claim: record.id,
+    };
+    match (tree.units(), &record.lodging) {
+        (Some(units), Some(cgroup)) => units.lodge(place, cgroup),
+        _ => tree.create(place),
     }
 }
 

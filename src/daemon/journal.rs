@@ -133,6 +133,9 @@ pub(crate) struct ClaimRecord {
     pub(crate) joined: Vec<ProcessRecord>,
     /// Its GPUs.
     pub(crate) slices: Vec<SliceRecord>,
+    /// The cgroup of the service that the command is the main process of, where the claim lives in it.
+    #[serde(default)]
+    pub(crate) lodging: Option<PathBuf>,
     /// It is being ended, and why: a restarted service goes on with that.
     #[serde(default)]
     pub(crate) ending: Option<String>,
@@ -425,6 +428,7 @@ mod tests {
                 sm_limit_milli: 4,
                 held: HeldRecord::Timeslice,
             }],
+            lodging: None,
             ending: None,
             kill_all: false,
             adopted: false,

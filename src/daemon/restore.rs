@@ -12,6 +12,7 @@ use gshare_core::{Bytes, ClaimId, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
+use super::grant::claim_cgroup;
 use super::journal::ClaimRecord;
 use super::service::{Ending, Live, Seat, Service};
 use super::{convert, unix_ms};
@@ -92,11 +93,7 @@ impl Service {
     }
 
     fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {
-        let place = gshare_enforcer::cgroup::ClaimPlace {
-            uid: record.uid,
-            claim: record.id,
-        };
-        let cgroup = match self.tree.as_ref()?.create(place) {
+        let cgroup = match claim_cgroup(self.tree.as_ref()?, record) {
             Ok(cgroup) => cgroup,
             Err(error) => {
                 tracing::error!(claim = record.id, %error, "the cgroup of a claim cannot be found again");

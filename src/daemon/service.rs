@@ -10,7 +10,7 @@ use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_config::{Config, Mode, Paths};
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Machine, Request};
-use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree, OwnTree};
+use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
 use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
@@ -108,7 +108,7 @@ pub(crate) struct Service {
     pub(crate) machine: Machine,
     pub(crate) journal: Journal,
     pub(crate) observer: Observer,
-    pub(crate) tree: Option<OwnTree>,
+    pub(crate) tree: Option<Tree>,
     pub(crate) no_tree: Option<String>,
     pub(crate) filters: Option<Filters>,
     pub(crate) no_filter: Option<String>,
@@ -486,11 +486,6 @@ impl Service {
             .filter_map(|g| self.gpus[g].minor)
             .collect();
         DeviceRules::gpus(self.majors.clone(), minors)
-    }
-
-    fn tidy_lingering(&mut self) {
-        let Some(tree) = &self.tree else { return };
-        self.lingering.retain(|cgroup| tree.remove(cgroup).is_err());
     }
 
     /// Marks the state as changed.

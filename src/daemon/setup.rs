@@ -4,23 +4,39 @@
 use std::path::Path;
 
 use gshare_config::{Config, Mode};
-use gshare_enforcer::cgroup::{OwnTree, Parent};
+use gshare_enforcer::cgroup::{OwnTree, Parent, Tree, UnitTree};
 use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::nodes::Majors;
+use gshare_enforcer::systemd;
 
-pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<OwnTree>, Option<String>) {
+pub(super) fn open_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
     if !config.cgroup.enabled {
         return (
             None,
             Some("switched off in the config ([cgroup] enabled)".to_owned()),
         );
     }
+    if mode == Mode::System && config.cgroup.systemd && systemd::booted() {
+        match UnitTree::open(&config.cgroup.root) {
+            Ok(tree) => return (Some(Tree::Units(Box::new(tree))), None),
+            Err(error) => {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                tracing::warn!("claims get a tree of their own beside systemd's units: {why}");
+                let (tree, none) = own_tree(config, mode);
+                return (tree, none.or(Some(why)));
+            }
+        }
+    }
+    own_tree(config, mode)
+}
+
+fn own_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
     let parent = match mode {
         Mode::System => Parent::Top,
         Mode::User => Parent::Own,
     };
     match OwnTree::open(&parent, &config.cgroup.root) {
-        Ok(tree) => (Some(tree), None),
+        Ok(tree) => (Some(tree.into()), None),
         Err(error) => {
             tracing::warn!("no cgroups, members are known by descent: {error}");
             (None, Some(error.to_string()))
@@ -57,7 +73,7 @@ fn node_major(path: &Path) -> Option<u32> {
 
 pub(super) fn probe_filters(
     config: &Config,
-    tree: Option<&OwnTree>,
+    tree: Option<&Tree>,
     majors: &Majors,
 ) -> (Option<Filters>, Option<String>) {
     if !config.devices.filter {

@@ -208,7 +208,7 @@ impl Model {
         match &self.snapshot {
             None => Err("no figures yet".to_owned()),
             Some(s) if s.service.is_none() => {
-                Err("look only: no gshare service. Start one: sudo gshare daemon".to_owned())
+                Err("look only: no gshare service. Ask your admin: sudo gshare setup".to_owned())
             }
             Some(_) => Ok(()),
         }
@@ -226,7 +226,7 @@ impl Model {
             return Some(format!("no news for {age}; figures of {taken}"));
         }
         snapshot.service.is_none().then(|| {
-            "look only: no gshare service on this machine. Start one: sudo gshare daemon \
+            "look only: no gshare service on this machine. Ask your admin: sudo gshare setup \
              (or gshare daemon --user)"
                 .to_owned()
         })

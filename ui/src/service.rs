@@ -129,7 +129,7 @@ fn explain(error: ClientError) -> Failure {
     let hint = match &error {
         ClientError::Refused(wire) => wire.hint.clone(),
         ClientError::NoService { .. } => {
-            Some("sudo gshare daemon, or gshare daemon --user".to_owned())
+            Some("sudo gshare setup, or gshare daemon --user".to_owned())
         }
         ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
             let seconds = PATIENCE.as_secs();

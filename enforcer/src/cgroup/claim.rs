@@ -23,6 +23,7 @@ pub struct ClaimCgroup {
     kernel_path: PathBuf,
     place: ClaimPlace,
     id: u64,
+    lodged: bool,
 }
 
 impl ClaimCgroup {
@@ -46,7 +47,28 @@ impl ClaimCgroup {
             kernel_path,
             place,
             id,
+            lodged: false,
         })
+    }
+
+    /// The same in a cgroup that is not gshare's: it is not removed with the claim.
+    pub(super) fn lodged(self) -> Self {
+        Self {
+            lodged: true,
+            ..self
+        }
+    }
+
+    /// Whether the claim lives in the cgroup of a service of its own, which is not gshare's.
+    #[must_use]
+    pub fn is_lodged(&self) -> bool {
+        self.lodged
+    }
+
+    /// The kernel's name of the cgroup, as in `/proc/<pid>/cgroup`.
+    #[must_use]
+    pub fn kernel_path(&self) -> &Path {
+        &self.kernel_path
     }
 
     /// The directory of the cgroup.
@@ -188,11 +210,22 @@ impl ClaimCgroup {
         self.watch()?.wait(timeout, "empty", |e| !e.populated)
     }
 
-    /// Removes the cgroup and the empty ones that members made below it.
+    /// Removes the cgroup and the empty ones that members made below it. One that is not gshare's is left
+    /// to its owner.
     ///
     /// # Errors
     /// [`CgroupError::Busy`] while processes are in it; a cgroup that is gone is no error.
     pub fn remove(&self) -> Result<(), CgroupError> {
+        if self.lodged {
+            let members = self.procs().map_or(0, |pids| pids.len());
+            return match members {
+                0 => Ok(()),
+                members => Err(CgroupError::Busy {
+                    cgroup: self.dir.clone(),
+                    members,
+                }),
+            };
+        }
         let mut dirs = descendants(&self.dir);
         dirs.reverse();
         dirs.push(self.dir.clone());

@@ -36,7 +36,7 @@ impl ClaimPlace {
 }
 
 /// The number in `<prefix><number>`, written exactly as it is printed.
-fn number(name: &str, prefix: &str) -> Option<u64> {
+pub(super) fn number(name: &str, prefix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
     let value: u64 = digits.parse().ok()?;
     (value.to_string() == digits).then_some(value)
@@ -142,30 +142,16 @@ impl OwnTree {
     }
 
     /// The place that the kernel's name of a cgroup stands for, if it lies in this tree.
-    fn place_of(&self, cgroup: &str) -> Option<ClaimPlace> {
+    pub(super) fn place_of(&self, cgroup: &str) -> Option<ClaimPlace> {
         ClaimPlace::from_path(Path::new(cgroup).strip_prefix(&self.kernel_path).ok()?)
     }
 
-    /// Makes the moves of the next milliseconds cheap. The first move in a while waits for a grace
-    /// period of the kernel (about 7 ms), those right after it do not. Call this in a thread of its
-    /// own as soon as a claim is likely, such as when a client connects: the wait then passes while
-    /// the request is read and journalled.
+    /// Makes the moves of the next milliseconds cheap: see [`super::Tree::warm_up`].
     ///
     /// # Errors
     /// [`CgroupError::Io`]; nothing depends on its success.
     pub fn warm_up(&self) -> Result<(), CgroupError> {
-        // A move to where we are takes the same locks and changes nothing.
-        let own = Path::new("/proc/self/cgroup");
-        let text = fs::read_to_string(own).map_err(|e| CgroupError::io("read", own, e))?;
-        let procs = v2_path(&text)
-            .and_then(|path| self.mount.dir_of(path))
-            .ok_or_else(|| CgroupError::Garbled {
-                path: own.into(),
-                contents: text.clone(),
-            })?
-            .join("cgroup.procs");
-        fs::write(&procs, std::process::id().to_string())
-            .map_err(|e| CgroupError::io("write", procs, e))
+        warm_up(&self.mount)
     }
 
     /// Removes the tree and its empty users. Claims that still exist are left, and then so is the
@@ -229,6 +215,21 @@ impl ClaimTree for OwnTree {
         }
         Ok(())
     }
+}
+
+/// Moves this process to where it is: that takes the same locks as any move and changes nothing.
+pub(super) fn warm_up(mount: &Mount) -> Result<(), CgroupError> {
+    let own = Path::new("/proc/self/cgroup");
+    let text = fs::read_to_string(own).map_err(|e| CgroupError::io("read", own, e))?;
+    let procs = v2_path(&text)
+        .and_then(|path| mount.dir_of(path))
+        .ok_or_else(|| CgroupError::Garbled {
+            path: own.into(),
+            contents: text.clone(),
+        })?
+        .join("cgroup.procs");
+    fs::write(&procs, std::process::id().to_string())
+        .map_err(|e| CgroupError::io("write", procs, e))
 }
 
 /// The cgroup to build in for a service whose own cgroup is `own`: not a claim of an outer tree's

@@ -164,11 +164,19 @@ impl Filters {
     /// # Errors
     /// [`DeviceError`] saying what failed.
     pub fn clear(&self, cgroup: &ClaimCgroup) -> Result<(), DeviceError> {
-        let io = |verb, source| DeviceError::new(verb, cgroup.dir(), source);
-        for (fd, _) in ours(cgroup.as_fd()).map_err(|e| io("query", e))? {
-            sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
+        clear(cgroup.as_fd(), cgroup.dir())
+    }
+
+    /// The same for a cgroup by its directory; one that is gone has no filters.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn clear_dir(&self, dir: &Path) -> Result<(), DeviceError> {
+        match std::fs::File::open(dir) {
+            Ok(open) => clear(open.as_fd(), dir),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(DeviceError::new("open", dir, e)),
         }
-        Ok(())
     }
 
     /// The device filters on a cgroup, gshare's and others'.
@@ -209,6 +217,14 @@ fn load(rules: &DeviceRules) -> Result<Loaded, DeviceError> {
         id: info.id,
         tag: info.tag,
     })
+}
+
+fn clear(cgroup: BorrowedFd<'_>, dir: &Path) -> Result<(), DeviceError> {
+    let io = |verb, source| DeviceError::new(verb, dir, source);
+    for (fd, _) in ours(cgroup).map_err(|e| io("query", e))? {
+        sys::detach(cgroup, fd.as_fd()).map_err(|e| io("detach", e))?;
+    }
+    Ok(())
 }
 
 fn attached(cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {

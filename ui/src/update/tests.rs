@@ -289,7 +289,7 @@ fn without_a_service_claims_are_explained_not_offered() {
     let mut m = model(ROOT, (120, 24), canned::monitor());
     assert!(press(&mut m, "n").is_empty());
     assert_eq!(m.dialog, None);
-    assert!(screen(&m).contains("Start one: sudo gshare daemon"));
+    assert!(screen(&m).contains("Ask your admin: sudo gshare setup"));
     let mut m = at_work();
     update(
         &mut m,

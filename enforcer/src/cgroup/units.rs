@@ -1,0 +1,378 @@
+//! The tree of claims in units of systemd, which is the only one that writes above them:
+//!
+//! ```text
+//! gshare.slice/gshare-claims.slice                  caps of user.slice
+//!   gshare-claims-1000.slice                        caps of user-1000.slice
+//!     gshare-claims-1000.service                    delegated: gshare's to divide
+//!       claim-7
+//! ```
+//!
+//! Nothing of it belongs to gshare's own service, so restarting that touches no member. A claim whose command
+//! is the main process of a service stays in the cgroup of that service instead: it *lodges* there. Then its
+//! limits hold, its log is its own, and stopping it ends all members.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::tree::{number, warm_up};
+use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, v2_path};
+use crate::systemd::{MainOf, Systemd};
+
+/// A tree of units.
+#[derive(Debug, Clone)]
+pub struct UnitTree {
+    systemd: Systemd,
+    mount: Mount,
+    dir: PathBuf,
+    kernel_path: PathBuf,
+    names: Names,
+    /// Claims from a time when systemd was not asked.
+    old: Option<OwnTree>,
+    /// Claims in cgroups of services, by the kernel's name of the cgroup.
+    lodged: Arc<Mutex<BTreeMap<PathBuf, ClaimPlace>>>,
+}
+
+/// Names of the units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Names {
+    /// `gshare-claims`.
+    base: String,
+}
+
+impl Names {
+    /// For a tree called `root`. In a slice's name a dash separates levels.
+    fn new(root: &str) -> Self {
+        Self {
+            base: format!("{}-claims", root.replace('-', "\\x2d")),
+        }
+    }
+
+    fn top(&self) -> String {
+        format!("{}.slice", self.base)
+    }
+
+    fn slice(&self, uid: u32) -> String {
+        format!("{}-{uid}.slice", self.base)
+    }
+
+    fn service(&self, uid: u32) -> String {
+        format!("{}-{uid}.service", self.base)
+    }
+
+    fn path(&self, place: ClaimPlace) -> PathBuf {
+        let claim = format!("claim-{}", place.claim);
+        Path::new(&self.slice(place.uid))
+            .join(self.service(place.uid))
+            .join(claim)
+    }
+
+    /// The uid in the name of a user's slice.
+    fn uid(&self, slice: &str) -> Option<u32> {
+        let name = slice.strip_suffix(".slice")?;
+        let uid = number(name, &format!("{}-", self.base))?;
+        uid.try_into().ok()
+    }
+
+    /// Reads the path of a claim, which may go on with cgroups that members made.
+    fn place(&self, path: &Path) -> Option<ClaimPlace> {
+        let mut parts = path.iter().map(|part| part.to_str());
+        let uid = self.uid(parts.next()??)?;
+        if parts.next()?? != self.service(uid) {
+            return None;
+        }
+        let claim = number(parts.next()??, "claim-")?;
+        Some(ClaimPlace { uid, claim })
+    }
+}
+
+impl UnitTree {
+    /// Opens (and makes if need be) the slice of the tree called `root`.
+    ///
+    /// # Errors
+    /// [`CgroupError::NoMount`] without cgroup v2, [`CgroupError::Systemd`] where systemd is not in charge
+    /// or does not answer.
+    pub fn open(root: &str) -> Result<Self, CgroupError> {
+        let mount = Mount::find()?;
+        let names = Names::new(root);
+        let systemd = Systemd::connect()?;
+        let kernel_path = systemd.slice(
+            names.top(),
+            "Claims of GPUs".to_owned(),
+            Some("user.slice".to_owned()),
+        )?;
+        let dir = dir_of(&mount, &kernel_path)?;
+        let old = mount.dir_of(&format!("/{root}"));
+        let old = match old {
+            Some(dir) if dir.is_dir() => OwnTree::open(&Parent::Top, root).ok(),
+            _ => None,
+        };
+        let tree = Self {
+            systemd,
+            mount,
+            dir,
+            kernel_path,
+            names,
+            old,
+            lodged: Arc::default(),
+        };
+        tree.refresh_caps();
+        Ok(tree)
+    }
+
+    /// How many processes live in claims of the tree called `root`, without asking systemd.
+    #[must_use]
+    pub fn members(root: &str) -> usize {
+        let names = Names::new(root);
+        let above = root.replace('-', "\\x2d");
+        let dir = Mount::find()
+            .ok()
+            .and_then(|m| m.dir_of(&format!("/{above}.slice/{}", names.top())));
+        let users = fs::read_dir(dir.unwrap_or_default()).into_iter().flatten();
+        let homes = users.flatten().filter_map(|e| {
+            let uid = names.uid(e.file_name().to_str()?)?;
+            Some(e.path().join(names.service(uid)))
+        });
+        let claims = homes.flat_map(|home| fs::read_dir(home).into_iter().flatten().flatten());
+        claims
+            .filter_map(|e| fs::read_to_string(e.path().join("cgroup.procs")).ok())
+            .map(|procs| procs.lines().count())
+            .sum()
+    }
+
+    /// The cgroup above all claims but the lodged ones.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Copies the caps of the users' slices again, in the background: after the administrator changed them.
+    pub fn refresh_caps(&self) {
+        self.systemd
+            .refresh_caps(self.names.top(), "user.slice".to_owned());
+        for (uid, _) in self.users() {
+            self.refresh_user(uid);
+        }
+    }
+
+    fn refresh_user(&self, uid: u32) {
+        self.systemd
+            .refresh_caps(self.names.slice(uid), format!("user-{uid}.slice"));
+    }
+
+    pub(super) fn warm_up(&self) -> Result<(), CgroupError> {
+        warm_up(&self.mount)
+    }
+
+    /// The service that this process is the main process of, if its claim can live in its cgroup: nobody but
+    /// root can move a process out of it.
+    #[must_use]
+    pub fn lodging(&self, pid: u32) -> Option<MainOf> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let cgroup = Path::new(v2_path(&text)?);
+        if cgroup.extension().is_none_or(|e| e != "service") {
+            return None;
+        }
+        let found = self.systemd.main_of(pid).ok().flatten()?;
+        (found.cgroup == cgroup && self.is_roots(cgroup)).then_some(found)
+    }
+
+    /// Whether all cgroups above this one belong to root: whoever may write to one of them can move
+    /// processes within it.
+    fn is_roots(&self, cgroup: &Path) -> bool {
+        let Some(dir) = cgroup.to_str().and_then(|c| self.mount.dir_of(c)) else {
+            return false;
+        };
+        dir.ancestors()
+            .skip(1)
+            .take_while(|above| above.starts_with(&self.mount.point))
+            .all(|above| {
+                above
+                    .symlink_metadata()
+                    .is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0)
+            })
+    }
+
+    /// Lets a claim live in the cgroup of a service, `cgroup` in the kernel's words; a claim that lodged there
+    /// before is over.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
+    pub fn lodge(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
+        let dir = dir_of(&self.mount, cgroup)?;
+        let opened = ClaimCgroup::open(dir, cgroup.to_owned(), place)?.lodged();
+        self.lodgers().insert(cgroup.to_owned(), place);
+        Ok(opened)
+    }
+
+    fn lodgers(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, ClaimPlace>> {
+        self.lodged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The users whose units are there, with their directories.
+    fn users(&self) -> Vec<(u32, PathBuf)> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        entries
+            .filter_map(|e| Some((self.names.uid(e.file_name().to_str()?)?, e.path())))
+            .map(|(uid, dir)| (uid, dir.join(self.names.service(uid))))
+            .collect()
+    }
+
+    /// Has systemd make the user's units.
+    fn make_home(&self, uid: u32) -> Result<(), CgroupError> {
+        let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+        let name = user.map_or_else(|| format!("uid {uid}"), |u| u.name);
+        let slice = self.names.slice(uid);
+        self.systemd.slice(
+            slice.clone(),
+            format!("Claims of GPUs of {name}"),
+            Some(format!("user-{uid}.slice")),
+        )?;
+        self.systemd.home(
+            self.names.service(uid),
+            slice,
+            format!("Home of the claims of {name}"),
+        )?;
+        Ok(())
+    }
+}
+
+fn dir_of(mount: &Mount, cgroup: &Path) -> Result<PathBuf, CgroupError> {
+    let dir = cgroup.to_str().and_then(|c| mount.dir_of(c));
+    dir.ok_or_else(|| CgroupError::NotDelegated {
+        dir: cgroup.to_owned(),
+        uid: nix::unistd::geteuid().as_raw(),
+        missing: format!("it is outside the mount {}", mount.point.display()),
+    })
+}
+
+impl ClaimTree for UnitTree {
+    fn create(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError> {
+        if let Ok(found) = self.find(place) {
+            return Ok(found);
+        }
+        let dir = self.dir.join(self.names.path(place));
+        let made = match fs::create_dir(&dir) {
+            // The user's first claim, or somebody has stopped the units.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.make_home(place.uid)?;
+                fs::create_dir(&dir)
+            }
+            other => {
+                self.refresh_user(place.uid);
+                other
+            }
+        };
+        match made {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                Err(CgroupError::io("create", dir, e))
+            }
+            _ => self.find(place),
+        }
+    }
+
+    fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError> {
+        if let Some(old) = &self.old
+            && let Ok(found) = old.find(place)
+        {
+            return Ok(found);
+        }
+        let below = self.names.path(place);
+        ClaimCgroup::open(self.dir.join(&below), self.kernel_path.join(&below), place)
+    }
+
+    fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError> {
+        let mut found = match &self.old {
+            Some(old) => old.claims()?,
+            None => Vec::new(),
+        };
+        for (uid, home) in self.users() {
+            let entries = match fs::read_dir(&home) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(|e| CgroupError::io("list", &home, e))?,
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let Some(claim) = name.to_str().and_then(|n| number(n, "claim-")) else {
+                    continue;
+                };
+                match self.find(ClaimPlace { uid, claim }) {
+                    Err(e) if e.is_gone() => {}
+                    other => found.push(other?),
+                }
+            }
+        }
+        found.sort_by_key(ClaimCgroup::place);
+        Ok(found)
+    }
+
+    fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = v2_path(&text)?;
+        if let Ok(below) = Path::new(path).strip_prefix(&self.kernel_path) {
+            return self.names.place(below);
+        }
+        if let Some(place) = self.old.as_ref().and_then(|old| old.place_of(path)) {
+            return Some(place);
+        }
+        let lodgers = self.lodgers();
+        Path::new(path)
+            .ancestors()
+            .find_map(|above| lodgers.get(above))
+            .copied()
+    }
+
+    fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
+        cgroup.remove()?;
+        if cgroup.is_lodged() {
+            let mut lodgers = self.lodgers();
+            if lodgers.get(cgroup.kernel_path()) == Some(&cgroup.place()) {
+                lodgers.remove(cgroup.kernel_path());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_told_from_its_path() {
+        let names = Names::new("gshare");
+        let check = |path: &str, expect: Option<(u32, u64)>| {
+            let found = names.place(Path::new(path)).map(|p| (p.uid, p.claim));
+            assert_eq!(found, expect, "{path}");
+        };
+        let home = "gshare-claims-1000.slice/gshare-claims-1000.service";
+        check(&format!("{home}/claim-7"), Some((1000, 7)));
+        check(&format!("{home}/claim-7/own/deep"), Some((1000, 7)));
+        check(home, None);
+        check(&format!("{home}/claim-07"), None);
+        check(&format!("{home}/other-7"), None);
+        check(
+            "gshare-claims-1000.slice/gshare-claims-1001.service/claim-7",
+            None,
+        );
+        check(
+            "gshare-claims-x.slice/gshare-claims-x.service/claim-7",
+            None,
+        );
+        let place = ClaimPlace {
+            uid: 1000,
+            claim: 7,
+        };
+        assert_eq!(names.place(&names.path(place)), Some(place));
+    }
+
+    #[test]
+    fn a_dash_in_the_name_of_the_tree_makes_no_level() {
+        let names = Names::new("gshare-lab");
+        assert_eq!(names.slice(5), "gshare\\x2dlab-claims-5.slice");
+        assert_eq!(names.uid(&names.slice(5)), Some(5));
+    }
+}

@@ -1,0 +1,389 @@
+//! systemd as the keeper of the cgroup tree, over D-Bus: units for the claims of each user, with the caps of
+//! the user's own slice, and what unit a process is the main process of.
+//!
+//! The calls run in a thread of their own: the bus may be slow, and its client may not run inside another
+//! runtime. Claims need it only when a user claims for the first time since boot.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use zbus::blocking::{Connection, connection::Builder};
+use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
+
+/// Where systemd says that it runs this machine (`sd_booted(3)`).
+const BOOTED: &str = "/run/systemd/system";
+/// systemd's own socket, for root where no bus runs.
+const PRIVATE: &str = "unix:path=/run/systemd/private";
+const NAME: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(5);
+/// How long a unit may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// What an administrator can set on `user-<uid>.slice` that a claim must not lead around.
+const CAPS: [&str; 10] = [
+    "MemoryHigh",
+    "MemoryMax",
+    "MemorySwapMax",
+    "CPUQuotaPerSecUSec",
+    "CPUWeight",
+    "AllowedCPUs",
+    "AllowedMemoryNodes",
+    "IOWeight",
+    "TasksMax",
+    "DevicePolicy",
+];
+
+/// Why systemd could not be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SystemdError {
+    /// It is not what runs this machine.
+    #[error("systemd does not run this machine ({BOOTED} is not there)")]
+    NotBooted,
+    /// Neither the bus nor its own socket answers.
+    #[error("systemd cannot be reached: {0}")]
+    NoBus(String),
+    /// It refused, or failed.
+    #[error("systemd cannot {verb} {unit}: {why}")]
+    Refused {
+        /// What was asked.
+        verb: &'static str,
+        /// On which unit.
+        unit: String,
+        /// Its answer.
+        why: String,
+    },
+    /// No answer in time.
+    #[error("systemd does not answer within {0:?}")]
+    Silent(Duration),
+}
+
+/// A unit that a process is the main process of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MainOf {
+    /// Name, `vllm.service`.
+    pub unit: String,
+    /// Its cgroup, as the kernel names it.
+    pub cgroup: PathBuf,
+}
+
+type Job = Box<dyn FnOnce(&mut Bus) + Send>;
+
+/// A handle on the thread that talks to systemd. Copies use the same thread.
+#[derive(Clone)]
+pub struct Systemd {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl std::fmt::Debug for Systemd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Systemd").finish_non_exhaustive()
+    }
+}
+
+/// Whether systemd runs this machine.
+#[must_use]
+pub fn booted() -> bool {
+    Path::new(BOOTED).is_dir()
+}
+
+impl Systemd {
+    /// Starts the thread and makes sure that systemd answers.
+    ///
+    /// # Errors
+    /// [`SystemdError::NotBooted`] or [`SystemdError::NoBus`].
+    pub fn connect() -> Result<Self, SystemdError> {
+        if !booted() {
+            return Err(SystemdError::NotBooted);
+        }
+        let (jobs, work) = mpsc::channel::<Job>();
+        std::thread::Builder::new()
+            .name("systemd".to_owned())
+            .spawn(move || {
+                let mut bus = Bus::default();
+                while let Ok(job) = work.recv() {
+                    job(&mut bus);
+                }
+            })
+            .map_err(|e| SystemdError::NoBus(e.to_string()))?;
+        let systemd = Self { jobs };
+        systemd.ask(|bus| bus.connection().map(drop))?;
+        Ok(systemd)
+    }
+
+    /// Makes sure that a slice is active; its cgroup, as the kernel names it. The slice gets the caps of
+    /// `like`, another slice, where one is given.
+    ///
+    /// # Errors
+    /// [`SystemdError`] saying what systemd refused.
+    pub fn slice(
+        &self,
+        name: String,
+        description: String,
+        like: Option<String>,
+    ) -> Result<PathBuf, SystemdError> {
+        self.ask(move |bus| bus.slice(&name, &description, like.as_deref()))
+    }
+
+    /// Makes sure that a unit is active whose cgroup is gshare's to divide; the cgroup, as the kernel
+    /// names it. An idle process holds it: systemd tidies empty cgroups away.
+    ///
+    /// # Errors
+    /// [`SystemdError`] saying what systemd refused.
+    pub fn home(
+        &self,
+        name: String,
+        slice: String,
+        description: String,
+    ) -> Result<PathBuf, SystemdError> {
+        self.ask(move |bus| bus.home(&name, &slice, &description))
+    }
+
+    /// Copies the caps of slice `like` to slice `name` again, in the background.
+    pub fn refresh_caps(&self, name: String, like: String) {
+        let job = move |bus: &mut Bus| {
+            // What was copied before stays in force; the next refresh may succeed.
+            let _ = bus.copy_caps(&name, &like);
+        };
+        let _ = self.jobs.send(Box::new(job));
+    }
+
+    /// The service that `pid` is the main process of.
+    ///
+    /// # Errors
+    /// [`SystemdError`] if systemd does not answer; a process that is no main process is `None`.
+    pub fn main_of(&self, pid: u32) -> Result<Option<MainOf>, SystemdError> {
+        self.ask(move |bus| bus.main_of(pid))
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Bus) -> Result<T, SystemdError> + Send + 'static,
+    ) -> Result<T, SystemdError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let job = move |bus: &mut Bus| {
+            let _ = tell.send(job(bus));
+        };
+        let gone = || SystemdError::NoBus("its thread has ended".to_owned());
+        self.jobs.send(Box::new(job)).map_err(|_| gone())?;
+        match told.recv_timeout(START + CALL) {
+            Ok(answer) => answer,
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(SystemdError::Silent(START + CALL)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(gone()),
+        }
+    }
+}
+
+/// The connection, made when it is needed and made anew when it has broken.
+#[derive(Default)]
+struct Bus {
+    connection: Option<Connection>,
+}
+
+/// A property to set.
+type Property<'a> = (&'a str, Value<'a>);
+
+impl Bus {
+    fn connection(&mut self) -> Result<&Connection, SystemdError> {
+        if self.connection.is_none() {
+            let made = Builder::system()
+                .and_then(|b| b.method_timeout(CALL).build())
+                .or_else(|bus| {
+                    Builder::address(PRIVATE)
+                        .and_then(|b| b.p2p().method_timeout(CALL).build())
+                        .map_err(|_| bus)
+                });
+            self.connection = Some(made.map_err(|e| SystemdError::NoBus(e.to_string()))?);
+        }
+        self.connection
+            .as_ref()
+            .ok_or_else(|| SystemdError::NoBus("no connection".to_owned()))
+    }
+
+    /// One call; a connection that broke since the last one is made anew.
+    fn call<B>(
+        &mut self,
+        path: &str,
+        interface: &str,
+        method: &str,
+        body: &B,
+    ) -> Result<zbus::Message, zbus::Error>
+    where
+        B: serde::Serialize + zbus::zvariant::DynamicType,
+    {
+        let mut again = true;
+        loop {
+            let connection = self
+                .connection()
+                .map_err(|e| zbus::Error::Failure(e.to_string()))?;
+            let answer = connection.call_method(Some(NAME), path, Some(interface), method, body);
+            match answer {
+                Err(zbus::Error::InputOutput(_)) if std::mem::take(&mut again) => {
+                    self.connection = None;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The object of a unit, loaded if it was not.
+    fn unit(&mut self, name: &str) -> Result<OwnedObjectPath, SystemdError> {
+        let answer = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &(name,));
+        path_in(answer).map_err(|e| refused("load", name, &e))
+    }
+
+    fn get(&mut self, path: &str, interface: &str, name: &str) -> Result<OwnedValue, zbus::Error> {
+        let answer = self.call(path, PROPERTIES, "Get", &(interface, name))?;
+        answer.body().deserialize::<OwnedValue>()
+    }
+
+    fn get_text(&mut self, path: &str, interface: &str, name: &str) -> Result<String, zbus::Error> {
+        let value = self.get(path, interface, name)?;
+        String::try_from(value).map_err(zbus::Error::from)
+    }
+
+    fn start_transient(
+        &mut self,
+        name: &str,
+        properties: &[Property<'_>],
+    ) -> Result<(), SystemdError> {
+        let none: [(&str, Vec<Property<'_>>); 0] = [];
+        let body = (name, "fail", properties, &none[..]);
+        let mut answer = self.call(MANAGER_PATH, MANAGER, "StartTransientUnit", &body);
+        if is_there(&answer) {
+            answer = self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "fail"));
+        }
+        answer
+            .map(drop)
+            .map_err(|e| refused("start", name, &e.to_string()))
+    }
+
+    /// Waits until a unit is active; its cgroup.
+    fn started(&mut self, name: &str, kind: &str) -> Result<PathBuf, SystemdError> {
+        let unit = self.unit(name)?;
+        let end = Instant::now() + START;
+        loop {
+            let state = self
+                .get_text(&unit, "org.freedesktop.systemd1.Unit", "ActiveState")
+                .map_err(|e| refused("look at", name, &e.to_string()))?;
+            let cgroup = self
+                .get_text(&unit, kind, "ControlGroup")
+                .map_err(|e| refused("look at", name, &e.to_string()))?;
+            if state == "active" && !cgroup.is_empty() {
+                return Ok(cgroup.into());
+            }
+            if Instant::now() > end || state == "failed" {
+                return Err(refused("start", name, &format!("it is {state}")));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn slice(
+        &mut self,
+        name: &str,
+        description: &str,
+        like: Option<&str>,
+    ) -> Result<PathBuf, SystemdError> {
+        let properties = [("Description", Value::from(description))];
+        self.start_transient(name, &properties)?;
+        if let Some(like) = like {
+            self.copy_caps(name, like)?;
+        }
+        self.started(name, "org.freedesktop.systemd1.Slice")
+    }
+
+    fn home(
+        &mut self,
+        name: &str,
+        slice: &str,
+        description: &str,
+    ) -> Result<PathBuf, SystemdError> {
+        let holder = [("/bin/sleep", vec!["sleep", "infinity"], false)];
+        let properties = [
+            ("Description", Value::from(description)),
+            ("Slice", Value::from(slice)),
+            ("Delegate", Value::from(true)),
+            ("ExecStart", Value::from(holder.to_vec())),
+            // Members must not pay for each other, nor for the holder.
+            ("Restart", Value::from("always")),
+            ("OOMPolicy", Value::from("continue")),
+            ("OOMScoreAdjust", Value::from(-900_i32)),
+            ("TasksMax", Value::from(u64::MAX)),
+        ];
+        self.start_transient(name, &properties)?;
+        self.started(name, "org.freedesktop.systemd1.Service")
+    }
+
+    /// Sets on slice `name` those caps of slice `like` that differ.
+    fn copy_caps(&mut self, name: &str, like: &str) -> Result<(), SystemdError> {
+        let interface = "org.freedesktop.systemd1.Slice";
+        let (from, to) = (self.unit(like)?, self.unit(name)?);
+        let mut changed = Vec::new();
+        for cap in CAPS {
+            // What this systemd does not know cannot be set on either.
+            if let (Ok(wanted), Ok(now)) = (
+                self.get(&from, interface, cap),
+                self.get(&to, interface, cap),
+            ) && wanted != now
+            {
+                changed.push((cap, Value::from(wanted)));
+            }
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let body = (name, true, changed);
+        self.call(MANAGER_PATH, MANAGER, "SetUnitProperties", &body)
+            .map(drop)
+            .map_err(|e| refused("set the caps of", name, &e.to_string()))
+    }
+
+    fn main_of(&mut self, pid: u32) -> Result<Option<MainOf>, SystemdError> {
+        let answer = self.call(MANAGER_PATH, MANAGER, "GetUnitByPID", &(pid,));
+        let Ok(unit) = path_in(answer) else {
+            return Ok(None);
+        };
+        let service = "org.freedesktop.systemd1.Service";
+        let main = self
+            .get(&unit, service, "MainPID")
+            .and_then(|v| u32::try_from(v).map_err(zbus::Error::from));
+        if main.ok() != Some(pid) {
+            return Ok(None);
+        }
+        let failed = |e: zbus::Error| refused("look at", "a unit", &e.to_string());
+        Ok(Some(MainOf {
+            unit: self
+                .get_text(&unit, "org.freedesktop.systemd1.Unit", "Id")
+                .map_err(failed)?,
+            cgroup: self
+                .get_text(&unit, service, "ControlGroup")
+                .map_err(failed)?
+                .into(),
+        }))
+    }
+}
+
+fn path_in(answer: Result<zbus::Message, zbus::Error>) -> Result<OwnedObjectPath, String> {
+    let answer = answer.map_err(|e| e.to_string())?;
+    answer.body().deserialize().map_err(|e| e.to_string())
+}
+
+/// Whether a unit of that name is there already.
+fn is_there(answer: &Result<zbus::Message, zbus::Error>) -> bool {
+    matches!(answer, Err(zbus::Error::MethodError(name, ..))
+        if name.as_str() == "org.freedesktop.systemd1.UnitExists")
+}
+
+fn refused(verb: &'static str, unit: &str, why: &str) -> SystemdError {
+    SystemdError::Refused {
+        verb,
+        unit: unit.to_owned(),
+        why: why.to_owned(),
+    }
+}

@@ -1,0 +1,101 @@
+//! The service manager's side of the service: what systemd is told (`sd_notify`), its watchdog, and the log.
+//! Without a manager all of it does nothing, and the log goes to stderr.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+/// Overrides the level of the config.
+const LEVEL: &str = "GSHARE_LOG";
+
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+fn filter(level: &str) -> EnvFilter {
+    EnvFilter::try_from_env(LEVEL)
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{}=info", super::AUDIT)))
+}
+
+/// Starts the log: to the journal with its priorities where stderr leads there, else to stderr.
+pub(super) fn start_log(level: &str) {
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let log = tracing_subscriber::registry().with(filter);
+    let journal = is_journal().then(tracing_journald::layer);
+    let done = match journal {
+        Some(Ok(journal)) => log
+            .with(journal.with_field_prefix(Some("GSHARE".to_owned())))
+            .try_init(),
+        _ => {
+            let stderr = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+                .with_target(false);
+            log.with(stderr).try_init()
+        }
+    };
+    if done.is_ok() {
+        let _ = FILTER.set(handle);
+    }
+}
+
+/// Changes the least severity that is logged.
+pub(super) fn set_level(level: &str) {
+    if let Some(handle) = FILTER.get()
+        && let Err(error) = handle.reload(filter(level))
+    {
+        tracing::warn!(%error, "the level of the log stays as it was");
+    }
+}
+
+/// Whether stderr is the journal's stream, as `JOURNAL_STREAM` has it: `device:inode`.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    std::fs::metadata("/proc/self/fd/2")
+        .is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
+}
+
+/// The service answers its clients.
+pub(super) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The configuration is being read again; [`ready`] ends that.
+pub(super) fn reloading() {
+    let now = NotifyState::monotonic_usec_now();
+    match now {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(_) => tell(&[NotifyState::Reloading]),
+    }
+}
+
+/// The service ends.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// One line for `systemctl status`.
+pub(super) fn status(text: &str) {
+    tell(&[NotifyState::Status(text)]);
+}
+
+/// How often the watchdog wants to hear of the service; `None` without one.
+pub(super) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled().map(|most| most / 3)
+}
+
+/// The service is not stuck.
+pub(super) fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+fn tell(what: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(what) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}

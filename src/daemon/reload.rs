@@ -1,0 +1,139 @@
+//! Reading the configuration again while the service runs (SIGHUP, `systemctl reload gshared`).
+
+use gshare_config::{Config, Service as ServiceKeys};
+
+use super::manager;
+use super::service::Service;
+
+/// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
+const AT_START: &[&str] = &["service.", "driver.", "devices.", "cgroup."];
+/// Keys among them that do change at once.
+const LIVE: &[&str] = &["service.log"];
+
+fn at_start(key: &str) -> bool {
+    AT_START.iter().any(|p| key.starts_with(p)) && !LIVE.contains(&key)
+}
+
+/// What a new configuration changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// Keys that are in force now.
+    now: Vec<String>,
+    /// Keys that a restart brings into force.
+    later: Vec<String>,
+}
+
+impl Change {
+    fn between(old: &Config, new: &Config) -> Self {
+        let (later, now) = old.changed(new).into_iter().partition(|key| at_start(key));
+        Self { now, later }
+    }
+
+    fn text(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.now.is_empty() {
+            parts.push(format!("changed: {}", self.now.join(", ")));
+        }
+        if !self.later.is_empty() {
+            parts.push(format!(
+                "changes when the service restarts: {}",
+                self.later.join(", ")
+            ));
+        }
+        if parts.is_empty() {
+            parts.push("nothing changed".to_owned());
+        }
+        format!("configuration read again; {}", parts.join("; "))
+    }
+}
+
+/// `new`, but with what holds for the life of the process as it is.
+fn merged(old: &Config, new: &Config) -> Config {
+    Config {
+        service: ServiceKeys {
+            log: new.service.log,
+            ..old.service.clone()
+        },
+        driver: old.driver.clone(),
+        devices: old.devices.clone(),
+        cgroup: old.cgroup.clone(),
+        ..new.clone()
+    }
+}
+
+impl Service {
+    /// One line for the service manager.
+    pub(crate) fn status(&self) -> String {
+        format!(
+            "{} GPUs, {} claims, {} waiting",
+            self.gpus.len(),
+            self.claims.len(),
+            self.waiting.len()
+        )
+    }
+
+    /// Takes a configuration that was read again. A file with mistakes changes nothing.
+    pub(crate) fn reload(&mut self, read: Result<Config, gshare_config::ConfigError>) {
+        let new = match read {
+            Ok(new) => new,
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::error!("the configuration stays as it was: {error:#}");
+                self.notice(
+                    None,
+                    "the configuration has mistakes and stays as it was; gshare config check"
+                        .to_owned(),
+                );
+                return;
+            }
+        };
+        let change = Change::between(&self.config, &new);
+        self.config = merged(&self.config, &new);
+        manager::set_level(self.config.service.log.name());
+        if let Some(units) = self.tree.as_ref().and_then(|t| t.units()) {
+            units.refresh_caps();
+        }
+        self.refresh_facts();
+        self.notice(None, change.text());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::check(text, std::path::Path::new("test.toml")).expect("valid")
+    }
+
+    #[test]
+    fn what_can_change_does_and_the_rest_is_named() {
+        let old = Config::default();
+        let new = config(
+            "[service]\ntick = \"2s\"\nlog = \"debug\"\n[memory]\nreserve = \"1 GiB\"\n[projects]\nx = { users = [\"ada\"] }\n",
+        );
+        let change = Change::between(&old, &new);
+        assert_eq!(change.now, ["service.log", "memory.reserve", "projects.x"]);
+        assert_eq!(change.later, ["service.tick"]);
+        let merged = merged(&old, &new);
+        assert_eq!(merged.service.tick, old.service.tick);
+        assert_eq!(merged.service.log, new.service.log);
+        assert_eq!(merged.memory, new.memory);
+        assert_eq!(merged.projects, new.projects);
+        assert_eq!(
+            Change::between(&old, &old).text(),
+            "configuration read again; nothing changed"
+        );
+    }
+
+    #[test]
+    fn every_key_at_start_exists() {
+        let keys: Vec<String> = Config::keys()
+            .into_iter()
+            .map(|(section, key)| format!("{section}.{key}"))
+            .collect();
+        for prefix in AT_START.iter().chain(LIVE) {
+            assert!(keys.iter().any(|k| k.starts_with(prefix)), "{prefix}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `gshare setup`: puts gshare on a machine, and takes it away again. Every change is printed before it is
+//! made, remembered with what was there before, and undone byte for byte by `--undo`.
+
+mod files;
+mod plan;
+mod units;
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::args::setup::SetupArgs;
+use crate::cli::failure::{self, Failure};
+use crate::cli::{Outcome, out};
+use files::{Installed, Step};
+use plan::{Layout, Target};
+
+/// What is remembered of an installation, below the root.
+const MEMORY: &str = "var/lib/gshare/setup";
+/// The service's state: journal and history.
+const STATE: &str = "var/lib/gshare";
+
+/// Runs the command.
+pub(crate) fn run(args: &SetupArgs) -> Outcome {
+    let changes = args.undo || !args.dry_run;
+    if changes && !nix::unistd::Uid::effective().is_root() {
+        return Err(Failure::new(
+            failure::NOT_PERMITTED,
+            "setup changes the machine and needs root",
+        )
+        .with_hint("sudo gshare setup; gshare setup --dry-run only shows what it would do"));
+    }
+    let exe = std::env::current_exe()?;
+    if args.root.is_none() && plan::is_packaged(&exe) {
+        return packaged(args);
+    }
+    let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+    let live = args.root.is_none();
+    if live && !gshare_enforcer::systemd::booted() {
+        return Err(Failure::new(
+            failure::NO_SERVICE,
+            "systemd does not run this machine: setup has nobody to start the service",
+        )
+        .with_hint(
+            "gshare setup --root / installs the files only; then have your init system run gshared",
+        ));
+    }
+    if args.undo {
+        undo(&root, args.dry_run, live)
+    } else {
+        install(&root, &args.prefix, &exe, args.dry_run, live)
+    }
+}
+
+/// Where the package has installed the files already: only what makes them run is left to do.
+fn packaged(args: &SetupArgs) -> Outcome {
+    if args.undo {
+        return Err(Failure::new(
+            failure::USAGE,
+            "this gshare belongs to a package, which also takes it away",
+        )
+        .with_hint(
+            "apt remove gshare keeps configuration and history, apt purge gshare takes all",
+        ));
+    }
+    out::print("gshare is installed by its package: no file changes\n")?;
+    if args.dry_run {
+        return Ok(0);
+    }
+    units::start(false)?;
+    doctor(Path::new("/usr/bin/gshare"))
+}
+
+fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Outcome {
+    let layout = Layout::new(prefix)?;
+    let targets = plan::targets(&layout, exe)?;
+    let memory = root.join(MEMORY);
+    let mut known = Installed::load(&memory)?;
+    let steps: Vec<(Target, Step)> = targets
+        .into_iter()
+        .map(|target| {
+            let step = known.step(root, &target)?;
+            Ok((target, step))
+        })
+        .collect::<Result<_, Failure>>()?;
+    let changes: Vec<&Target> = steps
+        .iter()
+        .filter(|(_, step)| step.changes())
+        .map(|(target, _)| target)
+        .collect();
+    files::check_writable(root, changes.iter().map(|t| t.path.as_path()))?;
+    if !dry && known.is_new() && !changes.is_empty() {
+        known.note_state(&root.join(STATE));
+    }
+    for (target, step) in &steps {
+        out::print(&format!("{}\n", step.line(root, target)))?;
+        if !dry {
+            known.apply(root, target, step)?;
+        }
+    }
+    let changed = !changes.is_empty();
+    if !live {
+        return Ok(0);
+    }
+    for line in units::plan(changed)? {
+        out::print(&format!("run      {line}\n"))?;
+    }
+    if dry {
+        out::print("nothing was changed (--dry-run)\n")?;
+        return Ok(0);
+    }
+    units::start(changed)?;
+    doctor(&layout.program())
+}
+
+fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
+    let memory = root.join(MEMORY);
+    let known = Installed::load(&memory)?;
+    if known.is_new() {
+        return Err(Failure::new(
+            failure::USAGE,
+            format!("nothing to undo: {} is not there", memory.display()),
+        )
+        .with_hint("gshare setup keeps there what it changed"));
+    }
+    if live {
+        let members = units::members();
+        if members > 0 {
+            out::print(&format!(
+                "note     {members} processes of claims run on; without the service nobody holds or frees what they have\n"
+            ))?;
+        }
+        out::print("run      systemctl disable --now gshared.service\n")?;
+        if !dry {
+            units::stop()?;
+        }
+    }
+    let kept = known.undo(root, &memory, &root.join(STATE), dry)?;
+    if live && !dry {
+        units::reload()?;
+    }
+    if dry {
+        out::print("nothing was changed (--dry-run)\n")?;
+    } else if kept > 0 {
+        out::print(&format!(
+            "{kept} file(s) were edited after setup and stay; remove them by hand if you do not want them\n"
+        ))?;
+    }
+    Ok(0)
+}
+
+/// What the machine can do now, in the words of the program that was installed.
+fn doctor(program: &Path) -> Outcome {
+    out::print("\n")?;
+    let status = std::process::Command::new(program)
+        .arg("doctor")
+        .env_remove("GSHARE_SOCKET")
+        .status()?;
+    Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+}

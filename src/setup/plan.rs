@@ -1,0 +1,136 @@
+//! What an installation consists of: each file, where it goes, and who owns it afterwards.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+
+use crate::cli::args::Cli;
+use crate::cli::failure::{self, Failure};
+
+const UNIT: &str = include_str!("../../config/systemd/gshared.service");
+const PROFILE: &str = include_str!("../../config/systemd/gshare.sh");
+const BASH: &str = include_str!("../../config/completions/gshare.bash");
+const ZSH: &str = include_str!("../../config/completions/_gshare");
+const FISH: &str = include_str!("../../config/completions/gshare.fish");
+
+/// Where a package manager keeps the list of files of its `gshare`.
+const PACKAGE_LIST: &str = "/var/lib/dpkg/info/gshare.list";
+
+/// Whether the program was installed by a package.
+pub(super) fn is_packaged(exe: &Path) -> bool {
+    std::fs::read_to_string(PACKAGE_LIST)
+        .is_ok_and(|list| list.lines().any(|line| Path::new(line) == exe))
+}
+
+/// Directories of an installation.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    prefix: PathBuf,
+}
+
+impl Layout {
+    pub(super) fn new(prefix: &Path) -> Result<Self, Failure> {
+        if !prefix.is_absolute() || prefix.as_os_str().as_bytes().contains(&b'\n') {
+            return Err(Failure::new(
+                failure::USAGE,
+                format!("--prefix {} is not an absolute path", prefix.display()),
+            ));
+        }
+        Ok(Self {
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// The program.
+    pub(super) fn program(&self) -> PathBuf {
+        self.prefix.join("bin/gshare")
+    }
+
+    /// Units of an administrator's own installations go where packages put none.
+    fn units(&self) -> PathBuf {
+        if self.prefix == Path::new("/usr") {
+            PathBuf::from("/usr/lib/systemd/system")
+        } else {
+            PathBuf::from("/etc/systemd/system")
+        }
+    }
+}
+
+/// What a target holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    /// A file with these bytes.
+    File(Vec<u8>),
+    /// A symbolic link to this.
+    Link(PathBuf),
+}
+
+/// One file of the installation. Its path is absolute, without the root it may be installed below.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) path: PathBuf,
+    pub(super) what: What,
+    pub(super) mode: u32,
+    /// The administrator's to change: never replaced once it is there.
+    pub(super) config: bool,
+}
+
+/// Everything that is installed.
+pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failure> {
+    let p = |below: &str| layout.prefix.join(below);
+    let program = std::fs::read(exe).map_err(|e| {
+        Failure::new(
+            failure::INTERNAL,
+            format!("cannot read {}: {e}", exe.display()),
+        )
+    })?;
+    let bin = layout.prefix.join("bin");
+    let unit = UNIT.replace("@BIN@", &bin.to_string_lossy());
+    let mut all = vec![
+        Target {
+            mode: 0o755,
+            ..file(layout.program(), program)
+        },
+        Target {
+            path: p("bin/gshared"),
+            what: What::Link("gshare".into()),
+            mode: 0o777,
+            config: false,
+        },
+        Target {
+            config: true,
+            ..file(gshare_config::SYSTEM_FILE.into(), gshare_config::SHIPPED)
+        },
+        file(layout.units().join("gshared.service"), unit),
+        file("/etc/profile.d/gshare.sh".into(), PROFILE),
+        file(p("share/bash-completion/completions/gshare"), BASH),
+        file(p("share/zsh/site-functions/_gshare"), ZSH),
+        file(p("share/fish/vendor_completions.d/gshare.fish"), FISH),
+    ];
+    for (name, page) in man_pages()? {
+        all.push(file(p("share/man/man1").join(name), page));
+    }
+    Ok(all)
+}
+
+fn file(path: PathBuf, bytes: impl Into<Vec<u8>>) -> Target {
+    Target {
+        path,
+        what: What::File(bytes.into()),
+        mode: 0o644,
+        config: false,
+    }
+}
+
+fn man_pages() -> Result<Vec<(std::ffi::OsString, Vec<u8>)>, Failure> {
+    let dir = tempfile::tempdir()?;
+    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), dir.path())?;
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(dir.path())? {
+        let entry = entry?;
+        pages.push((entry.file_name(), std::fs::read(entry.path())?));
+    }
+    pages.sort();
+    Ok(pages)
+}

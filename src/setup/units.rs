@@ -1,0 +1,99 @@
+//! What setup asks of systemd.
+
+use std::process::Command;
+
+use crate::cli::failure::{self, Failure};
+use crate::cli::out;
+
+const UNIT: &str = "gshared.service";
+/// Above all units that hold claims.
+const CLAIMS: &str = "gshare.slice";
+
+fn systemctl(arguments: &[&str]) -> Result<bool, Failure> {
+    let run = Command::new("systemctl").args(arguments).output();
+    let output =
+        run.map_err(|e| Failure::new(failure::NO_SERVICE, format!("cannot run systemctl: {e}")))?;
+    if !output.status.success() && arguments[0] != "is-active" {
+        let why = String::from_utf8_lossy(&output.stderr);
+        out::note(&format!(
+            "systemctl {}: {}",
+            arguments.join(" "),
+            why.trim()
+        ));
+    }
+    Ok(output.status.success())
+}
+
+fn is_active() -> Result<bool, Failure> {
+    systemctl(&["is-active", "--quiet", UNIT])
+}
+
+/// What [`start`] will do, one line each.
+pub(super) fn plan(changed: bool) -> Result<Vec<String>, Failure> {
+    let mut lines = vec![
+        "systemctl daemon-reload".to_owned(),
+        format!("systemctl enable {UNIT}"),
+    ];
+    lines.push(match (is_active()?, changed) {
+        (true, true) => format!("systemctl restart {UNIT} (members of claims run on)"),
+        (true, false) => format!("nothing: {UNIT} runs already"),
+        (false, _) => format!("systemctl start {UNIT}"),
+    });
+    Ok(lines)
+}
+
+/// Starts the service, or starts it anew after a change.
+///
+/// # Errors
+/// When it does not start; what it said is in the text.
+pub(super) fn start(changed: bool) -> Result<(), Failure> {
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["enable", "--quiet", UNIT])?;
+    let done = match (is_active()?, changed) {
+        (true, true) => systemctl(&["restart", UNIT])?,
+        (true, false) => true,
+        (false, _) => {
+            systemctl(&["reset-failed", UNIT])?;
+            systemctl(&["start", UNIT])?
+        }
+    };
+    if done {
+        return Ok(());
+    }
+    let log = Command::new("journalctl")
+        .args(["-u", UNIT, "-n", "4", "-o", "cat", "--no-pager"])
+        .output()
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+        .unwrap_or_default();
+    Err(Failure::new(
+        failure::NO_SERVICE,
+        format!("everything is installed, but the service does not start:\n{log}"),
+    )
+    .with_hint("mend that, then: sudo systemctl start gshared && gshare doctor"))
+}
+
+/// Stops the service and, where no claim has a process left, the units of the claims.
+pub(super) fn stop() -> Result<(), Failure> {
+    systemctl(&["disable", "--now", "--quiet", UNIT])?;
+    if members() == 0 {
+        systemctl(&["stop", CLAIMS])?;
+        // The pages of claims that are over; the next boot would take them anyway.
+        let _ = std::fs::remove_dir_all("/run/gshare");
+    }
+    Ok(())
+}
+
+/// Units were removed.
+pub(super) fn reload() -> Result<(), Failure> {
+    systemctl(&["daemon-reload"])?;
+    // What it failed with before is nobody's business any more.
+    let _ = Command::new("systemctl")
+        .args(["reset-failed", UNIT])
+        .output();
+    Ok(())
+}
+
+/// How many processes of claims run.
+pub(super) fn members() -> usize {
+    gshare_enforcer::cgroup::UnitTree::members("gshare")
+}

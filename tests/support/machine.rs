@@ -1,0 +1,279 @@
+//! A machine with a real systemd as its pid 1, in namespaces of this one: Debian from `debootstrap`, made once
+//! under `target/`, below an overlay of the test's own.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use gshare_sim_board::{Board, BoardSpec};
+
+use super::until;
+
+/// What the machine has beside Debian's required packages.
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin";
+/// Changes when the packages do: an old directory is not used.
+const ROOT: &str = "systemd-root-1";
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+/// A machine; dropping it switches it off and forgets what was written.
+#[derive(Debug)]
+pub struct Machine {
+    work: tempfile::TempDir,
+    root: PathBuf,
+    hybrid: bool,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    unshare: Child,
+    init: u32,
+    cgroups: Vec<PathBuf>,
+}
+
+impl Machine {
+    /// Starts one, with control groups of version 2 only or (`hybrid`) beside version 1; `None`, and the
+    /// reason on stdout, where that is not possible.
+    pub fn boot(test: &str, hybrid: bool) -> Option<Self> {
+        if !super::root(test) {
+            return None;
+        }
+        let root = match debian() {
+            Ok(root) => root,
+            Err(why) => {
+                println!("skipped: {test} needs a machine with systemd: {why}");
+                return None;
+            }
+        };
+        let work = tempfile::Builder::new()
+            .prefix("machine-")
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("a directory");
+        let mut machine = Self {
+            work,
+            root,
+            hybrid,
+            running: None,
+        };
+        match machine.start() {
+            Ok(()) => Some(machine),
+            Err(why) => {
+                println!("skipped: {test} needs a machine with systemd: {why}");
+                None
+            }
+        }
+    }
+
+    /// Switches it on (again).
+    pub fn start(&mut self) -> Result<(), String> {
+        let name = format!(
+            "gshare-test-{}",
+            self.work
+                .path()
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+        );
+        let mut cgroups = Vec::new();
+        let mounts = fs::read_to_string("/proc/mounts").map_err(|e| e.to_string())?;
+        for line in mounts.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let named = fields[2] == "cgroup" && fields[3].contains("name=systemd");
+            if (fields[2] == "cgroup2" || named) && !fields[1].contains("machine-") {
+                let dir = Path::new(fields[1]).join(&name);
+                fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+                cgroups.push(dir);
+            }
+        }
+        if cgroups.is_empty() {
+            return Err("no cgroup2 is mounted".to_owned());
+        }
+        let enter: String = cgroups
+            .iter()
+            .map(|dir| format!("echo $$ > {}/cgroup.procs && ", dir.display()))
+            .collect();
+        let script = format!(
+            "{enter}exec unshare --mount --pid --uts --ipc --cgroup --fork --kill-child \"$@\""
+        );
+        let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/systemd/boot.sh");
+        let log = fs::File::create(self.work.path().join("boot.log")).map_err(|e| e.to_string())?;
+        let unshare = Command::new("bash")
+            .args(["-c", &script, "bash"])
+            .arg(boot)
+            .args([&self.root, self.work.path()])
+            .arg(if self.hybrid { "hybrid" } else { "unified" })
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(|e| e.to_string())?)
+            .stderr(log)
+            .spawn()
+            .map_err(|e| format!("bash: {e}"))?;
+        let pid = unshare.id();
+        let mut running = Running {
+            unshare,
+            init: 0,
+            cgroups,
+        };
+        running.init = until("pid 1 is systemd", Duration::from_secs(20), || {
+            let gone = running.unshare.try_wait().ok().flatten().is_some();
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let child = children.unwrap_or_default().trim().parse::<u32>().ok();
+            let comm = child.and_then(|c| fs::read_to_string(format!("/proc/{c}/comm")).ok());
+            if gone {
+                return Some(0);
+            }
+            child.filter(|_| comm.is_some_and(|c| c.trim() == "systemd"))
+        });
+        if running.init == 0 {
+            let log = fs::read_to_string(self.work.path().join("boot.log")).unwrap_or_default();
+            return Err(log.trim().to_owned());
+        }
+        self.running = Some(running);
+        until("the machine is up", Duration::from_secs(60), || {
+            let state = self.run("systemctl is-system-running");
+            let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
+            ["running", "degraded"]
+                .contains(&state.as_str())
+                .then_some(())
+        });
+        Ok(())
+    }
+
+    /// Switches it off as `systemctl poweroff` does: all units stop in their order.
+    pub fn power_off(&mut self) {
+        self.run("systemctl poweroff");
+        let mut running = self.running.take().expect("on");
+        until("the machine is off", Duration::from_secs(60), || {
+            running.unshare.try_wait().ok().flatten()
+        });
+        drop(running);
+    }
+
+    /// A path of the machine, as seen from here.
+    pub fn path(&self, path: &str) -> PathBuf {
+        let init = self.running.as_ref().expect("on").init;
+        PathBuf::from(format!("/proc/{init}/root")).join(path.trim_start_matches('/'))
+    }
+
+    /// A command line for bash in the machine, as root.
+    pub fn command(&self, line: &str) -> Command {
+        let init = self.running.as_ref().expect("on").init;
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &init.to_string(), "-m", "-p", "-u", "-i", "-C", "--"])
+            .args([
+                "env",
+                "-i",
+                "PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin",
+                "HOME=/root",
+            ])
+            .args(["bash", "-c", line])
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it.
+    pub fn run(&self, line: &str) -> Output {
+        self.command(line).output().expect("nsenter runs")
+    }
+
+    /// Runs it and returns what it printed; anything but success is a failure of the test.
+    pub fn ok(&self, line: &str) -> String {
+        let output = self.run(line);
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(
+            output.status.success(),
+            "{line}: {:?}\n{text}\n{}\n{}",
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&self.run("journalctl -n 30 -o cat --no-pager").stdout),
+        );
+        text
+    }
+
+    /// Installs the simulated driver with these GPUs as a real one would be, and makes the user ada.
+    pub fn simulate(&self, models: &[&str]) {
+        let sim = self.path("/opt/sim");
+        fs::create_dir_all(&sim).expect("a directory");
+        drop(Board::create(&sim.join("board"), &BoardSpec::new(models)).expect("a board"));
+        gshare_artifacts::stage_sim(&sim).expect("staged");
+        fs::write(sim.join("costs"), "").expect("written");
+        fs::write(self.path("/etc/ld.so.conf.d/sim.conf"), "/opt/sim/lib\n").expect("written");
+        self.ok("chmod 755 /opt/sim /opt && chmod 666 /opt/sim/board && ldconfig && useradd -m -u 1000 -s /bin/bash ada");
+    }
+
+    /// Copies a program into the machine.
+    pub fn copy(&self, from: &Path, to: &str) {
+        fs::copy(from, self.path(to)).expect("copied");
+        self.ok(&format!("chmod 755 {to}"));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+        for top in &self.cgroups {
+            // The last processes of the machine may still be dying.
+            until(
+                "the machine's cgroups are gone",
+                Duration::from_secs(10),
+                || {
+                    remove_below(top);
+                    (!top.exists()).then_some(())
+                },
+            );
+        }
+    }
+}
+
+fn remove_below(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_below(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(dir);
+}
+
+/// The directory with Debian in it, made if need be: a minute, and some 300 MiB.
+fn debian() -> Result<PathBuf, String> {
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let root = base.join(ROOT);
+    let lock = fs::File::create(base.join("systemd-root.lock")).map_err(|e| e.to_string())?;
+    lock.lock().map_err(|e| e.to_string())?;
+    if root.exists() {
+        return Ok(root);
+    }
+    let half = base.join(format!("{ROOT}.half"));
+    let _ = fs::remove_dir_all(&half);
+    let made = Command::new("debootstrap")
+        .args([
+            "--variant=minbase",
+            &format!("--include={PACKAGES}"),
+            "bookworm",
+        ])
+        .arg(&half)
+        .arg(MIRROR)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("debootstrap: {e}"))?;
+    if !made.status.success() {
+        let text = String::from_utf8_lossy(&made.stdout);
+        return Err(format!(
+            "debootstrap: {}",
+            text.lines().last().unwrap_or_default()
+        ));
+    }
+    // Nothing there is for a console, and archives are not needed again.
+    let _ = fs::remove_dir_all(half.join("var/cache/apt/archives"));
+    let wants = half.join("etc/systemd/system/getty.target.wants");
+    let _ = fs::remove_dir_all(wants);
+    let _ = symlink(
+        "/dev/null",
+        half.join("etc/systemd/system/console-getty.service"),
+    );
+    fs::rename(&half, &root).map_err(|e| e.to_string())?;
+    Ok(root)
+}

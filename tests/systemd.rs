@@ -1,0 +1,267 @@
+//! gshare on machines with a real systemd: set up, restarted, in units, taken away again.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use support::machine::Machine;
+use support::{GSHARE, Raw, example, until};
+
+const MIB: u64 = 1 << 20;
+
+/// A machine with two simulated GPUs, the program in `/root` and a client in `/opt`.
+fn machine(test: &str, hybrid: bool) -> Option<Machine> {
+    let machine = Machine::boot(test, hybrid)?;
+    machine.simulate(&["rtx4090", "h100"]);
+    machine.copy(Path::new(GSHARE), "/root/gshare");
+    machine.copy(&example("raw_client"), "/opt/raw_client");
+    Some(machine)
+}
+
+/// Everything on the machine that a reboot keeps, with its contents; what systemd itself writes is left out.
+fn tree(machine: &Machine) -> String {
+    machine.ok(
+        "cd / && places='etc usr root home var/lib var/cache' && \
+         find $places -xdev -path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o -printf '%p %y %m %U %G %l\\n' | sort && \
+         find $places -xdev -path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o -type f -print0 | xargs -0 sha256sum | sort -k2",
+    )
+}
+
+/// The lines that two trees do not share.
+fn difference(before: &str, after: &str) -> Vec<String> {
+    let only = |a: &str, b: &str, mark: char| -> Vec<String> {
+        let known: std::collections::BTreeSet<&str> = b.lines().collect();
+        let new = a.lines().filter(|l| !known.contains(l));
+        new.map(|l| format!("{mark} {l}")).collect()
+    };
+    [only(before, after, '-'), only(after, before, '+')].concat()
+}
+
+fn in_claim(machine: &Machine, flags: &str) -> Command {
+    machine.command(&format!(
+        "exec runuser -u ada -- gshare claim -q {flags} -- /opt/raw_client"
+    ))
+}
+
+/// The processes of claims, as the service names them.
+fn claims(machine: &Machine) -> Vec<serde_json::Value> {
+    let output = machine.run("gshare ps --json");
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    value["claims"].as_array().cloned().unwrap_or_default()
+}
+
+fn show(machine: &Machine, unit: &str, property: &str) -> String {
+    machine.ok(&format!("systemctl show {unit} -p {property} --value"))
+}
+
+#[test]
+fn set_up_restarted_and_taken_away_without_a_trace() {
+    let Some(machine) = machine("set_up_restarted_and_taken_away_without_a_trace", false) else {
+        return;
+    };
+    let before = tree(&machine);
+    let shown = machine.ok("/root/gshare setup --dry-run");
+    assert!(shown.contains("install  /usr/local/bin/gshare"), "{shown}");
+    assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
+
+    let said = machine.ok("/root/gshare setup");
+    for line in [
+        "install  /etc/systemd/system/gshared.service",
+        "install  /etc/gshare/gshare.toml",
+        "systemctl start gshared.service",
+        "claims live below /sys/fs/cgroup/gshare.slice/gshare-claims.slice",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(show(&machine, "gshared", "ActiveState"), "active");
+    assert_eq!(
+        show(&machine, "gshared", "StatusText"),
+        "2 GPUs, 0 claims, 0 waiting"
+    );
+    machine.ok("systemctl is-enabled gshared");
+    let greeting =
+        machine.ok("bash -ic '. /etc/profile.d/gshare.sh' 2>&1; cat /etc/profile.d/gshare.sh");
+    assert!(greeting.contains("GPUs here are shared: gshare shell"));
+
+    // The administrator's limits of a user hold for his claims too.
+    machine.ok(
+        "systemctl set-property --runtime user-1000.slice MemoryMax=300M TasksMax=77 CPUQuota=50%",
+    );
+    let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
+    let caps = |machine: &Machine, slice: &str| {
+        machine.ok(&format!(
+            "systemctl show {slice} -p MemoryMax -p TasksMax -p CPUQuotaPerSecUSec -p MemoryHigh -p CPUWeight"
+        ))
+    };
+    let user = caps(&machine, "user-1000.slice");
+    assert!(user.contains("MemoryMax=314572800"), "{user}");
+    assert_eq!(caps(&machine, "gshare-claims-1000.slice"), user);
+    machine.ok("systemctl set-property --runtime user-1000.slice MemoryMax=200M && systemctl reload gshared");
+    until(
+        "the changed limit is copied",
+        Duration::from_secs(10),
+        || {
+            let now = caps(&machine, "gshare-claims-1000.slice");
+            now.contains("MemoryMax=209715200").then_some(())
+        },
+    );
+
+    // Nothing that happens to the service touches a member.
+    assert_eq!(raw.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
+    let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
+    let cgroup = machine.ok(&format!("cat /proc/{member}/cgroup"));
+    let home = "gshare-claims-1000.slice/gshare-claims-1000.service/claim-1";
+    assert!(cgroup.ends_with(home), "{cgroup}");
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let (free, total) = raw.info();
+    for (done, event) in [
+        "systemctl restart gshared",
+        "systemctl kill -s KILL gshared; until [ $(systemctl show gshared -p NRestarts --value) = 1 ]; do sleep 0.05; done; until systemctl is-active -q gshared; do sleep 0.05; done",
+        "systemctl daemon-reload && systemctl daemon-reexec && systemctl restart gshared",
+        "systemctl stop gshared && systemctl start gshared",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        machine.ok(event);
+        assert_eq!(raw.ask("launch 1"), format!("ok {}", done + 2), "{event}");
+        assert_eq!(raw.info(), (free, total), "{event}");
+        let found = claims(&machine);
+        assert_eq!(found.len(), 1, "{event}");
+        assert_eq!(found[0]["pid"].as_u64(), Some(member), "{event}");
+    }
+
+    // A changed configuration: what can change does, the rest is named.
+    let edit = "sed -i 's/^#reserve = .*/reserve = \"1 GiB\"/; s/^#tick = .*/tick = \"2s\"/' /etc/gshare/gshare.toml";
+    machine.ok(&format!(
+        "cp /etc/gshare/gshare.toml /run/shipped && {edit} && systemctl reload gshared"
+    ));
+    let log = until("the log says what changed", Duration::from_secs(10), || {
+        let log = machine.ok("journalctl -u gshared -o cat -n 20 --no-pager");
+        log.contains("changed: memory.reserve").then_some(log)
+    });
+    assert!(
+        log.contains("when the service restarts: service.tick"),
+        "{log}"
+    );
+    machine.ok("echo nonsense >> /etc/gshare/gshare.toml && systemctl reload gshared && systemctl is-active gshared");
+    machine.ok("cp /run/shipped /etc/gshare/gshare.toml && systemctl reload gshared");
+
+    // Set-up again: an edited configuration stays, the service is not disturbed.
+    machine.ok("echo '# mine' >> /etc/gshare/gshare.toml");
+    let pid = show(&machine, "gshared", "MainPID");
+    let said = machine.ok("/root/gshare setup");
+    assert!(said.contains("keep     /etc/gshare/gshare.toml"), "{said}");
+    assert!(
+        !said.contains("install ") && !said.contains("replace "),
+        "{said}"
+    );
+    assert_eq!(show(&machine, "gshared", "MainPID"), pid);
+    assert_eq!(raw.finish(), Some(0));
+
+    let said = machine.ok("gshare setup --undo");
+    assert!(
+        said.contains("keep     /etc/gshare/gshare.toml (edited)"),
+        "{said}"
+    );
+    machine.ok("rm -r /etc/gshare");
+    assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
+    assert_eq!(show(&machine, "gshared", "LoadState"), "not-found");
+    assert!(!machine.path("/run/gshare").exists());
+    assert!(!machine.path("/sys/fs/cgroup/gshare.slice").exists());
+}
+
+/// A service that is a claim: its command stays in the service's own cgroup, so that its log, its limits and
+/// its end are as in any other service.
+#[test]
+fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
+    let test = "a_claim_as_a_service_starts_stops_and_boots_like_any_other";
+    let Some(mut machine) = machine(test, true) else {
+        return;
+    };
+    let unit = "[Unit]\nDescription=Inference\nAfter=gshared.service\nWants=gshared.service\n\
+                [Service]\nUser=ada\nExecStart=/usr/local/bin/gshare claim -g .6 --limit .9 --class inference -- \
+                bash -c '/opt/raw_client < <(echo alloc 67108864; exec sleep 1000)'\n\
+                Restart=always\nRestartSec=100ms\n[Install]\nWantedBy=multi-user.target\n";
+    std::fs::write(machine.path("/etc/systemd/system/vllm.service"), unit).expect("written");
+    machine.ok("/root/gshare setup");
+    let granted = |machine: &Machine| {
+        until("the service has its claim", Duration::from_secs(20), || {
+            let found = claims(machine);
+            let main = show(machine, "vllm", "MainPID");
+            let held = found.first()?["gpus"][0]["mem_charge"].as_u64()?;
+            (found.len() == 1 && found[0]["pid"].as_u64() == main.parse().ok() && held > 64 * MIB)
+                .then(|| {
+                    (
+                        main,
+                        found[0]["class"].as_str().unwrap_or_default().to_owned(),
+                    )
+                })
+        })
+    };
+    let journal = |machine: &Machine| machine.ok("journalctl -u vllm -o cat --no-pager");
+
+    // Started without its service, it waits and says so.
+    machine.ok("systemctl stop gshared && systemctl start --job-mode=ignore-dependencies vllm");
+    until("it says that it waits", Duration::from_secs(10), || {
+        journal(&machine)
+            .contains("no service yet; this unit waits")
+            .then_some(())
+    });
+    machine.ok("systemctl start gshared");
+    let (main, class) = granted(&machine);
+    assert_eq!(class, "inference");
+    let cgroup = machine.ok(&format!("cat /proc/{main}/cgroup"));
+    assert!(
+        cgroup.contains("0::/system.slice/vllm.service\n")
+            || cgroup.ends_with("0::/system.slice/vllm.service"),
+        "{cgroup}"
+    );
+    // Its output is in its own log, also what it said after the grant.
+    until("its output is its own", Duration::from_secs(10), || {
+        journal(&machine).contains("ok 0").then_some(())
+    });
+
+    // A restart of gshared is nothing to it; its own restart is a new claim.
+    machine.ok("systemctl restart gshared");
+    assert_eq!(granted(&machine).0, main);
+    machine.ok("systemctl kill -s KILL --kill-who=main vllm");
+    let again = until("it was restarted", Duration::from_secs(20), || {
+        let (again, _) = granted(&machine);
+        (again != main).then_some(again)
+    });
+
+    // Stopping it ends the command, its children and the claim.
+    let children = machine.ok("cat /sys/fs/cgroup/unified/system.slice/vllm.service/cgroup.procs");
+    assert!(
+        children.lines().count() >= 3 && children.contains(&again),
+        "{children}"
+    );
+    machine.ok("systemctl stop vllm");
+    for pid in children.lines() {
+        assert!(
+            !machine.path(&format!("/proc/{pid}")).exists(),
+            "{pid} lives"
+        );
+    }
+    until("its claim has ended", Duration::from_secs(10), || {
+        claims(&machine).is_empty().then_some(())
+    });
+
+    // Off and on: gshared comes first, and the service has its claim without anybody's help.
+    machine.ok("systemctl enable --quiet vllm");
+    machine.power_off();
+    machine.start().expect("starts again");
+    granted(&machine);
+    let since =
+        |unit: &str, what: &str| -> u64 { show(&machine, unit, what).parse().expect("a time") };
+    let ready = since("gshared", "ActiveEnterTimestampMonotonic");
+    assert!(ready < since("vllm", "ExecMainStartTimestampMonotonic"));
+    assert!(ready < since("systemd-user-sessions", "ActiveEnterTimestampMonotonic"));
+    // The machine's boots are one to the journal: it waited that once only.
+    let waits = journal(&machine).matches("no service yet").count();
+    assert_eq!(waits, 1);
+    machine.ok("systemctl disable --quiet --now vllm && gshare setup --undo");
+}
