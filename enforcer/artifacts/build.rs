@@ -33,8 +33,9 @@ const PRODUCTS: [(&str, &str, &str); 5] = [
 ];
 
 /// What goes into the files, relative to the workspace.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "enforcer/abi",
+    "enforcer/gate",
     "enforcer/shim",
     "enforcer/nvml-proxy",
     "src/sim/board",

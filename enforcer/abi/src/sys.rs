@@ -366,6 +366,52 @@ pub fn futex_wait(word: &AtomicU32, value: u32, until_ns: Option<u64>, reach: Re
     }
 }
 
+/// As [`futex_wait`] on two words at once: until either is woken or has another value already. On
+/// kernels before 5.16 only the first can be slept on; there the sleep is short.
+pub fn futex_wait_either(
+    first: (&AtomicU32, u32, Reach),
+    second: (&AtomicU32, u32, Reach),
+    until_ns: u64,
+) {
+    /// `struct futex_waitv`.
+    #[repr(C)]
+    struct Entry {
+        value: u64,
+        word: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    const SIZE_U32: u32 = 2;
+    const SHORT_NS: u64 = 1_000_000;
+    let entry = |(word, value, reach): (&AtomicU32, u32, Reach)| Entry {
+        value: u64::from(value),
+        word: word.as_ptr() as u64,
+        flags: SIZE_U32 | reach.flag().cast_unsigned(),
+        reserved: 0,
+    };
+    let entries = [entry(first), entry(second)];
+    let until = libc::timespec {
+        tv_sec: (until_ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (until_ns % 1_000_000_000).cast_signed(),
+    };
+    // SAFETY: two valid entries for words that live through the call, and a valid time.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            entries.as_ptr(),
+            entries.len(),
+            0,
+            &raw const until,
+            libc::CLOCK_MONOTONIC,
+        )
+    };
+    if result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        let (word, value, reach) = first;
+        let until = until_ns.min(monotonic_ns() + SHORT_NS);
+        futex_wait(word, value, Some(until), reach);
+    }
+}
+
 /// Wakes all who sleep on a word. The mapping may be read-only.
 pub fn futex_wake(word: &AtomicU32, reach: Reach) {
     // SAFETY: the call only looks up who sleeps there.

@@ -381,6 +381,11 @@ impl Member {
         true
     }
 
+    /// A launch could not be measured: others of its kind do not wait for that.
+    pub fn unmeasured(&mut self, key: Key) {
+        self.learning.retain(|(known, _)| *known != key);
+    }
+
     /// Whether there is a marker to wait for.
     pub fn has_markers(&self) -> bool {
         !self.markers.is_empty()

@@ -89,6 +89,13 @@ pub(crate) struct Helpers {
     pub(crate) child_graph: Option<unsafe extern "C" fn(Handle, *mut Handle) -> CuResult>,
     pub(crate) graph_attribute: Option<unsafe extern "C" fn(Device, i32, *mut c_void) -> CuResult>,
     pub(crate) graph_trim: Option<unsafe extern "C" fn(Device) -> CuResult>,
+    pub(crate) ctx_set_current: Option<unsafe extern "C" fn(Handle) -> CuResult>,
+    pub(crate) exchange_capture_mode: Option<unsafe extern "C" fn(*mut i32) -> CuResult>,
+    pub(crate) event_create: Option<unsafe extern "C" fn(*mut Handle, u32) -> CuResult>,
+    pub(crate) event_destroy: Option<unsafe extern "C" fn(Handle) -> CuResult>,
+    pub(crate) event_record: Option<unsafe extern "C" fn(Handle, Handle) -> CuResult>,
+    pub(crate) event_sync: Option<unsafe extern "C" fn(Handle) -> CuResult>,
+    pub(crate) event_elapsed: Option<unsafe extern "C" fn(*mut f32, Handle, Handle) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,
 }

@@ -127,6 +127,13 @@ fn load() -> Loaded {
         child_graph: helper!(c"cuGraphChildGraphNodeGetGraph"),
         graph_attribute: helper!(c"cuDeviceGetGraphMemAttribute"),
         graph_trim: helper!(c"cuDeviceGraphMemTrim"),
+        ctx_set_current: helper!(c"cuCtxSetCurrent"),
+        exchange_capture_mode: helper!(c"cuThreadExchangeStreamCaptureMode"),
+        event_create: helper!(c"cuEventCreate"),
+        event_destroy: helper!(c"cuEventDestroy_v2", c"cuEventDestroy"),
+        event_record: helper!(c"cuEventRecord"),
+        event_sync: helper!(c"cuEventSynchronize"),
+        event_elapsed: helper!(c"cuEventElapsedTime"),
         mem_free: helper!(c"cuMemFree_v2"),
         mem_free_async: helper!(c"cuMemFreeAsync"),
     };

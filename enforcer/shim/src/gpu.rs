@@ -2,14 +2,19 @@
 //! back after.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicPtr, AtomicU64, Ordering},
+    Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-use gshare_abi::{GpuUuid, LimitsPage, Slot, State, Stripes, monotonic_coarse_ns};
+use gshare_abi::{
+    Bell, GateView, GpuUuid, LimitsPage, Slot, State, Stripes, UsagePage, monotonic_coarse_ns,
+    monotonic_ns,
+};
+use gshare_gate::{Frame, Signals, View, Word};
 
 use crate::{
     blocks::shares,
+    gate::Gate,
     ledger::{Ledger, Refusal, Reservation, Seat},
     mark,
 };
@@ -24,6 +29,12 @@ pub(crate) struct Gpu {
     generation: AtomicU64,
     /// The service's epoch at the last registration.
     pub(crate) epoch: AtomicU64,
+    usage: AtomicPtr<UsagePage>,
+    number: AtomicUsize,
+    /// By which the arbiter is called; null where the service gave none.
+    bell: AtomicPtr<Bell>,
+    /// Made when the GPU is shared for the first time.
+    gate: OnceLock<Box<Gate>>,
     /// Bytes of the blocks that small allocations share.
     block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
@@ -33,6 +44,15 @@ pub(crate) struct Gpu {
 #[repr(align(128))]
 #[derive(Debug)]
 struct Apart<T>(T);
+
+/// A service that was silent for so long is taken for gone where nothing else tells.
+const HEARTBEAT_NS: u64 = 5_000_000_000;
+
+/// The bell of a seat, for the rest of the process.
+fn bell_of(seat: &Seat) -> *mut Bell {
+    let bell = seat.bell.map(std::ptr::from_ref);
+    bell.map_or(std::ptr::null_mut(), <*const Bell>::cast_mut)
+}
 
 /// How an allocation that lives is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +71,10 @@ impl Gpu {
             limits: AtomicPtr::new(std::ptr::from_ref(seat.limits).cast_mut()),
             slot: AtomicPtr::new(std::ptr::from_ref(seat.slot()).cast_mut()),
             stripes: AtomicPtr::new(std::ptr::from_ref(seat.stripes()).cast_mut()),
+            usage: AtomicPtr::new(std::ptr::from_ref(seat.usage).cast_mut()),
+            number: AtomicUsize::new(seat.slot),
+            bell: AtomicPtr::new(bell_of(&seat)),
+            gate: OnceLock::new(),
             generation: AtomicU64::new(seat.generation),
             epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
             block_bytes: ledger.blocks.block_bytes(),
@@ -112,9 +136,99 @@ impl Gpu {
             std::ptr::from_ref(seat.stripes()).cast_mut(),
             Ordering::Release,
         );
+        self.usage
+            .store(std::ptr::from_ref(seat.usage).cast_mut(), Ordering::Release);
+        self.number.store(seat.slot, Ordering::Release);
+        self.bell.store(bell_of(&seat), Ordering::Release);
         self.generation.store(seat.generation, Ordering::Relaxed);
         self.epoch
             .store(seat.limits.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Launches of this process so far.
+    pub(crate) fn launches(&self) -> u64 {
+        self.usage().launches(self.number.load(Ordering::Acquire))
+    }
+
+    fn usage(&self) -> &'static UsagePage {
+        // SAFETY: points to a page that stays mapped for the rest of the process.
+        unsafe { &*self.usage.load(Ordering::Acquire) }
+    }
+
+    /// The word that says whether the GPU is shared now, and whose turn it is.
+    #[inline]
+    pub(crate) fn turn(&self) -> Word {
+        Word(self.limits().turn.word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn gate(&self) -> &Gate {
+        self.gate.get_or_init(Box::default)
+    }
+
+    pub(crate) fn gate_if_used(&self) -> Option<&Gate> {
+        self.gate.get().map(Box::as_ref)
+    }
+
+    fn bell(&self) -> Option<&'static Bell> {
+        // SAFETY: null, or a bell that is never freed.
+        unsafe { self.bell.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whether the service lives: by the bell's other end, else by its last sign of life.
+    pub(crate) fn service_lives(&self) -> bool {
+        let seen = self.bell().and_then(Bell::service_lives);
+        seen.unwrap_or_else(|| {
+            let sign = self.limits().heartbeat_ns.load(Ordering::Relaxed);
+            monotonic_ns() < sign.saturating_add(HEARTBEAT_NS)
+        })
+    }
+
+    /// Has the arbiter look.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = self.bell() {
+            bell.ring();
+        }
+    }
+
+    /// What the claim's pages say to the gate.
+    pub(crate) fn gate_view(&self, word: Word, alive: bool) -> View {
+        let turn = &self.limits().turn;
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let usage = self.usage();
+        let own = self.number.load(Ordering::Acquire);
+        let others = (0..usage.high_water()).filter(|slot| *slot != own);
+        View {
+            word,
+            turn_ends_ns: read(&turn.ends_ns),
+            beat_ns: read(&turn.beat_ns),
+            alive,
+            frame: Frame {
+                offset_ns: read(&turn.frame_offset_ns),
+                window_ns: read(&turn.frame_window_ns),
+            },
+            others_used_ns: others
+                .map(|slot| usage.gates[slot].view().used_ns)
+                .fold(0, u64::saturating_add),
+        }
+    }
+
+    /// Tells the arbiter what the gate says of this process; whether it has to look at once. One thread
+    /// at a time.
+    pub(crate) fn say(&self, signals: &Signals) -> bool {
+        if !self.holds() {
+            return false;
+        }
+        let slot = self.number.load(Ordering::Acquire);
+        self.usage().gates[slot].publish(&GateView {
+            waiting: signals.waiting,
+            busy: signals.busy,
+            stamp: 0,
+            expected_ns: signals.expected_ns,
+            used_ns: signals.used_ns,
+            waited_ns: signals.waited_ns,
+        });
+        signals.knock
     }
 
     fn granularity(&self) -> u64 {

@@ -16,7 +16,7 @@ use std::{
 };
 
 use gshare_abi::{
-    GpuUuid, LimitsMap, UsageMap, move_fd_up,
+    Bell, GpuUuid, LimitsMap, UsageMap, move_fd_up,
     wire::{Answer, register},
 };
 
@@ -254,7 +254,10 @@ fn knock(wait: Duration) -> Result<Joined, Unheld> {
         Answer::Member { claim, name, gpus } => (claim, name, gpus),
         Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
     };
-    let mut fds = fds.into_iter().map(move_fd_up);
+    let pages = 2 * gpus.len();
+    let mut fds: Vec<_> = fds.into_iter().map(move_fd_up).collect();
+    let mut bells = fds.split_off(pages.min(fds.len())).into_iter();
+    let mut fds = fds.into_iter();
     let mut seats = Vec::with_capacity(gpus.len());
     for gpu in gpus {
         let (Some(limits), Some(usage)) = (fds.next(), fds.next()) else {
@@ -273,6 +276,10 @@ fn knock(wait: Duration) -> Result<Joined, Unheld> {
             usage: usage.leak(),
             slot: gpu.slot,
             generation: gpu.generation,
+            bell: bells
+                .next()
+                .and_then(|end| Bell::new(end).ok())
+                .map(|bell| &*Box::leak(Box::new(bell))),
         };
         seats.push((gpu.uuid, seat));
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gshare_abi::{LimitsPage, Outcome, Slot, Stripes, UsagePage, monotonic_ns};
+use gshare_abi::{Bell, LimitsPage, Outcome, Slot, Stripes, UsagePage, monotonic_ns};
 
 use crate::blocks::Blocks;
 
@@ -14,6 +14,8 @@ pub(crate) struct Seat {
     pub(crate) usage: &'static UsagePage,
     pub(crate) slot: usize,
     pub(crate) generation: u64,
+    /// By which the GPU's arbiter is called, where the service gave one.
+    pub(crate) bell: Option<&'static Bell>,
 }
 
 impl Seat {

@@ -22,6 +22,8 @@ mod blocks;
 mod contexts;
 mod cuda;
 mod driver;
+mod events;
+mod gate;
 mod gpu;
 mod graphs;
 mod hooks;

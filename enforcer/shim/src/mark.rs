@@ -78,36 +78,59 @@ impl Drop for Inside {
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
-fn next_stripe() -> u32 {
-    THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES as u32 + 1
+fn next_thread() -> u32 {
+    // 0 means that a thread has none.
+    THREADS
+        .fetch_add(1, Ordering::Relaxed)
+        .wrapping_add(1)
+        .max(1)
 }
 
 /// Which of a process's stripes the calling thread counts in.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn stripe() -> usize {
+    thread() % STRIPES
+}
+
+/// The hook that the calling thread is in, by its place in the table.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn entry() -> Option<u32> {
+    // SAFETY: the thread's own word.
+    unsafe { word().read_volatile() }.checked_sub(1)
+}
+
+/// The hook that the calling thread is in, by its place in the table.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn entry() -> Option<u32> {
+    None
+}
+
+/// Number of the calling thread among those that have counted something.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn thread() -> usize {
     // SAFETY: the thread's own second word.
     unsafe {
         let place = word().add(1);
         if place.read() == 0 {
-            place.write(next_stripe());
+            place.write(next_thread());
         }
-        place.read() as usize - 1
+        place.read() as usize
     }
 }
 
-/// Which of a process's stripes the calling thread counts in.
+/// Number of the calling thread among those that have counted something.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(crate) fn stripe() -> usize {
+pub(crate) fn thread() -> usize {
     use std::cell::Cell;
-    thread_local!(static STRIPE: Cell<u32> = const { Cell::new(0) });
-    STRIPE
+    thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });
+    NUMBER
         .try_with(|place| {
             if place.get() == 0 {
-                place.set(next_stripe());
+                place.set(next_thread());
             }
-            place.get() as usize - 1
+            place.get() as usize
         })
         .unwrap_or(0)
 }

@@ -80,6 +80,13 @@ macro_rules! hooks {
     };
 }
 
+/// Whether a hooked name's default stream is that of the calling thread.
+pub(crate) fn is_per_thread(entry: u32) -> bool {
+    NAMES
+        .get(entry as usize)
+        .is_some_and(|name| name.ends_with("_ptsz"))
+}
+
 /// Entry points without a hook.
 #[cfg(target_arch = "x86_64")]
 pub mod passed;

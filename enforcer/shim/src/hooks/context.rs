@@ -5,7 +5,7 @@ use std::{ffi::c_void, sync::atomic::Ordering};
 
 use crate::{
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, SUCCESS},
-    driver,
+    driver, gate,
     process::{self, Process},
     say,
 };
@@ -105,6 +105,13 @@ pub(crate) unsafe fn primary_end(
     original: unsafe extern "C" fn(Device) -> CuResult,
     device: Device,
 ) -> CuResult {
+    process::with(|process| {
+        if let Some(index) = process.gpu_of_device(device)
+            && let Some(context) = process.contexts.primary(index)
+        {
+            gate::forget_context(&process.gpus[index], context);
+        }
+    });
     // SAFETY: the caller's own argument.
     let result = unsafe { original(device) };
     if result == SUCCESS {
@@ -175,6 +182,11 @@ pub(crate) unsafe fn destroy(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     context: Handle,
 ) -> CuResult {
+    process::with(|process| {
+        if let Some(gpu) = process.contexts.gpu(context).filter(|_| context != 0) {
+            gate::forget_context(&process.gpus[gpu], context);
+        }
+    });
     // SAFETY: the caller's own argument.
     let result = unsafe { original(context) };
     if result == SUCCESS {

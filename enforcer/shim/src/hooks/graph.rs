@@ -6,9 +6,11 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use gshare_gate::Key;
+
 use crate::{
     cuda::{CuResult, Device, Handle, SUCCESS},
-    driver,
+    driver, gate,
     graphs::Work,
     process::{self, Process},
 };
@@ -218,7 +220,10 @@ pub(crate) unsafe fn exec_destroy(
         process::with(|process| {
             if result != SUCCESS {
                 process.graphs().note(exec, work);
-            } else if work.bytes > 0 {
+                return;
+            }
+            gate::forget_graph(process, exec);
+            if work.bytes > 0 {
                 process.refresh_graph_memory(work.gpu);
             }
         });
@@ -263,10 +268,15 @@ pub(crate) unsafe fn launch(
 ) -> CuResult {
     let work = work_of(exec);
     let kernels = work.map_or(1, |work| work.kernels);
-    super::launch::counted_as(stream, kernels, || {
-        // SAFETY: the caller's own arguments.
-        with_memory(work, || unsafe { original(exec, stream) })
-    })
+    super::launch::counted_as(
+        stream,
+        || Key::graph(exec),
+        kernels,
+        || {
+            // SAFETY: the caller's own arguments.
+            with_memory(work, || unsafe { original(exec, stream) })
+        },
+    )
 }
 
 /// The device's memory for graphs that is not in use goes back.

@@ -1,13 +1,16 @@
 //! Launches are let through or not, and counted. Nothing here locks, allocates, panics or enters the
-//! kernel.
+//! kernel; only where the GPU is shared may a launch have to ask the gate, and wait there.
 
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
 use std::ffi::c_void;
 
 use super::graph::is_captured;
+use gshare_gate::{Key, Mode, Word};
+
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
+    gate::{self, Pass},
     gpu::Gpu,
     process::{self, Process},
 };
@@ -21,14 +24,15 @@ fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
 }
 
 #[inline]
-fn counted(stream: Handle, call: impl FnOnce() -> CuResult) -> CuResult {
-    counted_as(stream, 1, call)
+fn counted(stream: Handle, key: impl FnOnce() -> Key, call: impl FnOnce() -> CuResult) -> CuResult {
+    counted_as(stream, key, 1, call)
 }
 
-/// Lets a launch of so many kernels through, or not.
+/// Lets a launch of so many kernels through, or not, or later; `key` is what the gate knows it by.
 #[inline]
 pub(super) fn counted_as(
     stream: Handle,
+    key: impl FnOnce() -> Key,
     kernels: u64,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
@@ -42,12 +46,46 @@ pub(super) fn counted_as(
         return refused(process);
     }
     // What is recorded runs with the graph, and counts then.
-    let captured = is_captured(stream);
-    let result = call();
-    if result == SUCCESS && !captured {
+    if is_captured(stream) {
+        return call();
+    }
+    let word = gpu.turn();
+    let result = if word.mode() == Mode::Free {
+        call()
+    } else {
+        gated(process, gpu, word, stream, key(), call)
+    };
+    if result == SUCCESS {
         gpu.launched(kernels);
     }
     result
+}
+
+/// A launch on a GPU that is shared.
+#[inline]
+fn gated(
+    process: &'static Process,
+    gpu: &'static Gpu,
+    word: Word,
+    stream: Handle,
+    key: Key,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    match gate::enter(process, gpu, word, key, stream) {
+        Pass::Go => call(),
+        Pass::Measured(trial) => {
+            let result = call();
+            gate::leave(gpu, trial, result);
+            result
+        }
+        Pass::Refused => refused(process),
+    }
+}
+
+fn volume(x: u32, y: u32, z: u32) -> u64 {
+    u64::from(x)
+        .wrapping_mul(u64::from(y))
+        .wrapping_mul(u64::from(z))
 }
 
 #[cold]
@@ -88,8 +126,12 @@ pub(crate) unsafe fn kernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
+    let key = || {
+        let blocks = volume(grid_x, grid_y, grid_z);
+        Key::kernel(function, blocks, volume(block_x, block_y, block_z))
+    };
     // SAFETY: the caller's own arguments.
-    counted(stream, || unsafe {
+    counted(stream, key, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
             extra,
@@ -110,9 +152,14 @@ pub(crate) unsafe fn kernel_ex(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: NULL, or the caller's configuration, which is larger and has the stream there.
-    let stream = unsafe { config.cast::<LaunchConfig>().as_ref() }.map_or(0, |it| it.stream);
+    let config_start = unsafe { config.cast::<LaunchConfig>().as_ref() };
+    let stream = config_start.map_or(0, |it| it.stream);
+    let key = || {
+        let [x, y, z, block_x, block_y, block_z, _] = config_start.map_or([0; 7], |it| it.sizes);
+        Key::kernel(function, volume(x, y, z), volume(block_x, block_y, block_z))
+    };
     // SAFETY: the caller's own arguments.
-    counted(stream, || unsafe {
+    counted(stream, key, || unsafe {
         original(config, function, params, extra)
     })
 }
@@ -141,8 +188,12 @@ pub(crate) unsafe fn cooperative(
     stream: Handle,
     params: *mut *mut c_void,
 ) -> CuResult {
+    let key = || {
+        let blocks = volume(grid_x, grid_y, grid_z);
+        Key::kernel(function, blocks, volume(block_x, block_y, block_z))
+    };
     // SAFETY: the caller's own arguments.
-    counted(stream, || unsafe {
+    counted(stream, key, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
         )
@@ -156,7 +207,11 @@ pub(crate) unsafe fn cooperative_many(
     flags: u32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(0, || unsafe { original(list, count, flags) })
+    counted(
+        0,
+        || Key::kernel(0, u64::from(count), 0),
+        || unsafe { original(list, count, flags) },
+    )
 }
 
 pub(crate) unsafe fn old(
@@ -164,7 +219,11 @@ pub(crate) unsafe fn old(
     function: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    counted(0, || unsafe { original(function) })
+    counted(
+        0,
+        || Key::kernel(function, 1, 0),
+        || unsafe { original(function) },
+    )
 }
 
 pub(crate) unsafe fn old_grid(
@@ -173,8 +232,15 @@ pub(crate) unsafe fn old_grid(
     width: i32,
     height: i32,
 ) -> CuResult {
+    let key = || {
+        Key::kernel(
+            function,
+            volume(width.cast_unsigned(), height.cast_unsigned(), 1),
+            0,
+        )
+    };
     // SAFETY: the caller's own arguments.
-    counted(0, || unsafe { original(function, width, height) })
+    counted(0, key, || unsafe { original(function, width, height) })
 }
 
 pub(crate) unsafe fn old_grid_async(
@@ -184,8 +250,15 @@ pub(crate) unsafe fn old_grid_async(
     height: i32,
     stream: Handle,
 ) -> CuResult {
+    let key = || {
+        Key::kernel(
+            function,
+            volume(width.cast_unsigned(), height.cast_unsigned(), 1),
+            0,
+        )
+    };
     // SAFETY: the caller's own arguments.
-    counted(stream, || unsafe {
+    counted(stream, key, || unsafe {
         original(function, width, height, stream)
     })
 }

@@ -12,10 +12,12 @@ use std::{
     },
 };
 
-type Raw = *mut c_void;
+use super::burst;
+
+pub(super) type Raw = *mut c_void;
 
 /// The driver's library, as the program sees it.
-pub(crate) struct Library(Raw);
+pub(crate) struct Library(pub(super) Raw);
 
 impl Library {
     pub(crate) fn open(name: &str) -> Self {
@@ -48,6 +50,8 @@ macro_rules! call {
         unsafe { function($($value),*) }
     }};
 }
+
+pub(super) use call;
 
 /// Runs until stdin ends, if the environment says that this process is the client.
 pub(crate) fn run() {
@@ -392,6 +396,13 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 call!(cuda, "cuDeviceGet", (&raw mut device => *mut i32, number(1) as i32 => i32));
             out = device as u64;
             code
+        }
+        "burst" => burst::burst(cuda, number(1), number(2), number(3), to),
+        "burst_threads" => burst::threads(cuda, *context, number(1), number(2), number(3), to),
+        "heed" => burst::heed(),
+        "heard" => {
+            out = burst::heard();
+            0
         }
         "fill" => fill(cuda, number(1), number(2)),
         "threads" => threads(cuda, *context, number(1), number(2), to),

@@ -8,6 +8,7 @@
 )]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod burst;
 pub(crate) mod client;
 
 use std::{
@@ -28,7 +29,7 @@ use std::{
 
 use gshare_abi::{
     GpuUuid,
-    host::{LimitsFile, LimitsInit, SlotView, UsageMemfd},
+    host::{Doorbell, LimitsFile, LimitsInit, SlotView, UsageMemfd},
     send_with_fds,
     wire::{Answer, Register, Seat, read_request},
 };
@@ -49,6 +50,8 @@ pub(crate) struct Held {
     pub(crate) uuid: GpuUuid,
     pub(crate) limits: LimitsFile,
     pub(crate) usage: UsageMemfd,
+    /// `None` once the service is gone.
+    pub(crate) doorbell: Option<Doorbell>,
 }
 
 pub(crate) struct Desk {
@@ -103,6 +106,7 @@ impl Desk {
                     uuid,
                     limits: LimitsFile::create(&path, &init).unwrap(),
                     usage: UsageMemfd::create(3, uuid, 42).unwrap(),
+                    doorbell: Some(Doorbell::new().unwrap()),
                 }
             })
             .collect();
@@ -235,6 +239,11 @@ fn answer(stream: &UnixStream, request: &Register, held: &mut [Held]) {
         fds.push(limits.as_fd());
         fds.push(gpu.usage.fd());
     }
+    fds.extend(
+        held.iter()
+            .flat_map(|gpu| &gpu.doorbell)
+            .map(Doorbell::member_fd),
+    );
     let line = Answer::Member {
         claim: 3,
         name: "c3".into(),

@@ -1,0 +1,149 @@
+//! Events of the proxy's own around the program's launches. All calls here may be made while another
+//! stream captures: they are made under the relaxed mode, and none touches a stream that captures.
+
+use crate::{
+    cuda::{Handle, SUCCESS},
+    driver,
+    hooks::graph::any_capture,
+    mark, table,
+};
+
+/// `CU_EVENT_BLOCKING_SYNC`: whoever waits sleeps.
+const BLOCKING: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
+/// The default stream of all threads, and that of the calling thread.
+const LEGACY: Handle = 1;
+const PER_THREAD: Handle = 2;
+
+/// Two events of one context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) context: Handle,
+    start: Handle,
+    end: Handle,
+}
+
+/// The calling thread's context, if it has one.
+pub(crate) fn context() -> Option<Handle> {
+    let mut context: Handle = 0;
+    // SAFETY: `context` is valid for the result.
+    let result = unsafe { driver::helpers().ctx_get_current?(&raw mut context) };
+    (result == SUCCESS && context != 0).then_some(context)
+}
+
+/// The stream that the hook's caller means, as one that events can be recorded on now; `None` for the
+/// legacy stream while any stream captures, because it would drag that one along.
+pub(crate) fn recordable(stream: Handle) -> Option<Handle> {
+    let stream = match stream {
+        0 if table::is_per_thread(mark::entry()?) => PER_THREAD,
+        0 => LEGACY,
+        other => other,
+    };
+    (stream != LEGACY || !any_capture()).then_some(stream)
+}
+
+/// From now on the calling thread's own calls disturb no capture and are refused for none.
+pub(crate) fn relax_this_thread() {
+    let mut mode = RELAXED;
+    if let Some(exchange) = driver::helpers().exchange_capture_mode {
+        // SAFETY: a valid mode, and room for the old one.
+        unsafe { exchange(&raw mut mode) };
+    }
+}
+
+fn relaxed<R>(part: impl FnOnce() -> R) -> R {
+    // Captures that this process does not know of are none of its threads'.
+    if !any_capture() {
+        return part();
+    }
+    let Some(exchange) = driver::helpers().exchange_capture_mode else {
+        return part();
+    };
+    let mut mode = RELAXED;
+    // SAFETY: a valid mode, and room for the old one.
+    let changed = unsafe { exchange(&raw mut mode) } == SUCCESS;
+    let result = part();
+    if changed {
+        // SAFETY: the mode that the driver gave.
+        unsafe { exchange(&raw mut mode) };
+    }
+    result
+}
+
+fn make() -> Option<Handle> {
+    let mut event: Handle = 0;
+    // SAFETY: `event` is valid for the result.
+    let result = unsafe { driver::helpers().event_create?(&raw mut event, BLOCKING) };
+    (result == SUCCESS && event != 0).then_some(event)
+}
+
+fn destroy(event: Handle) {
+    if let Some(destroy) = driver::helpers().event_destroy {
+        // SAFETY: an event of the proxy's own that nothing uses any more.
+        unsafe { destroy(event) };
+    }
+}
+
+fn record(event: Handle, stream: Handle) -> bool {
+    let record = driver::helpers().event_record;
+    // SAFETY: an event of the stream's context, and the program's own stream.
+    relaxed(|| record.is_some_and(|record| unsafe { record(event, stream) } == SUCCESS))
+}
+
+impl Pair {
+    /// Makes two events in the calling thread's context.
+    pub(crate) fn new(context: Handle) -> Option<Self> {
+        relaxed(|| {
+            let start = make()?;
+            let Some(end) = make() else {
+                destroy(start);
+                return None;
+            };
+            Some(Self {
+                context,
+                start,
+                end,
+            })
+        })
+    }
+
+    pub(crate) fn record_start(&self, stream: Handle) -> bool {
+        record(self.start, stream)
+    }
+
+    pub(crate) fn record_end(&self, stream: Handle) -> bool {
+        record(self.end, stream)
+    }
+
+    /// Waits for the second event, on a thread that has no context of the program's; `current` is the one
+    /// that it has. Gives the nanoseconds between the two.
+    pub(crate) fn wait(&self, current: &mut Handle) -> Option<u64> {
+        let helpers = driver::helpers();
+        if *current != self.context {
+            // SAFETY: a context in which this pair was made; an error is the driver's answer.
+            let result = unsafe { helpers.ctx_set_current?(self.context) };
+            *current = if result == SUCCESS { self.context } else { 0 };
+        }
+        let result = self.wait_here();
+        let mut ms: f32 = 0.0;
+        // SAFETY: two events, and room for the result.
+        let timed = result
+            && unsafe { helpers.event_elapsed?(&raw mut ms, self.start, self.end) } == SUCCESS;
+        (timed && ms >= 0.0).then_some((f64::from(ms) * 1e6) as u64)
+    }
+
+    /// Waits for the second event; whether it came.
+    pub(crate) fn wait_here(&self) -> bool {
+        let wait = driver::helpers().event_sync;
+        // SAFETY: an event of the proxy's own.
+        relaxed(|| wait.is_some_and(|wait| unsafe { wait(self.end) } == SUCCESS))
+    }
+
+    pub(crate) fn destroy(self) {
+        relaxed(|| {
+            destroy(self.start);
+            destroy(self.end);
+        });
+    }
+}

@@ -1,0 +1,564 @@
+//! The gate: while claims share a GPU, launches go as far as the claim's turn reaches and then wait.
+//!
+//! The logic is `gshare_gate`'s. This is what it needs of the world: a lock on the rare path, sleeping on
+//! futexes, pairs of events around some launches, and one thread per GPU that waits for those events. On
+//! a GPU that nobody shares a launch reads one word of the limits page and goes on.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
+use gshare_gate::{Cells, Durations, Key, MARKERS, Member, Rest, Verdict, Word};
+
+use crate::{
+    cuda::{CuResult, Handle, SUCCESS},
+    events::{self, Pair},
+    gpu::Gpu,
+    map::Table,
+    mark,
+    process::Process,
+};
+
+/// A thread that was to ask again and did not, for so long after its time, is taken for gone: what it was
+/// doing ended otherwise.
+const GONE_NS: u64 = 250_000_000;
+/// Streams of which the gate remembers what they were granted.
+const MOST_STREAMS: usize = 256;
+/// Longest that the end of a context waits for the events in it.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// The gate of this process on one GPU.
+pub(crate) struct Gate {
+    durations: Durations,
+    cells: Cells,
+    inner: Mutex<Inner>,
+    /// Steps when a thread that waits may have to look; a futex.
+    stir: AtomicU32,
+    /// Steps when the watcher has to look; a futex.
+    watch: AtomicU32,
+    /// A thread that ends a context waits for the events in it.
+    leaving: AtomicBool,
+}
+
+struct Inner {
+    member: Member,
+    /// The events behind the member's markers, in the same order.
+    flights: VecDeque<Flight>,
+    /// Events that are in no flight.
+    spare: Vec<Pair>,
+    waiters: Vec<Waiter>,
+    /// What each stream was granted behind its last marker, by [`place`].
+    grants: Table<u64>,
+    next_flight: u64,
+    watcher: Watcher,
+}
+
+struct Flight {
+    id: u64,
+    pair: Pair,
+}
+
+/// Number of a stream as one thread uses it; never 0.
+fn place(stream: Handle, thread: usize) -> u64 {
+    (stream as u64 ^ (thread as u64).rotate_right(16)) | 1 << 47
+}
+
+/// A thread that waits, and by when it looks again.
+struct Waiter {
+    ticket: u64,
+    until_ns: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watcher {
+    /// None yet.
+    Absent,
+    /// At work.
+    Awake,
+    /// Sleeps on its futex.
+    Asleep,
+    /// There can be none.
+    Impossible,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            durations: Durations::default(),
+            cells: Cells::default(),
+            inner: Mutex::new(Inner {
+                member: Member::default(),
+                flights: VecDeque::with_capacity(MARKERS),
+                spare: Vec::with_capacity(MARKERS),
+                waiters: Vec::new(),
+                grants: Table::EMPTY,
+                next_flight: 0,
+                watcher: Watcher::Absent,
+            }),
+            stir: AtomicU32::new(0),
+            watch: AtomicU32::new(0),
+            leaving: AtomicBool::new(false),
+        }
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+/// What the gate says to a launch.
+pub(crate) enum Pass {
+    /// Go.
+    Go,
+    /// Go, and say afterwards that it is done.
+    Measured(Trial),
+    /// The claim does not hold the GPU any more.
+    Refused,
+}
+
+/// A launch that the gate wants to know the end of.
+pub(crate) struct Trial {
+    key: Key,
+    word: Word,
+    stream: Handle,
+    thread: usize,
+    grant_ns: u64,
+    /// Events of which the first is recorded, and the stream for the second.
+    pair: Option<(Pair, Handle)>,
+}
+
+/// Asks the gate for a launch on a GPU that is shared.
+#[inline]
+pub(crate) fn enter(
+    process: &'static Process,
+    gpu: &'static Gpu,
+    word: Word,
+    key: Key,
+    stream: Handle,
+) -> Pass {
+    let gate = gpu.gate();
+    if let Some(ns) = gate.durations.get(key)
+        && gate.cells.spend(word, stream, mark::thread(), ns)
+    {
+        return Pass::Go;
+    }
+    ask(process, gpu, gate, key, stream)
+}
+
+#[cold]
+fn ask(
+    process: &'static Process,
+    gpu: &'static Gpu,
+    gate: &'static Gate,
+    key: Key,
+    stream: Handle,
+) -> Pass {
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        let context = events::context();
+        match gate.wait_for_turn(process, gpu, key, stream) {
+            Outcome::Free => Pass::Go,
+            Outcome::Refused => Pass::Refused,
+            Outcome::Go { word, grant_ns } => Pass::Measured(Trial {
+                key,
+                word,
+                stream,
+                thread: mark::thread(),
+                grant_ns,
+                pair: context
+                    .zip(events::recordable(stream))
+                    .and_then(|(context, stream)| Some((gate.begin(context, stream)?, stream))),
+            }),
+        }
+    }));
+    asked.unwrap_or(Pass::Go)
+}
+
+/// The driver has answered for a launch that the gate wanted to know the end of.
+#[cold]
+pub(crate) fn leave(gpu: &'static Gpu, trial: Trial, result: CuResult) {
+    // What panicked has been said nowhere and changes nothing for the program.
+    let _ = catch_unwind(AssertUnwindSafe(|| gpu.gate().end(gpu, trial, result)));
+}
+
+/// A context is about to go, and the gate's events in it with it.
+pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
+    if let Some(gate) = gpu.gate_if_used() {
+        let _ = catch_unwind(AssertUnwindSafe(|| gate.forget_context(context)));
+    }
+}
+
+/// An executable graph is gone; its handle may come to mean another.
+pub(crate) fn forget_graph(process: &Process, exec: Handle) {
+    for gpu in &process.gpus {
+        if let Some(gate) = gpu.gate_if_used() {
+            gate.durations.forget(Key::graph(exec));
+        }
+    }
+}
+
+enum Outcome {
+    Free,
+    Go { word: Word, grant_ns: u64 },
+    Refused,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all threads that wait look again.
+    fn stir(&self) {
+        self.stir.fetch_add(1, Ordering::Release);
+        futex_wake(&self.stir, Reach::Process);
+    }
+
+    /// Takes in a new decision: the grants of the last one are void.
+    fn see(&self, inner: &mut Inner, now: u64, word: Word) -> bool {
+        let new = inner.member.see(now, word);
+        if new {
+            inner.member.refund(self.cells.clear());
+        }
+        new
+    }
+
+    fn wait_for_turn(
+        &'static self,
+        process: &Process,
+        gpu: &'static Gpu,
+        key: Key,
+        stream: Handle,
+    ) -> Outcome {
+        let thread = mark::thread();
+        let mut ticket = None;
+        loop {
+            let alive = gpu.service_lives();
+            if !alive {
+                process.keep_up();
+            }
+            let turn = &gpu.limits().turn;
+            let word = Word(turn.word.load(Ordering::Acquire));
+            let stirred = self.stir.load(Ordering::Acquire);
+            let view = gpu.gate_view(word, alive);
+            let now = monotonic_ns();
+            let mut inner = self.lock();
+            let granted = inner.grants.remove(place(stream, thread));
+            let unused = if self.see(&mut inner, now, word) {
+                None
+            } else {
+                let unused = self.cells.take(word, stream, thread);
+                inner.member.refund(unused);
+                Some(unused)
+            };
+            // Launches behind the stream's last marker, as far as can be known.
+            let unmarked = granted.is_some_and(|granted| unused.is_none_or(|left| left < granted));
+            inner.drop_gone(now, &mut ticket);
+            let waited = ticket;
+            let verdict = if gpu.granted() {
+                let expected = self.durations.get(key);
+                inner.member.ask(now, &view, key, expected, &mut ticket)
+            } else {
+                inner.member.leave(now, &mut ticket);
+                Verdict::Free
+            };
+            let first = inner.note(waited, ticket, &verdict);
+            let others = inner.member.has_waiters();
+            let knock = gpu.say(&inner.member.signals(now));
+            drop(inner);
+            if knock {
+                gpu.ring();
+            }
+            let until = match verdict {
+                Verdict::Wait { until_ns } => until_ns,
+                through => {
+                    // Whoever is first now waits for something else than before.
+                    if others && waited.is_some() {
+                        self.stir();
+                    }
+                    return match through {
+                        Verdict::Go { grant_ns } => Outcome::Go { word, grant_ns },
+                        _ if gpu.granted() => Outcome::Free,
+                        _ => Outcome::Refused,
+                    };
+                }
+            };
+            if unmarked {
+                self.mark_stream(gpu, stream);
+            }
+            if first {
+                let turn = (&turn.word, word.0, Reach::Machine);
+                let stir = (&self.stir, stirred, Reach::Process);
+                futex_wait_either(turn, stir, until);
+            } else {
+                futex_wait(&self.stir, stirred, Some(until), Reach::Process);
+            }
+        }
+    }
+
+    /// Two events of a context that nothing uses.
+    fn pair(&self, context: Handle) -> Option<Pair> {
+        let known = {
+            let mut inner = self.lock();
+            if inner.flights.len() >= MARKERS {
+                return None;
+            }
+            let spare = &mut inner.spare;
+            let at = spare.iter().position(|pair| pair.context == context);
+            at.map(|at| spare.swap_remove(at))
+        };
+        known.or_else(|| Pair::new(context))
+    }
+
+    /// Records the first of two events around a launch; `None` where that cannot be done now.
+    fn begin(&self, context: Handle, stream: Handle) -> Option<Pair> {
+        let pair = self.pair(context)?;
+        if pair.record_start(stream) {
+            return Some(pair);
+        }
+        self.lock().spare.push(pair);
+        None
+    }
+
+    /// Before a thread sleeps: an event behind what it has launched on its stream, so that the end of
+    /// that is seen.
+    fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle) {
+        let at = events::context().zip(events::recordable(stream));
+        let Some((context, stream)) = at else { return };
+        let Some(pair) = self.pair(context) else {
+            return;
+        };
+        let recorded = pair.record_end(stream);
+        let mut inner = self.lock();
+        if recorded && inner.member.mark(None, 0) {
+            inner.fly(pair);
+        } else {
+            inner.spare.push(pair);
+        }
+        self.wake_watcher(gpu, inner);
+    }
+
+    fn end(&'static self, gpu: &'static Gpu, trial: Trial, result: CuResult) {
+        let measured = trial
+            .pair
+            .is_some_and(|(pair, stream)| pair.record_end(stream));
+        let mut inner = self.lock();
+        if let Some((pair, _)) = trial.pair {
+            let key = (result == SUCCESS).then_some(trial.key);
+            if measured && inner.member.mark(key, trial.grant_ns) {
+                inner.fly(pair);
+            } else {
+                inner.spare.push(pair);
+                inner.member.unmeasured(trial.key);
+            }
+        } else {
+            inner.member.unmeasured(trial.key);
+        }
+        if trial.grant_ns > 0 {
+            let (stream, thread) = (trial.stream, trial.thread);
+            self.cells.grant(trial.word, stream, thread, trial.grant_ns);
+            if inner.grants.len() >= MOST_STREAMS {
+                inner.grants = Table::EMPTY;
+            }
+            inner.grants.insert(place(stream, thread), trial.grant_ns);
+        }
+        self.wake_watcher(gpu, inner);
+    }
+
+    /// Has the watcher look at what has changed; starts it where there is none.
+    fn wake_watcher(&'static self, gpu: &'static Gpu, mut inner: MutexGuard<'static, Inner>) {
+        let watcher = inner.watcher;
+        match watcher {
+            Watcher::Absent => {
+                let started = start_watcher(gpu);
+                inner.watcher = if started {
+                    Watcher::Awake
+                } else {
+                    Watcher::Impossible
+                };
+            }
+            Watcher::Asleep => inner.watcher = Watcher::Awake,
+            Watcher::Awake | Watcher::Impossible => {}
+        }
+        drop(inner);
+        if watcher == Watcher::Asleep {
+            self.watch.fetch_add(1, Ordering::Release);
+            futex_wake(&self.watch, Reach::Process);
+        }
+    }
+
+    /// Waits for what is on the GPU, for the rest of the process.
+    fn watch(&self, gpu: &Gpu) {
+        events::relax_this_thread();
+        let mut context = 0;
+        loop {
+            let seen = self.watch.load(Ordering::Acquire);
+            let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
+            let now = monotonic_ns();
+            let mut inner = self.lock();
+            self.see(&mut inner, now, word);
+            let rest = inner
+                .member
+                .rest(now, gpu.launches(), self.cells.unused_ns());
+            let knock = gpu.say(&inner.member.signals(now));
+            let flight = match (rest, inner.flights.front()) {
+                (Rest::Marker, Some(flight)) => Some((flight.id, flight.pair)),
+                _ => {
+                    inner.watcher = Watcher::Asleep;
+                    None
+                }
+            };
+            drop(inner);
+            if knock {
+                gpu.ring();
+            }
+            let Some((id, pair)) = flight else {
+                let until = match rest {
+                    Rest::At(until) => Some(until),
+                    Rest::Marker | Rest::Idle => None,
+                };
+                futex_wait(&self.watch, seen, until, Reach::Process);
+                continue;
+            };
+            let elapsed_ns = pair.wait(&mut context);
+            self.landed(gpu, id, elapsed_ns);
+        }
+    }
+
+    /// The oldest flight is over.
+    fn landed(&self, gpu: &Gpu, id: u64, elapsed_ns: Option<u64>) {
+        let now = monotonic_ns();
+        let mut inner = self.lock();
+        // The end of a context may have been quicker.
+        if inner.flights.front().is_none_or(|flight| flight.id != id) {
+            return;
+        }
+        if let Some(flight) = inner.flights.pop_front() {
+            inner.spare.push(flight.pair);
+        }
+        if let Some((key, ns)) = inner.member.done(now, elapsed_ns) {
+            self.durations.learn(key, ns);
+        }
+        let others = inner.member.has_waiters();
+        let knock = gpu.say(&inner.member.signals(now));
+        drop(inner);
+        if knock {
+            gpu.ring();
+        }
+        if others || self.leaving.swap(false, Ordering::SeqCst) {
+            self.stir();
+        }
+    }
+
+    /// Waits for the events that are in a context now, and destroys those that nothing uses: whoever ends a
+    /// context waits for its work in any case.
+    fn forget_context(&self, context: Handle) {
+        let until = monotonic_ns() + PATIENCE_NS;
+        let last = {
+            let inner = self.lock();
+            let mut there = inner.flights.iter().rev();
+            let last = there.find(|flight| flight.pair.context == context);
+            last.map(|flight| (flight.id, flight.pair))
+        };
+        if let Some((id, pair)) = last {
+            // Marks come in the order of launches: when the last is over, so are those before it.
+            pair.wait_here();
+            loop {
+                self.leaving.store(true, Ordering::SeqCst);
+                let stirred = self.stir.load(Ordering::SeqCst);
+                let oldest = self.lock().flights.front().map(|flight| flight.id);
+                if oldest.is_none_or(|oldest| oldest > id) || monotonic_ns() >= until {
+                    break;
+                }
+                futex_wait(&self.stir, stirred, Some(until), Reach::Process);
+            }
+        }
+        let gone = self.lock().take_spare(context);
+        for pair in gone {
+            pair.destroy();
+        }
+    }
+}
+
+impl Inner {
+    /// Keeps the list of those who wait; gives whether the caller is the first of them.
+    fn note(&mut self, waited: Option<u64>, ticket: Option<u64>, verdict: &Verdict) -> bool {
+        if let Some(old) = waited {
+            self.waiters.retain(|waiter| waiter.ticket != old);
+        }
+        let (Verdict::Wait { until_ns }, Some(ticket)) = (verdict, ticket) else {
+            return false;
+        };
+        let waiter = Waiter {
+            ticket,
+            until_ns: *until_ns,
+        };
+        let at = self.waiters.partition_point(|other| other.ticket < ticket);
+        self.waiters.insert(at, waiter);
+        at == 0
+    }
+
+    /// Lets go of threads that should have asked again long ago. A caller that was taken for gone waits
+    /// anew.
+    fn drop_gone(&mut self, now: u64, ticket: &mut Option<u64>) {
+        if let Some(mine) = *ticket
+            && self.waiters.iter().all(|waiter| waiter.ticket != mine)
+        {
+            *ticket = None;
+        }
+        let mine = *ticket;
+        let is_gone = |waiter: &Waiter| {
+            Some(waiter.ticket) != mine && now > waiter.until_ns.saturating_add(GONE_NS)
+        };
+        while let Some(at) = self.waiters.iter().position(is_gone) {
+            let gone = self.waiters.remove(at);
+            self.member.leave(now, &mut Some(gone.ticket));
+        }
+    }
+
+    fn fly(&mut self, pair: Pair) {
+        let id = self.next_flight;
+        self.next_flight += 1;
+        self.flights.push_back(Flight { id, pair });
+    }
+
+    fn take_spare(&mut self, context: Handle) -> Vec<Pair> {
+        let spare = std::mem::take(&mut self.spare);
+        let (gone, kept) = spare.into_iter().partition(|pair| pair.context == context);
+        self.spare = kept;
+        gone
+    }
+}
+
+/// Starts the thread that waits for a GPU's events. No signal of the program's is handled there.
+fn start_watcher(gpu: &'static Gpu) -> bool {
+    without_signals(|| {
+        std::thread::Builder::new()
+            .name("gshare-gate".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || gpu.gate().watch(gpu))
+            .is_ok()
+    })
+}
+
+/// Runs `part` with all signals held back; threads that it starts inherit that.
+fn without_signals<R>(part: impl FnOnce() -> R) -> R {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are valid for the calls, the first is filled before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+    }
+    let result = part();
+    // SAFETY: the call above has filled the set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    result
+}

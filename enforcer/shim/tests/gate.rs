@@ -1,0 +1,348 @@
+//! The gate before the simulated driver, with the test as the arbiter.
+
+#![allow(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test fails by panicking; sends signals to its own children"
+)]
+
+mod support;
+
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use gshare_abi::{GateView, GpuUuid, State, monotonic_ns};
+use gshare_gate::{Mode, Word};
+use gshare_sim_board::{Board, BoardSpec};
+use support::{Client, Desk};
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn client() {
+    support::client::run();
+}
+
+/// A claim on a simulated GPU on which the kernel `idle` takes 2 ms.
+struct Rig {
+    desk: Desk,
+    _board: Board,
+    word: std::cell::Cell<Word>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sim: PathBuf = directory.path().join("sim");
+        gshare_artifacts::stage_sim(&sim).unwrap();
+        std::fs::write(sim.join("costs"), "idle 2ms\n").unwrap();
+        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["h100"])).unwrap();
+        let gpu = &board.snapshot().gpus[0];
+        let overhead = gpu.model.context_overhead;
+        let held = (GpuUuid(gpu.uuid_bytes), 16 * overhead, overhead);
+        let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+        let rig = Self {
+            desk,
+            _board: board,
+            word: std::cell::Cell::default(),
+        };
+        rig.beat();
+        rig
+    }
+
+    fn beat(&self) {
+        let held = self.desk.held.lock().unwrap();
+        held[0].limits.beat(None);
+        held[0].limits.turn_beat(monotonic_ns());
+    }
+
+    /// Decides anew; a turn lasts so many milliseconds from now.
+    fn decide(&self, mode: Mode, ms: u64) {
+        self.beat();
+        self.word.set(self.word.get().next(mode));
+        let held = self.desk.held.lock().unwrap();
+        let ends = monotonic_ns() + ms * MS;
+        held[0].limits.set_turn(self.word.get().0, ends);
+    }
+
+    fn said(&self) -> GateView {
+        let held = self.desk.held.lock().unwrap();
+        held[0]
+            .usage
+            .gates()
+            .next()
+            .map_or_else(GateView::default, |(_, _, said)| said)
+    }
+
+    /// Beats until what the member says is as wanted, and gives it.
+    fn until(&self, what: &str, wanted: impl Fn(&GateView) -> bool) -> GateView {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.beat();
+            let said = self.said();
+            if wanted(&said) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "never {what}: {said:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for the next call of a member.
+    fn rings(&self) -> bool {
+        let held = self.desk.held.lock().unwrap();
+        let bell = held[0].doorbell.as_ref().unwrap();
+        let mut entry = libc::pollfd {
+            fd: bell.as_fd().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&raw mut entry, 1, 20_000) };
+        bell.drain()
+    }
+
+    fn launches(&self) -> u64 {
+        self.desk.slots(0).iter().map(|slot| slot.launches).sum()
+    }
+
+    /// A member with a kernel and a stream.
+    fn member(&self) -> (Client, u64, u64) {
+        let mut client = self.desk.client();
+        client.begin(0);
+        let kernel = client.must("kernel");
+        let stream = client.must("stream");
+        (client, kernel, stream)
+    }
+
+    /// Beats while the client works on what it was told; gives its answer.
+    fn hear(&self, client: &mut Client) -> (i32, u64) {
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| client.hear());
+            while !answer.is_finished() {
+                self.beat();
+                std::thread::yield_now();
+            }
+            answer.join().unwrap()
+        })
+    }
+}
+
+#[test]
+fn nothing_is_held_or_measured_where_nobody_shares() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    client.must(&format!("burst {kernel} {stream} 5"));
+    assert_eq!(rig.said(), GateView::default());
+    assert_eq!(rig.launches(), 5);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", client.pid())).unwrap();
+    let names = threads
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+    assert_eq!(names.filter(|name| name.starts_with("gshare")).count(), 0);
+}
+
+#[test]
+fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 30"));
+    assert!(rig.rings(), "a thread that comes to wait calls");
+    rig.until("waiting", |said| said.waiting && !said.busy);
+    assert_eq!(rig.launches(), 0);
+
+    let mut turns = 0;
+    while rig.launches() < 30 {
+        turns += 1;
+        assert!(turns < 40, "{} launches in {turns} turns", rig.launches());
+        let before = rig.launches();
+        rig.decide(Mode::Turn, 20);
+        let through = rig.until("through with its turn", |said| {
+            !said.busy && rig.launches() > before
+        });
+        rig.decide(Mode::Closed, 0);
+        // Ten fit; on a busy machine an expectation is none to the millisecond.
+        let launched = rig.launches() - before;
+        assert!(
+            launched <= 20,
+            "{launched} launches of 2 ms in a turn of 20 ms"
+        );
+        assert!(through.waited_ns > 0);
+    }
+    assert!(turns >= 2, "all in {turns} turn");
+    assert_eq!(rig.hear(&mut client).0, 0);
+    let end = rig.until("idle", |said| !said.waiting && !said.busy);
+    let used = end.used_ns / MS;
+    assert!(
+        (58..=150).contains(&used),
+        "{used} ms for 30 launches of 2 ms"
+    );
+}
+
+#[test]
+fn a_claim_that_is_alone_for_the_moment_runs_through() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.tell(&format!("burst {kernel} {stream} 100"));
+    let (code, took) = rig.hear(&mut client);
+    assert_eq!((code, rig.launches()), (0, 100));
+    // 200 ms of kernels, the first of which was measured before the second.
+    assert!((200_000..300_000).contains(&took), "{took} us");
+    let end = rig.until("idle", |said| !said.busy);
+    let used = end.used_ns / MS;
+    assert!((198..300).contains(&used), "{used} ms");
+}
+
+#[test]
+fn all_threads_of_a_process_come_through() {
+    let rig = Rig::new();
+    let (mut client, kernel, _) = rig.member();
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst_threads {kernel} 12 6"));
+    rig.until("waiting", |said| said.waiting);
+    let mut turns = 0;
+    while rig.launches() < 72 {
+        turns += 1;
+        assert!(turns < 40, "{} launches in {turns} turns", rig.launches());
+        let before = rig.launches();
+        rig.decide(Mode::Turn, 20);
+        rig.until("through", |said| !said.busy && rig.launches() > before);
+        rig.decide(Mode::Closed, 0);
+    }
+    assert_eq!(rig.hear(&mut client).0, 0);
+    assert_eq!(rig.launches(), 72);
+}
+
+#[test]
+fn a_thread_that_waits_handles_signals_and_ends_with_its_process() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    client.must("heed");
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 3"));
+    rig.until("waiting", |said| said.waiting);
+    for _ in 0..3 {
+        // SAFETY: a child of this process.
+        assert_eq!(unsafe { libc::kill(client.pid() as i32, libc::SIGUSR1) }, 0);
+        rig.until("waiting on", |said| said.waiting);
+    }
+    rig.decide(Mode::Turn, 100);
+    assert_eq!(rig.hear(&mut client).0, 0);
+    assert!(
+        client.must("heard") >= 1,
+        "the handler ran while it waited or after"
+    );
+
+    // Killed while it waits: another process of the claim is not held up by it.
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 3"));
+    rig.until("waiting", |said| said.waiting);
+    let (mut other, kernel, stream) = rig.member();
+    let pid = client.pid();
+    client.kill();
+    rig.desk.reap(pid);
+    rig.decide(Mode::Turn, 100);
+    other.tell(&format!("burst {kernel} {stream} 3"));
+    assert_eq!(rig.hear(&mut other).0, 0);
+}
+
+#[test]
+fn a_claim_that_ends_while_a_thread_waits_refuses_it() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 3"));
+    rig.until("waiting", |said| said.waiting);
+    rig.desk.held.lock().unwrap()[0]
+        .limits
+        .set_state(State::NotGranted);
+    // As the service does: what waits is woken by a new decision.
+    rig.decide(Mode::Free, 0);
+    assert_eq!(client.hear().0, 800);
+    assert_eq!(rig.launches(), 0);
+}
+
+#[test]
+fn without_the_service_a_claim_keeps_to_its_own_request() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.must(&format!("burst {kernel} {stream} 10"));
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 50"));
+    rig.until("waiting", |said| said.waiting);
+    let before = rig.launches();
+    {
+        let mut held = rig.desk.held.lock().unwrap();
+        // Half of each frame.
+        held[0].limits.set_frame(0, 10 * MS);
+        // The socket goes with the service.
+        held[0].doorbell = None;
+    }
+    let begun = Instant::now();
+    let (code, _) = client.hear();
+    let took = begun.elapsed().as_millis();
+    assert_eq!((code, rig.launches() - before), (0, 50));
+    // 100 ms of kernels in half of the time, after at most five periods of silence.
+    assert!((130..700).contains(&took), "{took} ms");
+}
+
+#[test]
+fn a_context_that_ends_takes_its_events_with_it() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.must(&format!("launch_on {kernel} {stream}"));
+    client.must(&format!("launch_on {kernel} {stream}"));
+    client.must("reset 0");
+    client.must("retain 0");
+    let (kernel, stream) = (client.must("kernel"), client.must("stream"));
+    client.tell(&format!("burst {kernel} {stream} 20"));
+    assert_eq!(rig.hear(&mut client).0, 0);
+    rig.until("idle", |said| !said.busy);
+    client.end();
+}
+
+#[test]
+fn a_capture_is_not_disturbed() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    let other = client.must("stream");
+    rig.decide(Mode::Open, 0);
+    // Strict capture: no thread may make calls that could disturb it.
+    client.must(&format!("capture {stream}"));
+    client.must(&format!("launch_on {kernel} {stream}"));
+    client.tell(&format!("launch_on {kernel} {other}"));
+    assert_eq!(rig.hear(&mut client).0, 0);
+    client.must(&format!("launch_on {kernel} {stream}"));
+    let graph = client.must(&format!("captured {stream}"));
+    let exec = client.must(&format!("instantiate {graph}"));
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("graph_launch {exec} {stream}"));
+    rig.until("waiting", |said| said.waiting);
+    let before = rig.launches();
+    rig.decide(Mode::Turn, 100);
+    assert_eq!(rig.hear(&mut client).0, 0);
+    assert_eq!(rig.launches() - before, 2, "the graph's kernels");
+    client.must(&format!("sync_stream {stream}"));
+    client.must(&format!("exec_destroy {exec}"));
+}
+
+#[test]
+fn a_forked_child_has_a_gate_of_its_own() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.tell(&format!("burst {kernel} {stream} 10"));
+    assert_eq!(rig.hear(&mut client).0, 0);
+    // The child ends at once, with the parent's gate in its memory.
+    client.ask("fork");
+    client.tell(&format!("burst {kernel} {stream} 10"));
+    assert_eq!(rig.hear(&mut client).0, 0);
+    client.end();
+}

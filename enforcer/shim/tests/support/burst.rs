@@ -1,0 +1,80 @@
+//! Many launches in a row, by one thread or several.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+use super::client::{Library, Raw, call};
+
+fn launch(cuda: &Library, function: u64, stream: u64) -> i32 {
+    call!(cuda, "cuLaunchKernel", (
+        function => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32,
+        0 => u32, stream => u64, 0 => u64, 0 => u64
+    ))
+}
+
+/// Launches so many times and waits for the stream; gives the microseconds that it took.
+pub(super) fn burst(cuda: &Library, function: u64, stream: u64, count: u64, to: *mut u64) -> i32 {
+    let begun = Instant::now();
+    for _ in 0..count {
+        let code = launch(cuda, function, stream);
+        if code != 0 {
+            return code;
+        }
+    }
+    let code = call!(cuda, "cuStreamSynchronize", (stream => u64));
+    // SAFETY: the caller's own number.
+    unsafe { *to = begun.elapsed().as_micros() as u64 };
+    code
+}
+
+/// The same by several threads, each on a stream of its own; gives the microseconds of all together.
+pub(super) fn threads(
+    cuda: &Library,
+    context: usize,
+    function: u64,
+    count: u64,
+    threads: u64,
+    to: *mut u64,
+) -> i32 {
+    let library = cuda.0 as usize;
+    let begun = Instant::now();
+    let code = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(move || {
+                    let cuda = Library(library as Raw);
+                    let (mut stream, mut took) = (0_u64, 0_u64);
+                    call!(cuda, "cuCtxSetCurrent", (context => usize));
+                    let made = call!(cuda, "cuStreamCreate", (
+                        &raw mut stream => *mut u64, 1 => u32
+                    ));
+                    made.max(burst(&cuda, function, stream, count, &raw mut took))
+                })
+            })
+            .collect();
+        workers.into_iter().map(|w| w.join().unwrap()).max()
+    });
+    // SAFETY: the caller's own number.
+    unsafe { *to = begun.elapsed().as_micros() as u64 };
+    code.unwrap_or(0)
+}
+
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note(_signal: i32) {
+    HEARD.fetch_add(1, Ordering::SeqCst);
+}
+
+/// From now on SIGUSR1 is counted.
+pub(super) fn heed() -> i32 {
+    // SAFETY: the handler only counts.
+    let old = unsafe { libc::signal(libc::SIGUSR1, note as *const () as libc::sighandler_t) };
+    i32::from(old == libc::SIG_ERR)
+}
+
+/// How often it came.
+pub(super) fn heard() -> u64 {
+    HEARD.load(Ordering::SeqCst)
+}
