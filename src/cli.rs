@@ -9,6 +9,7 @@ mod claim;
 mod complete;
 mod config;
 mod connect;
+mod container;
 mod doctor;
 mod env;
 mod exec;

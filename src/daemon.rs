@@ -4,6 +4,7 @@
 
 mod act;
 mod admin;
+mod container;
 mod convert;
 mod doctor;
 mod ending;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gshare_core::{Bytes, Class, Share};
 use toml::de::{DeTable, DeValue};
 
-pub use admin::{Admin, Listen, Metrics};
+pub use admin::{Admin, Containers, Listen, Metrics};
 
 use crate::policy::Policy;
 use crate::problem::Problem;
@@ -37,6 +37,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[metrics]`
     pub metrics: Metrics,
+    /// `[containers]`
+    pub containers: Containers,
     /// `[gpu]`, by index, UUID or `all`.
     pub gpus: BTreeMap<String, GpuKeys>,
     /// `[mps]`
@@ -295,6 +297,7 @@ impl Config {
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
             metrics: Metrics::walk(reader, root),
+            containers: Containers::walk(reader, root),
             gpus: sharing::walk_gpus(reader, root),
             mps: Mps::walk(reader, root),
             policy: Policy::walk(reader, root),

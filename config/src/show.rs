@@ -89,6 +89,9 @@ impl Config {
         writeln!(out, "groups = [{}]", groups.join(", "))?;
         writeln!(out, "\n[metrics]")?;
         writeln!(out, "listen = {}", quote(&self.metrics.listen.word()))?;
+        let cdi = self.containers.cdi_dir.as_deref();
+        writeln!(out, "\n[containers]")?;
+        writeln!(out, "cdi-dir = {}", cdi.map_or_else(|| quote("off"), path))?;
         self.write_sharing(out)?;
         self.write_policy(out)?;
         writeln!(out, "\n[projects]")?;

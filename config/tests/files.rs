@@ -77,8 +77,17 @@ fn every_key_stands_in_the_shipped_file_in_show_and_in_the_reference() {
     }
     // The other way round: the reference names no key that nothing reads.
     for section in [
-        "service", "driver", "devices", "memory", "defaults", "claims", "cgroup", "admin",
-        "metrics", "mps",
+        "service",
+        "driver",
+        "devices",
+        "memory",
+        "defaults",
+        "claims",
+        "cgroup",
+        "admin",
+        "metrics",
+        "containers",
+        "mps",
     ] {
         let part = section_of(&reference, &format!("## [{section}]"), "\n## ");
         for row in part.lines().filter(|l| l.starts_with("| `")) {

@@ -12,7 +12,7 @@ use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
 use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
-use super::{Outcome, connect, exec, out};
+use super::{Outcome, connect, container, exec, out};
 
 /// Longest command line that is sent for the screen, in bytes; the rest is left out.
 const SHOWN_COMMAND: usize = 16 * 1024;
@@ -53,7 +53,8 @@ pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) ->
     } else if !args.size.quiet {
         out::note(&granted.message);
     }
-    become_command(&args.command, &granted, args.size.phases.as_deref(), phases)
+    let command = container::placed(socket, &args.command, &granted, args.size.quiet)?;
+    become_command(&command, &granted, args.size.phases.as_deref(), phases)
 }
 
 pub(crate) fn shell(socket: Option<&Path>, args: &ShellArgs, started_ns: u64) -> Outcome {

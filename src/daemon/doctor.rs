@@ -83,6 +83,7 @@ impl Service {
         rows.push(self.table_row());
         rows.push(self.cgroup_row());
         rows.push(self.metrics_row());
+        rows.push(self.containers_row());
         rows.push(self.filter_row());
         rows.extend(self.policy_rows());
         rows.push(Check {
@@ -230,6 +231,20 @@ impl Service {
                 format!("the driver cannot be read: {error}"),
             ),
             Err(why) => check(name, "missing", why.clone()),
+        }
+    }
+
+    fn containers_row(&self) -> Check {
+        let name = "containers";
+        match self.containers_here() {
+            Ok(how) => Check {
+                status: SIMULATION.to_owned(),
+                ..check(name, "ok", how)
+            },
+            Err(why) => Check {
+                status: SIMULATION.to_owned(),
+                ..check(name, "missing", why)
+            },
         }
     }
 

@@ -305,6 +305,7 @@ impl Service {
             }
         }
         self.stats.ended += 1;
+        self.drop_spec(id);
         self.stats.past_refusals += self.refusals(&live);
         let launches = live.past_launches.saturating_add(self.launches(&live));
         let record = live.record.clone();

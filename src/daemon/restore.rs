@@ -48,6 +48,7 @@ impl Service {
         self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();
         self.drop_old_pages();
+        self.drop_old_specs();
         Ok(())
     }
 

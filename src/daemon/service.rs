@@ -345,6 +345,7 @@ impl Service {
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
             Call::Admin(call) => self.admin(&peer, call),
+            Call::Container { id } => self.container(&peer, &id),
         };
         match answer {
             Ok(reply) => out.reply(&reply),

@@ -15,8 +15,8 @@ use gshare_proto::{
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
-use super::unix_ms;
 use super::whose::Whose;
+use super::{container, unix_ms};
 use crate::figures::{self, what};
 
 /// User names by uid, looked up once.
@@ -196,6 +196,8 @@ impl Service {
             None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
         };
         members.sort_unstable();
+        let containers = live.cgroup.as_ref().map(container::names_in);
+        let containers = containers.unwrap_or_default();
         ClaimView {
             id: id.to_string(),
             name: record.name.clone(),
@@ -203,7 +205,8 @@ impl Service {
             user: self.names.user(record.uid),
             project: record.project.clone(),
             class: record.class.clone(),
-            what: what(record.name.as_deref(), &record.command),
+            what: what_in(&containers, record.name.as_deref(), &record.command),
+            containers,
             command: record.command.clone(),
             pid: record
                 .process
@@ -382,6 +385,16 @@ fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
     used.processes <= slots.len()
         && used.busy.is_none_or(|busy| busy <= 0.0)
         && slots.iter().all(quiet)
+}
+
+/// `[trainer] podman run ...` where containers run.
+fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> String {
+    let what = what(name, command);
+    if containers.is_empty() {
+        what
+    } else {
+        format!("[{}] {what}", containers.join(", "))
+    }
 }
 
 fn near_cap(part: &ClaimGpu) -> bool {

@@ -33,6 +33,41 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+/// Containers in claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Containers {
+    /// `cdi-dir`: where container programs look for descriptions of devices; `None` switches containers off.
+    pub cdi_dir: Option<PathBuf>,
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Self {
+            cdi_dir: Some(PathBuf::from("/run/cdi")),
+        }
+    }
+}
+
+impl Containers {
+    pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
+        let mut s = reader.section(root, "containers");
+        let value = Self {
+            cdi_dir: s.get("cdi-dir", Self::default().cdi_dir, off_or_path),
+        };
+        s.finish();
+        value
+    }
+}
+
+fn off_or_path(value: &DeValue<'_>) -> Result<Option<PathBuf>, String> {
+    match read::text(value)?.as_str() {
+        "off" => Ok(None),
+        _ => read::path(value)
+            .map(Some)
+            .map_err(|e| format!("{e} or \"off\"")),
+    }
+}
+
 impl Admin {
     pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
         let mut s = reader.section(root, "admin");

@@ -65,16 +65,16 @@ impl ClaimCgroup {
         self.lodged
     }
 
-    /// The kernel's name of the cgroup, as in `/proc/<pid>/cgroup`.
-    #[must_use]
-    pub fn kernel_path(&self) -> &Path {
-        &self.kernel_path
-    }
-
     /// The directory of the cgroup.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The kernel's name of the cgroup, as in `/proc/<pid>/cgroup`.
+    #[must_use]
+    pub fn kernel_path(&self) -> &Path {
+        &self.kernel_path
     }
 
     /// Whose claim it is, and which.

@@ -150,6 +150,11 @@ pub enum Call {
     Doctor,
     /// A request of an administrator.
     Admin(AdminCall),
+    /// Describes the claim as a device for containers. Owner or root. Answers [`Reply::Container`].
+    Container {
+        /// The claim, `c3` or its name.
+        id: String,
+    },
 }
 
 /// A claim waits.
@@ -240,6 +245,8 @@ pub enum Reply {
         /// One row per mechanism.
         checks: Vec<Check>,
     },
+    /// Where the containers of a claim belong.
+    Container(ContainerPlace),
     /// An administrator's request is done.
     Admin(AdminDone),
     /// Entries of the audit log, oldest first.
@@ -269,6 +276,15 @@ pub struct Check {
     /// The command or step that mends it, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+}
+
+/// Where the containers of a claim belong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerPlace {
+    /// Name for `--device` (CDI): `gshare.dev/claim=c3`.
+    pub device: String,
+    /// Cgroup for `--cgroup-parent`, by the kernel's name.
+    pub cgroup_parent: String,
 }
 
 /// Kinds of failure; the client turns them into exit codes.

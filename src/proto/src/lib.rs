@@ -18,8 +18,8 @@ pub use gshare_core::units;
 
 pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView};
 pub use call::{
-    Call, Check, ClaimSpec, ErrorCode, Granted, Hello, Queued, Reply, ResizeSpec, Resized,
-    ResizedGpu, Wait, WireError,
+    Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, Queued, Reply, ResizeSpec,
+    Resized, ResizedGpu, Wait, WireError,
 };
 pub use client::{Client, ClientError};
 pub use snapshot::{

@@ -258,6 +258,9 @@ pub struct ClaimView {
     pub ends_ms: Option<u64>,
     /// Its GPUs.
     pub gpus: Vec<ClaimGpu>,
+    /// Names of the containers that run in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<String>,
     /// Live processes in the claim.
     pub members: Vec<u32>,
     /// Those of them that the driver sees on its GPUs.

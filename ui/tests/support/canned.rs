@@ -141,6 +141,7 @@ impl Claim {
                 sm_active: self.active,
                 sm_occupancy: self.occupancy,
             }],
+            containers: Vec::new(),
             members: vec![4000 + self.uid, 4100 + self.uid],
             launches: Some(48_211),
             idle_s: Some(0),

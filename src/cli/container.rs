@@ -1,0 +1,172 @@
+//! `gshare claim -- podman run ...`: the flags that put the container into the claim are added to the command.
+//!
+//! They are a convenience, no enforcement: where a container belongs is decided by its cgroup, and one that is
+//! started without them is outside the claim and gets no device of it.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use gshare_proto::{Call, ContainerPlace, Granted, Reply};
+
+use super::claim::unexpected;
+use super::failure::Failure;
+use super::{connect, out};
+
+/// Where the parts of a command are that starts a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Start {
+    /// Index of `podman` or `docker`.
+    program: usize,
+    /// Index of `run` or `create`.
+    verb: usize,
+    podman: bool,
+    /// With the rights of root: by `sudo`, or as root.
+    root: bool,
+}
+
+/// The command with the claim's flags, if it starts a container; else as it is.
+///
+/// # Errors
+/// When the service cannot have containers in claims: the container would be outside.
+pub(crate) fn placed(
+    socket: Option<&Path>,
+    command: &[OsString],
+    granted: &Granted,
+    quiet: bool,
+) -> Result<Vec<OsString>, Failure> {
+    let root = nix::unistd::Uid::effective().is_root();
+    let Some(start) = find(command, root) else {
+        return Ok(command.to_vec());
+    };
+    let call = Call::Container {
+        id: granted.id.clone(),
+    };
+    let place = match connect::connect(socket)?.call(&call)? {
+        Reply::Container(place) => place,
+        other => return Err(unexpected(&other)),
+    };
+    let (global, flags) = flags(start, &place);
+    if !quiet {
+        let added: Vec<&str> = global.iter().chain(&flags).map(String::as_str).collect();
+        out::note(&format!("added for the container: {}", added.join(" ")));
+    }
+    let mut whole = command.to_vec();
+    let after = start.verb + 1;
+    whole.splice(after..after, flags.into_iter().map(OsString::from));
+    let after = start.program + 1;
+    whole.splice(after..after, global.into_iter().map(OsString::from));
+    Ok(whole)
+}
+
+/// Flags of the program, and flags of `run`.
+fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
+    let device = format!("--device={}", place.device);
+    let parent = format!("--cgroup-parent={}", place.cgroup_parent);
+    match (start.podman, start.root) {
+        // The claim's cgroup is a plain one. Limits of its own would need controllers below a cgroup that has
+        // processes, so podman's default one is left out.
+        (true, true) => (
+            vec!["--cgroup-manager=cgroupfs".to_owned()],
+            vec![device, parent, "--pids-limit=-1".to_owned()],
+        ),
+        // Without the right to make cgroups the container stays where podman is: in the claim.
+        (true, false) => (Vec::new(), vec![device, "--cgroups=disabled".to_owned()]),
+        (false, _) => (Vec::new(), vec![device, parent]),
+    }
+}
+
+/// Whether a command starts a container, and where its parts are. One that names a device of gshare already
+/// is left alone.
+fn find(command: &[OsString], root: bool) -> Option<Start> {
+    let words: Vec<&str> = command
+        .iter()
+        .map(|w| w.to_str().unwrap_or_default())
+        .collect();
+    if words.iter().any(|w| w.contains("gshare.dev/")) {
+        return None;
+    }
+    let base = |w: &str| w.rsplit('/').next().unwrap_or_default().to_owned();
+    let sudo = words.first().is_some_and(|w| base(w) == "sudo");
+    let mut program = 0;
+    if sudo {
+        program = 1 + words[1..].iter().position(|w| !w.starts_with('-'))?;
+    }
+    let name = base(words.get(program)?);
+    if name != "podman" && name != "docker" {
+        return None;
+    }
+    // Global flags may have values of their own.
+    let mut value = false;
+    for (at, word) in words.iter().enumerate().skip(program + 1) {
+        match *word {
+            "run" | "create" => {
+                return Some(Start {
+                    program,
+                    verb: at,
+                    podman: name == "podman",
+                    root: root || sudo,
+                });
+            }
+            "container" => {}
+            w if w.starts_with('-') => value = !w.contains('='),
+            _ if value => value = false,
+            _ => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(line: &str, root: bool) -> Option<Start> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        find(&words, root)
+    }
+
+    #[test]
+    fn commands_that_start_containers_are_known() {
+        let at = |line: &str| start(line, false).map(|s| (s.program, s.verb, s.podman, s.root));
+        assert_eq!(at("podman run -it img sh"), Some((0, 1, true, false)));
+        assert_eq!(
+            at("/usr/bin/podman --root /x --log-level=debug container run img"),
+            Some((0, 5, true, false))
+        );
+        assert_eq!(at("sudo -n docker create img"), Some((2, 3, false, true)));
+        assert_eq!(start("podman run img", true).map(|s| s.root), Some(true));
+        for other in [
+            "python run",
+            "podman exec run sh",
+            "podman ps",
+            "podman",
+            "sudo -n",
+            "podman run --device gshare.dev/claim=c3 img",
+            "sh -c podman",
+        ] {
+            assert_eq!(at(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn flags_put_the_container_below_the_claim() {
+        let place = ContainerPlace {
+            device: "gshare.dev/claim=c3".into(),
+            cgroup_parent: "/gshare/user-7/claim-3".into(),
+        };
+        let start = |line| start(line, false).expect("a container");
+        let (global, own) = flags(start("sudo podman run img"), &place);
+        assert_eq!(global, ["--cgroup-manager=cgroupfs"]);
+        assert_eq!(
+            own,
+            [
+                "--device=gshare.dev/claim=c3",
+                "--cgroup-parent=/gshare/user-7/claim-3",
+                "--pids-limit=-1"
+            ]
+        );
+        let (global, own) = flags(start("podman run img"), &place);
+        assert!(global.is_empty());
+        assert_eq!(own, ["--device=gshare.dev/claim=c3", "--cgroups=disabled"]);
+    }
+}

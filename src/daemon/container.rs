@@ -1,0 +1,309 @@
+//! Containers in claims: a description for container programs (a CDI spec) per claim, and which containers
+//! run in it.
+//!
+//! A container is in a claim because its cgroup lies below the claim's: the kernel says so, and filter, cap, kill and
+//! freeze reach it without further ado. What the spec adds is what a member needs inside: device nodes, the proxy in the
+//! driver's place, the driver, and the socket. The spec gives no right to anybody: a process that was handed
+//! another claim's spec is outside that claim's cgroup, and its proxy gives it no GPU.
+
+mod spec;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gshare_artifacts::Mode as Library;
+use gshare_core::ClaimId;
+use gshare_enforcer::cgroup::ClaimCgroup;
+use gshare_enforcer::proc;
+use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
+
+use super::server::Peer;
+use super::service::Service;
+use crate::figures;
+use spec::{Mount, Node, Spec};
+
+/// Whose kind of device this is.
+const VENDOR: &str = "gshare.dev";
+/// Where images of the usual distributions look for the driver.
+const USUAL: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+/// The names by which programs ask for the driver.
+const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+impl Service {
+    /// `gshare.dev/claim`; another service on the same machine (a test's) has another one.
+    fn cdi_class(&self) -> String {
+        match self.config.cgroup.root.as_str() {
+            "gshare" => "claim".to_owned(),
+            root => format!(
+                "claim-{}",
+                root.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+            ),
+        }
+    }
+
+    fn spec_path(&self, dir: &Path, id: ClaimId) -> PathBuf {
+        dir.join(format!("{VENDOR}-{}_{id}.json", self.cdi_class()))
+    }
+
+    /// Writes the spec of a claim and tells where its containers belong.
+    pub(crate) fn container(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let id = self.find(peer, word)?;
+        let not_now = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+        let Some(live) = self.claims.get(&id) else {
+            return Err(not_now(format!("{id} still waits")));
+        };
+        if peer.uid != 0 && peer.uid != live.record.uid {
+            let whose = self.names.user(live.record.uid);
+            return Err(WireError::new(
+                ErrorCode::NotPermitted,
+                format!("{id} belongs to {whose}; only {whose} can run containers in it"),
+            ));
+        }
+        let Some(dir) = self.config.containers.cdi_dir.clone() else {
+            return Err(not_now(
+                "containers are switched off in the config ([containers] cdi-dir)".to_owned(),
+            ));
+        };
+        let Some(cgroup) = &live.cgroup else {
+            return Err(not_now(
+                "without cgroups nobody could say which claim a container belongs to".to_owned(),
+            )
+            .with_hint("containers need the machine's service, run as root"));
+        };
+        let cgroup_parent = cgroup.kernel_path().display().to_string();
+        let written = self.write_spec(&dir, id);
+        written.map_err(|e| {
+            WireError::new(
+                ErrorCode::Internal,
+                format!("the device {VENDOR}/claim={id} cannot be described: {e:#}"),
+            )
+        })?;
+        Ok(Reply::Container(ContainerPlace {
+            device: format!("{VENDOR}/{}={id}", self.cdi_class()),
+            cgroup_parent,
+        }))
+    }
+
+    fn write_spec(&self, dir: &Path, id: ClaimId) -> anyhow::Result<()> {
+        let own = self.paths.runtime_dir.join("container");
+        self.stage(&own)?;
+        let Reply::Granted(granted) = self.granted(id, Vec::new()) else {
+            anyhow::bail!("{id} has ended");
+        };
+        let mut env = granted.env;
+        let mut mounts = vec![Mount::read_only(
+            &self.paths.runtime_dir,
+            &self.paths.runtime_dir,
+        )];
+        mounts.extend(self.driver_mounts(&own)?);
+        // Clients of an MPS daemon talk to it through files.
+        let pipes = env
+            .iter()
+            .find(|(name, _)| name == "CUDA_MPS_PIPE_DIRECTORY");
+        if let Some((_, pipes)) = pipes {
+            mounts.push(Mount::writable(Path::new(pipes), Path::new(pipes)));
+        }
+        if self.simulated
+            && let Some(sim) = self.nvml_path.parent().and_then(Path::parent)
+        {
+            // The simulated driver opens its stand-ins where they lie.
+            mounts.push(Mount::writable(sim, sim).with_devices());
+            let board = sim.join("board").display().to_string();
+            env.push(("GSHARE_SIM_BOARD".to_owned(), board));
+        }
+        let spec = Spec {
+            kind: format!("{VENDOR}/{}", self.cdi_class()),
+            name: id.to_string(),
+            env,
+            nodes: self.nodes(id),
+            mounts,
+        };
+        std::fs::create_dir_all(dir)?;
+        // Whole or not at all; readers take names that end in .json.
+        let path = self.spec_path(dir, id);
+        let hidden = path.with_extension("new");
+        std::fs::write(&hidden, spec.text()?)?;
+        std::fs::rename(&hidden, &path)?;
+        Ok(())
+    }
+
+    /// The proxies whose driver lies, inside containers, beside them; here its place is an empty file.
+    fn stage(&self, own: &Path) -> anyhow::Result<()> {
+        let driver = own.join("driver");
+        std::fs::create_dir_all(&driver)?;
+        for name in [CUDA_NAMES[0], NVML_NAMES[0]] {
+            std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(driver.join(name))?;
+        }
+        gshare_artifacts::stage_shim(
+            &own.join("lib"),
+            &driver.join(CUDA_NAMES[0]),
+            &self.paths.socket,
+            Library::Strict,
+        )?;
+        Ok(())
+    }
+
+    fn driver_mounts(&self, own: &Path) -> anyhow::Result<Vec<Mount>> {
+        let cuda = self
+            .libcuda
+            .as_ref()
+            .map_err(|why| anyhow::anyhow!("{why}"))?;
+        let (driver, proxies) = (own.join("driver"), own.join("lib"));
+        let mut mounts = vec![
+            Mount::read_only(&cuda.canonicalize()?, &driver.join(CUDA_NAMES[0])),
+            Mount::read_only(&self.nvml_path.canonicalize()?, &driver.join(NVML_NAMES[0])),
+        ];
+        let home = cuda.parent().unwrap_or(Path::new("/"));
+        let mut places = vec![home.to_owned()];
+        if !self.simulated {
+            mounts.extend(spec::companions(home, self.driver_version()));
+        } else {
+            // The station's own directory is mounted whole, with the driver in it as it is.
+            places.clear();
+        }
+        places.extend(USUAL.map(PathBuf::from));
+        places.dedup();
+        for place in &places {
+            for (names, proxy) in [
+                (CUDA_NAMES, proxies.join(CUDA_NAMES[0])),
+                (NVML_NAMES, proxies.join(NVML_NAMES[0])),
+            ] {
+                mounts.extend(names.map(|name| Mount::read_only(&proxy, &place.join(name))));
+            }
+        }
+        Ok(mounts)
+    }
+
+    /// The device nodes of the claim's GPUs, by number: where they lie here does not matter inside.
+    fn nodes(&self, id: ClaimId) -> Vec<Node> {
+        let mut nodes = vec![Node::new("nvidiactl", self.majors.nvidia, 255)];
+        nodes.extend(self.majors.uvm.map(|m| Node::new("nvidia-uvm", m, 0)));
+        let slices = self.claims.get(&id).map(|l| l.record.slices.as_slice());
+        for slice in slices.unwrap_or_default() {
+            let minor = self.gpu_index(&slice.uuid).and_then(|g| self.gpus[g].minor);
+            nodes.extend(minor.map(|m| Node::new(&format!("nvidia{m}"), self.majors.nvidia, m)));
+        }
+        nodes
+    }
+
+    /// Removes the spec of a claim that has ended.
+    pub(crate) fn drop_spec(&self, id: ClaimId) {
+        if let Some(dir) = &self.config.containers.cdi_dir {
+            // Most claims never had one.
+            let _ = std::fs::remove_file(self.spec_path(dir, id));
+        }
+    }
+
+    /// Removes specs of claims that ended while no service ran.
+    pub(crate) fn drop_old_specs(&self) {
+        let Some(dir) = &self.config.containers.cdi_dir else {
+            return;
+        };
+        let lead = format!("{VENDOR}-{}_", self.cdi_class());
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let rest = name.to_str().and_then(|n| n.strip_prefix(&lead));
+            let id = rest.and_then(|r| r.split('.').next()?.parse::<ClaimId>().ok());
+            if id.is_some_and(|id| !self.claims.contains_key(&id)) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// What of containers works here, for `gshare doctor`: how, or why not.
+    pub(crate) fn containers_here(&self) -> Result<String, String> {
+        let Some(dir) = &self.config.containers.cdi_dir else {
+            return Err("switched off in the config ([containers] cdi-dir)".to_owned());
+        };
+        if self.tree.is_none() {
+            return Err("without cgroups nobody could say whose a container is".to_owned());
+        }
+        let programs = ["podman", "docker"].into_iter().filter(|name| {
+            let dirs = ["/usr/bin", "/usr/local/bin", "/bin"];
+            dirs.iter().any(|dir| Path::new(dir).join(name).exists())
+        });
+        let programs: Vec<&str> = programs.collect();
+        if programs.is_empty() {
+            return Err("neither podman nor docker is installed".to_owned());
+        }
+        Ok(format!(
+            "{}: gshare claim -- podman run ... puts the container into the claim; devices are described in {}",
+            programs.join(", "),
+            dir.display()
+        ))
+    }
+}
+
+/// The names of the containers that run in a claim, for people. Where the program that watches over a container
+/// tells no name, the beginning of its id is shown.
+pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(cgroup.dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
+        .filter_map(|entry| {
+            let id = container_id(entry.file_name().to_str()?)?.to_owned();
+            // An empty cgroup is that of a container that has ended.
+            let pid = first_process(&entry.path()).ok()??;
+            Some(watched_name(pid, &id).unwrap_or_else(|| id[..12].to_owned()))
+        })
+        .map(|name| figures::printable(&name).take(64).collect())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The id in a cgroup's name: podman's `libpod-<id>`, docker's `<id>` or `docker-<id>.scope`.
+fn container_id(name: &str) -> Option<&str> {
+    let id = name.strip_suffix(".scope").unwrap_or(name);
+    let id = id.rsplit('-').next().unwrap_or(id);
+    let hex = |c: char| c.is_ascii_hexdigit();
+    (id.len() == 64 && id.chars().all(hex)).then_some(id)
+}
+
+fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
+    let text = std::fs::read_to_string(cgroup.join("cgroup.procs"))?;
+    Ok(text.lines().find_map(|line| line.parse().ok()))
+}
+
+/// The name that podman's `conmon`, an ancestor of the container's processes, was started with.
+fn watched_name(pid: i32, id: &str) -> Option<String> {
+    for ancestor in proc::ancestors(pid) {
+        let words: Vec<String> = proc::cmdline(ancestor.pid)?
+            .iter()
+            .map(|w| w.to_string_lossy().into_owned())
+            .collect();
+        let program = words.first().map(|w| w.rsplit('/').next().unwrap_or(w));
+        if program == Some("conmon") && words.iter().any(|w| w == id) {
+            let at = words.iter().position(|w| w == "-n")?;
+            return words.get(at + 1).cloned();
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_known_by_their_cgroups_names() {
+        let id = "2fc357eaad8073846b15c56af2de29d80f3718942bfce637d2529d59a1a78bb5";
+        for name in [
+            format!("libpod-{id}"),
+            format!("libpod-{id}.scope"),
+            format!("docker-{id}.scope"),
+            id.to_owned(),
+        ] {
+            assert_eq!(container_id(&name), Some(id), "{name}");
+        }
+        for name in ["conmon", "libpod-conmon", "libpod-2fc3", ""] {
+            assert_eq!(container_id(name), None, "{name}");
+        }
+    }
+}

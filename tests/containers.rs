@@ -1,0 +1,362 @@
+//! Containers in claims, with a real podman and runc: the cap, the filter and the screen see them.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use gshare_proto::{Call, Reply};
+use support::{Raw, root, station, until};
+
+const SOON: Duration = Duration::from_secs(20);
+/// What a container needs on a machine whose shells may not raise limits, and no network.
+const PLAIN: [&str; 3] = [
+    "--network=none",
+    "--ulimit=nofile=1024:1024",
+    "--ulimit=nproc=1024:1024",
+];
+
+/// An image with the tests' client and `cat`, removed with the value.
+struct Image(String);
+
+impl Image {
+    /// Says why it skips where there is no podman.
+    fn make(test: &str) -> Option<Self> {
+        if !root(test) {
+            return None;
+        }
+        let version = Command::new("podman").arg("--version").output();
+        if !version.is_ok_and(|o| o.status.success()) {
+            println!("skipped: {test} needs podman");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let client = support::example("raw_client");
+        let mut files: Vec<PathBuf> = libraries(&client);
+        files.extend(libraries(Path::new("/bin/cat")));
+        // What a driver needs of the C library besides.
+        let libc = files.iter().find(|f| f.ends_with("libc.so.6")).cloned();
+        let beside = [
+            "libm.so.6",
+            "libdl.so.2",
+            "librt.so.1",
+            "libpthread.so.0",
+            "libgcc_s.so.1",
+        ];
+        let beside = beside.map(|name| libc.as_ref().map(|c| c.with_file_name(name)));
+        files.extend(beside.into_iter().flatten().filter(|f| f.exists()));
+        for file in &files {
+            let to = dir.path().join(file.strip_prefix("/").expect("absolute"));
+            std::fs::create_dir_all(to.parent().expect("a parent")).expect("made");
+            std::fs::copy(file, to).expect("copied");
+        }
+        for (from, to) in [
+            (client.as_path(), "raw_client"),
+            (Path::new("/bin/cat"), "cat"),
+        ] {
+            std::fs::copy(from, dir.path().join(to)).expect("copied");
+        }
+        let tar = dir.path().with_extension("tar");
+        let packed = Command::new("tar")
+            .arg("-C")
+            .arg(dir.path())
+            .arg("-cf")
+            .arg(&tar)
+            .arg(".")
+            .status();
+        assert!(packed.expect("tar runs").success());
+        let name = format!("localhost/gshare-test-{}-{test}", std::process::id());
+        let imported = podman(&["import", "-q", &tar.to_string_lossy(), &name]);
+        std::fs::remove_file(&tar).expect("removed");
+        if !imported.status.success() {
+            let why = String::from_utf8_lossy(&imported.stderr).into_owned();
+            println!("skipped: {test} needs a podman that works: {why}");
+            return None;
+        }
+        let image = Self(name);
+        let tried = podman(
+            &[
+                &["run", "--rm"],
+                &PLAIN[..],
+                &[&image.0, "/cat", "/dev/null"],
+            ]
+            .concat(),
+        );
+        if !tried.status.success() {
+            let why = String::from_utf8_lossy(&tried.stderr).into_owned();
+            println!("skipped: {test} needs a podman that can run containers: {why}");
+            return None;
+        }
+        Some(image)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        podman(&["rmi", "-f", &self.0]);
+    }
+}
+
+fn podman(args: &[&str]) -> Output {
+    Command::new("podman")
+        .args(args)
+        .output()
+        .expect("podman runs")
+}
+
+/// The shared objects of a program, its loader among them.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = Command::new("ldd").arg(program).output().expect("ldd runs");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    text.split_whitespace()
+        .filter(|w| w.starts_with('/'))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// The words of `podman run` for a container with this name.
+fn run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["podman", "run", "--rm", "-i", "--name", name];
+    words.extend(PLAIN);
+    words.extend(more);
+    words.push(&image.0);
+    words
+}
+
+/// A station in whose cgroups podman has left directories on the old hierarchies, where a machine has them.
+struct Tidied(Station);
+
+impl std::ops::Deref for Tidied {
+    type Target = Station;
+
+    fn deref(&self) -> &Station {
+        &self.0
+    }
+}
+
+impl Drop for Tidied {
+    fn drop(&mut self) {
+        let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten();
+        let roots: Vec<PathBuf> = hierarchies
+            .flatten()
+            .filter(|h| h.file_name() != "unified")
+            .map(|h| h.path().join(self.0.cgroup_root()))
+            .collect();
+        // Podman cleans up behind a container in its own time.
+        let end = Instant::now() + Duration::from_secs(3);
+        while roots.iter().any(|r| r.exists()) && Instant::now() < end {
+            roots.iter().for_each(|r| remove_tree(r));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn remove_tree(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(dir);
+}
+
+fn name(test: &str) -> String {
+    format!("gshare-{test}-{}", std::process::id())
+}
+
+fn specs(station: &Station) -> Vec<PathBuf> {
+    let lead = format!("gshare.dev-claim-{}_", station.cgroup_root());
+    let found = std::fs::read_dir("/run/cdi")
+        .into_iter()
+        .flatten()
+        .flatten();
+    found
+        .map(|e| e.path())
+        .filter(|p| {
+            p.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with(&lead))
+        })
+        .collect()
+}
+
+#[test]
+fn cap_filter_and_screen_see_a_container() {
+    let Some(image) = Image::make("cap") else {
+        return;
+    };
+    let station = Tidied(station());
+    let name = name("cap");
+    // The simulated driver knows processes by the numbers that they know themselves; a real one by this machine's.
+    let more = ["--pid=host"];
+    let words = run(&name, &image, &more);
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    command.args(&words).arg("/raw_client");
+    let mut raw = Raw::start(command);
+    let claim = station.snapshot().expect("served").claims[0].clone();
+    let (_, total) = raw.info();
+    assert_eq!(
+        total, claim.gpus[0].mem_limit,
+        "the container sees the claim's share"
+    );
+    let refused = raw.ask(&format!("alloc {total}"));
+    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
+
+    let claim = until("the screen shows what the container uses", SOON, || {
+        let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+        (claim.gpus[0].mem_used? > 512 << 20).then_some(claim)
+    });
+    assert_eq!(claim.containers, std::slice::from_ref(&name));
+    assert!(
+        claim.what.starts_with(&format!("[{name}] podman run")),
+        "{}",
+        claim.what
+    );
+    assert_eq!(claim.gpus[0].mem_charge, claim.gpus[0].mem_used);
+    let process = claim.processes.first().expect("by the driver's word");
+    assert!(claim.members.contains(&process.pid), "{claim:?}");
+    assert!(process.what.contains("raw_client"), "{}", process.what);
+    assert!(station.snapshot().expect("served").unclaimed.is_empty());
+    let listed = station.command().arg("ps").output().expect("runs");
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(&format!("[{name}]")));
+
+    assert_eq!(specs(&station).len(), 1);
+    assert_eq!(raw.finish(), Some(0));
+    until("the claim ends with the container", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    assert!(specs(&station).is_empty(), "its description is gone");
+}
+
+#[test]
+fn a_container_opens_the_claims_gpu_and_no_other() {
+    let Some(image) = Image::make("filter") else {
+        return;
+    };
+    let station = Tidied(station());
+    let filtered = station.snapshot().expect("served").service;
+    if !filtered.is_some_and(|s| s.device_filter) {
+        println!("skipped: this kernel has no device filter");
+        return;
+    }
+    let name = name("filter");
+    // Root hands the container the nodes of all GPUs, and runc lets it open them: the claim's filter does not.
+    let all = format!(
+        "--volume={}:/all:dev",
+        station.sim_dir().join("dev").display()
+    );
+    let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
+    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
+    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
+    let more = [all.as_str(), rule.as_str()];
+    let words = run(&name, &image, &more);
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    command.args(&words);
+    command.args([
+        "/cat",
+        "/all/nvidia0",
+        "/all/nvidia1",
+        "/dev/nvidia1",
+        "/dev/nvidiactl",
+    ]);
+    let output = command.output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    // The stand-ins have no driver behind them: what may be opened says so.
+    for (node, why) in [
+        ("/all/nvidia0", "Operation not permitted"),
+        ("/all/nvidia1", "No such device or address"),
+        ("/dev/nvidia1", "No such device or address"),
+        ("/dev/nvidiactl", "No such device or address"),
+    ] {
+        assert!(said.contains(&format!("{node}: {why}")), "{said}");
+    }
+}
+
+#[test]
+fn a_users_claim_holds_a_container_that_root_starts() {
+    let Some(image) = Image::make("user") else {
+        return;
+    };
+    let station = Tidied(station());
+    let mut claim = Command::new("setpriv");
+    claim
+        .args(["--reuid=60011", "--regid=60011", "--clear-groups"])
+        .arg(station.program())
+        .args(["claim", "-q", "-g", "0.25", "--", "sleep", "1000"])
+        .stdout(Stdio::null());
+    let mut claim = station.client_environment(claim);
+    let mut claim = claim.current_dir("/").spawn().expect("setpriv runs");
+    until("the claim is there", SOON, || {
+        (station.snapshot().ok()?.claims.len() == 1).then_some(())
+    });
+    let mut client = station.client().expect("served");
+    let id = "c1".to_owned();
+    let Ok(Reply::Container(place)) = client.call(&Call::Container { id }) else {
+        panic!("no place for containers");
+    };
+    let (device, parent) = (
+        format!("--device={}", place.device),
+        format!("--cgroup-parent={}", place.cgroup_parent),
+    );
+    let inside = name("user-inside");
+    let more = [
+        "--pids-limit=-1",
+        "--cgroup-manager=cgroupfs",
+        &device,
+        &parent,
+    ];
+    let start = |name: &str, more: &[&str]| {
+        let (global, own): (Vec<&str>, Vec<&str>) =
+            more.iter().partition(|w| w.starts_with("--cgroup-manager"));
+        let words = run(name, &image, &own);
+        let mut command = Command::new("podman");
+        command.args(global).args(&words[1..]).arg("/raw_client");
+        command
+    };
+    let mut raw = Raw::start(start(&inside, &more));
+    let before = station.snapshot().expect("served").claims[0].clone();
+    assert_eq!(before.uid, 60011);
+    assert_eq!(before.containers, [inside]);
+    assert_eq!(raw.info().1, before.gpus[0].mem_limit);
+
+    // The same description without the claim's cgroup gives nothing: it is no right.
+    let outside = name("user-outside");
+    let output = start(&outside, &[&device]).output().expect("podman runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("CUDA_ERROR_NOT_PERMITTED"), "{said}");
+    assert!(said.contains("this process may not use the GPU"), "{said}");
+
+    // Ending the claim ends the container.
+    let killed = station
+        .command()
+        .args(["admin", "kill", "c1", "--grace", "0"])
+        .output();
+    assert!(killed.expect("runs").status.success());
+    claim.wait().expect("reaped");
+    assert_eq!(raw.ask("info"), "", "the container has ended");
+    until("the claim is gone", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn without_cgroups_no_container_is_put_into_a_claim() {
+    let station = support::station_with(|o| o.cgroups = false);
+    let output = station
+        .command()
+        .args(["claim", "-q", "-g", "0.25", "--", "podman", "run", "img"])
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(127) {
+        println!("skipped: podman is not installed");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("without cgroups"), "{said}");
+}
