@@ -1,5 +1,6 @@
 //! A CUDA program that does what its standard input says, one command a line, one answer a line: the tests'
-//! client whose every byte is known. It knows nothing of gshare.
+//! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
+//! where there is none.
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `quit`. Answers: `ok ...` or `error CODE NAME`.
 
@@ -92,8 +93,9 @@ fn answer(result: Result<String, CudaError>) -> String {
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout();
-    let started =
-        Driver::load(Path::new("libcuda.so.1")).and_then(|d| d.context(0).map(|c| (d, c)));
+    let library = std::env::args_os().nth(1);
+    let library = library.unwrap_or_else(|| "libcuda.so.1".into());
+    let started = Driver::load(Path::new(&library)).and_then(|d| d.context(0).map(|c| (d, c)));
     let (driver, context) = match started {
         Ok(pair) => pair,
         Err(error) => {

@@ -26,6 +26,7 @@ mod server;
 mod service;
 mod setup;
 mod stats;
+mod strict;
 mod tell;
 mod view;
 mod watch;
@@ -36,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use gshare_abi::wire::Register;
+use gshare_abi::wire::{Launch, Register};
 use gshare_config::{Config, ConfigError, Mode, Paths};
 use gshare_core::ClaimId;
 use gshare_enforcer::cgroup::Tree;
@@ -69,6 +70,17 @@ pub(crate) enum Msg {
         peer: Peer,
         /// What it says of itself.
         register: Register,
+        /// Where the answer goes.
+        out: Sender,
+        /// As for a request.
+        turn: Turn,
+    },
+    /// The launcher is about to become a command.
+    Launch {
+        /// Who asks.
+        peer: Peer,
+        /// For which claim.
+        launch: Launch,
         /// Where the answer goes.
         out: Sender,
         /// As for a request.
@@ -233,7 +245,8 @@ fn raise_descriptor_limit() {
 /// Makes the service's directories. Others may pass through the runtime directory, not list it.
 fn prepare_dirs(paths: &Paths, mode: Mode) -> anyhow::Result<()> {
     let (run_mode, state_mode) = match mode {
-        Mode::System => (0o711, 0o700),
+        // The libraries may lie in the state directory; the journal in it is for the service alone.
+        Mode::System => (0o711, 0o711),
         Mode::User => (0o700, 0o700),
     };
     own_dir(&paths.runtime_dir, run_mode)?;

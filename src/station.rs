@@ -34,6 +34,8 @@ pub struct Options {
     pub tick: String,
     /// Driver version of the simulation, where it matters: `615.71.09`.
     pub driver: Option<String>,
+    /// With the launcher installed, so that caps are strict; needs root.
+    pub strict: bool,
 }
 
 impl Options {
@@ -51,6 +53,7 @@ impl Options {
             cgroups: true,
             tick: "1s".to_owned(),
             driver: None,
+            strict: false,
         }
     }
 }
@@ -111,6 +114,9 @@ impl Station {
                 .file_name()
                 .map_or_else(String::new, |n| n.to_string_lossy().replace('.', ""))
         );
+        if options.strict {
+            furnish_strict(dir.path())?;
+        }
         let devices = stand_ins(&sim, options.gpus.len());
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
@@ -313,6 +319,25 @@ impl Drop for Station {
         self.end_members();
         let _ = self.stop_service(Signal::SIGTERM);
     }
+}
+
+/// The launcher where the program looks for it, and what the simulated driver looks for beside itself: strict
+/// members load it from another directory.
+fn furnish_strict(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join("lib/gshare").join(crate::launcher::NAME);
+    let socket = dir.join("run/gshared.sock");
+    crate::launcher::install(&path, Some(&socket)).context("cannot install the launcher")?;
+    let (run, lib) = (dir.join("run"), dir.join("run/lib"));
+    std::fs::create_dir_all(&lib)?;
+    std::fs::set_permissions(&run, Permissions::from_mode(0o711))?;
+    std::fs::set_permissions(&lib, Permissions::from_mode(0o755))?;
+    for name in ["board", "board.locks", "costs", "dev"] {
+        symlink(dir.join("sim").join(name), lib.join(name))?;
+    }
+    for made in [dir.join("lib"), dir.join("lib/gshare")] {
+        std::fs::set_permissions(&made, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 /// Device nodes that stand in for the GPUs', where this user may make them: the `[devices]` section.

@@ -2,78 +2,13 @@
 
 mod support;
 
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gshare::station::Station;
 use nix::sys::signal::Signal;
+use support::users::{Users, as_user, reachable};
 use support::{Raw, claim_of, root, station, until};
-
-/// Real accounts, made for the test and removed after it.
-struct Users(Vec<(String, u32)>);
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-impl Users {
-    fn make() -> Self {
-        let mut users = Self(Vec::new());
-        for word in ["a", "b", "c"] {
-            let name = format!(
-                "gs{word}{}x{}",
-                std::process::id(),
-                NEXT.fetch_add(1, Ordering::Relaxed)
-            );
-            // Others may hold the lock of the account files at the same time.
-            until("useradd succeeds", Duration::from_secs(20), || {
-                let made = Command::new("useradd")
-                    .args(["--no-create-home", "--shell", "/bin/sh", &name])
-                    .output();
-                made.is_ok_and(|o| o.status.success()).then_some(())
-            });
-            let id = Command::new("id")
-                .args(["-u", &name])
-                .output()
-                .expect("id runs");
-            let uid = String::from_utf8_lossy(&id.stdout)
-                .trim()
-                .parse()
-                .expect("a number");
-            users.0.push((name, uid));
-        }
-        users
-    }
-
-    fn uid(&self, index: usize) -> u32 {
-        self.0[index].1
-    }
-}
-
-impl Drop for Users {
-    fn drop(&mut self) {
-        for (name, _) in &self.0 {
-            until("userdel succeeds", Duration::from_secs(20), || {
-                let gone = Command::new("userdel").arg(name).output();
-                gone.is_ok_and(|o| o.status.success()).then_some(())
-            });
-        }
-    }
-}
-
-fn as_user(mut command: Command, uid: u32) -> Command {
-    command.uid(uid).gid(uid);
-    command
-}
-
-/// The tests' programs lie where other users may not go; links in the station's directory they can reach.
-fn reachable(station: &Station) -> std::path::PathBuf {
-    let path = station.dir().join("bin/raw_client");
-    if !path.exists() && std::fs::hard_link(support::example("raw_client"), &path).is_err() {
-        std::fs::copy(support::example("raw_client"), &path).expect("copied");
-    }
-    path
-}
 
 fn claim_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
     let mut command = station.command();
@@ -209,7 +144,7 @@ fn a_claim_is_its_owners_alone() {
     let snapshot = station.snapshot().expect("served");
     let id = claim_of(&snapshot, owned.pid()).expect("listed").id.clone();
     assert_eq!(snapshot.claims[0].uid, users.uid(0));
-    assert_eq!(snapshot.claims[0].user, users.0[0].0);
+    assert_eq!(snapshot.claims[0].user, users.name(0));
     for word in [id.as_str(), "mine"] {
         for other in [1, 2] {
             let mut release = station.command();
@@ -217,7 +152,7 @@ fn a_claim_is_its_owners_alone() {
             let output = run(&mut as_user(release, users.uid(other)));
             assert_eq!(output.status.code(), Some(77), "{}", text(&output));
             assert!(
-                text(&output).contains(&users.0[0].0),
+                text(&output).contains(users.name(0)),
                 "it says whose it is: {}",
                 text(&output)
             );
@@ -230,7 +165,7 @@ fn a_claim_is_its_owners_alone() {
     // `release --all` of another user touches nothing, and neither does a lie in the environment.
     let mut all = station.command();
     all.args(["release", "--all"])
-        .env("USER", &users.0[0].0)
+        .env("USER", users.name(0))
         .env("GSHARE_CLAIM_ID", &id[1..]);
     let output = run(&mut as_user(all, users.uid(1)));
     assert!(!output.status.success(), "he holds no claims");
@@ -269,6 +204,7 @@ fn a_claim_is_its_owners_alone() {
     });
     assert!(!status.success());
     until("the claim is gone", Duration::from_secs(5), || {
-        station.snapshot().ok()?.claims.is_empty().then_some(())
+        let claims = station.snapshot().ok()?.claims;
+        (!claims.iter().any(|c| c.id == id)).then_some(())
     });
 }

@@ -45,6 +45,8 @@ pub struct Config {
     pub mps: Mps,
     /// `[policy]`
     pub policy: Policy,
+    /// `[launch]`
+    pub launch: Launch,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,
 }
@@ -177,6 +179,39 @@ pub struct Cgroup {
     pub root: String,
 }
 
+/// How a claim's command is started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// `caps`: how firmly a command is held.
+    pub caps: LaunchCaps,
+    /// `launcher`: `gshare-exec`; `None` looks where it is installed.
+    pub launcher: Option<PathBuf>,
+}
+
+/// How firmly a claim's command is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchCaps {
+    /// Strict where the launcher is installed and this is the system service, else by the library path.
+    #[default]
+    Auto,
+    /// By the launcher or not at all.
+    Strict,
+    /// By the library path.
+    Preload,
+}
+
+impl LaunchCaps {
+    /// The word in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Strict => "strict",
+            Self::Preload => "preload",
+        }
+    }
+}
+
 /// Who may claim for a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Project {
@@ -259,6 +294,11 @@ const LEVELS: &[(&str, LogLevel)] = &[
     ("trace", LogLevel::Trace),
 ];
 const AUTO_OFF: &[(&str, bool)] = &[("auto", true), ("off", false)];
+const LAUNCH_CAPS: &[(&str, LaunchCaps)] = &[
+    ("auto", LaunchCaps::Auto),
+    ("strict", LaunchCaps::Strict),
+    ("preload", LaunchCaps::Preload),
+];
 pub(crate) const CLASSES: &[(&str, Class)] = &[
     ("interactive", Class::Interactive),
     ("batch", Class::Batch),
@@ -301,6 +341,7 @@ impl Config {
             gpus: sharing::walk_gpus(reader, root),
             mps: Mps::walk(reader, root),
             policy: Policy::walk(reader, root),
+            launch: Launch::walk(reader, root),
             projects: walk_projects(reader, root),
         };
         reader.no_other_sections(root);
@@ -426,6 +467,18 @@ impl Cgroup {
             enabled: s.get("enabled", d.enabled, read::word(AUTO_OFF)),
             systemd: s.get("systemd", d.systemd, read::word(AUTO_OFF)),
             root: s.get("root", d.root, cgroup_name),
+        };
+        s.finish();
+        value
+    }
+}
+
+impl Launch {
+    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
+        let mut s = reader.section(root, "launch");
+        let value = Self {
+            caps: s.get("caps", LaunchCaps::Auto, read::word(LAUNCH_CAPS)),
+            launcher: s.get("launcher", None, read::auto_or_path),
         };
         s.finish();
         value

@@ -19,8 +19,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use keys::{
-    Admin, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Listen, LogLevel, Memory,
-    Metrics, Project, Service, Wait,
+    Admin, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch, LaunchCaps,
+    Listen, LogLevel, Memory, Metrics, Project, Service, Wait,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use policy::{Overuse, Policy, Unclaimed};

@@ -94,6 +94,9 @@ impl Config {
         writeln!(out, "cdi-dir = {}", cdi.map_or_else(|| quote("off"), path))?;
         self.write_sharing(out)?;
         self.write_policy(out)?;
+        writeln!(out, "\n[launch]")?;
+        writeln!(out, "caps = {}", quote(self.launch.caps.name()))?;
+        writeln!(out, "launcher = {}", auto(&self.launch.launcher))?;
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
             writeln!(

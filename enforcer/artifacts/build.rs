@@ -1,4 +1,4 @@
-//! Builds the shared objects that the program carries, with a cargo of its own: they are needed as
+//! Builds the shared objects and the launcher that the program carries, with a cargo of its own: they are needed as
 //! finished files by whatever builds this package, in a profile that does not depend on the outer one.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Package, file that cargo makes of it, variable by which the crate finds it.
-const PRODUCTS: [(&str, &str, &str); 5] = [
+const PRODUCTS: [(&str, &str, &str); 6] = [
     ("gshare-shim", "libgshare_shim.so", "GSHARE_SHIM_SO"),
     (
         "gshare-nvml-proxy",
@@ -30,11 +30,13 @@ const PRODUCTS: [(&str, &str, &str); 5] = [
         "libgshare_sim_noop.so",
         "GSHARE_SIM_NOOP_SO",
     ),
+    ("gshare-exec", "gshare-exec", "GSHARE_EXEC"),
 ];
 
 /// What goes into the files, relative to the workspace.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "enforcer/abi",
+    "enforcer/exec",
     "enforcer/gate",
     "enforcer/shim",
     "enforcer/nvml-proxy",
@@ -85,7 +87,14 @@ fn main() {
     }
     cargo
         .current_dir(workspace)
-        .args(["build", "--locked", "--profile", "preload", "--lib"])
+        .args([
+            "build",
+            "--locked",
+            "--profile",
+            "preload",
+            "--lib",
+            "--bins",
+        ])
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&nested);

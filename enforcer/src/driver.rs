@@ -23,6 +23,18 @@ const USUAL: [&str; 9] = [
     "/usr/lib/wsl/lib",
 ];
 
+/// More of them, where only other processors' libraries lie, or several drivers' (Debian's alternatives).
+const OTHERS: [&str; 6] = [
+    "/usr/lib/i386-linux-gnu",
+    "/usr/lib/i686-linux-gnu",
+    "/usr/lib32",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/i386-linux-gnu/nvidia/current",
+    "/usr/lib/nvidia",
+];
+/// What is wrong with a library of another word size or processor.
+const FOREIGN: &str = "for another processor";
+
 /// A library of the NVIDIA driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
@@ -52,6 +64,15 @@ pub struct Search {
     pub library_path: Option<std::ffi::OsString>,
     /// Directories to pass over: those with gshare's stand-ins.
     pub without: Vec<PathBuf>,
+}
+
+/// A file that is a library of the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Without links.
+    pub path: PathBuf,
+    /// Whether it is for this processor and word size; programs of another one load the others.
+    pub loads: bool,
 }
 
 /// The library was not found.
@@ -87,6 +108,61 @@ impl Search {
         let cache = std::fs::read(CACHE).unwrap_or_default();
         let usual = USUAL.map(PathBuf::from);
         self.locate_in(library, &cache, &usual)
+    }
+
+    /// Every file under which programs can find the library on this machine, `libcuda.so.1`, `libcuda.so` and the
+    /// one with the version, in all of the loader's directories and for all word sizes; links followed, each once.
+    /// `found` is what [`Self::locate`] gave.
+    #[must_use]
+    pub fn installed(&self, library: Library, found: &Path) -> Vec<Installed> {
+        let cache = std::fs::read(CACHE).unwrap_or_default();
+        let usual = USUAL
+            .iter()
+            .chain(&OTHERS)
+            .map(PathBuf::from)
+            .collect::<Vec<_>>();
+        self.installed_in(library, found, &cache, &usual)
+    }
+
+    fn installed_in(
+        &self,
+        library: Library,
+        found: &Path,
+        cache: &[u8],
+        usual: &[PathBuf],
+    ) -> Vec<Installed> {
+        let stem = library.file_name().trim_end_matches(".1");
+        let is_name = |name: &str| {
+            name.strip_prefix(stem)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let listed = entries(cache)
+            .filter(|(key, _)| is_name(key))
+            .map(|(_, path)| PathBuf::from(path));
+        let files = listed.chain([found.to_owned()]);
+        let mut dirs: Vec<PathBuf> = files.filter_map(|f| Some(f.parent()?.to_owned())).collect();
+        dirs.extend_from_slice(usual);
+        let mut seen = std::collections::BTreeSet::new();
+        let mut installed = Vec::new();
+        for dir in dirs {
+            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+                let named = entry.file_name().to_str().is_some_and(is_name);
+                let Ok(path) = entry.path().canonicalize() else {
+                    continue;
+                };
+                if !named || self.is_ours(&path) || !path.is_file() || !seen.insert(path.clone()) {
+                    continue;
+                }
+                match check_elf(&path) {
+                    Ok(()) => installed.push(Installed { path, loads: true }),
+                    Err(error) if error.to_string() == FOREIGN => {
+                        installed.push(Installed { path, loads: false });
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        installed
     }
 
     fn locate_in(
@@ -156,7 +232,7 @@ fn check_elf(path: &Path) -> io::Result<()> {
     if head[..4] != *b"\x7fELF" {
         Err(io::Error::other("not a library"))
     } else if head[4] != 2 || machine != own {
-        Err(io::Error::other("for another processor"))
+        Err(io::Error::other(FOREIGN))
     } else {
         Ok(())
     }
@@ -165,33 +241,35 @@ fn check_elf(path: &Path) -> io::Result<()> {
 /// The paths that `/etc/ld.so.cache` has for a name, in its order. A cache that is cut off or in
 /// another format gives fewer, or none.
 fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
+    entries(cache)
+        .filter(|(key, _)| *key == name)
+        .map(|(_, value)| PathBuf::from(value))
+        .collect()
+}
+
+/// All names and paths of the cache.
+fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
     // An old-format table may come first; offsets count from the new format's start.
-    let Some(start) = cache.windows(MAGIC.len()).position(|w| w == MAGIC) else {
-        return Vec::new();
-    };
-    let table = &cache[start..];
-    let word = |at: usize| {
+    let start = cache.windows(MAGIC.len()).position(|w| w == MAGIC);
+    let table = start.map_or(&[][..], |start| &cache[start..]);
+    let word = move |at: usize| {
         let bytes = table.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     };
-    let text = |at: usize| {
+    let text = move |at: usize| {
         let bytes = table.get(at..)?;
         let end = bytes.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&bytes[..end]).ok()
     };
-    let entry = |at: usize| {
+    let entry = move |at: usize| {
         let (key, value) = (text(word(at + 4)?)?, text(word(at + 8)?)?);
         Some((key, value))
     };
     let count = word(MAGIC.len()).unwrap_or(0).min(table.len() / ENTRY);
-    (0..count)
-        .filter_map(|i| entry(HEADER + i * ENTRY))
-        .filter(|(key, _)| *key == name)
-        .map(|(_, value)| PathBuf::from(value))
-        .collect()
+    (0..count).filter_map(move |i| entry(HEADER + i * ENTRY))
 }
 
 #[cfg(test)]
@@ -267,6 +345,61 @@ mod tests {
         assert!(
             found.iter().any(|path| check_elf(path).is_ok()),
             "{found:?}"
+        );
+    }
+
+    #[test]
+    fn finds_every_name_and_word_size_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let make = |name: &str, bytes: &[u8]| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let mut other = OWN.to_vec();
+        other[4] = 1;
+        let real = make("a/libcuda.so.550.54", OWN);
+        for link in ["a/libcuda.so.1", "a/libcuda.so"] {
+            std::os::unix::fs::symlink("libcuda.so.550.54", root.join(link)).unwrap();
+        }
+        let small = make("i386/libcuda.so.1", &other);
+        let copy = make("b/libcuda.so", OWN);
+        make("a/libcudart.so.12", OWN);
+        make("b/libcuda.so.1.text", b"/* GNU ld script */ INPUT(x)");
+        make("b/libnvidia-ml.so.1", OWN);
+        let shim = make("shim/libcuda.so.1", OWN);
+        std::os::unix::fs::symlink("nowhere", root.join("b/libcuda.so.9")).unwrap();
+        let cache = cache_of(&[
+            ("libcuda.so.1", small.to_str().unwrap()),
+            (
+                "libcuda.so.1",
+                root.join("a/libcuda.so.1").to_str().unwrap(),
+            ),
+        ]);
+        let search = Search {
+            without: vec![root.join("shim")],
+            ..Search::default()
+        };
+        let usual = [
+            root.join("b"),
+            root.join("absent"),
+            shim.parent().unwrap().to_owned(),
+        ];
+        let mut found = search.installed_in(Library::Cuda, &real, &cache, &usual);
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        let expect = |path: &Path, loads| Installed {
+            path: path.into(),
+            loads,
+        };
+        assert_eq!(
+            found,
+            [
+                expect(&real, true),
+                expect(&copy, true),
+                expect(&small, false)
+            ]
         );
     }
 

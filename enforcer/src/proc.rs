@@ -13,4 +13,5 @@ pub use read::{
     ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_name, groups_of, key,
     primary_gid, stat, uids, user_name,
 };
+pub use sys::default_signals;
 pub use terminal::{Terminal, terminal};

@@ -24,7 +24,12 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         out::json(&granted)?;
     } else {
         out::print(&exports(&granted)?)?;
-        if terminal && !args.print_only {
+        if granted.launcher.is_some() {
+            out::print(&format!(
+                "# caps are strict: programs are started with gshare join {} -- CMD\n",
+                granted.id
+            ))?;
+        } else if terminal && !args.print_only {
             out::note(&format!(
                 "hint: to put this shell into the claim: eval \"$(gshare env {})\"",
                 args.id
@@ -81,6 +86,7 @@ mod tests {
             ],
             env_prepend: vec![("GSHARE_PATH".into(), "/a b".into())],
             phases_us: Vec::new(),
+            launcher: None,
         };
         let script = format!(
             "{}printf '%s|%s|%s' \"$GSHARE_A\" \"$GSHARE_B\" \"$GSHARE_PATH\"",
@@ -105,6 +111,7 @@ mod tests {
             env: vec![("A=1; touch /tmp/x; B".into(), "v".into())],
             env_prepend: Vec::new(),
             phases_us: Vec::new(),
+            launcher: None,
         };
         assert!(exports(&granted).is_err_and(|f| f.code == failure::INTERNAL));
     }

@@ -1,44 +1,189 @@
-//! Runs the user's command in place of this process.
+//! Runs the user's command in place of this process: directly, or through the launcher where caps are strict.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::process::CommandExt;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
 
+use gshare_abi::Handover;
 use gshare_proto::Granted;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::{personality, prctl};
 
 use super::failure::{self, Failure};
+use super::out;
 
 /// Becomes `argv` with the environment of the claim: same pid, terminal, job control and signals.
 /// Returns only when that is not possible.
 pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
-    let Some((program, arguments)) = argv.split_first() else {
+    let Some(program) = argv.first() else {
         return Failure::new(failure::USAGE, "no command to run");
     };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    for (name, value) in environment(granted) {
-        command.env(name, value);
-    }
-    refused(program, &command.exec())
+    let own = own_environment();
+    let environment = environment(&own, granted);
+    let error = match &granted.launcher {
+        Some(launcher) => match through(launcher, argv, granted, &own, &environment) {
+            Ok(never) => match never {},
+            Err(failure) => return failure,
+        },
+        None => become_program(program, argv, &environment),
+    };
+    refused(program, &error)
 }
 
-/// The variables of a claim, with what is prepended to the caller's own.
-pub(crate) fn environment(granted: &Granted) -> Vec<(String, OsString)> {
+/// Entries of an environment, `NAME=value` or whatever else somebody put there.
+type Environment = Vec<Vec<u8>>;
+
+/// This process's environment as the kernel was given it: in order, also what is set twice or has no `=`.
+fn own_environment() -> Environment {
+    let block = std::fs::read("/proc/self/environ").unwrap_or_default();
+    if let Some(block) = block.strip_suffix(b"\0") {
+        return block.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+    }
+    std::env::vars_os()
+        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect()
+}
+
+/// The caller's environment with the claim's variables: each in the place where the caller had it, new ones at
+/// the end, everything else byte for byte as it was.
+fn environment(own: &Environment, granted: &Granted) -> Environment {
+    let mut environment = own.clone();
     let set = granted
         .env
         .iter()
-        .map(|(name, value)| (name.clone(), value.into()));
+        .map(|(name, value)| (name, value.as_bytes().to_vec()));
     let prepended = granted.env_prepend.iter().map(|(name, dir)| {
-        let mut value = OsString::from(dir);
-        if let Some(old) = std::env::var_os(name).filter(|v| !v.is_empty()) {
-            value.push(":");
-            value.push(old);
-        }
-        (name.clone(), value)
+        let old = own.iter().find_map(|entry| value_of(entry, name));
+        let old = old.filter(|old| !old.is_empty());
+        let value = match old {
+            Some(old) => [dir.as_bytes(), b":", old].concat(),
+            None => dir.as_bytes().to_vec(),
+        };
+        (name, value)
     });
-    set.chain(prepended).collect()
+    for (name, value) in set.chain(prepended) {
+        let entry = [name.as_bytes(), b"=", &value].concat();
+        let place = environment.iter().position(|e| value_of(e, name).is_some());
+        match place {
+            Some(place) => {
+                environment[place] = entry;
+                // Programs differ in which of two they take.
+                let mut at = 0;
+                environment.retain(|e| {
+                    at += 1;
+                    at - 1 <= place || value_of(e, name).is_none()
+                });
+            }
+            None => environment.push(entry),
+        }
+    }
+    environment
+}
+
+fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}
+
+/// What cannot be passed to a program has a zero byte in it; nothing that came from a program has.
+fn words<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> io::Result<Vec<CString>> {
+    let words = words.into_iter().map(CString::new);
+    words
+        .collect::<Result<_, _>>()
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+fn become_program(program: &OsStr, argv: &[OsString], environment: &Environment) -> io::Error {
+    let ready = || {
+        let program = CString::new(program.as_bytes())?;
+        let argv = words(argv.iter().map(|a| a.as_bytes()))?;
+        Ok((program, argv, words(environment.iter().map(Vec::as_slice))?))
+    };
+    let (program, argv, environment) = match ready() {
+        Ok(ready) => ready,
+        Err(error) => return error,
+    };
+    gshare_enforcer::proc::default_signals();
+    let Err(error) = nix::unistd::execvpe(&program, &argv, &environment);
+    error.into()
+}
+
+/// Becomes the launcher. It gets PATH alone, by which it looks for the command; the command's environment comes in a
+/// sealed file, because the loader strips that of a program with capabilities.
+fn through(
+    launcher: &str,
+    argv: &[OsString],
+    granted: &Granted,
+    own: &Environment,
+    environment: &Environment,
+) -> Result<std::convert::Infallible, Failure> {
+    let failed = |what: &str, error: io::Error| {
+        Failure::new(
+            failure::CANNOT_RUN,
+            format!("the launcher {launcher} {what}: {error}"),
+        )
+        .with_hint("gshare doctor says what is missing")
+    };
+    if has_ambient_capabilities() {
+        out::note(
+            "gshare: ambient capabilities do not survive a strict launch: the command runs without them",
+        );
+    }
+    let handover =
+        handover(environment).map_err(|e| failed("cannot be handed the environment", e))?;
+    let claim = granted.id.trim_start_matches('c');
+    let fd = handover.as_raw_fd().to_string();
+    let path = own
+        .iter()
+        .find(|entry| value_of(entry, "PATH").is_some())
+        .into_iter();
+    let head = [launcher.as_bytes(), claim.as_bytes(), fd.as_bytes(), b"--"];
+    let words = words(head.into_iter().chain(argv.iter().map(|a| a.as_bytes())))
+        .and_then(|argv| Ok((argv, words(path.map(Vec::as_slice))?)));
+    let (argv, path) = words.map_err(|e| failed("cannot be started", e))?;
+    gshare_enforcer::proc::default_signals();
+    let Err(error) = nix::unistd::execve(&argv[0], &argv, &path);
+    Err(failed("cannot be started", error.into()))
+}
+
+/// A program with file capabilities starts without the caller's.
+fn has_ambient_capabilities() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let sets = status.lines().find_map(|line| line.strip_prefix("CapAmb:"));
+    sets.is_some_and(|sets| sets.trim().bytes().any(|digit| digit != b'0'))
+}
+
+/// The sealed file, open across exec.
+fn handover(environment: &Environment) -> io::Result<std::os::fd::OwnedFd> {
+    let signal = prctl::get_pdeathsig()?.map_or(0, |signal| signal as u32);
+    let persona = personality::get().map_or(0, |p| p.bits().cast_unsigned());
+    let handover = Handover {
+        death_signal: signal,
+        parent: nix::unistd::getppid().as_raw().cast_unsigned(),
+        stack_bytes: getrlimit(Resource::RLIMIT_STACK)?.0,
+        personality: persona,
+        environment: environment
+            .iter()
+            .flat_map(|entry| entry.iter().copied().chain([0]))
+            .collect(),
+    };
+    let bytes = handover.to_bytes();
+    // A file longer than this limit is a signal that ends the process.
+    let most = getrlimit(Resource::RLIMIT_FSIZE)?.0;
+    if most < bytes.len() as u64 {
+        return Err(io::Error::other(format!(
+            "files are limited to {most} bytes here (ulimit -f)"
+        )));
+    }
+    let fd = memfd_create(c"gshare-environment", MFdFlags::MFD_ALLOW_SEALING)?;
+    let mut file = File::from(fd);
+    file.write_all(&bytes)?;
+    fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SealFlag::all()))?;
+    Ok(file.into())
 }
 
 /// Whether `program` can be found at all: a claim should not wait an hour for a command that is not there.
@@ -92,4 +237,75 @@ pub(crate) fn shell() -> OsString {
     std::env::var_os("SHELL")
         .filter(|s| !s.is_empty())
         .unwrap_or_else(|| "/bin/sh".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(words: &[&str]) -> Environment {
+        words.iter().map(|w| w.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn only_the_claims_own_variables_change() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let granted = |env: &[(&str, &str)], prepend: &[(&str, &str)]| Granted {
+            id: "c3".into(),
+            message: String::new(),
+            env: env.iter().map(|(n, v)| pair(n, v)).collect(),
+            env_prepend: prepend.iter().map(|(n, v)| pair(n, v)).collect(),
+            phases_us: Vec::new(),
+            launcher: None,
+        };
+        let check = |own: &[&str], granted: &Granted, expect: &[&str]| {
+            assert_eq!(environment(&entries(own), granted), entries(expect));
+        };
+        let one = granted(&[("GSHARE_A", "1")], &[("LIB", "/x")]);
+        check(&[], &one, &["GSHARE_A=1", "LIB=/x"]);
+        check(
+            &["Z=1", "A=1", "A=2", "no equals sign", "=", "A="],
+            &one,
+            &[
+                "Z=1",
+                "A=1",
+                "A=2",
+                "no equals sign",
+                "=",
+                "A=",
+                "GSHARE_A=1",
+                "LIB=/x",
+            ],
+        );
+        check(
+            &[
+                "LIB=/own",
+                "GSHARE_A=old",
+                "GSHARE_AB=2",
+                "LIB=/second",
+                "GSHARE_A=older",
+            ],
+            &one,
+            &["LIB=/x:/own", "GSHARE_A=1", "GSHARE_AB=2"],
+        );
+        check(&["LIB="], &one, &["LIB=/x", "GSHARE_A=1"]);
+    }
+
+    #[test]
+    fn the_handed_over_environment_is_sealed_and_whole() {
+        let given = entries(&["A=1", "odd", ""]);
+        let fd = handover(&given).expect("made");
+        let mut file = File::from(fd);
+        let mut bytes = Vec::new();
+        io::Seek::rewind(&mut file).expect("rewound");
+        io::Read::read_to_end(&mut file, &mut bytes).expect("read");
+        let read = Handover::from_bytes(&bytes).expect("reads");
+        assert_eq!(
+            read.entries().map(<[u8]>::to_vec).collect::<Vec<_>>(),
+            given
+        );
+        assert_eq!(read.parent, nix::unistd::getppid().as_raw().cast_unsigned());
+        assert!(file.write_all(b"x").is_err());
+        assert!(file.set_len(0).is_err());
+    }
 }

@@ -120,6 +120,7 @@ pub(crate) fn request(
         // A held claim without a command belongs to no process.
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         joined: Vec::new(),
+        strict: false,
         slices: Vec::new(),
         lodging: None,
         ending: None,

@@ -1,6 +1,6 @@
 //! What this machine and this service can do, a row per mechanism.
 
-use gshare_config::Mode;
+use gshare_config::{LaunchCaps, Mode};
 use gshare_core::Bytes;
 use gshare_enforcer::gpu::Health;
 use gshare_proto::Check;
@@ -94,14 +94,7 @@ impl Service {
                 "SM shares are accounted at admission, not enforced while kernels run",
             )
         });
-        rows.push(Check {
-            status: "not built yet".to_owned(),
-            ..check(
-                "strict launcher",
-                "missing",
-                "caps are cooperative: a program that means to can load the driver past the shim",
-            )
-        });
+        rows.push(self.launcher_row());
         grouped(rows)
     }
 
@@ -198,10 +191,54 @@ impl Service {
                 ..check(
                     "memory cap (shim, rung M2)",
                     "ok",
-                    "preload: cooperative, for programs that do not try to get around it",
+                    if self.strict.on {
+                        "laid over the driver by the launcher: also for programs that try to get around it"
+                    } else {
+                        "preload: cooperative, for programs that do not try to get around it"
+                    },
                 )
             },
             Err(why) => check("memory cap (shim, rung M2)", "missing", why.clone()),
+        }
+    }
+
+    fn launcher_row(&self) -> Check {
+        let name = "strict launcher";
+        let status = SIMULATION.to_owned();
+        let install = "sudo gshare setup".to_owned();
+        if !self.strict.on {
+            let fix = (self.config.launch.caps != LaunchCaps::Preload).then_some(install);
+            return Check {
+                status,
+                fix: fix.filter(|_| self.mode == Mode::System),
+                ..check(
+                    name,
+                    "limited",
+                    format!(
+                        "caps are cooperative: a program that means to can load the driver past the shim; {}",
+                        self.strict.off_because
+                    ),
+                )
+            };
+        }
+        match self.strict.launcher() {
+            Ok(path) => Check {
+                status,
+                ..check(
+                    name,
+                    "ok",
+                    format!(
+                        "{} lays the proxies over {} files of the driver in each command's own view",
+                        path.display(),
+                        self.strict.binds().len().saturating_sub(2)
+                    ),
+                )
+            },
+            Err(why) => Check {
+                status,
+                fix: Some(install),
+                ..check(name, "missing", format!("no command can be started: {why}"))
+            },
         }
     }
 

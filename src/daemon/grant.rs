@@ -93,6 +93,7 @@ impl Service {
         let mut phases = Phases::start();
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
+        record.strict = self.strict.on;
         record.ends_ms = ends.map(|at| {
             record
                 .granted_ms
@@ -168,7 +169,8 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());
         };
-        if let Some(cgroup) = &live.cgroup {
+        // The launcher is moved when it asks, nobody before.
+        if let (Some(cgroup), false) = (&live.cgroup, live.record.strict) {
             cgroup.move_process(process.pid, Some(pidfd))?;
         }
         live.command_alive = true;
@@ -178,7 +180,8 @@ impl Service {
 
     /// Makes sure that the command of a claim found again is in it.
     pub(crate) fn adopt_again(&self, id: ClaimId, peer: &Peer) -> Result<(), WireError> {
-        let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
+        let live = self.claims.get(&id).filter(|live| !live.record.strict);
+        let cgroup = live.and_then(|live| live.cgroup.as_ref());
         let (Some(cgroup), Some(process)) = (cgroup, peer.process) else {
             return Ok(());
         };
@@ -265,10 +268,15 @@ impl Service {
             var("GSHARE_SOCKET", self.paths.socket.display().to_string()),
         ];
         let mut env_prepend = Vec::new();
-        if self.libcuda.is_ok() {
+        let launcher = self
+            .strict
+            .on
+            .then(|| self.strict.launcher().ok())
+            .flatten();
+        if self.libcuda.is_ok() && !self.strict.on {
             env_prepend.push(var(
                 "LD_LIBRARY_PATH",
-                self.paths.runtime_dir.join("lib").display().to_string(),
+                self.lib_dirs.preload.display().to_string(),
             ));
         }
         Reply::Granted(Granted {
@@ -277,6 +285,7 @@ impl Service {
             env,
             env_prepend,
             phases_us,
+            launcher: launcher.map(|path| path.display().to_string()),
         })
     }
 
@@ -316,7 +325,9 @@ impl Service {
         let Some(size) = self.size_text(record) else {
             return format!("{id}: granted");
         };
-        let caps = if self.libcuda.is_ok() {
+        let caps = if live.record.strict {
+            "strict (SM share not enforced yet)"
+        } else if self.libcuda.is_ok() {
             "cooperative (SM share not enforced yet)"
         } else {
             "not enforced (no libcuda found)"
@@ -374,6 +385,18 @@ impl Service {
                 format!("{id} belongs to {whose}; only {whose} can run programs in it"),
             )
             .with_hint("claim your own: gshare claim -g 0.25 -- COMMAND"));
+        }
+        self.may_launch(peer)?;
+        if self.strict.on {
+            if parent {
+                return Err(WireError::new(
+                    ErrorCode::NotPermitted,
+                    "caps are strict here: a shell that runs already cannot be put into a claim",
+                )
+                .with_hint(format!("a new one can: gshare join {id}")));
+            }
+            // Whoever asks becomes the launcher, and that one is moved.
+            return Ok(self.granted(id, Vec::new()));
         }
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
         let mut process = peer

@@ -3,6 +3,7 @@
 
 mod admin;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -136,6 +137,9 @@ pub(crate) struct ClaimRecord {
     /// The cgroup of the service that the command is the main process of, where the claim lives in it.
     #[serde(default)]
     pub(crate) lodging: Option<PathBuf>,
+    /// Its commands are started by the launcher.
+    #[serde(default)]
+    pub(crate) strict: bool,
     /// It is being ended, and why: a restarted service goes on with that.
     #[serde(default)]
     pub(crate) ending: Option<String>,
@@ -213,6 +217,11 @@ impl Journal {
             source,
         };
         let db = Connection::open(path).map_err(open)?;
+        // Others may pass through the directory; SQLite gives the files beside it the same mode.
+        let own = std::fs::Permissions::from_mode(0o600);
+        if let Err(error) = std::fs::set_permissions(path, own) {
+            tracing::warn!(%error, "the journal keeps the mode that it has");
+        }
         db.busy_timeout(Duration::from_secs(2)).map_err(open)?;
         // WAL with synchronous = NORMAL loses nothing when the process is killed, and no fsync stands in
         // the way of a claim.
@@ -419,6 +428,7 @@ mod tests {
                 start_ticks: 2,
             }),
             joined: Vec::new(),
+            strict: false,
             slices: vec![SliceRecord {
                 uuid: "GPU-x".into(),
                 token: u64::MAX,

@@ -396,6 +396,21 @@ fn handle(
         }
         return false;
     }
+    if let Some(launch) = gshare_abi::wire::Launch::parse(line) {
+        *greeted = true;
+        match launch {
+            Ok(launch) => {
+                let _ = events.send(Msg::Launch {
+                    peer: peer.clone(),
+                    launch,
+                    out: sender.clone(),
+                    turn,
+                });
+            }
+            Err(error) => bad(error.to_string()),
+        }
+        return false;
+    }
     if !*greeted {
         match serde_json::from_str::<Hello>(line) {
             Ok(hello) if hello.gshare == PROTOCOL => {

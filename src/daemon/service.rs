@@ -12,7 +12,7 @@ use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Machine, Request};
 use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
 use gshare_enforcer::device::{DeviceRules, Filters};
-use gshare_enforcer::driver::{Library, Search};
+use gshare_enforcer::driver::Library;
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
@@ -25,6 +25,7 @@ use super::journal::{ClaimRecord, Journal};
 use super::policy::Policy;
 use super::resize::Wishes;
 use super::server::{ConnId, Peer, Sender};
+use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
 use super::whose::Owners;
 use super::{FIRST_LOOK, Msg, convert, setup, unix_ms};
@@ -115,6 +116,8 @@ pub(crate) struct Service {
     pub(crate) majors: Majors,
     pub(crate) libcuda: Result<PathBuf, String>,
     pub(crate) nvml_path: PathBuf,
+    pub(crate) lib_dirs: LibDirs,
+    pub(crate) strict: Strict,
     pub(crate) simulated: bool,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) sample: Option<GpuSample>,
@@ -157,15 +160,11 @@ impl Service {
         paths: Paths,
         events: mpsc::UnboundedSender<Msg>,
     ) -> anyhow::Result<Self> {
-        let search = |configured: &Option<PathBuf>| Search {
-            configured: configured.clone(),
-            without: vec![paths.runtime_dir.join("lib")],
-            ..Search::of_this_process()
-        };
-        let nvml_path = search(&config.driver.libnvidia_ml)
+        let lib_dirs = LibDirs::choose(&paths.runtime_dir, &paths.state_dir);
+        let nvml_path = search(config.driver.libnvidia_ml.as_deref(), &lib_dirs)
             .locate(Library::Nvml)
             .context("no NVIDIA driver\nhint: to try gshare without a GPU: gshare demo")?;
-        let libcuda = search(&config.driver.libcuda)
+        let libcuda = search(config.driver.libcuda.as_deref(), &lib_dirs)
             .locate(Library::Cuda)
             .map_err(|e| e.to_string());
         let journal = Journal::open(&paths.state_dir.join("gshare.db"))?;
@@ -195,15 +194,15 @@ impl Service {
         let majors = setup::majors(&config);
         let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
         if let Ok(real) = &libcuda {
-            let lib = paths.runtime_dir.join("lib");
             gshare_artifacts::stage_shim(
-                &lib,
+                &lib_dirs.preload,
                 real,
                 &paths.socket,
                 gshare_artifacts::Mode::Preload,
             )
             .context("cannot stage the CUDA shim")?;
         }
+        let strict = Strict::decide(&config, mode, tree.is_some(), libcuda.is_ok());
         let simulated = crate::figures::is_simulated(&nvml_path);
         let next_id = journal.next_id()?;
         let mut service = Self {
@@ -222,6 +221,8 @@ impl Service {
             majors,
             libcuda,
             nvml_path,
+            lib_dirs,
+            strict,
             simulated,
             gpus: Vec::new(),
             sample: None,
@@ -246,6 +247,7 @@ impl Service {
             next_id,
             dirty: true,
         };
+        service.stage_strict();
         service.identify_gpus(&sample)?;
         service.load_modes()?;
         service.load_overheads()?;
@@ -296,6 +298,15 @@ impl Service {
                 turn,
             } => {
                 self.register(&peer, &register, &out);
+                drop(turn);
+            }
+            Msg::Launch {
+                peer,
+                launch,
+                out,
+                turn,
+            } => {
+                self.launch(&peer, &launch, &out);
                 drop(turn);
             }
             Msg::Closed { conn } => self.closed(conn),
@@ -377,7 +388,7 @@ impl Service {
             }
             return;
         }
-        if let Err(error) = self.room_for(&peer) {
+        if let Err(error) = self.may_launch(&peer).and_then(|()| self.room_for(&peer)) {
             out.error(error);
             return;
         }

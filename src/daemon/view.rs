@@ -97,7 +97,9 @@ impl Service {
     }
 
     fn caps(&self) -> Caps {
-        if self.libcuda.is_ok() {
+        if self.strict.on {
+            Caps::Strict
+        } else if self.libcuda.is_ok() {
             Caps::Cooperative
         } else {
             Caps::None
@@ -212,7 +214,7 @@ impl Service {
                 .process
                 .filter(|_| live.command_alive)
                 .map(|p| p.pid.cast_unsigned()),
-            caps: self.caps(),
+            caps: self.caps_of(live),
             adopted: false,
             state,
             state_text: match &over {

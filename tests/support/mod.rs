@@ -9,6 +9,7 @@
 pub mod machine;
 pub mod python;
 pub mod terminal;
+pub mod users;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

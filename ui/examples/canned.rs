@@ -41,6 +41,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
                 env: Vec::new(),
                 env_prepend: Vec::new(),
                 phases_us: Vec::new(),
+                launcher: None,
             }))
         }
         _ => Err(Failure {

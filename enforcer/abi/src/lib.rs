@@ -16,16 +16,19 @@
 
 mod bell;
 mod gate;
+mod handover;
 pub mod host;
 mod layout;
 mod ledger;
 mod member;
 mod sys;
+mod trusted;
 mod uuid;
 pub mod wire;
 
 pub use bell::Bell;
 pub use gate::{GateSlot, GateView};
+pub use handover::{HANDOVER_LIMIT, Handover, NotHandover};
 pub use layout::{
     ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, STRIPES, Slot, State, Stripe,
     Stripes, Turn, USAGE_BYTES, UsagePage,
@@ -36,4 +39,5 @@ pub use sys::{
     Reach, futex_wait, futex_wait_either, futex_wake, monotonic_coarse_ns, monotonic_ns,
     move_fd_up, recv_with_fds, send_with_fds,
 };
+pub use trusted::trusted;
 pub use uuid::{GpuUuid, InvalidUuid};

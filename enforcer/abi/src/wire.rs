@@ -4,6 +4,7 @@
 //! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page.
 
 mod json;
+mod launch;
 
 use std::{
     fmt,
@@ -14,6 +15,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+pub use self::launch::{Bind, Launch, LaunchAnswer, Plan};
 
 use self::json::{Value, quote};
 use crate::{ABI_VERSION, GpuUuid, recv_with_fds, sys::connect};
@@ -269,6 +272,26 @@ fn read_line(
             ));
         }
     }
+}
+
+/// Asks the service at `socket` for the plan of a launch; takes at most about `timeout`. The stream goes with the
+/// call: whoever launches has asked by then.
+///
+/// # Errors
+/// When no service answers, or something else than a service.
+pub fn launch(stream: &mut UnixStream, claim: u64, timeout: Duration) -> io::Result<LaunchAnswer> {
+    let deadline = Instant::now() + timeout;
+    send_all(stream, Launch { claim }.line().as_bytes())?;
+    let line = read_line(stream, &mut Vec::new(), deadline)?;
+    LaunchAnswer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Connects to the service's socket; the stream has `timeout` for connecting, reads and writes.
+///
+/// # Errors
+/// The kernel's, or `InvalidInput` for a path that is too long.
+pub fn connect_within(socket: &str, timeout: Duration) -> io::Result<UnixStream> {
+    connect(socket, timeout)
 }
 
 /// Reads one line of at most [`LINE_LIMIT`] bytes, for a service that handles a connection in a

@@ -19,6 +19,8 @@ pub const NVML_PROXY: &[u8] = include_bytes!(env!("GSHARE_NVML_PROXY_SO"));
 pub const SIM_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_CUDA_SO"));
 /// The simulated libnvidia-ml.
 pub const SIM_NVML: &[u8] = include_bytes!(env!("GSHARE_SIM_NVML_SO"));
+/// The launcher, `gshare-exec`.
+pub const EXEC: &[u8] = include_bytes!(env!("GSHARE_EXEC"));
 /// A libcuda that does nothing, before which the proxy's own cost is measured.
 pub const NOOP_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_NOOP_SO"));
 

@@ -75,6 +75,17 @@ pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Resul
     }
 }
 
+/// As a program expects signals: SIGPIPE ends it, nothing is blocked. For the moment before exec.
+pub fn default_signals() {
+    // SAFETY: the default action needs no handler; the set is made before it is used.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     match RawFd::try_from(fd) {
         // SAFETY: the kernel has just handed out this descriptor, and nothing else owns it.

@@ -186,6 +186,9 @@ pub struct Granted {
     /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).
     #[serde(default)]
     pub phases_us: Vec<(String, u64)>,
+    /// Caps are strict: the command is started by this program, the launcher, and by nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launcher: Option<String>,
 }
 
 /// A claim has another size.

@@ -37,7 +37,7 @@ pub struct Figure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Caps {
-    /// By the launcher, against users who try to get around (not yet available).
+    /// By the launcher: also against programs that try to get around it.
     Strict,
     /// By the library path: holds for programs that do not try to get around it.
     #[default]

@@ -246,6 +246,7 @@ fn a_claim_is_made_held_and_never_waits() {
         env: Vec::new(),
         env_prepend: Vec::new(),
         phases_us: Vec::new(),
+        launcher: None,
     };
     answer_with(&mut m, sent[0].0, Ok(Reply::Granted(granted)));
     let text = screen(&m);

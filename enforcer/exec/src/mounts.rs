@@ -1,0 +1,79 @@
+//! The mount namespace of the command, and what is laid over what in it.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use gshare_abi::trusted;
+use gshare_abi::wire::Bind;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal};
+use crate::rights;
+
+/// Looks at the files by the service's word before anything is done.
+pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
+    for path in [&bind.from, &bind.on] {
+        trusted(Path::new(path)).map_err(|why| {
+            Refusal::new(NOT_PERMITTED, format!("a library cannot be trusted: {why}"))
+                .hint("ask your administrator: only root may be able to write the driver's and gshare's libraries")
+        })?;
+    }
+    if is(bind, &bind.on)? || is(bind, &bind.from)? {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        NOT_PERMITTED,
+        format!("{} is not the file here that the service means", bind.from),
+    )
+    .hint("the driver was changed, or this shell runs in a view of files of its own: try again from a new login"))
+}
+
+/// Makes the namespace and the mounts. Mounts made elsewhere later (a home, a stick) still come in; these do
+/// not go out.
+pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
+    rights::raise()?;
+    let kernel = |what: &str, error: nix::errno::Errno| {
+        let error = io::Error::from(error);
+        Refusal::new(NOT_PERMITTED, format!("{what}: {error}"))
+            .hint("a sandbox or a limit (sysctl user.max_mnt_namespaces, fs.mount-max) may stand in the way; gshare doctor")
+    };
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| kernel("cannot make a mount namespace", e))?;
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
+        .map_err(|e| kernel("cannot part the mounts", e))?;
+    for bind in binds {
+        // Inside another claim's shell it lies there already.
+        if is(bind, &bind.on)? {
+            continue;
+        }
+        mount(
+            Some(bind.from.as_str()),
+            bind.on.as_str(),
+            none,
+            MsFlags::MS_BIND,
+            none,
+        )
+        .map_err(|e| kernel(&format!("cannot lay {} over {}", bind.from, bind.on), e))?;
+        if !is(bind, &bind.on)? {
+            return Err(Refusal::new(
+                INTERNAL,
+                format!("{} does not lie over {}", bind.from, bind.on),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path is the file that is to be laid over another.
+fn is(bind: &Bind, path: &str) -> Result<bool, Refusal> {
+    let found: Metadata = std::fs::symlink_metadata(path).map_err(|error| {
+        Refusal::new(
+            NOT_PERMITTED,
+            format!("{path} cannot be looked at: {error}"),
+        )
+    })?;
+    Ok((found.dev(), found.ino()) == (bind.device, bind.inode))
+}

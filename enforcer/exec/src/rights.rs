@@ -1,0 +1,102 @@
+//! The one capability: had, raised, dropped for good; and what the kernel took when it gave it.
+
+use nix::sys::personality::{self, Persona};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, raise as raise_signal};
+use nix::unistd::{getppid, getuid};
+
+use gshare_abi::Handover;
+
+use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal};
+use crate::sys::{self, SYS_ADMIN, Sets};
+
+fn sets() -> Result<Sets, Refusal> {
+    Sets::now()
+        .map_err(|error| Refusal::new(INTERNAL, format!("capabilities cannot be read: {error}")))
+}
+
+/// Whether the kernel gave this program its capability, and if not, why. Never a quiet way on without it.
+pub(crate) fn check_privilege() -> Result<(), Refusal> {
+    if sets()?.may(SYS_ADMIN) {
+        return Ok(());
+    }
+    if prctl::get_no_new_privs().unwrap_or(false) {
+        return Err(Refusal::new(
+            NOT_PERMITTED,
+            "caps are strict here, and no_new_privs is set for this process: the launcher gets no right to hold it",
+        )
+        .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside and start it in the claim"));
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let traced = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"))
+        .is_some_and(|pid| pid.trim() != "0");
+    let why = if traced {
+        "it is being traced (strace, gdb)"
+    } else {
+        "its file has no capability, lies on a file system mounted nosuid, or was run in a user namespace"
+    };
+    Err(Refusal::new(
+        NOT_PERMITTED,
+        format!("caps are strict here, and the launcher has no right to hold this process: {why}"),
+    )
+    .hint("gshare doctor says what is missing; trace the command inside the claim: gshare claim -- strace CMD"))
+}
+
+/// Puts the capability in force.
+pub(crate) fn raise() -> Result<(), Refusal> {
+    sets()?
+        .raised(SYS_ADMIN)
+        .set()
+        .map_err(|error| Refusal::new(INTERNAL, format!("the capability cannot be used: {error}")))
+}
+
+/// Gives all capabilities up and makes sure that they are gone. The bounding set stays: it gives nothing, and
+/// without it `sudo`, `ping` and mounts of the user's own would fail inside a claim and nowhere else.
+pub(crate) fn for_good() -> Result<(), Refusal> {
+    // Root has had them all along and gets them back at exec; taking them away would only count as a gain then.
+    if getuid().is_root() {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| {
+        Refusal::new(
+            INTERNAL,
+            format!("the capability cannot be given up: {error}"),
+        )
+    };
+    sys::clear_ambient().map_err(failed)?;
+    sets()?.dropped().set().map_err(failed)?;
+    if sets()?.none() {
+        Ok(())
+    } else {
+        Err(Refusal::new(INTERNAL, "the capability is still there"))
+    }
+}
+
+/// Sets again what the kernel resets for every program that gains capabilities. With the user's own rights: what
+/// these do not allow stays as it is.
+pub(crate) fn restore(handover: &Handover) {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_STACK)
+        && soft != handover.stack_bytes
+        && handover.stack_bytes <= hard
+        && handover.stack_bytes > 0
+    {
+        let _ = setrlimit(Resource::RLIMIT_STACK, handover.stack_bytes, hard);
+    }
+    let persona = Persona::from_bits_retain(handover.personality.cast_signed());
+    if personality::get().is_ok_and(|now| now != persona) {
+        let _ = personality::set(persona);
+    }
+    let signal = i32::try_from(handover.death_signal)
+        .ok()
+        .map(Signal::try_from);
+    if let Some(Ok(signal)) = signal
+        && prctl::set_pdeathsig(signal).is_ok()
+        && getppid().as_raw().cast_unsigned() != handover.parent
+    {
+        // The parent died while the signal was not set.
+        let _ = raise_signal(signal);
+    }
+}

@@ -1,0 +1,160 @@
+//! Launches in numbers, and a service that dies in the middle of them.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use gshare::station::Station;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::support::users::{Users, as_user};
+use super::support::{Random, Raw, claim_of, until};
+use super::{client, desk, said, station};
+
+/// Says where it is: its claim's number, its cgroup, whether the proxy lies over the driver, and what the kernel
+/// answers when it opens a GPU that it was not granted. Builtins only.
+const LOOK: &str = r#"
+while read -r line; do case $line in 0::*) at=${line##*/};; esac; done </proc/self/cgroup
+over=no; [ "$1" -ef "$2" ] && over=yes
+denied=$( { true <"$3"; } 2>&1)
+echo "$GSHARE_CLAIM_ID $at $over ${denied##*: }"
+"#;
+
+fn look(station: &Station, uid: u32) -> std::process::Command {
+    let mut command = station.command();
+    command
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.01",
+            "--gpu-ids",
+            "0",
+            "--",
+            "sh",
+            "-c",
+            LOOK,
+            "look",
+        ])
+        .arg(station.sim_dir().join("lib/libcuda.so.1"))
+        .arg(station.dir().join("run/lib/strict/libcuda.so.1"))
+        .arg(station.sim_dir().join("dev/nvidia1"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    as_user(command, uid)
+}
+
+fn is_right(child: Child) {
+    let output = child.wait_with_output().expect("ends");
+    let (told, why) = said(&output);
+    let id = told.split(' ').next().unwrap_or_default();
+    let expect = format!("{id} claim-{id} yes Operation not permitted\n");
+    assert!(
+        !id.is_empty() && told == expect,
+        "{told:?} {why:?} {:?}",
+        output.status
+    );
+}
+
+#[test]
+fn a_thousand_launches_by_four_users_are_all_where_they_belong() {
+    if !super::support::root("a_thousand_launches_by_four_users_are_all_where_they_belong") {
+        return;
+    }
+    let (users, station) = (Users::some(4), station());
+    std::thread::scope(|scope| {
+        for user in 0..4 {
+            let (station, uid) = (&station, users.uid(user));
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    let mut running: Vec<Child> = Vec::new();
+                    for launch in 0..63 {
+                        running.push(look(station, uid).spawn().expect("starts"));
+                        if launch % 3 == 2 {
+                            running.drain(..).for_each(is_right);
+                        }
+                    }
+                    running.drain(..).for_each(is_right);
+                });
+            }
+        }
+    });
+    until("all claims end", Duration::from_secs(20), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_service_killed_while_commands_are_launched_leaves_none_outside() {
+    let Some((users, mut station)) =
+        desk("a_service_killed_while_commands_are_launched_leaves_none_outside")
+    else {
+        return;
+    };
+    let mut random = Random::new("a_service_killed_while_commands_are_launched");
+    for round in 0..12 {
+        let running: Vec<Child> = (0..3)
+            .map(|user| look(&station, users.uid(user)).spawn().expect("starts"))
+            .collect();
+        std::thread::sleep(Duration::from_micros(random.below(30_000)));
+        station.stop_service(Signal::SIGKILL).expect("killed");
+        station
+            .start_service()
+            .unwrap_or_else(|e| panic!("round {round}: {e:#}"));
+        for child in running {
+            let output = child.wait_with_output().expect("ends");
+            let (told, why) = said(&output);
+            // It had not connected yet when there was nobody to connect to.
+            if output.status.code() == Some(69) && told.is_empty() {
+                continue;
+            }
+            let id = told.split(' ').next().unwrap_or_default().to_owned();
+            let expect = format!("{id} claim-{id} yes Operation not permitted\n");
+            assert_eq!(told, expect, "round {round}: {why}");
+        }
+    }
+}
+
+#[test]
+fn a_launch_waits_for_a_service_that_is_being_restarted() {
+    let Some((users, mut station)) = desk("a_launch_waits_for_a_service_that_is_being_restarted")
+    else {
+        return;
+    };
+    let client = client(&station);
+    let held = super::held(&station, super::claim(&station, users.uid(0), &[&client]));
+    let id = claim_of(&station.snapshot().expect("served"), held.pid())
+        .expect("listed")
+        .id
+        .clone();
+    // The service stands still: the launcher has asked and has no answer when it dies.
+    let service = Pid::from_raw(station.service_pid().expect("runs").cast_signed());
+    let launcher = station.dir().join("lib/gshare/gshare-exec");
+    let fd = super::hostile::sound();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&fd).to_string();
+    kill(service, Signal::SIGSTOP).expect("stopped");
+    let driver = station.sim_dir().join("lib/libcuda.so.1");
+    let mut direct = std::process::Command::new(&launcher);
+    direct
+        .args([id.trim_start_matches('c'), &number, "--", &client])
+        .arg(&driver);
+    let mut raw = Raw::spawn(&mut as_user(direct, users.uid(0)));
+    let pid = raw.pid();
+    until("it has connected", Duration::from_secs(5), || {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let mut targets = fds
+            .flatten()
+            .filter_map(|e| std::fs::read_link(e.path()).ok());
+        targets
+            .any(|target| target.to_string_lossy().starts_with("socket:"))
+            .then_some(())
+    });
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(raw.line(), "ok ready");
+    let cap = super::cap(&station, held.pid());
+    assert_eq!(raw.info().1, cap);
+    let snapshot = station.snapshot().expect("served");
+    let members = &claim_of(&snapshot, held.pid()).expect("listed").members;
+    assert!(members.contains(&pid), "{members:?}");
+}
