@@ -2,6 +2,7 @@
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
 mod claim;
+mod schedule;
 mod shim;
 mod stats;
 
@@ -17,9 +18,10 @@ use crate::cli::out::print;
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     match args.name.as_str() {
         "claim" => claim::run(&args),
+        "schedule" => schedule::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench schedule, gshare bench shim"
         ),
     }
 }

@@ -18,6 +18,7 @@ mod list;
 pub(crate) mod out;
 mod phases;
 mod release;
+mod replay;
 mod resize;
 mod rows;
 mod screen;
@@ -111,6 +112,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         }
         Some(Command::Setup(args)) => crate::setup::run(&args),
         Some(Command::Demo(args)) => exit_code(crate::demo::run(args)),
+        Some(Command::Replay(args)) => replay::run(&args),
         Some(Command::Bench(args)) => exit_code(crate::bench::run(args)),
         Some(Command::Completions { shell }) => complete::completions(shell),
         Some(Command::Man { dir }) => complete::man(&dir),

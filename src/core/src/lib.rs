@@ -12,6 +12,7 @@ pub mod place;
 pub mod reason;
 pub mod reconcile;
 pub mod resize;
+pub mod sched;
 pub mod units;
 
 pub use claim::{ClaimId, Class, Request, RequestError};
