@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use admin::DrainRecord;
+pub(crate) use admin::{DrainRecord, QuotaRecord};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]

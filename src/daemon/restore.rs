@@ -86,10 +86,12 @@ impl Service {
             .record
             .ends_ms
             .map(|ms| self.now() + Duration::from_millis(ms.saturating_sub(unix_ms())));
+        let (uid, project) = (live.record.uid, live.record.project.clone());
         self.claims.insert(id, live);
         for (process, fd) in watched {
             self.watch_exit(id, process, fd);
         }
+        self.tell_parties(id, uid, &project);
         self.drive(Event::Restore { id, slices, ends });
     }
 

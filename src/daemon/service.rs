@@ -129,6 +129,8 @@ pub(crate) struct Service {
     pub(crate) notices: VecDeque<Notice>,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
+    /// Quotas set by administrators.
+    pub(crate) quotas: super::admin::Quotas,
     pub(crate) stats: super::stats::Stats,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
@@ -232,6 +234,7 @@ impl Service {
             lingering: Vec::new(),
             notices: VecDeque::new(),
             drains: super::admin::Drains::new(),
+            quotas: super::admin::Quotas::new(),
             stats: super::stats::Stats::default(),
             events,
             names: super::view::Names::new(),
@@ -253,6 +256,7 @@ impl Service {
         service.load_overheads()?;
         service.load_history()?;
         service.load_drains()?;
+        service.load_quotas()?;
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.sample = Some(sample);
         service.find_claims_again()?;
@@ -395,6 +399,7 @@ impl Service {
         let id = ClaimId(self.next_id);
         self.next_id += 1;
         record.id = id.0;
+        let (uid, project) = (record.uid, record.project.clone());
         let asked = Asked {
             peer,
             out,
@@ -404,6 +409,7 @@ impl Service {
             told: false,
         };
         self.waiting.insert(id, asked);
+        self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {
             id,
             request,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{AdminCall, AdminDone, AuditEntry};
+use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
 use crate::snapshot::Snapshot;
 
 /// The first line a client sends.
@@ -252,6 +252,11 @@ pub enum Reply {
     Container(ContainerPlace),
     /// An administrator's request is done.
     Admin(AdminDone),
+    /// The quotas in force.
+    Quotas {
+        /// By party.
+        quotas: Vec<QuotaView>,
+    },
     /// Entries of the audit log, oldest first.
     Audit {
         /// The entries.

@@ -16,7 +16,7 @@ pub mod snapshot;
 
 pub use gshare_core::units;
 
-pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView};
+pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, Queued, Reply, ResizeSpec,
     Resized, ResizedGpu, Wait, WireError,

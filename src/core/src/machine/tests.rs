@@ -354,6 +354,80 @@ fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
     assert_eq!(w.machine.ledger().holders(0), [ClaimId(1), ClaimId(4)]);
 }
 
+#[test]
+fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
+    let party = |text: &str| text.parse::<Party>().unwrap();
+    let mut w = World::new(&[24, 80]);
+    let max = |milli| Quota {
+        party: party("group:lab"),
+        gpus: None,
+        weight_milli: None,
+        max: Some(Share::from_milli(milli)),
+    };
+    w.send(Event::Quotas(vec![max(800)]));
+    let enter = |w: &mut World, id, name: &str| {
+        w.send(Event::Parties {
+            id: ClaimId(id),
+            parties: vec![party(name), party("project:x")],
+        });
+    };
+    enter(&mut w, 1, "group:lab");
+    w.submit(1, 500);
+    enter(&mut w, 2, "group:lab");
+    w.submit(2, 500);
+    let reason = w.machine.reason(ClaimId(2)).expect("it waits");
+    assert_eq!(
+        reason.to_string(),
+        "wants 0.5 of a GPU; group:lab may hold 0.8 at most and holds 0.5"
+    );
+    // Others are not kept by it, on any GPU; what alone is above the quota is refused at once.
+    enter(&mut w, 3, "user:bob");
+    w.submit(3, 1000);
+    assert!(w.machine.ledger().slices(ClaimId(3)).is_some());
+    enter(&mut w, 4, "group:lab");
+    w.submit(4, 1000);
+    let refused = w.log.iter().any(|a| {
+        matches!(
+            a,
+            Action::Refuse {
+                id: ClaimId(4),
+                for_now: false,
+                reason: Reason::Quota(_)
+            }
+        )
+    });
+    assert!(refused);
+    // Growing is no way around it.
+    let change = Change {
+        share: Some(Share::from_milli(900)),
+        ..Change::default()
+    };
+    w.send(Event::Resize {
+        ticket: 1,
+        id: ClaimId(1),
+        change,
+        patience: Some(Duration::ZERO),
+    });
+    let kept = w.log.iter().any(|a| {
+        matches!(
+            a,
+            Action::ResizeRefused {
+                ticket: 1,
+                error: ResizeError::Quota(_)
+            }
+        )
+    });
+    assert!(kept, "{:?}", w.log.last());
+    // A larger quota lets it start, and so does what comes back.
+    w.send(Event::Quotas(vec![max(1000)]));
+    assert!(w.machine.ledger().slices(ClaimId(2)).is_some());
+    enter(&mut w, 5, "group:lab");
+    w.submit(5, 400);
+    assert!(w.machine.ledger().slices(ClaimId(5)).is_none());
+    w.send(Event::Gone { id: ClaimId(1) });
+    assert!(w.machine.ledger().slices(ClaimId(5)).is_some());
+}
+
 proptest! {
     /// Random histories keep the ledger's rule (checked after every event), and everybody who waits is
     /// granted once the others have gone.
