@@ -16,4 +16,5 @@ pub mod driver;
 pub mod gpu;
 pub mod nodes;
 pub mod proc;
+pub mod session;
 pub mod systemd;
