@@ -4,6 +4,7 @@
 //! line is on the socket, because a claim must cost milliseconds.
 
 mod admin;
+mod adopt;
 pub mod args;
 mod claim;
 mod complete;
@@ -92,6 +93,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Status(args)) => list::status(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
+        Some(Command::Adopt(args)) => adopt::run(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),

@@ -296,6 +296,11 @@ fn what_runs_already_and_what_draws_lives_on() {
         snapshot.unclaimed.iter().all(|u| u.graphics),
         "what draws is exempt"
     );
+    // The desktop's memory is held back on its GPU: what it uses of that does not count twice.
+    let left = |gpu: usize| snapshot.gpus[gpu].mem_allocatable.expect("known");
+    let trainer_used = claim_of(&snapshot, trainer.pid()).and_then(|c| c.gpus[0].mem_used);
+    let held_back = left(1) - left(0) - trainer_used.expect("known");
+    assert_eq!(held_back, 1 << 30, "1.5 GiB in place of 512 MiB");
     assert!(claim_of(&snapshot, trainer.pid()).is_some_and(|c| c.adopted && c.uid == UID));
     // Whom it would stop, now.
     let row = doctor(&station, "unclaimed use");

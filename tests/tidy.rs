@@ -322,5 +322,4 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
         .service
         .is_some_and(|s| s.device_filter);
     assert!(compared >= 3 + usize::from(filter), "{checks:?}");
-    assert_eq!(compared, 3 + usize::from(filter), "{checks:?}");
 }

@@ -19,6 +19,9 @@ _gshare() {
             gshare,admin)
                 cmd="gshare__subcmd__admin"
                 ;;
+            gshare,adopt)
+                cmd="gshare__subcmd__adopt"
+                ;;
             gshare,bench)
                 cmd="gshare__subcmd__bench"
                 ;;
@@ -178,6 +181,9 @@ _gshare() {
             gshare__subcmd__help,admin)
                 cmd="gshare__subcmd__help__subcmd__admin"
                 ;;
+            gshare__subcmd__help,adopt)
+                cmd="gshare__subcmd__help__subcmd__adopt"
+                ;;
             gshare__subcmd__help,bench)
                 cmd="gshare__subcmd__help__subcmd__bench"
                 ;;
@@ -279,6 +285,8 @@ _gshare() {
     case "${cmd}" in
         gshare)
             opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -803,6 +811,79 @@ _gshare() {
                 return 0
             fi
             case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__adopt)
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --sm --name --project --class --time --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -g)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu-mem)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu-memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --class)
+                    COMPREPLY=($(compgen -W "interactive batch inference" -- "${cur}"))
+                    return 0
+                    ;;
+                --time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -1353,6 +1434,8 @@ _gshare() {
             ;;
         gshare__subcmd__help)
             opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
+            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon demo bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1480,6 +1563,20 @@ _gshare() {
         gshare__subcmd__help__subcmd__admin__subcmd__undrain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__adopt)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -1,6 +1,7 @@
 //! The command line: every subcommand and flag, with the texts of the manual.
 
 pub mod admin;
+mod adopt;
 pub mod setup;
 pub mod sizes;
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Class, Share};
 
+pub use adopt::AdoptArgs;
 use setup::SetupArgs;
 use sizes::{ReplayArgs, ResizeArgs};
 
@@ -104,6 +106,14 @@ pub enum Command {
             gshare release c3 sweep    by id and by name\n  \
             gshare release --all       all of your own")]
     Release(ReleaseArgs),
+    /// Make a running process a claim
+    #[command(after_long_help = "Examples:\n  \
+            gshare adopt 4242              claim what it has, on the GPUs that it has\n  \
+            gshare adopt 4242 -g 0.5       half of its GPU\n\n\
+            Its memory and GPU time are counted at once, and it moves into the claim's control group. What it has\n\
+            open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its\n\
+            next start in a claim: a program that runs cannot be given one.")]
+    Adopt(AdoptArgs),
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \

@@ -325,6 +325,9 @@ impl Service {
         let Some(size) = self.size_text(record) else {
             return format!("{id}: granted");
         };
+        if record.adopted {
+            return self.adopted_text(record, &size);
+        }
         let caps = if live.record.strict {
             "strict (SM share not enforced yet)"
         } else if self.libcuda.is_ok() {

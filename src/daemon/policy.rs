@@ -1,5 +1,6 @@
 //! What is done about use outside claims and about use beyond them: the service's side of `[policy]`.
 
+mod adopt;
 mod auto;
 mod deny;
 mod doctor;

@@ -347,6 +347,11 @@ impl Service {
                 self.resize(peer, &spec, out);
                 return;
             }
+            Call::Adopt { pid, spec } => {
+                self.adopt(&peer, pid, *spec, out);
+                self.dirty = true;
+                return;
+            }
             Call::Watch { min_interval_ms } => {
                 self.watch(peer.conn, out.clone(), min_interval_ms);
                 return;
@@ -417,7 +422,7 @@ impl Service {
         });
     }
 
-    fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
+    pub(crate) fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
         let held = self.claims.values().map(|l| l.record.uid);
         let waiting = self.waiting.values().map(|a| a.record.uid);
         let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();

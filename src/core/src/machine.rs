@@ -3,6 +3,8 @@
 //! First come, first served: a waiting claim blocks the GPUs it could run on for all that came later, so
 //! nobody is overtaken on a GPU that he waits for.
 
+mod adopt;
+
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
@@ -78,6 +80,15 @@ pub enum Event {
         uuid: String,
         /// No new claims there.
         on: bool,
+    },
+    /// A process that runs outside claims is to become one, now or not at all.
+    Adopt {
+        /// Its id, given by the caller, never used before.
+        id: ClaimId,
+        /// What is claimed for it, on the GPUs that it uses.
+        request: Request,
+        /// What it has by GPU: in the facts as unclaimed.
+        held: Vec<(usize, Bytes)>,
     },
     /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
     Uncapped(Vec<(ClaimId, usize, Bytes)>),
@@ -220,6 +231,8 @@ pub struct Machine {
     quotas: Quotas,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.
     measuring: u32,
+    /// Processes that are to become claims as soon as the charges are sure.
+    adopting: Vec<adopt::Adopting>,
 }
 
 impl Machine {
@@ -340,6 +353,7 @@ impl Machine {
                 }
                 self.measuring = self.measuring.saturating_sub(1);
                 if self.measuring == 0 {
+                    self.adopt(now, &mut actions);
                     self.schedule(now, &mut actions);
                 }
             }
@@ -365,6 +379,12 @@ impl Machine {
                 self.settle(&mut actions);
             }
             // Their bytes are part of the facts already; who holds them is for the reasons.
+            Event::Adopt { id, request, held } => {
+                self.adopting.push(adopt::Adopting { id, request, held });
+                actions.extend(caps(self.ledger.freeze_caps()));
+                self.lower_to_wishes(&mut actions);
+                self.measure(&mut actions);
+            }
             Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {
                 let over: Vec<ClaimId> = self

@@ -138,6 +138,14 @@ pub enum Call {
     Resize(Box<ResizeSpec>),
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
+    /// Makes a running process a claim, of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
+    /// not fit now, [`Reply::Error`]. Without a size it claims what the process has.
+    Adopt {
+        /// The process.
+        pid: u32,
+        /// What is claimed for it; its command, directory and wait are not looked at.
+        spec: Box<ClaimSpec>,
+    },
     /// One [`Reply::Snapshot`].
     Snapshot,
     /// A [`Reply::Snapshot`] now and after every tick or change, at most one per `min_interval_ms`.

@@ -497,3 +497,103 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_auto_claim_that_holds_much_is_named_to_those_who_wait() {
+    let mut machine = Machine::default();
+    let gpu = GpuFacts {
+        unclaimed: Bytes::gib(20),
+        ..facts(24)
+    };
+    machine.step(Duration::ZERO, Event::Gpus(vec![gpu]));
+    let held = vec![
+        (ClaimId(2), 0, Bytes::gib(19)),
+        (ClaimId(3), 0, Bytes::mib(1)),
+        (ClaimId(4), 1, Bytes::gib(1)),
+    ];
+    machine.step(Duration::ZERO, Event::Uncapped(held));
+    let ledger = machine.ledger();
+    assert_eq!(ledger.holders(0), [ClaimId(2)]);
+    assert_eq!(ledger.uncapped(0).count(), 2);
+    assert_eq!(
+        ledger.mem_free(0),
+        Bytes::gib(4),
+        "the facts say what is left"
+    );
+}
+
+/// One GPU of 24 GiB on which a process outside claims holds 8, and what comes of its adoption as `request`.
+fn adopted(request: Request, before: &[Event]) -> (World, Vec<Action>) {
+    let mut world = World::new(&[24]);
+    let used = GpuFacts {
+        unclaimed: Bytes::gib(8),
+        ..facts(24)
+    };
+    world.send(Event::Gpus(vec![used]));
+    for event in before {
+        world.send(event.clone());
+    }
+    world.log.clear();
+    world.send(Event::Adopt {
+        id: ClaimId(9),
+        request,
+        held: vec![(0, Bytes::gib(8))],
+    });
+    let log = world.log.clone();
+    (world, log)
+}
+
+fn sized(gib: u64, sm: u32) -> Request {
+    let sm = Share::from_milli(sm);
+    let mut request = Request::from_gpus(sm, Share::ONE, Class::Batch).unwrap();
+    request.mem = Some(Bytes::gib(gib));
+    request
+}
+
+fn granted(log: &[Action]) -> bool {
+    log.iter()
+        .any(|a| matches!(a, Action::Grant { id: ClaimId(9), .. }))
+}
+
+#[test]
+fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
+    let submit = |id, gib, sm| Event::Submit {
+        id: ClaimId(id),
+        request: sized(gib, sm),
+        patience: None,
+    };
+    // 16 of 24 GiB are claimed, 8 are his: his claim fits exactly, and one byte more does not.
+    let taken = [submit(1, 16, 500)];
+    let (world, log) = adopted(sized(8, 500), &taken);
+    assert!(granted(&log), "{log:?}");
+    assert_eq!(
+        world.machine.ledger().slices(ClaimId(9)).unwrap()[0].mem,
+        Bytes::gib(8)
+    );
+    let (_, log) = adopted(sized(9, 500), &taken);
+    let refused = |a: &Action| {
+        matches!(
+            a,
+            Action::Refuse {
+                id: ClaimId(9),
+                for_now: true,
+                ..
+            }
+        )
+    };
+    assert!(!granted(&log) && log.iter().any(refused), "{log:?}");
+    // Those who wait are not overtaken by more than he holds.
+    let waits = [submit(1, 14, 500), submit(2, 10, 500)];
+    assert!(granted(&adopted(sized(8, 100), &waits).1));
+    let (_, log) = adopted(sized(9, 100), &waits);
+    let behind = |a: &Action| {
+        matches!(
+            a,
+            Action::Refuse {
+                reason: Reason::Behind { ahead: ClaimId(2) },
+                ..
+            }
+        )
+    };
+    assert!(!granted(&log) && log.iter().any(behind), "{log:?}");
+}
