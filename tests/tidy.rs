@@ -297,18 +297,6 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
         let mechanism = mechanism(name.as_str().expect("a name"));
         let told = documented(&page, mechanism)
             .unwrap_or_else(|| panic!("`{mechanism}` is not in docs/hardware.md"));
-        let mechanism = match name.as_str().expect("a name") {
-            n if n.starts_with("memory cap") => "memory cap",
-            n if n.starts_with("device filter") => "device filter",
-            // Its status is that of what is done.
-            "unclaimed use" => "use outside claims",
-            n if n.starts_with("reconcile") => "reconcile",
-            _ => {
-                assert!(["", "not built yet"].contains(&status), "{name}: {status}");
-                continue;
-            }
-        };
-        let told = documented(&page, mechanism).expect("a row");
         assert!(
             statuses.iter().any(|s| told.starts_with(s.as_str())),
             "{told}"
