@@ -284,10 +284,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo replay bench completions man help"
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon demo bench completions man help"
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1434,10 +1431,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo replay bench completions man help"
-            opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
-            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon demo bench completions man help"
-            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo bench completions man help"
+            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
