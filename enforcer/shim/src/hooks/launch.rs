@@ -76,6 +76,16 @@ fn volume(x: u32, y: u32, z: u32) -> u64 {
         .wrapping_mul(u64::from(z))
 }
 
+/// Lets something short through while the claim holds the GPU.
+#[inline]
+pub(super) fn let_through(call: impl FnOnce() -> CuResult) -> CuResult {
+    let process = process::current();
+    match process.and_then(|process| Some((process, gpu_of(process)?))) {
+        Some((process, gpu)) if !gpu.granted() => refused(process),
+        _ => call(),
+    }
+}
+
 #[cold]
 fn refused(process: &'static Process) -> CuResult {
     process.not_granted()
