@@ -15,6 +15,9 @@ pub fn run() -> Option<ExitCode> {
     let result = match args.next()?.as_str() {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
+        bench::WORKER_ARGUMENT => {
+            bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
+        }
         bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
         _ => return None,
     };

@@ -127,3 +127,26 @@ fn an_unknown_benchmark_is_refused_with_those_that_exist() {
         "{errors}"
     );
 }
+
+#[test]
+fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "gate", "--quick"])
+        .output()
+        .expect("starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    // Without the gate 10:90 misses by more than 20 points.
+    assert_eq!(line["void"], false, "{text}");
+    let mix = &line["measured"][0];
+    let got = |key: &str| mix[key][0].as_f64().expect("a part");
+    // How exactly depends on the machine; that the gate works at all does not.
+    assert!(got("got") < 0.2 && got("got_ungated") > 0.3, "{text}");
+    let used = &line["service_killed"]["used"];
+    assert!(
+        used[0].as_f64() < Some(0.3) && used[1].as_f64() < Some(0.4),
+        "{text}"
+    );
+}

@@ -184,11 +184,7 @@ impl Service {
         limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
         limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
-        Ok(Seat {
-            gpu: slice.gpu,
-            limits,
-            usage,
-        })
+        Ok(Seat::new(slice.gpu, limits, usage))
     }
 
     /// Cgroups without a journaled claim: their processes live on, without a GPU.

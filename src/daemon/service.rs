@@ -19,6 +19,7 @@ use gshare_enforcer::proc::{PidFd, ProcessKey};
 use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
+use super::arbiter::{Gates, Turning};
 use super::ending::Ended;
 use super::gpus::Gpu;
 use super::journal::{ClaimRecord, Journal};
@@ -66,6 +67,8 @@ pub(crate) struct Seat {
     pub(crate) limits: LimitsFile,
     /// What it does.
     pub(crate) usage: UsageMemfd,
+    /// The same for the arbiter; absent where there was no descriptor left for it.
+    pub(crate) turning: Option<Arc<Turning>>,
 }
 
 /// A claim that ends.
@@ -136,6 +139,8 @@ pub(crate) struct Service {
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
     pub(crate) policy: Policy,
+    /// Shares of GPU time.
+    pub(crate) gates: Option<Gates>,
     /// Processes on the GPUs that belong to no claim, at the last sample.
     pub(crate) unclaimed: Vec<UnclaimedView>,
     /// Processes of claims, by the newest sample.
@@ -240,6 +245,9 @@ impl Service {
             names: super::view::Names::new(),
             owners: Owners::default(),
             policy: Policy::default(),
+            gates: Gates::start()
+                .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
+                .ok(),
             unclaimed: Vec::new(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
@@ -263,6 +271,7 @@ impl Service {
         service.look_up_owners();
         service.refresh_facts();
         service.measure_overheads();
+        service.tell_arbiter();
         Ok(service)
     }
 
@@ -326,6 +335,7 @@ impl Service {
                 self.dirty = true;
             }
         }
+        self.tell_arbiter();
     }
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
@@ -334,6 +344,7 @@ impl Service {
         self.watch_claims();
         self.tidy_lingering();
         self.write_ends();
+        self.tell_arbiter();
         self.dirty = true;
     }
 

@@ -237,6 +237,7 @@ impl Service {
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
+            turns: self.turns_view(id, live),
         }
     }
 

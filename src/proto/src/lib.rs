@@ -24,7 +24,7 @@ pub use call::{
 pub use client::{Client, ClientError};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, ProcessView,
-    QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    QueueView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

@@ -10,7 +10,7 @@ use std::{
 use super::limits::halves;
 use crate::ledger::most_charged;
 use crate::{
-    ABI_VERSION, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
+    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
     layout::USAGE_MAGIC,
     member::{map_usage, wrong},
     sys::{Mapping, memfd, monotonic_ns, seal},
@@ -77,6 +77,18 @@ pub struct SlotView {
     pub flags: u64,
 }
 
+/// A usage page of which only the words for the arbiter are read, by a thread of its own.
+#[derive(Debug)]
+pub struct GateWatch(Mapping<UsagePage>);
+
+impl GateWatch {
+    /// What the process in a slot says; nothing for a slot that there is not.
+    pub fn view(&self, slot: usize) -> GateView {
+        let gates = &self.0.get().gates;
+        gates.get(slot).map(GateSlot::view).unwrap_or_default()
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     pid: u32,
@@ -132,6 +144,11 @@ impl UsageMemfd {
         header.uuid[0].store(low, store);
         header.uuid[1].store(high, store);
         header.magic.store(USAGE_MAGIC, Ordering::Release);
+    }
+
+    /// Maps the page once more, to read what its processes say to the arbiter of the GPU.
+    pub fn watch_gates(&self) -> io::Result<GateWatch> {
+        Ok(GateWatch(Mapping::new(self.fd.as_fd(), false)?))
     }
 
     /// Takes over a page that an earlier run of the service made, if it is what it says: sealed, of
