@@ -4,9 +4,9 @@
 
 mod act;
 mod admin;
-mod arbiter;
 mod container;
 mod convert;
+mod cover;
 mod doctor;
 mod ending;
 mod gpus;
@@ -47,9 +47,11 @@ use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::Call;
 use tokio::sync::mpsc;
 
+pub use cover::{COVER_ARGUMENT, cover};
 pub use overhead::PROBE_ARGUMENT;
 use server::{ConnId, Peer, Sender, Turn};
 use service::Service;
+pub(crate) use strict::lib_dir;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
 #[derive(Debug)]
@@ -87,6 +89,8 @@ pub(crate) enum Msg {
         /// As for a request.
         turn: Turn,
     },
+    /// Files of the driver have changed.
+    DriverFiles,
     /// A connection ended.
     Closed {
         /// Which.

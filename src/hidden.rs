@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::bench;
-use crate::daemon::PROBE_ARGUMENT;
+use crate::daemon::{COVER_ARGUMENT, PROBE_ARGUMENT, cover};
 use crate::demo::{JOB_ARGUMENT, Job};
 
 /// Runs such a program if the process was started as one.
@@ -14,10 +14,8 @@ pub fn run() -> Option<ExitCode> {
     let mut args = std::env::args().skip(1);
     let result = match args.next()?.as_str() {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
+        COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
-        bench::WORKER_ARGUMENT => {
-            bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
-        }
         bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
         _ => return None,
     };

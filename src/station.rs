@@ -36,6 +36,8 @@ pub struct Options {
     pub driver: Option<String>,
     /// With the launcher installed, so that caps are strict; needs root.
     pub strict: bool,
+    /// Another runtime directory than the one in the station's own.
+    pub runtime: Option<PathBuf>,
 }
 
 impl Options {
@@ -54,6 +56,7 @@ impl Options {
             tick: "1s".to_owned(),
             driver: None,
             strict: false,
+            runtime: None,
         }
     }
 }
@@ -62,6 +65,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Station {
     dir: tempfile::TempDir,
+    run: PathBuf,
     program: PathBuf,
     config: PathBuf,
     cgroup_root: String,
@@ -114,13 +118,14 @@ impl Station {
                 .file_name()
                 .map_or_else(String::new, |n| n.to_string_lossy().replace('.', ""))
         );
+        let run = options.runtime.clone();
+        let run = run.unwrap_or_else(|| dir.path().join("run"));
         if options.strict {
-            furnish_strict(dir.path())?;
+            furnish_strict(dir.path(), &run)?;
         }
         let devices = stand_ins(&sim, options.gpus.len());
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
-        let run = dir.path().join("run");
         let text = format!(
             "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
@@ -139,6 +144,7 @@ impl Station {
             .collect();
         let mut station = Self {
             dir,
+            run,
             program,
             config,
             cgroup_root,
@@ -208,7 +214,7 @@ impl Station {
     /// The service's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("run/gshared.sock")
+        self.run.join("gshared.sock")
     }
 
     /// The service's log.
@@ -323,13 +329,16 @@ impl Drop for Station {
 
 /// The launcher where the program looks for it, and what the simulated driver looks for beside itself: strict
 /// members load it from another directory.
-fn furnish_strict(dir: &Path) -> anyhow::Result<()> {
+fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
     let path = dir.join("lib/gshare").join(crate::launcher::NAME);
-    let socket = dir.join("run/gshared.sock");
+    let socket = run.join("gshared.sock");
     crate::launcher::install(&path, Some(&socket)).context("cannot install the launcher")?;
-    let (run, lib) = (dir.join("run"), dir.join("run/lib"));
+    std::fs::create_dir_all(run)?;
+    let lib = crate::daemon::lib_dir(run, &dir.join("state"));
     std::fs::create_dir_all(&lib)?;
-    std::fs::set_permissions(&run, Permissions::from_mode(0o711))?;
+    for parent in [Some(run), lib.parent()].into_iter().flatten() {
+        std::fs::set_permissions(parent, Permissions::from_mode(0o711))?;
+    }
     std::fs::set_permissions(&lib, Permissions::from_mode(0o755))?;
     for name in ["board", "board.locks", "costs", "dev"] {
         symlink(dir.join("sim").join(name), lib.join(name))?;

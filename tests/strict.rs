@@ -3,6 +3,10 @@
 
 #[path = "strict/bypass.rs"]
 mod bypass;
+#[path = "strict/detected.rs"]
+mod detected;
+#[path = "strict/driver.rs"]
+mod driver;
 #[path = "strict/environment.rs"]
 mod environment;
 #[path = "strict/hostile.rs"]

@@ -16,5 +16,4 @@ pub mod driver;
 pub mod gpu;
 pub mod nodes;
 pub mod proc;
-pub mod session;
 pub mod systemd;

@@ -127,7 +127,6 @@ pub(crate) fn request(
         kill_all: false,
         adopted: false,
         uncapped: false,
-        place: None,
     };
     Ok((request, patience, record))
 }

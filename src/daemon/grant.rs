@@ -239,7 +239,11 @@ impl Service {
             .map_or_else(token, |s| s.token);
         let limits = self.new_limits(id, slice, token)?;
         let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
-        Ok(Seat::new(slice.gpu, limits, usage))
+        Ok(Seat {
+            gpu: slice.gpu,
+            limits,
+            usage,
+        })
     }
 
     /// The answer that carries a claim's environment.
@@ -321,18 +325,12 @@ impl Service {
         let Some(size) = self.size_text(record) else {
             return format!("{id}: granted");
         };
-        if record.adopted {
-            return self.adopted_text(record, &size);
-        }
-        let way = if live.record.strict {
-            "strict"
+        let caps = if live.record.strict {
+            "strict (SM share not enforced yet)"
+        } else if self.libcuda.is_ok() {
+            "cooperative (SM share not enforced yet)"
         } else {
-            "cooperative"
-        };
-        let caps = match self.gate_in_force() {
-            Ok(()) => way.to_owned(),
-            Err(_) if self.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
-            Err(_) => "not enforced (no libcuda found)".to_owned(),
+            "not enforced (no libcuda found)"
         };
         let ends = match (record.ends_ms, record.hold) {
             (Some(ends), _) => {
@@ -553,6 +551,7 @@ impl Live {
             seats: Vec::new(),
             cgroup: None,
             command_alive: false,
+            uncovered: false,
             ending: None,
             members: std::collections::BTreeMap::new(),
             past_refusals: 0,

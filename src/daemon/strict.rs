@@ -30,6 +30,8 @@ pub(crate) struct Strict {
     pub(crate) off_because: String,
     /// `gshare-exec`.
     launcher: PathBuf,
+    /// Nothing that could be staged would help.
+    blocked: bool,
     /// What is laid over what, or why that cannot be said now.
     plan: Result<Vec<Bind>, String>,
 }
@@ -49,13 +51,7 @@ impl LibDirs {
     /// Below the runtime directory, unless libraries cannot be mapped from there: Debian and Ubuntu mount /run
     /// noexec.
     pub(crate) fn choose(runtime_dir: &Path, state_dir: &Path) -> Self {
-        let base = if noexec(runtime_dir) {
-            state_dir
-        } else {
-            runtime_dir
-        };
-        let base = base.canonicalize().unwrap_or_else(|_| base.to_owned());
-        let preload = base.join("lib");
+        let preload = lib_dir(runtime_dir, state_dir);
         Self {
             strict: preload.join("strict"),
             driver: preload.join("driver"),
@@ -73,8 +69,19 @@ impl LibDirs {
     }
 }
 
+/// Where libraries are staged, by the directories of a service.
+pub(crate) fn lib_dir(runtime_dir: &Path, state_dir: &Path) -> PathBuf {
+    let base = if noexec(runtime_dir) {
+        state_dir
+    } else {
+        runtime_dir
+    };
+    let base = base.canonicalize().unwrap_or_else(|_| base.to_owned());
+    base.join("lib")
+}
+
 /// Whether programs and libraries cannot be mapped from there.
-pub(crate) fn noexec(dir: &Path) -> bool {
+fn noexec(dir: &Path) -> bool {
     use nix::sys::statvfs::{FsFlags, statvfs};
     statvfs(dir).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_NOEXEC))
 }
@@ -85,6 +92,7 @@ impl Default for Strict {
             on: false,
             off_because: String::new(),
             launcher: PathBuf::new(),
+            blocked: false,
             plan: Err(NOT_STAGED.to_owned()),
         }
     }
@@ -111,6 +119,7 @@ impl Strict {
                     Ok(_) if !cgroups => Err("there are no cgroups".to_owned()),
                     Ok(_) => Err(NOT_STAGED.to_owned()),
                 },
+                blocked: found.is_err() || mode == Mode::User || !cgroups,
                 launcher: found.unwrap_or_default(),
             },
             (LaunchCaps::Auto, _) if mode == Mode::User => {
@@ -123,6 +132,7 @@ impl Strict {
                 on: true,
                 off_because: String::new(),
                 launcher,
+                blocked: false,
                 plan: Err(NOT_STAGED.to_owned()),
             },
         }
@@ -140,8 +150,7 @@ impl Strict {
 
     /// Stages the proxies for the driver that is there now, and says what is laid over what.
     pub(crate) fn stage(&mut self, found: &Found<'_>) {
-        let blocked = matches!(&self.plan, Err(why) if why != NOT_STAGED);
-        if self.on && !blocked {
+        if self.on && !self.blocked {
             self.plan = plan(found);
             if let Err(why) = &self.plan {
                 tracing::error!("no command can be started: {why}");
@@ -155,6 +164,8 @@ impl Strict {
     }
 }
 
+/// Name of the file in the driver's directory on which every view of the launcher's has a mount.
+pub(crate) const VIEW: &str = "view";
 /// The plan of a service that has not looked yet.
 const NOT_STAGED: &str = "the service is starting";
 
@@ -184,7 +195,11 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
         fs::create_dir_all(&dir).map_err(|e| text(&dir, e))?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).map_err(|e| text(&dir, e))?;
     }
-    let mut binds = Vec::new();
+    let (none, view) = (dirs.strict.join("none"), dirs.driver.join(VIEW));
+    for file in [&none, &view] {
+        empty(file).map_err(|e| text(file, e))?;
+    }
+    let mut binds = vec![bind(&none, &view)?];
     // The driver itself first: after the others it is out of reach.
     let libraries = [
         (Library::Cuda, found.libcuda, &found.config.driver.libcuda),
@@ -204,8 +219,6 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
         gshare_artifacts::Mode::Strict,
     )
     .map_err(|e| format!("the proxies cannot be staged: {e}"))?;
-    let none = dirs.strict.join("none");
-    empty(&none).map_err(|e| text(&none, e))?;
     for (library, real, configured) in &libraries {
         let proxy = dirs.strict.join(library.file_name());
         for place in search(configured.as_deref(), dirs).installed(*library, real) {

@@ -169,11 +169,7 @@ pub struct Slot {
     pub last_refusal_ns: AtomicU64,
     /// Bit 0: the process allocated managed memory.
     pub flags: AtomicU64,
-    /// Written by the service: launches at its last look, and CLOCK_MONOTONIC of the look at which they
-    /// were last found to have grown; 0 before the first.
-    pub(crate) launches_seen: AtomicU64,
-    pub(crate) launched_ns: AtomicU64,
-    _pad1: [AtomicU64; 7],
+    _pad1: [AtomicU64; 9],
 }
 
 impl Slot {
@@ -198,8 +194,6 @@ impl Slot {
             &self.last_refused_bytes,
             &self.last_refusal_ns,
             &self.flags,
-            &self.launches_seen,
-            &self.launched_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -208,13 +202,15 @@ impl Slot {
     }
 }
 
-/// What one or some of the threads of a process count.
+/// What some of the threads of a process count together.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    _pad: [AtomicU64; 15],
+    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds; 0 before the first.
+    pub last_launch_ns: AtomicU64,
+    _pad: [AtomicU64; 14],
 }
 
 /// The stripes of one process.
@@ -259,6 +255,15 @@ impl UsagePage {
         })
     }
 
+    /// CLOCK_MONOTONIC of its last launch in nanoseconds, to a few milliseconds; `None` before the
+    /// first.
+    pub fn last_launch_ns(&self, slot: usize) -> Option<u64> {
+        self.striped(slot)
+            .map(|stripe| stripe.last_launch_ns.load(Ordering::Relaxed))
+            .max()
+            .filter(|at| *at != 0)
+    }
+
     fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
         self.stripes.get(slot).into_iter().flatten()
     }
@@ -269,6 +274,7 @@ impl UsagePage {
         self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
+            stripe.last_launch_ns.store(0, Ordering::Relaxed);
         }
     }
 

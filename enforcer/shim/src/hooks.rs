@@ -8,6 +8,5 @@ pub(crate) mod info;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 pub(crate) mod memory;
-pub(crate) mod moves;
 pub(crate) mod pool;
 pub(crate) mod virtual_memory;

@@ -104,6 +104,21 @@ impl ClaimCgroup {
         if pidfd.is_some_and(PidFd::has_exited) {
             return Err(vanished());
         }
+        let before = place_of(pid);
+        self.move_number(pid, pidfd, before.as_deref())
+    }
+
+    /// The move itself. If the number has come to mean another process meanwhile, that one is put back.
+    fn move_number(
+        &self,
+        pid: i32,
+        pidfd: Option<&PidFd>,
+        before: Option<&str>,
+    ) -> Result<(), CgroupError> {
+        let vanished = || CgroupError::Vanished {
+            pid,
+            cgroup: self.dir.clone(),
+        };
         match self.write("cgroup.procs", &pid.to_string()) {
             Err(CgroupError::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {
                 return Err(vanished());
@@ -112,6 +127,7 @@ impl ClaimCgroup {
         }
         // A pidfd alive now proves that the number meant this process all along.
         if pidfd.is_some_and(PidFd::has_exited) {
+            self.put_back(pid, before);
             return Err(vanished());
         }
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
@@ -126,6 +142,28 @@ impl ClaimCgroup {
                 wanted: self.kernel_path.clone(),
                 found: found.to_owned(),
             })
+        }
+    }
+
+    /// A process that was moved by mistake goes where it was when it was looked at; if it is younger than that
+    /// look, to where its parent is: it was born there.
+    fn put_back(&self, pid: i32, before: Option<&str>) {
+        let at_home = |place: &str| Path::new(place).starts_with(&self.kernel_path);
+        if !place_of(pid).is_some_and(|place| at_home(&place)) {
+            return;
+        }
+        let parent = crate::proc::stat(pid).and_then(|stat| place_of(stat.ppid));
+        let Ok(mount) = super::Mount::find() else {
+            return;
+        };
+        let places = parent.as_deref().into_iter().chain(before);
+        for place in places.filter(|place| !at_home(place)) {
+            let moved = mount
+                .dir_of(place)
+                .is_some_and(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()).is_ok());
+            if moved {
+                return;
+            }
         }
     }
 
@@ -272,6 +310,12 @@ impl AsFd for ClaimCgroup {
     }
 }
 
+/// The kernel's name of the cgroup that a process is in.
+fn place_of(pid: i32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    v2_path(&text).map(str::to_owned)
+}
+
 fn parse_pids(text: &str) -> Vec<i32> {
     // 0 stands for a process outside this pid namespace; there is no way to name it.
     text.lines()
@@ -328,6 +372,53 @@ mod tests {
             ("a/b/cgroup.procs", "5\n"),
         ]);
         assert_eq!(cgroup.procs().unwrap(), [3, 5, 12, 40]);
+    }
+
+    #[test]
+    fn a_number_that_means_another_process_by_now_is_put_back() {
+        let own = std::process::id().cast_signed();
+        let (Ok(mount), Some(home)) = (super::super::Mount::find(), place_of(own)) else {
+            println!("skipped: no cgroup v2");
+            return;
+        };
+        let name = format!("gshare-test-again-{own}");
+        let Some(dir) = mount.dir_of(&home).map(|dir| dir.join(&name)) else {
+            println!("skipped: the own cgroup lies outside the mount");
+            return;
+        };
+        if let Err(error) = fs::create_dir(&dir) {
+            println!("skipped: no cgroup can be made: {error}");
+            return;
+        }
+        let place = ClaimPlace { uid: 1, claim: 1 };
+        let kernel_path = Path::new(&home).join(&name);
+        let claim = ClaimCgroup::open(dir.clone(), kernel_path, place).unwrap();
+        // The handle is on one that has ended, the number another's: as when it was used again in between.
+        let ended = |mut child: std::process::Child| {
+            let pidfd = PidFd::open(child.id().cast_signed()).unwrap().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            pidfd
+        };
+        let sleep = || {
+            std::process::Command::new("sleep")
+                .arg("1000")
+                .spawn()
+                .unwrap()
+        };
+        let old = ended(sleep());
+        let mut stranger = sleep();
+        let pid = stranger.id().cast_signed();
+        let moved = claim.move_number(pid, Some(&old), None);
+        assert!(
+            matches!(moved, Err(CgroupError::Vanished { .. })),
+            "{moved:?}"
+        );
+        assert_eq!(place_of(pid), Some(home));
+        assert!(claim.procs().unwrap().is_empty());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        fs::remove_dir(&dir).unwrap();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::CudaError;
 
-pub(super) type Handle = *mut c_void;
+type Handle = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident: $name:literal, fn($($arg:ty),*);)*) => {
@@ -56,9 +56,7 @@ functions! {
     error_name: "cuGetErrorName", fn(c_int, *mut *const c_char);
 }
 
-pub(super) use functions;
-
-pub(super) fn symbol(library: Handle, name: &'static str) -> Result<Handle, CudaError> {
+fn symbol(library: Handle, name: &'static str) -> Result<Handle, CudaError> {
     let c_name = CString::new(name).map_err(|_| CudaError::Missing(name))?;
     // SAFETY: `library` is a handle from dlopen that is never closed; the name ends in NUL.
     let found = unsafe { libc::dlsym(library, c_name.as_ptr()) };
@@ -73,7 +71,6 @@ pub(super) fn symbol(library: Handle, name: &'static str) -> Result<Handle, Cuda
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     functions: Functions,
-    library: Handle,
 }
 
 impl Driver {
@@ -106,7 +103,6 @@ impl Driver {
         }
         let driver = Self {
             functions: Functions::find(handle)?,
-            library: handle,
         };
         // SAFETY: cuInit takes flags, which must be 0.
         driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
@@ -215,17 +211,9 @@ pub struct Buffer {
 
 /// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug)]
-pub struct Function(pub(super) Handle);
+pub struct Function(Handle);
 
 impl Context {
-    pub(super) fn library(&self) -> Handle {
-        self.driver.library
-    }
-
-    pub(super) fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
-        self.driver.check(call, code)
-    }
-
     /// Free and total bytes as the driver tells this process.
     ///
     /// # Errors

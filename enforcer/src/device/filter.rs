@@ -52,7 +52,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    pub(super) fn new(verb: &'static str, cgroup: &Path, source: io::Error) -> Self {
+    fn new(verb: &'static str, cgroup: &Path, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { verb, source },
             _ => Self::Io {

@@ -5,7 +5,6 @@ use std::fmt;
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger, Sharing};
 use crate::place;
-use crate::quota::Over;
 use crate::units::{Bytes, Share};
 
 /// The rule that keeps a claim from starting.
@@ -34,8 +33,6 @@ pub enum Reason {
         /// Those that take new claims.
         open: u32,
     },
-    /// Somebody whom it counts for may not hold more.
-    Quota(Over),
     /// Not enough memory is free.
     Memory {
         /// Asked bytes on one GPU.
@@ -123,7 +120,6 @@ impl fmt::Display for Reason {
                     "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
                 )
             }
-            Self::Quota(over) => over.fmt(f),
             Self::Drained { wanted, open } => write!(
                 f,
                 "wants {wanted} GPU{}; {open} of those it may use take{} new claims",

@@ -59,9 +59,6 @@ pub enum ResizeError {
         /// GPUs that it holds.
         held: usize,
     },
-    /// Somebody whom it counts for may not hold more.
-    #[error("{0}")]
-    Quota(crate::quota::Over),
     /// A GPU does not answer, so nothing on it can grow.
     #[error("GPU {gpu} does not answer, so nothing on it can grow")]
     NoAnswer {
@@ -107,7 +104,7 @@ impl ResizeError {
     pub fn for_now(&self) -> bool {
         matches!(
             self,
-            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. } | Self::Quota(_)
+            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. }
         )
     }
 

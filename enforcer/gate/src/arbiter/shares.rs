@@ -68,7 +68,6 @@ mod tests {
             tier,
             weight_milli: weight,
             is_gated: true,
-            word: crate::Word::default(),
             processes: &[],
         }
     }

@@ -13,22 +13,8 @@ use crate::layout::{
 };
 use crate::session::device;
 
-/// Programs that draw, by name: a display server has a graphics context only (type G), a desktop both (C+G).
-/// The simulation has no graphics; their contexts stand for it.
-const SERVERS: [&str; 2] = ["Xorg", "Xwayland"];
-const DESKTOPS: [&str; 2] = ["gnome-shell", "kwin_wayland"];
-
 fn compute(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
-    let computes = |p: &&ProcessSnapshot| p.contexts > 0 && !SERVERS.contains(&p.name.as_str());
-    gpu.processes.iter().filter(computes)
-}
-
-fn graphics(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
-    let draws = |p: &&ProcessSnapshot| {
-        let name = p.name.as_str();
-        p.contexts > 0 && (SERVERS.contains(&name) || DESKTOPS.contains(&name))
-    };
-    gpu.processes.iter().filter(draws)
+    gpu.processes.iter().filter(|process| process.contexts > 0)
 }
 
 /// Fills the caller's array, or says how long it should be.
@@ -44,12 +30,9 @@ fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code
     array.fill(items)
 }
 
-fn list_v1<'g>(
-    processes: impl Iterator<Item = &'g ProcessSnapshot>,
-    count: Out<u32>,
-    array: Out<ProcessInfoV1>,
-) -> Result<(), Code> {
-    let infos: Vec<_> = processes
+fn list_v1(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) -> Result<(), Code> {
+    let device = device(handle)?;
+    let infos: Vec<_> = compute(device.gpu())
         .map(|p| ProcessInfoV1 {
             pid: p.pid,
             used_gpu_memory: p.bytes,
@@ -58,12 +41,9 @@ fn list_v1<'g>(
     list(&infos, count, array)
 }
 
-fn list_v2<'g>(
-    processes: impl Iterator<Item = &'g ProcessSnapshot>,
-    count: Out<u32>,
-    array: Out<ProcessInfo>,
-) -> Result<(), Code> {
-    let infos: Vec<_> = processes
+fn list_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) -> Result<(), Code> {
+    let device = device(handle)?;
+    let infos: Vec<_> = compute(device.gpu())
         .map(|p| ProcessInfo {
             pid: p.pid,
             used_gpu_memory: p.bytes,
@@ -74,7 +54,7 @@ fn list_v2<'g>(
     list(&infos, count, array)
 }
 
-/// No process is a client of MPS.
+/// No process of the simulation draws, and none is a client of MPS.
 fn none<T: Copy>(handle: Handle, count: Out<u32>, array: Out<T>) -> Result<(), Code> {
     device(handle)?;
     list(&[], count, array)
@@ -100,22 +80,22 @@ fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
 
 export! {
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        list_v1(compute(device(handle)?.gpu()), count, array)
+        list_v1(handle, count, array)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(compute(device(handle)?.gpu()), count, array)
+        list_v2(handle, count, array)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(compute(device(handle)?.gpu()), count, array)
+        list_v2(handle, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        list_v1(graphics(device(handle)?.gpu()), count, array)
+        none(handle, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(graphics(device(handle)?.gpu()), count, array)
+        none(handle, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(graphics(device(handle)?.gpu()), count, array)
+        none(handle, count, array)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
         none(handle, count, array)

@@ -1,0 +1,382 @@
+//! The driver's files are replaced under running claims. A file that is renamed over one with a mount on it
+//! undoes the mount in every other view of files: strict members would load the new driver itself. So the files
+//! are watched; claims whose members lack a mount lose new opens of their GPUs until the mounts are made again.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use gshare_abi::wire::{Bind, LaunchAnswer, Plan};
+use gshare_core::ClaimId;
+use gshare_enforcer::driver::Library;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::sync::mpsc;
+
+use super::Msg;
+use super::service::Service;
+use super::strict::{LibDirs, VIEW, search};
+
+/// Hidden first argument of the process that makes the mounts again in a member's view.
+pub const COVER_ARGUMENT: &str = "__cover";
+/// After a change the directories must be quiet for this long before the files count as settled.
+const QUIET_MS: u16 = 300;
+/// The names that matter.
+const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
+
+/// Tells the service of every change of the driver's files in `dirs`: at once, and when it is quiet again.
+pub(super) fn watch(
+    dirs: &BTreeSet<PathBuf>,
+    events: mpsc::UnboundedSender<Msg>,
+) -> std::io::Result<()> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
+    let changes = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_MOVE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF;
+    for dir in dirs {
+        inotify.add_watch(dir, changes)?;
+    }
+    let follow = move || {
+        while let Ok(seen) = inotify.read_events() {
+            let ours = |name: &std::ffi::OsString| {
+                let name = name.to_string_lossy();
+                NAMES.iter().any(|stem| name.starts_with(stem))
+            };
+            // An event without a name is one of a directory itself.
+            if !seen.iter().any(|e| e.name.as_ref().is_none_or(ours)) {
+                continue;
+            }
+            if events.send(Msg::DriverFiles).is_err() {
+                return;
+            }
+            let mut fds = [PollFd::new(
+                std::os::fd::AsFd::as_fd(&inotify),
+                PollFlags::POLLIN,
+            )];
+            while poll(&mut fds, PollTimeout::from(QUIET_MS)).is_ok_and(|ready| ready > 0) {
+                if inotify.read_events().is_err() {
+                    return;
+                }
+            }
+            let _ = events.send(Msg::DriverFiles);
+        }
+    };
+    std::thread::Builder::new()
+        .name("driver files".to_owned())
+        .spawn(follow)
+        .map(drop)
+}
+
+/// The directories that the driver's files lie in.
+fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeSet<PathBuf> {
+    let places = binds
+        .iter()
+        .flat_map(|b| [Path::new(&b.from), Path::new(&b.on)]);
+    let dirs = places.chain([libcuda, nvml]).filter_map(Path::parent);
+    dirs.filter(|dir| !dir.starts_with(&own.preload))
+        .map(Path::to_owned)
+        .collect()
+}
+
+/// The mount points in a process's view of files.
+fn mount_points(pid: i32) -> Option<BTreeSet<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let points = text.lines().filter_map(|line| line.split(' ').nth(4));
+    Some(points.map(unescaped).collect())
+}
+
+/// The kernel writes a space in a path as `\040`.
+fn unescaped(path: &str) -> String {
+    let mut parts = path.split('\\');
+    let mut plain = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let code = part
+            .get(..3)
+            .and_then(|code| u8::from_str_radix(code, 8).ok());
+        match code {
+            Some(byte) => {
+                plain.push(byte);
+                plain.extend_from_slice(&part.as_bytes()[3..]);
+            }
+            None => plain.extend_from_slice(part.as_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+impl Service {
+    /// Watches the driver's files, where commands are held by mounts over them.
+    pub(crate) fn watch_driver_files(&self) {
+        let (true, Ok(libcuda)) = (self.strict.on, &self.libcuda) else {
+            return;
+        };
+        let dirs = dirs_of(
+            self.strict.binds(),
+            libcuda,
+            &self.nvml_path,
+            &self.lib_dirs,
+        );
+        if let Err(error) = watch(&dirs, self.events.clone()) {
+            tracing::error!(%error, "the driver's files are not watched: a driver that is replaced is noticed at the next start");
+        }
+    }
+
+    /// The driver's files have changed: stages for what is there now, and looks which members are still held.
+    pub(crate) fn driver_files_changed(&mut self) {
+        if !self.strict.on {
+            return;
+        }
+        let configured = self.config.driver.libcuda.as_deref();
+        if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Cuda) {
+            self.libcuda = Ok(found);
+        }
+        let configured = self.config.driver.libnvidia_ml.as_deref();
+        if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Nvml) {
+            self.nvml_path = found;
+        }
+        let before = self.strict.binds().to_vec();
+        self.stage_strict();
+        let expected = match self.strict.binds() {
+            [] => before,
+            binds => binds.to_vec(),
+        };
+        self.check_cover(&expected);
+    }
+
+    /// Looks at the view of every member of a strict claim.
+    pub(crate) fn check_cover(&mut self, expected: &[Bind]) {
+        let strict: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, live)| live.record.strict)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in strict {
+            self.check_cover_of(id, expected);
+        }
+    }
+
+    fn check_cover_of(&mut self, id: ClaimId, expected: &[Bind]) {
+        let bare = self.bare_members(id, expected);
+        let was = self.claims.get(&id).is_some_and(|live| live.uncovered);
+        if bare.is_empty() {
+            if was {
+                self.covered_again(id);
+            }
+            return;
+        }
+        if !was {
+            self.uncovered(id);
+        }
+        // The plan of a driver that is half there is none to make mounts by.
+        if self.strict.binds().is_empty() {
+            return;
+        }
+        for pid in bare {
+            if let Err(error) = self.cover(pid) {
+                tracing::warn!(%id, pid, "its libraries cannot be laid over the driver again: {error:#}");
+            }
+        }
+        if self.bare_members(id, expected).is_empty() {
+            self.covered_again(id);
+        }
+    }
+
+    /// Members, one for each view of files that the launcher made, that lack a mount. A container's view is its own
+    /// affair, and a launcher that has been moved has no view yet: the sign of one is a mount in gshare's directory,
+    /// which no change of the driver's files undoes.
+    fn bare_members(&self, id: ClaimId, expected: &[Bind]) -> Vec<i32> {
+        let members = self.members_now(id);
+        let sign = self.lib_dirs.driver.join(VIEW).display().to_string();
+        let mut seen = BTreeSet::new();
+        let mut bare = Vec::new();
+        for process in members {
+            let pid = process.pid;
+            let space = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| (m.dev(), m.ino()));
+            // A process that cannot be looked at has ended.
+            let (Ok(space), Some(points)) = (space, mount_points(pid)) else {
+                continue;
+            };
+            let whole = expected.iter().all(|bind| points.contains(&bind.on));
+            if seen.insert(space) && points.contains(&sign) && !whole {
+                bare.push(pid);
+            }
+        }
+        bare
+    }
+
+    fn uncovered(&mut self, id: ClaimId) {
+        let rules = self.rules([]);
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.uncovered = true;
+        if let (Some(filters), Some(cgroup)) = (&mut self.filters, &live.cgroup)
+            && let Err(error) = filters.set(cgroup, &rules)
+        {
+            tracing::error!(%id, %error, "its GPUs cannot be closed");
+        }
+        self.tell_owner(
+            id,
+            &format!(
+                "the NVIDIA driver was replaced while {id} runs: new programs in it get no GPU; what has one goes on"
+            ),
+        );
+    }
+
+    fn covered_again(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.uncovered = false;
+        if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
+            return;
+        }
+        let gpus: Vec<usize> = live.seats.iter().map(|seat| seat.gpu).collect();
+        let rules = self.rules(gpus);
+        let live = self.claims.get(&id);
+        if let (Some(filters), Some(cgroup)) = (
+            &mut self.filters,
+            live.and_then(|live| live.cgroup.as_ref()),
+        ) && let Err(error) = filters.set(cgroup, &rules)
+        {
+            tracing::error!(%id, %error, "its GPUs cannot be opened again");
+            return;
+        }
+        self.tell_owner(
+            id,
+            &format!("{id} is held on the replaced driver: new programs in it get their GPU again"),
+        );
+    }
+
+    /// Makes the mounts in a member's view, by a process of its own. Only in views that the launcher made: what
+    /// somebody arranged in a user namespace is his.
+    fn cover(&self, pid: i32) -> anyhow::Result<()> {
+        let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
+        anyhow::ensure!(
+            space(&pid.to_string())? == space("self")?,
+            "process {pid} made a view of its own"
+        );
+        let view = File::open(format!("/proc/{pid}/ns/mnt"))?;
+        let plan = LaunchAnswer::Go(Plan {
+            binds: self.strict.binds().to_vec(),
+            ..Plan::default()
+        });
+        let output = Command::new(std::env::current_exe()?)
+            .args([COVER_ARGUMENT, plan.line().trim_end()])
+            .stdin(Stdio::from(view))
+            .stdout(Stdio::null())
+            .output()?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "{}", why.trim());
+        Ok(())
+    }
+}
+
+/// Whether it is the mount by which a view of the launcher's is known: never undone.
+fn is_sign(bind: &Bind) -> bool {
+    Path::new(&bind.on).file_name() == Some(VIEW.as_ref())
+}
+
+/// The process that makes the mounts: its standard input is the view of files.
+///
+/// # Errors
+/// What could not be done.
+pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
+    let plan = arguments.first().context("no plan")?;
+    let LaunchAnswer::Go(plan) = LaunchAnswer::parse(plan)? else {
+        anyhow::bail!("no plan");
+    };
+    setns(std::io::stdin(), CloneFlags::CLONE_NEWNS).context("cannot enter the view")?;
+    let is = |bind: &Bind, path: &str| -> bool {
+        fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (bind.device, bind.inode))
+    };
+    for bind in &plan.binds {
+        for path in [&bind.from, &bind.on] {
+            gshare_abi::trusted(Path::new(path)).map_err(anyhow::Error::msg)?;
+        }
+    }
+    // All of it anew: the driver in gshare's directory may have no name any more, and then nothing can be laid over
+    // it; and while a proxy lies over the new one, that cannot be reached. The claim opens no GPU meanwhile.
+    for bind in plan
+        .binds
+        .iter()
+        .filter(|bind| !is(bind, &bind.on) || !is_sign(bind))
+    {
+        loop {
+            match umount2(
+                bind.on.as_str(),
+                MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW,
+            ) {
+                Ok(()) => {}
+                Err(Errno::EINVAL) => break,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot free {}", bind.on));
+                }
+            }
+        }
+    }
+    for bind in &plan.binds {
+        if is(bind, &bind.on) {
+            continue;
+        }
+        anyhow::ensure!(is(bind, &bind.from), "{} is another file there", bind.from);
+        let none: Option<&str> = None;
+        mount(
+            Some(bind.from.as_str()),
+            bind.on.as_str(),
+            none,
+            MsFlags::MS_BIND,
+            none,
+        )
+        .with_context(|| format!("cannot lay {} over {}", bind.from, bind.on))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mounts_are_read_as_they_are() {
+        for (written, path) in [
+            ("/usr/lib", "/usr/lib"),
+            ("/a\\040b\\134c", "/a b\\c"),
+            ("/x\\", "/x"),
+            ("/x\\9zz", "/x9zz"),
+        ] {
+            assert_eq!(unescaped(written), path);
+        }
+        let own = mount_points(std::process::id().cast_signed()).expect("read");
+        assert!(own.contains("/"));
+    }
+
+    #[test]
+    fn a_changed_file_of_the_driver_is_told_twice_and_others_are_not() {
+        let dir = tempfile::tempdir().expect("made");
+        let (tx, mut rx) = mpsc::unbounded_channel();
+        watch(&BTreeSet::from([dir.path().to_owned()]), tx).expect("watched");
+        fs::write(dir.path().join("libother.so"), "").expect("written");
+        fs::write(dir.path().join("libcuda.so.1"), "").expect("written");
+        for _ in 0..2 {
+            let msg = rx.blocking_recv();
+            assert!(matches!(msg, Some(Msg::DriverFiles)));
+        }
+        fs::rename(
+            dir.path().join("libother.so"),
+            dir.path().join("libnvidia-ml.so.1"),
+        )
+        .expect("renamed");
+        assert!(matches!(rx.blocking_recv(), Some(Msg::DriverFiles)));
+    }
+}

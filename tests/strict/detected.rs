@@ -1,0 +1,102 @@
+//! What cannot be blocked is seen by what it uses, and dealt with as the policy says.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+
+use super::support::users::{Users, as_user};
+use super::support::{Raw, claim_of, root, station_with, until};
+use super::{claim, client};
+
+/// Two looks at the driver here, and much for a busy machine.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Starts the command, which reaches the driver itself; takes twice its cap; is seen; is ended.
+fn seen_and_ended(station: &Station, command: Command, what: &str) {
+    let mut raw = Raw::start(command);
+    let cap = super::cap(station, raw.pid());
+    assert!(raw.info().1 > 4 * cap, "{what}: it is not around the cap");
+    let start = Instant::now();
+    assert_eq!(raw.ask(&format!("alloc {}", 2 * cap)), "ok 0", "{what}");
+    let why = until(&format!("{what} is seen"), SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, raw.pid())?.overuse.clone()
+    });
+    println!(
+        "{what}: seen after {:?}, a look every 100 ms",
+        start.elapsed()
+    );
+    assert!(why.contains(&format!("pid {}", raw.pid())), "{what}: {why}");
+    let status = until(&format!("{what} is ended"), SOON, || {
+        raw.child.try_wait().ok().flatten()
+    });
+    assert_eq!(status.signal(), Some(15), "{what}");
+}
+
+#[test]
+fn what_cannot_be_blocked_is_seen_and_ended() {
+    if !root("what_cannot_be_blocked_is_seen_and_ended") {
+        return;
+    }
+    let users = Users::make();
+    let station = station_with(|o| {
+        o.strict = true;
+        o.tick = "0.1s".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n\
+                    [policy]\noveruse = \"stop\"\noveruse-grace = \"1s\"\n"
+            .to_owned();
+    });
+    let uid = users.uid(0);
+    let client = client(&station);
+    let driver = station
+        .sim_dir()
+        .join("lib/libcuda.so.1")
+        .display()
+        .to_string();
+    let inside = station
+        .dir()
+        .join("run/lib/driver/libcuda.so.1")
+        .display()
+        .to_string();
+
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000").stdin(Stdio::null());
+    let mut outside = as_user(sleep, uid).spawn().expect("starts");
+    let root = format!("/proc/{}/root{driver}", outside.id());
+    seen_and_ended(
+        &station,
+        claim(&station, uid, &[&client, &root]),
+        "another view's root",
+    );
+    outside.kill().and_then(|()| outside.wait()).expect("ended");
+
+    seen_and_ended(
+        &station,
+        claim(&station, uid, &[&client, &inside]),
+        "the path in the proxy",
+    );
+
+    let script = format!("mount --bind {inside} {driver} && exec {client}");
+    let words = ["unshare", "-Urm", "sh", "-c", &script];
+    seen_and_ended(
+        &station,
+        claim(&station, uid, &words),
+        "a mount in a user namespace",
+    );
+
+    let bundled = station.dir().join("bundled.so");
+    std::fs::copy(&driver, &bundled).expect("copied");
+    let bundled = bundled.display().to_string();
+    let board = format!(
+        "GSHARE_SIM_BOARD={}",
+        station.sim_dir().join("board").display()
+    );
+    let words = ["env", &board, &client, &bundled];
+    seen_and_ended(
+        &station,
+        claim(&station, uid, &words),
+        "a libcuda of one's own",
+    );
+}
