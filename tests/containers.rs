@@ -232,6 +232,44 @@ fn cap_filter_and_screen_see_a_container() {
 }
 
 #[test]
+fn a_container_is_held_where_caps_are_strict() {
+    let Some(image) = Image::make("strict") else {
+        return;
+    };
+    let station = Tidied(support::station_with(|o| o.strict = true));
+    let name = name("strict");
+    let words = run(&name, &image, &[]);
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+    command.args(&words).arg("/raw_client");
+    let mut raw = Raw::start(command);
+    let claim = station.snapshot().expect("served").claims[0].clone();
+    assert_eq!(claim.containers, std::slice::from_ref(&name));
+    let (_, total) = raw.info();
+    assert_eq!(total, claim.gpus[0].mem_limit);
+    let refused = raw.ask(&format!("alloc {total}"));
+    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
+    assert_eq!(raw.finish(), Some(0));
+    // Another container joins a claim that is held.
+    let id = station
+        .command()
+        .args(["claim", "-g", "0.25", "--short"])
+        .output();
+    let id = String::from_utf8(id.expect("runs").stdout).expect("UTF-8");
+    let mut command = station.command();
+    command.args(["join", "-q", id.trim(), "--"]);
+    command.args(&words).arg("/raw_client");
+    let mut raw = Raw::start(command);
+    let snapshot = station.snapshot().expect("served");
+    let claim = snapshot.claims.iter().find(|c| c.id == id.trim());
+    let claim = claim.expect("it is held");
+    assert_eq!(raw.info().1, claim.gpus[0].mem_limit);
+    assert_eq!(claim.containers, [name]);
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
 fn a_container_opens_the_claims_gpu_and_no_other() {
     let Some(image) = Image::make("filter") else {
         return;

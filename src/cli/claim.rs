@@ -94,6 +94,7 @@ pub(crate) fn join(socket: Option<&Path>, args: &JoinArgs) -> Outcome {
     if !args.quiet {
         out::note(&granted.message);
     }
+    let command = container::placed(socket, &command, &granted, args.quiet)?;
     Err(exec::exec(&command, &granted))
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use gshare_enforcer::cgroup::Mount;
+use gshare_enforcer::driver::{Library, Search};
 use gshare_proto::call::Check;
 use gshare_proto::{Call, Reply};
 use serde_json::json;
@@ -18,15 +20,12 @@ pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
     let mut client = match connect::connect(socket) {
         Ok(client) => client,
         Err(e) => {
-            let check = Check {
-                group: "service".to_owned(),
-                name: "service".to_owned(),
-                state: "missing".to_owned(),
-                detail: e.message,
-                status: String::new(),
+            let mut checks = vec![Check {
                 fix: e.hint,
-            };
-            show(&[check], args.json)?;
+                ..local("service", "service", "missing", e.message)
+            }];
+            checks.extend(machine());
+            show(&checks, args.json)?;
             return Ok(e.code);
         }
     };
@@ -37,6 +36,52 @@ pub(crate) fn run(socket: Option<&Path>, args: &DoctorArgs) -> Outcome {
         }
         other => Err(unexpected(&other)),
     }
+}
+
+fn local(group: &str, name: &str, state: &str, detail: String) -> Check {
+    Check {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        state: state.to_owned(),
+        detail,
+        status: String::new(),
+        fix: None,
+    }
+}
+
+/// What can be told of the machine without a service.
+fn machine() -> Vec<Check> {
+    let search = Search::of_this_process();
+    let library = |library, name: &str| match search.locate(library) {
+        Ok(path) => local("driver and GPUs", name, "ok", path.display().to_string()),
+        Err(why) => Check {
+            fix: Some(
+                "install NVIDIA's driver; to try gshare without a GPU: gshare demo".to_owned(),
+            ),
+            ..local("driver and GPUs", name, "missing", why.to_string())
+        },
+    };
+    let cgroups = match Mount::find() {
+        Ok(mount) => local(
+            "service",
+            "cgroups",
+            "ok",
+            format!("cgroup v2 is mounted at {}", mount.point.display()),
+        ),
+        Err(error) => {
+            let text = error.to_string();
+            let (why, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+            Check {
+                fix: (!hint.is_empty()).then(|| hint.to_owned()),
+                ..local("service", "cgroups", "missing", why.to_owned())
+            }
+        }
+    };
+    vec![
+        cgroups,
+        library(Library::Cuda, "libcuda"),
+        library(Library::Nvml, "libnvidia-ml"),
+    ]
 }
 
 fn show(checks: &[Check], json: bool) -> Result<(), failure::Failure> {

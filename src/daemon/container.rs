@@ -86,7 +86,9 @@ impl Service {
     }
 
     fn write_spec(&self, dir: &Path, id: ClaimId) -> anyhow::Result<()> {
-        let own = self.paths.runtime_dir.join("container");
+        // Where libraries can be mapped from: /run is mounted noexec on some machines.
+        let base = self.lib_dirs.preload.parent();
+        let own = base.unwrap_or(&self.paths.runtime_dir).join("container");
         self.stage(&own)?;
         let Reply::Granted(granted) = self.granted(id, Vec::new()) else {
             anyhow::bail!("{id} has ended");
@@ -96,6 +98,9 @@ impl Service {
             &self.paths.runtime_dir,
             &self.paths.runtime_dir,
         )];
+        if !own.starts_with(&self.paths.runtime_dir) {
+            mounts.push(Mount::read_only(&own, &own));
+        }
         mounts.extend(self.driver_mounts(&own)?);
         // Clients of an MPS daemon talk to it through files.
         let pipes = env
@@ -153,9 +158,20 @@ impl Service {
             .as_ref()
             .map_err(|why| anyhow::anyhow!("{why}"))?;
         let (driver, proxies) = (own.join("driver"), own.join("lib"));
+        // A strict launch lays the proxies over the driver, also before the container program.
+        let real = |path: &Path, name: &str| {
+            if self.strict.on {
+                Ok(self.lib_dirs.driver.join(name))
+            } else {
+                path.canonicalize()
+            }
+        };
         let mut mounts = vec![
-            Mount::read_only(&cuda.canonicalize()?, &driver.join(CUDA_NAMES[0])),
-            Mount::read_only(&self.nvml_path.canonicalize()?, &driver.join(NVML_NAMES[0])),
+            Mount::read_only(&real(cuda, CUDA_NAMES[0])?, &driver.join(CUDA_NAMES[0])),
+            Mount::read_only(
+                &real(&self.nvml_path, NVML_NAMES[0])?,
+                &driver.join(NVML_NAMES[0]),
+            ),
         ];
         let home = cuda.parent().unwrap_or(Path::new("/"));
         let mut places = vec![home.to_owned()];

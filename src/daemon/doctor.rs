@@ -10,6 +10,9 @@ use super::service::Service;
 /// Where a mechanism has been seen to work so far; docs/hardware.md has the same words.
 pub(super) const SIMULATION: &str = "simulation only";
 
+/// For what needs a kernel only.
+const KERNEL: &str = "no GPU involved (Linux 6.18)";
+
 /// The cgroup2 mount of a directory, where the first move after a pause waits for the kernel (no `favordynmods`).
 fn slow_mount(dir: &std::path::Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
@@ -82,6 +85,8 @@ impl Service {
         rows.push(self.shim_row());
         rows.push(self.table_row());
         rows.push(self.cgroup_row());
+        rows.push(self.journal_row());
+        rows.push(self.administrators_row());
         rows.push(self.metrics_row());
         rows.push(self.containers_row());
         rows.push(self.filter_row());
@@ -276,6 +281,54 @@ impl Service {
         }
     }
 
+    fn journal_row(&self) -> Check {
+        let dir = self.paths.state_dir.display();
+        let waiting = self.unwritten.len();
+        if waiting == 0 {
+            return check(
+                "journal",
+                "ok",
+                format!("{dir}; starts so far: {}", self.epoch),
+            );
+        }
+        Check {
+            fix: Some(format!("make room: df -h {dir}")),
+            ..check(
+                "journal",
+                "limited",
+                format!("{dir} does not take the ends of {waiting} claims"),
+            )
+        }
+    }
+
+    /// Who may administrate, and what is closed by them.
+    fn administrators_row(&self) -> Check {
+        let groups = &self.config.admin.groups;
+        let who = if groups.is_empty() {
+            "root".to_owned()
+        } else {
+            format!("root and the groups {}", groups.join(", "))
+        };
+        let drained: Vec<String> = (0..self.gpus.len())
+            .filter(|g| self.drain_view(*g).is_some())
+            .map(|g| g.to_string())
+            .collect();
+        let row = check(
+            "administrators",
+            "ok",
+            format!("{who} may use gshare admin"),
+        );
+        if drained.is_empty() {
+            return row;
+        }
+        Check {
+            state: "limited".to_owned(),
+            detail: format!("{}; drained GPUs: {}", row.detail, drained.join(", ")),
+            fix: Some(format!("gshare admin undrain {}", drained.join(" "))),
+            ..row
+        }
+    }
+
     fn containers_row(&self) -> Check {
         let name = "containers";
         match self.containers_here() {
@@ -285,6 +338,9 @@ impl Service {
             },
             Err(why) => Check {
                 status: SIMULATION.to_owned(),
+                fix: why
+                    .contains("installed")
+                    .then(|| "apt install podman runc".to_owned()),
                 ..check(name, "missing", why)
             },
         }
@@ -293,7 +349,10 @@ impl Service {
     fn metrics_row(&self) -> Check {
         let name = "metrics";
         match &self.stats.exporter {
-            Ok(Some(place)) => check(name, "ok", format!("Prometheus finds them at {place}")),
+            Ok(Some(place)) => Check {
+                status: SIMULATION.to_owned(),
+                ..check(name, "ok", format!("Prometheus finds them at {place}"))
+            },
             Ok(None) => check(name, "ok", "not exported (the default)"),
             Err(why) => Check {
                 fix: Some("name another place in the config: [metrics] listen".to_owned()),
@@ -313,6 +372,7 @@ impl Service {
                 )
             },
             (Some(tree), _) => Check {
+                status: KERNEL.to_owned(),
                 fix: slow_mount(tree.dir()).map(|mount| {
                     format!(
                         "optional, a claim after a pause starts some 10 ms sooner and forks get a little slower: \
