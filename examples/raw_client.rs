@@ -2,7 +2,8 @@
 //! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
 //! where there is none.
 //!
-//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `quit`. Answers: `ok ...` or `error CODE NAME`.
+//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `sms`, `mps`, `uuid`,
+//! `fault`, `sync`, `quit`. Answers: `ok ...` or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -29,7 +30,24 @@ struct Client {
     kernel: Option<(Function, Buffer)>,
 }
 
+/// Attributes of a device, by the numbers of `CUdevice_attribute`.
+const MULTIPROCESSOR_COUNT: i32 = 16;
+const MPS_ENABLED: i32 = 133;
+
 impl Client {
+    fn kernel(&mut self) -> Result<(Function, Buffer), CudaError> {
+        if let Some(pair) = self.kernel {
+            return Ok(pair);
+        }
+        let pair = (
+            self.context.kernel(PTX, c"add_one")?,
+            self.context.alloc(8)?,
+        );
+        self.context.write(pair.1, &[0; 8])?;
+        self.kernel = Some(pair);
+        Ok(pair)
+    }
+
     fn obey(&mut self, driver: Driver, line: &str) -> Result<String, CudaError> {
         let words: Vec<&str> = line.split_whitespace().collect();
         Ok(match words.as_slice() {
@@ -57,18 +75,7 @@ impl Client {
                 format!("ok {free} {total}")
             }
             ["launch", times] => {
-                let (kernel, counter) = match self.kernel {
-                    Some(pair) => pair,
-                    None => {
-                        let pair = (
-                            self.context.kernel(PTX, c"add_one")?,
-                            self.context.alloc(8)?,
-                        );
-                        self.context.write(pair.1, &[0; 8])?;
-                        self.kernel = Some(pair);
-                        pair
-                    }
-                };
+                let (kernel, counter) = self.kernel()?;
                 for _ in 0..times.parse::<u32>().unwrap_or(0) {
                     self.context.launch(kernel, 1, 1, &mut [counter.address])?;
                 }
@@ -76,6 +83,19 @@ impl Client {
                 let mut found = [0; 8];
                 self.context.read(counter, &mut found)?;
                 format!("ok {}", u64::from_le_bytes(found))
+            }
+            ["sms"] => format!("ok {}", driver.attribute(0, MULTIPROCESSOR_COUNT)?),
+            ["mps"] => format!("ok {}", driver.attribute(0, MPS_ENABLED)?),
+            ["uuid"] => format!("ok {}", driver.uuid(0)?),
+            ["fault"] => {
+                let (kernel, _) = self.kernel()?;
+                self.context.launch(kernel, 1, 1, &mut [0])?;
+                self.context.synchronize()?;
+                "ok".to_owned()
+            }
+            ["sync"] => {
+                self.context.synchronize()?;
+                "ok".to_owned()
             }
             ["count"] => format!("ok {}", driver.device_count()?),
             _ => "error 0 UNKNOWN_COMMAND".to_owned(),

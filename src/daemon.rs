@@ -17,7 +17,9 @@ mod lock;
 mod manager;
 mod members;
 mod metrics;
+mod mig;
 mod modes;
+mod mps;
 mod overhead;
 mod policy;
 mod reload;
@@ -105,6 +107,13 @@ pub(crate) enum Msg {
     },
     /// Somebody scrapes the metrics.
     Scrape(metrics::Scrape),
+    /// The thread of a GPU's MPS daemon has something to tell.
+    Mps {
+        /// Which GPU.
+        gpu: usize,
+        /// What.
+        report: mps::Report,
+    },
     /// The observer has looked at the GPUs.
     Sample(Box<GpuSample>),
 }

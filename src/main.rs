@@ -4,5 +4,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gshare::hidden::run().unwrap_or_else(gshare::cli::main)
+    gshare_sim_mps::run()
+        .or_else(gshare::hidden::run)
+        .unwrap_or_else(gshare::cli::main)
 }

@@ -100,6 +100,7 @@ impl Station {
         drop(board);
         gshare_artifacts::stage_sim(&sim).context("cannot stage the simulated driver")?;
         std::fs::write(sim.join("costs"), &options.costs)?;
+        stage_mps(&options.program, &sim)?;
 
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin)?;
@@ -129,12 +130,20 @@ impl Station {
         let text = format!(
             "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
-             {devices}\n[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
+             {devices}\n{mps}[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
             tick = options.tick,
             cuda = sim.join("lib/libcuda.so.1"),
             nvml = sim.join("lib/libnvidia-ml.so.1"),
-            extra = options.config,
+            mps = if options.config.contains("[mps]") {
+                String::new()
+            } else {
+                format!("[mps]\ncontrol = {:?}\n\n", mps_program(&sim))
+            },
+            extra = options.config.replace(
+                "[mps]",
+                &format!("[mps]\ncontrol = {:?}", mps_program(&sim))
+            ),
         );
         std::fs::write(&config, text)?;
         let names: Vec<String> = options
@@ -345,6 +354,23 @@ fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
     }
     for made in [dir.join("lib"), dir.join("lib/gshare")] {
         std::fs::set_permissions(&made, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+fn mps_program(sim: &Path) -> PathBuf {
+    sim.join("bin").join(gshare_sim_mps::CONTROL)
+}
+
+/// The simulated control program of MPS is the program itself under another name.
+fn stage_mps(program: &Path, sim: &Path) -> anyhow::Result<()> {
+    let dir = sim.join("bin");
+    std::fs::create_dir(&dir)?;
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
+    let to = dir.join(gshare_sim_mps::CONTROL);
+    if std::fs::hard_link(program, &to).is_err() {
+        std::fs::copy(program, &to)
+            .with_context(|| format!("cannot copy {}", program.display()))?;
     }
     Ok(())
 }

@@ -91,6 +91,9 @@ _gshare() {
             gshare__subcmd__admin,log)
                 cmd="gshare__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__admin,mode)
+                cmd="gshare__subcmd__admin__subcmd__mode"
+                ;;
             gshare__subcmd__admin,undrain)
                 cmd="gshare__subcmd__admin__subcmd__undrain"
                 ;;
@@ -105,6 +108,9 @@ _gshare() {
                 ;;
             gshare__subcmd__admin__subcmd__help,log)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__log"
+                ;;
+            gshare__subcmd__admin__subcmd__help,mode)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__mode"
                 ;;
             gshare__subcmd__admin__subcmd__help,undrain)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__undrain"
@@ -202,6 +208,9 @@ _gshare() {
             gshare__subcmd__help__subcmd__admin,log)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__help__subcmd__admin,mode)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__mode"
+                ;;
             gshare__subcmd__help__subcmd__admin,undrain)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__undrain"
                 ;;
@@ -250,7 +259,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin)
-            opts="-h --socket --help drain undrain kill log help"
+            opts="-h --socket --help drain undrain kill mode log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -316,7 +325,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help)
-            opts="drain undrain kill log help"
+            opts="drain undrain kill mode log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -372,6 +381,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__mode)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -460,6 +483,39 @@ _gshare() {
                     return 0
                     ;;
                 -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__mode)
+            opts="-h --wait --json --socket --help timeslice mps auto exclusive mig"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --wait)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1048,7 +1104,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin)
-            opts="drain undrain kill log"
+            opts="drain undrain kill mode log"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1090,6 +1146,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__mode)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

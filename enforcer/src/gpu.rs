@@ -7,6 +7,7 @@
 
 mod nvml;
 mod observer;
+mod sys;
 
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,8 @@ pub struct GpuProcess {
     pub compute: bool,
     /// Whether it draws.
     pub graphics: bool,
+    /// Whether it is a client of MPS.
+    pub mps: bool,
     /// Share of time in percent in which its kernels ran; absent without new samples.
     pub time_busy: Option<f64>,
 }
@@ -134,7 +137,34 @@ pub struct GpuReading {
     pub power_w: Option<f64>,
     /// Power limit in force, in watts.
     pub power_limit_w: Option<f64>,
+    /// The instances that it is divided into (MIG), in NVML's order.
+    pub instances: Vec<MigReading>,
     /// Processes on the GPU; absent if the list could not be read (an empty list is known).
+    pub processes: Option<Vec<GpuProcess>>,
+}
+
+/// One instance of a divided GPU at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MigReading {
+    /// `MIG-xxxxxxxx-...`.
+    pub uuid: String,
+    /// Product name with the profile.
+    pub name: Option<String>,
+    /// Number of the GPU instance.
+    pub gi: u32,
+    /// Number of the compute instance in it.
+    pub ci: u32,
+    /// Number of SMs.
+    pub sm_count: Option<u32>,
+    /// Compute slices, and how many the whole GPU has.
+    pub slices: Option<(u32, u32)>,
+    /// Device memory in bytes, all of it.
+    pub mem_total: Option<u64>,
+    /// Bytes that the driver keeps.
+    pub mem_reserved: Option<u64>,
+    /// Bytes that processes use.
+    pub mem_used: Option<u64>,
+    /// Processes; absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
 
@@ -162,6 +192,7 @@ impl GpuReading {
             power_w: None,
             power_limit_w: None,
             processes: None,
+            instances: Vec::new(),
         }
     }
 
@@ -173,6 +204,10 @@ impl GpuReading {
         self.temperature = None;
         self.power_w = None;
         self.processes = None;
+        for instance in &mut self.instances {
+            instance.mem_used = None;
+            instance.processes = None;
+        }
     }
 
     /// How old the figures are; absent if there are none.

@@ -14,6 +14,7 @@ pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod gpu;
+pub mod mps;
 pub mod nodes;
 pub mod proc;
 pub mod systemd;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, Reply, Snapshot};
 use serde_json::json;
 
-use super::args::admin::{AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs};
+use super::args::admin::{AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::{Align, Table, plain};
@@ -25,6 +25,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
             show(&done, args.json)
         }
         AdminCommand::Kill(args) => kill(&mut client, args),
+        AdminCommand::Mode(args) => mode(socket, &mut client, args),
         AdminCommand::Log(args) => log(&mut client, args),
     }
 }
@@ -100,14 +101,15 @@ fn wait_until_empty(client: &mut Client, gpus: &[String], patience: Option<Durat
     }
 }
 
+fn is_meant(words: &[String], index: u32, uuid: &str) -> bool {
+    let mut words = words.iter();
+    words.any(|w| w.parse() == Ok(index) || (w.len() >= 5 && uuid.starts_with(w.as_str())))
+}
+
 /// Claims on these GPUs, for people.
 fn left_on(snapshot: &Snapshot, words: &[String]) -> Vec<String> {
-    let meant = |index: u32, uuid: &str| {
-        let mut words = words.iter();
-        words.any(|w| w.parse() == Ok(index) || (w.len() >= 5 && uuid.starts_with(w.as_str())))
-    };
     let claims = snapshot.claims.iter();
-    let there = claims.filter(|c| c.gpus.iter().any(|g| meant(g.gpu, &g.uuid)));
+    let there = claims.filter(|c| c.gpus.iter().any(|g| is_meant(words, g.gpu, &g.uuid)));
     there
         .map(|c| format!("{} ({}, {})", c.id, c.user, c.state_text))
         .collect()
@@ -126,6 +128,55 @@ fn kill(client: &mut Client, args: &KillArgs) -> Outcome {
         },
     )?;
     show(&done, args.json)
+}
+
+fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome {
+    let call = |mode: &str, when_empty| AdminCall::Mode {
+        gpu: args.gpu.clone(),
+        mode: mode.to_owned(),
+        when_empty,
+    };
+    let done = ask(client, call(&args.mode, args.wait.is_some()))?;
+    let Some(patience) = args.wait else {
+        return show(&done, args.json);
+    };
+    let until = patience.map(|p| Instant::now() + p);
+    let mut reply = client.call(&Call::Watch {
+        min_interval_ms: LOOK_MS,
+    })?;
+    let mut told = String::new();
+    loop {
+        let Reply::Snapshot(snapshot) = reply else {
+            return Err(unexpected(&reply));
+        };
+        let gpus = [args.gpu.clone()];
+        let gpu = snapshot
+            .gpus
+            .iter()
+            .find(|g| is_meant(&gpus, g.index, &g.uuid));
+        match gpu {
+            Some(g) if g.mode_wanted.is_none() => return show(&done, args.json),
+            None => return Err(Failure::new(failure::NOT_AVAILABLE, "the GPU is gone")),
+            Some(_) => {}
+        }
+        let left = left_on(&snapshot, &gpus).join(", ");
+        if left != told {
+            out::note(&format!("waits for {}", plain(&left)));
+            told = left;
+        }
+        if until.is_some_and(|end| Instant::now() >= end) {
+            let now = gpu.map_or_else(String::new, |g| g.mode.clone());
+            // Another connection: this one only watches.
+            let mut other = connect::connect(socket)?;
+            ask(&mut other, call(&now, true))?;
+            return Err(Failure::new(
+                failure::NOT_AVAILABLE,
+                format!("not empty in time, the mode stays {now}: {told}"),
+            )
+            .with_hint("gshare admin kill --gpu GPU ends what runs there"));
+        }
+        reply = client.next_reply()?;
+    }
 }
 
 fn log(client: &mut Client, args: &LogArgs) -> Outcome {

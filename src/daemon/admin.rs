@@ -2,6 +2,7 @@
 
 mod drain;
 mod kill;
+mod mode;
 
 pub(crate) use drain::Drains;
 
@@ -50,6 +51,11 @@ impl Service {
                 let chosen = self.chosen(peer, &ids, user.as_deref(), gpu.as_deref())?;
                 self.admin_kill(peer, &chosen, grace_ms, reason.as_deref())
             }
+            AdminCall::Mode {
+                gpu,
+                mode,
+                when_empty,
+            } => self.admin_mode(peer, &gpu, &mode, when_empty),
             AdminCall::Log { last } => {
                 let entries = self.journal.audit_log(last.min(ENTRIES));
                 let entries = entries.map_err(|e| unwritten(&e))?;

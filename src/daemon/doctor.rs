@@ -91,14 +91,7 @@ impl Service {
         rows.push(self.containers_row());
         rows.push(self.filter_row());
         rows.extend(self.policy_rows());
-        rows.push(Check {
-            status: "not built yet".to_owned(),
-            ..check(
-                "compute caps",
-                "missing",
-                "SM shares are accounted at admission, not enforced while kernels run",
-            )
-        });
+        rows.extend(self.rung_rows());
         rows.push(self.launcher_row());
         grouped(rows)
     }

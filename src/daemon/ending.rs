@@ -173,8 +173,11 @@ impl Service {
                 tracing::error!(%id, %error, "that a claim ends could not be journaled");
             }
         }
-        let holders = self.holders(id);
-        self.signal(&holders, libc::SIGTERM);
+        // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+        if !self.terminate_clients(id) {
+            let holders = self.holders(id);
+            self.signal(&holders, libc::SIGTERM);
+        }
         self.settle_ending(id);
         self.dirty = true;
     }

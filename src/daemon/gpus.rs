@@ -32,6 +32,8 @@ pub(crate) struct Gpu {
     pub(crate) unclaimed: u64,
     /// The point of the history that is being made.
     pub(crate) step: Step,
+    /// For a MIG instance: the index of the GPU that it is a part of.
+    pub(crate) parent: Option<usize>,
     /// How it is shared.
     pub(crate) modes: super::modes::Modes,
 }
@@ -65,6 +67,7 @@ impl Service {
                 history: VecDeque::new(),
                 unclaimed: 0,
                 step: Step::default(),
+                parent: None,
                 modes: super::modes::Modes::default(),
             });
         }

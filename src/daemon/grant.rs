@@ -259,7 +259,7 @@ impl Service {
         let mem = record.slices.iter().map(|s| s.mem).min().unwrap_or(0);
         let sm = record.slices.iter().map(|s| s.sm_milli).min().unwrap_or(0);
         let var = |name: &str, value: String| (name.to_owned(), value);
-        let env = vec![
+        let mut env = vec![
             var("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
             var("CUDA_VISIBLE_DEVICES", uuids.join(",")),
             var("GSHARE_CLAIM_ID", id.0.to_string()),
@@ -267,6 +267,7 @@ impl Service {
             var("GSHARE_SM", (sm / 10).to_string()),
             var("GSHARE_SOCKET", self.paths.socket.display().to_string()),
         ];
+        env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
         let launcher = self
             .strict

@@ -119,6 +119,7 @@ impl Service {
             });
         }
         let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
+        self.poke_mps(id);
         self.touch();
         Ok((
             Answer::Member {

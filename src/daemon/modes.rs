@@ -59,14 +59,17 @@ impl Service {
             GpuMode::Mps => Sharing::Mps {
                 multi_user: self.config.mps.multi_user,
             },
-            GpuMode::Auto => Sharing::Auto { mps: None },
+            GpuMode::Auto => Sharing::Auto {
+                mps: self.mps_is_up(g).then_some(self.config.mps.multi_user),
+            },
         }
     }
 
     /// Whether a GPU's mode lets it take new claims at present.
     pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
         let modes = self.gpus[g].modes;
-        modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig
+        let served = modes.now != GpuMode::Mps || self.mps_is_up(g);
+        modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig && served
     }
 
     /// The mode in force, as the screen shows it.
@@ -75,5 +78,47 @@ impl Service {
             return GpuMode::Mig.name().to_owned();
         }
         self.gpus[g].modes.now.name().to_owned()
+    }
+
+    /// A mode that was waited for comes into force when nobody holds a part of the GPU any more.
+    pub(crate) fn change_modes(&mut self) {
+        for g in 0..self.gpus.len() {
+            let empty = self.machine.ledger().holders(g).is_empty();
+            if let (Some(next), true) = (self.gpus[g].modes.next, empty) {
+                self.gpus[g].modes = Modes {
+                    now: next,
+                    next: None,
+                };
+                let uuid = self.gpus[g].uuid.clone();
+                if let Err(error) = self.journal.set_meta(&meta_key(&uuid), next.name()) {
+                    tracing::error!(%error, "the mode of GPU {g} could not be journaled");
+                }
+                self.notice(None, format!("GPU {g} is now shared as {}", next.name()));
+                self.tend_mps();
+                self.refresh_facts();
+            }
+        }
+    }
+
+    /// What an administrator would have to do to divide a GPU so that a quarter, a half and small claims find
+    /// an instance. gshare never does it by itself.
+    pub(crate) fn mig_commands(&self, g: usize) -> String {
+        super::mig::commands(g, &self.gpus[g].model)
+    }
+
+    /// Who still holds a part of a GPU, for people: `c3 (ada), c4 (bob)`.
+    pub(crate) fn holders_text(&self, g: usize) -> String {
+        let who: Vec<String> = self
+            .machine
+            .ledger()
+            .holders(g)
+            .into_iter()
+            .map(|id| {
+                let uid = self.claims.get(&id).map(|l| l.record.uid);
+                let user = uid.map_or_else(|| "?".to_owned(), |uid| self.names.user(uid));
+                format!("{id} ({user})")
+            })
+            .collect();
+        who.join(", ")
     }
 }

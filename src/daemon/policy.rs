@@ -67,6 +67,6 @@ impl Service {
     pub(crate) fn is_own_process(&self, pid: i32) -> bool {
         let service = std::process::id().cast_signed();
         let own = |pid: i32| pid == service || self.policy.own.contains(&pid);
-        proc::ancestors(pid).iter().any(|a| own(a.pid))
+        self.is_mps_server(pid) || proc::ancestors(pid).iter().any(|a| own(a.pid))
     }
 }

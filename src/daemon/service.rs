@@ -122,6 +122,8 @@ pub(crate) struct Service {
     pub(crate) strict: Strict,
     pub(crate) simulated: bool,
     pub(crate) gpus: Vec<Gpu>,
+    /// MPS daemons by GPU.
+    pub(crate) mps: super::mps::Daemons,
     pub(crate) sample: Option<GpuSample>,
     pub(crate) claims: BTreeMap<ClaimId, Live>,
     pub(crate) waiting: BTreeMap<ClaimId, Asked>,
@@ -227,6 +229,7 @@ impl Service {
             strict,
             simulated,
             gpus: Vec::new(),
+            mps: super::mps::Daemons::new(),
             sample: None,
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -252,6 +255,7 @@ impl Service {
         service.stage_strict();
         service.identify_gpus(&sample)?;
         service.load_modes()?;
+        service.tend_mps();
         service.load_overheads()?;
         service.load_history()?;
         service.load_drains()?;
@@ -318,6 +322,7 @@ impl Service {
             Msg::Closed { conn } => self.closed(conn),
             Msg::Exited { claim, process } => self.exited(claim, process),
             Msg::Scrape(out) => self.scrape(out),
+            Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
                 self.meet_gpus();
@@ -325,6 +330,7 @@ impl Service {
                 self.apply_policy();
                 self.record_history();
                 self.refresh_facts();
+                self.look_beside_mps();
                 self.dirty = true;
             }
         }
@@ -332,6 +338,8 @@ impl Service {
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
+        self.change_modes();
+        self.tend_mps();
         self.drive(Event::Tick);
         self.watch_claims();
         self.tidy_lingering();

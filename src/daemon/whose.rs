@@ -42,6 +42,8 @@ impl Service {
         let (mut unclaimed, mut claimed) = (Vec::new(), Vec::new());
         for (gpu, p) in self.driver_processes() {
             match self.whose(p.pid) {
+                // Its memory is nobody's to claim, but it is no stranger either.
+                Whose::Outside if self.is_mps_server(p.pid) => {}
                 Whose::Outside => {
                     unclaimed.push(figures::unclaimed(p, gpu, |uid| self.names.user(uid)));
                 }

@@ -41,6 +41,7 @@ functions! {
     count: "cuDeviceGetCount", fn(*mut c_int);
     device: "cuDeviceGet", fn(*mut c_int, c_int);
     uuid: "cuDeviceGetUuid", fn(*mut [u8; 16], c_int);
+    attribute: "cuDeviceGetAttribute", fn(*mut c_int, c_int, c_int);
     retain: "cuDevicePrimaryCtxRetain", fn(*mut Handle, c_int);
     release: "cuDevicePrimaryCtxRelease_v2", fn(c_int);
     set_current: "cuCtxSetCurrent", fn(Handle);
@@ -148,6 +149,20 @@ impl Driver {
             (self.functions.device)(&raw mut device, index)
         })?;
         Ok(device)
+    }
+
+    /// An attribute of a GPU, by its number in `CUdevice_attribute`.
+    ///
+    /// # Errors
+    /// When the driver does not know it.
+    pub fn attribute(&self, index: i32, attribute: c_int) -> Result<c_int, CudaError> {
+        let device = self.device(index)?;
+        let mut value = 0;
+        // SAFETY: the out pointer is valid.
+        self.check("cuDeviceGetAttribute", unsafe {
+            (self.functions.attribute)(&raw mut value, attribute, device)
+        })?;
+        Ok(value)
     }
 
     /// `GPU-...` of a GPU, as NVML prints it.

@@ -14,7 +14,7 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, cores_per_sm};
+use super::{CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, MigReading, cores_per_sm, sys};
 
 /// Samples closer together than this give no counters.
 const GPM_APART: Duration = Duration::from_millis(100);
@@ -188,10 +188,6 @@ impl<'nvml> Eye<'nvml> {
             .and_then(|per_sm| Some(cores? / per_sm));
         r.gpm_supported = faults.value(device.gpm_support());
         r.display_active = faults.value(device.is_display_active());
-        r.mig_enabled = match device.mig_mode() {
-            Err(NvmlError::NotSupported) => Some(false),
-            other => faults.value(other).map(|mode| mode.current != 0),
-        };
     }
 
     fn memory(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
@@ -204,6 +200,15 @@ impl<'nvml> Eye<'nvml> {
         }
         let before = r.processes.take();
         r.processes = processes(device, faults);
+        r.mig_enabled = match device.mig_mode() {
+            Err(NvmlError::NotSupported) => Some(false),
+            other => faults.value(other).map(|mode| mode.current != 0),
+        };
+        r.instances = if r.mig_enabled == Some(true) {
+            instances(device, faults)
+        } else {
+            Vec::new()
+        };
         // The share of time is read at ticks only; a process keeps its last one in between.
         for process in r.processes.iter_mut().flatten() {
             let known = before.iter().flatten().find(|p| p.pid == process.pid);
@@ -296,15 +301,54 @@ fn processes(device: &Device<'_>, faults: &mut Faults) -> Option<Vec<GpuProcess>
         return None;
     }
     let mut found: BTreeMap<i32, GpuProcess> = BTreeMap::new();
-    let compute = compute.into_iter().chain(mps).flatten().map(|p| (p, false));
-    let graphics = graphics.into_iter().flatten().map(|p| (p, true));
-    for (process, draws) in compute.chain(graphics) {
-        add(&mut found, &process, draws);
+    for (list, kind) in [
+        (compute, Kind::Compute),
+        (mps, Kind::Mps),
+        (graphics, Kind::Graphics),
+    ] {
+        for process in list.into_iter().flatten() {
+            add(&mut found, &process, kind);
+        }
     }
     Some(found.into_values().collect())
 }
 
-fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, draws: bool) {
+/// Which of NVML's lists a process stands in.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Compute,
+    Mps,
+    Graphics,
+}
+
+/// The instances of a divided GPU. NVML's places may be empty, in any order.
+fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
+    let most = device.mig_device_count().unwrap_or(0);
+    let at = |index| device.mig_device_by_index(index).ok();
+    (0..most)
+        .filter_map(at)
+        .filter_map(|instance| {
+            let memory = faults.value(instance.memory_info());
+            let attributes = faults.value(instance.attributes());
+            Some(MigReading {
+                uuid: faults.value(instance.uuid())?,
+                name: faults.value(instance.name()),
+                gi: sys::gpu_instance(device, &instance)?,
+                ci: sys::compute_instance(device, &instance)?,
+                sm_count: attributes.as_ref().map(|a| a.multiprocessor_count),
+                slices: attributes
+                    .as_ref()
+                    .map(|a| (a.gpu_instance_slice_count, most)),
+                mem_total: memory.as_ref().map(|m| m.total),
+                mem_reserved: memory.as_ref().map(|m| m.reserved),
+                mem_used: memory.as_ref().map(|m| m.used),
+                processes: processes(&instance, faults),
+            })
+        })
+        .collect()
+}
+
+fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, kind: Kind) {
     let Ok(pid) = i32::try_from(process.pid) else {
         return;
     };
@@ -317,9 +361,11 @@ fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, draws: bool
         bytes: None,
         compute: false,
         graphics: false,
+        mps: false,
         time_busy: None,
     });
     entry.bytes = entry.bytes.max(bytes);
-    entry.compute |= !draws;
-    entry.graphics |= draws;
+    entry.compute |= kind != Kind::Graphics;
+    entry.mps |= kind == Kind::Mps;
+    entry.graphics |= kind == Kind::Graphics;
 }

@@ -36,6 +36,15 @@ pub enum AdminCommand {
             use the GPU. The owners read the reason on their terminals and on the screen."
     )]
     Kill(KillArgs),
+    /// Change how claims share a GPU: in turns, side by side, one at a time
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin mode 1 mps              side by side; refused (75) while claims are on GPU 1\n  \
+            gshare admin mode 1 mps --wait       take no new claims there, change when the last has ended\n  \
+            gshare admin mode 0 exclusive --wait=2h\n  \
+            gshare admin mode 1 timeslice\n\n\
+            It stays so over restarts and overrides [gpu] in the configuration. MIG instances are made and \
+            removed by the administrator: gshare doctor prints the commands.")]
+    Mode(ModeArgs),
     /// Show what administrators did
     #[command(after_long_help = "Examples:\n  \
             gshare admin log            the last 50 acts\n  \
@@ -94,6 +103,22 @@ pub struct KillArgs {
     /// Why, for the owners
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin mode`.
+#[derive(Args, Clone, Debug)]
+pub struct ModeArgs {
+    /// GPU: index or UUID
+    pub gpu: String,
+    /// How claims share it
+    #[arg(value_parser = ["timeslice", "mps", "auto", "exclusive", "mig"])]
+    pub mode: String,
+    /// Wait until no claim is left there, or exit 75 after this time and leave the mode [default: no end]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
+    pub wait: Option<Option<Duration>>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

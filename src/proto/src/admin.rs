@@ -39,6 +39,17 @@ pub enum AdminCall {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// How claims share a GPU. Answers [`AdminDone`] once it is in force or, with `when_empty`, once it is
+    /// noted; [`crate::ErrorCode::NotAvailable`] while claims hold a part of the GPU.
+    Mode {
+        /// Index, UUID or unique UUID prefix.
+        gpu: String,
+        /// `timeslice`, `mps`, `auto`, `exclusive` or `mig`.
+        mode: String,
+        /// Take no new claims and change when the last one has ended. The mode in force takes that back.
+        #[serde(default)]
+        when_empty: bool,
+    },
     /// The newest entries of the audit log. Answers [`crate::Reply::Audit`].
     Log {
         /// How many, newest last.

@@ -189,6 +189,9 @@ pub struct ClaimGpu {
     pub sm_request: f64,
     /// Most of the SMs, 0 to 1.
     pub sm_limit: f64,
+    /// SMs that its programs have through MPS: read back where they told, else as MPS rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_sms: Option<Figure>,
     /// Guaranteed bytes.
     pub mem_request: u64,
     /// Most bytes (the cap).

@@ -133,6 +133,7 @@ impl Claim {
                 uuid: format!("GPU-0000000{}", self.gpu),
                 sm_request: self.request,
                 sm_limit: self.limit,
+                mps_sms: None,
                 mem_request: gib(self.cap),
                 mem_limit: gib(self.cap),
                 mem_charge: Some(gib(self.used)),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::clock::now_ns;
 use crate::cost::Shape;
 use crate::error::BoardError;
-use crate::models::MODELS;
+use crate::models::index_of;
 use crate::process::ProcessInfo;
 use crate::slots::SlotLocks;
 use crate::snapshot::{self, BoardSnapshot};
@@ -28,7 +28,7 @@ const STALE_NS: u64 = 50_000_000;
 /// What a new board holds.
 #[derive(Debug, Clone)]
 pub struct BoardSpec {
-    /// Model slugs of the GPUs, by index.
+    /// Model slugs of the GPUs, by index. `a100-80gb:2g.20gb+1g.10gb` is one that is divided into these.
     pub gpus: Vec<String>,
     /// Driver version that NVML prints.
     pub driver_version: String,
@@ -153,22 +153,35 @@ impl Board {
     /// If a model is unknown, there are no or too many GPUs, or a file cannot be made.
     pub fn create(path: &Path, spec: &BoardSpec) -> Result<Board, BoardError> {
         let mut state = zeroed();
-        if spec.gpus.is_empty() || spec.gpus.len() > state.gpus.len() {
-            return Err(BoardError::NoSuchGpu {
-                gpu: spec.gpus.len(),
-            });
+        // Instances come behind all GPUs: slug, parent and number of each.
+        let mut rows: Vec<(String, Option<(usize, u64)>)> = Vec::new();
+        for slug in &spec.gpus {
+            let model = slug.split(':').next().unwrap_or(slug);
+            rows.push((model.to_owned(), None));
         }
-        for (i, slug) in spec.gpus.iter().enumerate() {
-            let model = MODELS
-                .iter()
-                .position(|m| m.slug == slug)
-                .ok_or_else(|| BoardError::UnknownModel { slug: slug.clone() })?;
+        for (parent, slug) in spec.gpus.iter().enumerate() {
+            let Some((model, cut)) = slug.split_once(':') else {
+                continue;
+            };
+            for (gi, profile) in (1..).zip(cut.split('+')) {
+                rows.push((format!("{model}:{profile}"), Some((parent, gi))));
+            }
+        }
+        if rows.is_empty() || rows.len() > state.gpus.len() {
+            return Err(BoardError::NoSuchGpu { gpu: rows.len() });
+        }
+        for (i, (slug, instance)) in rows.iter().enumerate() {
+            let model =
+                index_of(slug).ok_or_else(|| BoardError::UnknownModel { slug: slug.clone() })?;
+            let (parent, gi) = instance.unwrap_or((i, 0));
             let g = &mut state.gpus[i];
             g.model = model as u64;
-            g.pci_bus = 1 + 0x10 * i as u64;
+            g.pci_bus = 1 + 0x10 * parent as u64;
             g.uuid = uuid(spec.seed, i as u64, model as u64);
+            g.parent = instance.map_or(0, |(parent, _)| parent as u64 + 1);
+            g.instance = [gi, 0];
         }
-        state.head.gpu_count = spec.gpus.len() as u64;
+        state.head.gpu_count = rows.len() as u64;
         state.head.now_ns = now_ns();
         state.head.cuda_version = u64::from(spec.cuda_version);
         let version = spec.driver_version.as_bytes();
@@ -406,6 +419,18 @@ impl Board {
         self.change(true, |s| {
             s.check_gpu(gpu)?;
             Ok((s.free_bytes(gpu), s.gpus()[gpu].model().cuda_total()))
+        })
+    }
+
+    /// As [`Board::memory`], for one process: a client of MPS may have less.
+    ///
+    /// # Errors
+    /// If the GPU is lost or absent.
+    pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
+        self.change(true, |s| {
+            s.check_gpu(gpu)?;
+            let free = s.free_for(slot.id, gpu);
+            Ok((free, s.gpus()[gpu].model().cuda_total()))
         })
     }
 

@@ -53,6 +53,11 @@ pub enum BoardError {
         /// The GPU's index.
         gpu: usize,
     },
+    /// The process has had a fault, its own or one of its MPS server, and ends every call with its code.
+    Fault {
+        /// The `CUresult`.
+        code: u32,
+    },
     /// A block of this shape fits on no SM of the GPU.
     TooLarge,
 }
@@ -79,6 +84,7 @@ impl fmt::Display for BoardError {
                 write!(f, "{wanted} bytes wanted, {free} bytes free on the GPU")
             }
             Self::Lost { gpu } => write!(f, "GPU {gpu} is lost"),
+            Self::Fault { code } => write!(f, "the process has had a fault (CUDA error {code})"),
             Self::TooLarge => write!(f, "a block of this shape fits on no SM"),
         }
     }

@@ -22,11 +22,11 @@ pub use clock::now_ns;
 pub use cost::{Phase, Shape, block_ns_from_instructions, phases, resident_blocks};
 pub use costs::Costs;
 pub use error::BoardError;
-pub use models::{GRANULARITY, MIB, MODELS, Model};
+pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
 pub use process::ProcessInfo;
-pub use snapshot::{BoardSnapshot, GpuSnapshot, ProcessSnapshot, Recent, Xid, uuid_text};
+pub use snapshot::{BoardSnapshot, GpuSnapshot, Instance, ProcessSnapshot, Recent, Xid, uuid_text};
 pub use state::{
-    GpuMode, MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
+    MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
 };
 
 /// Length in nanoseconds of a real GPU's time slice, which the simulation takes as infinitely short.

@@ -4,6 +4,11 @@
 //! simulation chooses itself: [`Model::context_overhead`] (a real context's size varies with the
 //! driver and with what the program loads) and [`Model::reserved`] (rounded to what was seen most).
 
+mod mig;
+
+pub use mig::{MigProfile, instances, profiles};
+pub(crate) use mig::{by_index, index_of};
+
 /// One mebibyte in bytes.
 pub const MIB: u64 = 1 << 20;
 
@@ -149,6 +154,68 @@ const HOPPER: Model = Model {
     copy_engines: 3,
 };
 
+const A100: Model = Model {
+    slug: "a100-80gb",
+    name: "NVIDIA A100-SXM4-80GB",
+    total: 81_920 * MIB,
+    reserved: 869 * MIB,
+    context_overhead: 418 * MIB,
+    sms: 108,
+    cores_per_sm: 64,
+    compute_capability: (8, 0),
+    shared_per_sm: 167_936,
+    shared_optin: 166_912,
+    l2_bytes: 40 << 20,
+    sm_clock_mhz: 1410,
+    mem_clock_mhz: 1593,
+    power_limit_mw: 400_000,
+    idle_power_mw: 60_000,
+    pci_device_id: 0x20b2_10de,
+    pci_subsystem_id: 0x147f_10de,
+    pcie_generation: 4,
+    gpm: false,
+    ..HOPPER
+};
+
+const H200: Model = Model {
+    slug: "h200",
+    name: "NVIDIA H200",
+    total: 143_771 * MIB,
+    reserved: 609 * MIB,
+    context_overhead: 528 * MIB,
+    l2_bytes: 60 << 20,
+    mem_clock_mhz: 3201,
+    bus_bits: 6144,
+    idle_power_mw: 76_000,
+    pci_device_id: 0x2335_10de,
+    pci_subsystem_id: 0x18be_10de,
+    ..HOPPER
+};
+
+const RTX_PRO: Model = Model {
+    slug: "rtxpro6000",
+    name: "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    total: 97_887 * MIB,
+    reserved: 638 * MIB,
+    context_overhead: 536 * MIB,
+    sms: 188,
+    compute_capability: (12, 0),
+    blocks_per_sm: 24,
+    l2_bytes: 128 << 20,
+    sm_clock_mhz: 3090,
+    mem_clock_mhz: 14_001,
+    bus_bits: 512,
+    power_limit_mw: 600_000,
+    idle_power_mw: 15_000,
+    pci_device_id: 0x2bb1_10de,
+    pci_subsystem_id: 0x204b_10de,
+    pcie_generation: 5,
+    gpm: true,
+    mig: true,
+    fp64_ratio: 64,
+    ..AMPERE
+};
+
 /// Every model, in the order of the index that a board stores.
 pub static MODELS: [Model; 6] = [
     Model {
@@ -170,66 +237,10 @@ pub static MODELS: [Model; 6] = [
         ..AMPERE
     },
     AMPERE,
-    Model {
-        slug: "a100-80gb",
-        name: "NVIDIA A100-SXM4-80GB",
-        total: 81_920 * MIB,
-        reserved: 869 * MIB,
-        context_overhead: 418 * MIB,
-        sms: 108,
-        cores_per_sm: 64,
-        compute_capability: (8, 0),
-        shared_per_sm: 167_936,
-        shared_optin: 166_912,
-        l2_bytes: 40 << 20,
-        sm_clock_mhz: 1410,
-        mem_clock_mhz: 1593,
-        power_limit_mw: 400_000,
-        idle_power_mw: 60_000,
-        pci_device_id: 0x20b2_10de,
-        pci_subsystem_id: 0x147f_10de,
-        pcie_generation: 4,
-        gpm: false,
-        ..HOPPER
-    },
+    A100,
     HOPPER,
-    Model {
-        slug: "h200",
-        name: "NVIDIA H200",
-        total: 143_771 * MIB,
-        reserved: 609 * MIB,
-        context_overhead: 528 * MIB,
-        l2_bytes: 60 << 20,
-        mem_clock_mhz: 3201,
-        bus_bits: 6144,
-        idle_power_mw: 76_000,
-        pci_device_id: 0x2335_10de,
-        pci_subsystem_id: 0x18be_10de,
-        ..HOPPER
-    },
-    Model {
-        slug: "rtxpro6000",
-        name: "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-        total: 97_887 * MIB,
-        reserved: 638 * MIB,
-        context_overhead: 536 * MIB,
-        sms: 188,
-        compute_capability: (12, 0),
-        blocks_per_sm: 24,
-        l2_bytes: 128 << 20,
-        sm_clock_mhz: 3090,
-        mem_clock_mhz: 14_001,
-        bus_bits: 512,
-        power_limit_mw: 600_000,
-        idle_power_mw: 15_000,
-        pci_device_id: 0x2bb1_10de,
-        pci_subsystem_id: 0x204b_10de,
-        pcie_generation: 5,
-        gpm: true,
-        mig: true,
-        fp64_ratio: 64,
-        ..AMPERE
-    },
+    H200,
+    RTX_PRO,
 ];
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::models::Model;
 use crate::slots::SlotLocks;
-use crate::state::{GpuMode, MARK_NS, MARKS, Mark, MemoryKind, State, XIDS};
+use crate::state::{MARK_NS, MARKS, Mark, MemoryKind, State, XIDS};
 
 /// The board at one moment.
 #[derive(Debug, Clone)]
@@ -32,8 +32,10 @@ pub struct GpuSnapshot {
     pub pci_bus: u32,
     /// The model.
     pub model: &'static Model,
-    /// How contexts share it.
-    pub mode: GpuMode,
+    /// What it is an instance of, and its numbers there; `None` for a whole GPU.
+    pub instance: Option<Instance>,
+    /// How many instances it is divided into.
+    pub instances: usize,
     /// It has fallen off the bus.
     pub lost: bool,
     /// Xid events since the board was made, the oldest first: at most the last 16.
@@ -54,6 +56,54 @@ pub struct GpuSnapshot {
     pub recent: Option<Recent>,
     /// The processes that use it.
     pub processes: Vec<ProcessSnapshot>,
+}
+
+impl GpuSnapshot {
+    /// Whether only its instances can be used.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        self.instances > 0
+    }
+}
+
+/// An instance of a divided GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instance {
+    /// Index of the GPU on the board.
+    pub parent: usize,
+    /// GPU instance.
+    pub gi: u32,
+    /// Compute instance.
+    pub ci: u32,
+}
+
+impl Instance {
+    /// The minors of its `/dev/nvidia-caps/nvidia-cap<N>`: of the GPU instance, of the compute instance. They are
+    /// laid out as the driver lays them out: after two for the machine, per GPU 15 instances of up to eight.
+    #[must_use]
+    pub fn caps(&self) -> [u32; 2] {
+        let parent = u32::try_from(self.parent).unwrap_or(0);
+        let gi = 3 + parent * 15 * 9 + self.gi * 9;
+        [gi, gi + 1 + self.ci]
+    }
+}
+
+/// Of a divided GPU the use of its instances.
+fn used(state: &State, index: usize) -> u64 {
+    let own = |i: &usize| state.gpus()[*i].parent == index as u64 + 1;
+    let instances = (0..state.gpus().len()).filter(own);
+    instances.fold(state.used(index), |sum, i| {
+        sum.saturating_add(state.used(i))
+    })
+}
+
+fn instance_of(g: &crate::state::Gpu) -> Option<Instance> {
+    let parent = g.parent.checked_sub(1)?;
+    Some(Instance {
+        parent: usize::try_from(parent).ok()?,
+        gi: g.instance[0] as u32,
+        ci: g.instance[1] as u32,
+    })
 }
 
 /// An error event of a GPU.
@@ -86,6 +136,12 @@ pub struct ProcessSnapshot {
     pub context_bytes: u64,
     /// Kernels launched.
     pub launched: u64,
+    /// Identity on the board of the MPS server that it is a client of.
+    pub mps: Option<u64>,
+    /// SMs that it may use as a client of MPS; 0 for all.
+    pub sms: u32,
+    /// The code of the fault that it has had; 0 for none.
+    pub fault: u32,
     /// Nanoseconds of GPU time got: the whole while alone, 1/n while n contexts take turns.
     pub busy_ns: u64,
     /// SMs with at least one block, times nanoseconds.
@@ -193,6 +249,9 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
                     contexts: u.contexts,
                     context_bytes: u.context_bytes,
                     launched: u.launched,
+                    mps: u.is_mps_client().then_some(u.mps),
+                    sms: u.sms as u32,
+                    fault: u.fault as u32,
                     busy_ns: u.busy_ns as u64,
                     sm_ns: u.sm_ns as u64,
                     warp_ns: u.warp_ns as u64,
@@ -202,19 +261,27 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
             .collect();
         let known = g.xid_count.min(XIDS as u64);
         GpuSnapshot {
-            uuid: uuid_text(&g.uuid),
+            uuid: match g.parent {
+                0 => uuid_text(&g.uuid),
+                _ => uuid_text(&g.uuid).replacen("GPU-", "MIG-", 1),
+            },
             uuid_bytes: g.uuid,
-            minor: index as u32,
+            minor: g.parent.checked_sub(1).unwrap_or(index as u64) as u32,
             pci_bus: g.pci_bus as u32,
             model: g.model(),
-            mode: GpuMode::Timeslice,
+            instance: instance_of(g),
+            instances: state
+                .gpus()
+                .iter()
+                .filter(|i| i.parent == index as u64 + 1)
+                .count(),
             lost: g.lost != 0,
             xids: (g.xid_count - known..g.xid_count)
                 .map(|n| g.xids[n as usize % XIDS])
                 .map(|[code, at_ns]| Xid { code, at_ns })
                 .collect(),
             xid_count: g.xid_count,
-            used: state.used(index),
+            used: used(state, index),
             reserved: g.model().reserved,
             busy_ns: g.busy_ns as u64,
             sm_ns: g.sm_ns as u64,

@@ -6,11 +6,12 @@
 //! file that somebody scribbled on gives wrong figures, never undefined behaviour.
 
 mod memory;
+mod mps;
 mod sched;
 
 pub(crate) use sched::Submit;
 
-use crate::models::{MODELS, Model};
+use crate::models::Model;
 
 /// Most GPUs on a board.
 pub const MAX_GPUS: usize = 16;
@@ -58,20 +59,16 @@ pub(crate) struct Mark {
     pub warp_ns: f64,
 }
 
-/// How a GPU is shared between contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GpuMode {
-    /// Contexts take turns; each has the whole GPU during its slice.
-    Timeslice,
-}
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Gpu {
     pub model: u64,
     pub uuid: [u8; 16],
     pub pci_bus: u64,
-    pub mode: u64,
+    /// For an instance of a divided GPU: 1 + the index of that one; 0 for a GPU.
+    pub parent: u64,
+    /// Numbers of an instance: GPU instance, compute instance.
+    pub instance: [u64; 2],
     pub lost: u64,
     pub xid_count: u64,
     pub xids: [[u64; 2]; XIDS],
@@ -83,8 +80,7 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn model(&self) -> &'static Model {
-        let index = usize::try_from(self.model).unwrap_or(0);
-        MODELS.get(index).unwrap_or(&MODELS[0])
+        crate::models::by_index(usize::try_from(self.model).unwrap_or(0))
     }
 }
 
@@ -133,6 +129,14 @@ pub(crate) struct Use {
     pub contexts: u64,
     pub context_bytes: u64,
     pub launched: u64,
+    /// Identity of the MPS server that the process is a client of; its own for the server; 0 for none.
+    pub mps: u64,
+    /// SMs that a client of MPS may use at a time.
+    pub sms: u64,
+    /// Bytes that a client of MPS may have; 0 for no such limit.
+    pub pinned: u64,
+    /// The code that every call ends with since a fault; 0 for none.
+    pub fault: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
@@ -140,6 +144,11 @@ pub(crate) struct Use {
 }
 
 impl Use {
+    /// Whether this is a client of MPS, and not its server.
+    pub(crate) fn is_mps_client(&self) -> bool {
+        self.mps != 0 && self.mps != self.owner
+    }
+
     /// Bytes of device memory, context overhead included.
     pub(crate) fn device_bytes(&self) -> u64 {
         let [device, pool, virt, _managed] = self.bytes;
@@ -185,9 +194,9 @@ pub(crate) struct State {
 
 const _: () = assert!(size_of::<Head>() == 128);
 const _: () = assert!(size_of::<Mark>() == 32);
-const _: () = assert!(size_of::<Gpu>() == 592);
+const _: () = assert!(size_of::<Gpu>() == 608);
 const _: () = assert!(size_of::<Proc>() == 96);
-const _: () = assert!(size_of::<Use>() == 352);
+const _: () = assert!(size_of::<Use>() == 384);
 const _: () = assert!(size_of::<Kernel>() == 136);
 const _: () = assert!(
     size_of::<State>()
@@ -289,6 +298,7 @@ impl State {
             return;
         }
         self.procs[slot].id = 0;
+        self.end_mps(id);
         for u in self.uses_mut() {
             if u.owner == id {
                 u.owner = 0;
@@ -319,7 +329,7 @@ pub(crate) mod tests {
     pub(crate) fn state(slugs: &[&str]) -> (Box<State>, u64) {
         let mut s = crate::store::zeroed();
         for (i, slug) in slugs.iter().enumerate() {
-            let model = MODELS.iter().position(|m| m.slug == *slug).expect("model");
+            let model = crate::models::index_of(slug).expect("model");
             s.gpus[i].model = model as u64;
         }
         s.head.gpu_count = slugs.len() as u64;

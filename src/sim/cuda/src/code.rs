@@ -39,6 +39,7 @@ pub(crate) const LAUNCH_FAILED: CUresult = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: CUresult = 720;
 pub(crate) const NOT_PERMITTED: CUresult = 800;
 pub(crate) const NOT_SUPPORTED: CUresult = 801;
+pub(crate) const MPS_CONNECTION_FAILED: CUresult = 805;
 pub(crate) const CAPTURE_UNSUPPORTED: CUresult = 900;
 pub(crate) const CAPTURE_INVALIDATED: CUresult = 901;
 pub(crate) const CAPTURE_MERGE: CUresult = 902;

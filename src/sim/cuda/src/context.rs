@@ -179,7 +179,8 @@ impl Driver {
 
     fn sync_context(&self, handle: u64) -> R {
         let tickets = {
-            let t = self.tables();
+            let mut t = self.tables();
+            self.learn_faults(&mut t);
             if let Some(code) = t.context(handle)?.sticky {
                 return Err(code);
             }

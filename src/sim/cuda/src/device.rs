@@ -97,6 +97,10 @@ export! {
     cuDeviceGetAttribute(out: Out<i32>, attribute: u32, device: i32) |d| {
         out.check()?;
         let dev = d.device(device)?;
+        // CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        if attribute == 133 {
+            return out.set(i32::from(d.mps.is_some()));
+        }
         out.set(attributes::value(dev.model, dev.pci_bus, attribute).ok_or(INVALID_VALUE)?)
     };
     cuDeviceGetProperties(out: Out<Properties>, device: i32) |d| {

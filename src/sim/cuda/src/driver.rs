@@ -26,6 +26,7 @@ use crate::library::Library;
 use crate::link::Linker;
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::mps;
 use crate::op::PutOff;
 use crate::pool::Pool;
 use crate::stream::Stream;
@@ -123,6 +124,8 @@ pub(crate) struct Driver {
     tables: Mutex<Tables>,
     /// Work that was put off has been done.
     pub changed: Condvar,
+    /// What makes this process a client of MPS.
+    pub mps: Option<mps::Client>,
     /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
     pub memory_gate: RwLock<()>,
 }
@@ -150,6 +153,7 @@ pub(crate) fn code_of(error: &BoardError) -> CUresult {
         BoardError::TooLarge => LAUNCH_OUT_OF_RESOURCES,
         BoardError::NotRegistered => DEINITIALIZED,
         BoardError::NoSuchGpu { .. } => INVALID_DEVICE,
+        BoardError::Fault { code } => *code,
         _ => UNKNOWN,
     }
 }
@@ -202,11 +206,18 @@ pub(crate) fn init() -> R {
     let uuids: Vec<String> = seen.gpus.iter().map(|g| g.uuid.clone()).collect();
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let chosen = visible::chosen(&accessible, &uuids, variable.as_deref());
+    let mps = mps::connect()?;
+    let part = |gpu: usize| mps.as_ref().map(|c| c.part(&seen, gpu));
     let devices: Vec<Device> = chosen
         .into_iter()
+        // A client has the devices of its server.
+        .filter(|&gpu| part(gpu) != Some(None))
         .map(|gpu| Device {
             gpu,
-            model: seen.gpus[gpu].model,
+            model: match part(gpu) {
+                Some(Some((sms, _))) => mps::with_sms(seen.gpus[gpu].model, sms),
+                _ => seen.gpus[gpu].model,
+            },
             uuid: seen.gpus[gpu].uuid_bytes,
             pci_bus: seen.gpus[gpu].pci_bus,
         })
@@ -218,6 +229,13 @@ pub(crate) fn init() -> R {
     let slot = board
         .register(&ProcessInfo::current())
         .map_err(|e| code_of(&e))?;
+    for d in &devices {
+        if let (Some(client), Some(Some((sms, pinned)))) = (&mps, part(d.gpu)) {
+            board
+                .join_mps(slot, d.gpu, client.server, sms, pinned)
+                .map_err(|e| code_of(&e))?;
+        }
+    }
     // SAFETY: registers a handler that only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     let mut tables = Tables {
@@ -237,6 +255,7 @@ pub(crate) fn init() -> R {
         devices,
         tables: Mutex::new(tables),
         changed: Condvar::new(),
+        mps,
         memory_gate: RwLock::new(()),
     };
     let _ = DRIVER.set(driver);
@@ -260,6 +279,13 @@ impl Tables {
     pub(crate) fn absorb(&mut self, finished: &[Finished]) {
         for f in finished {
             self.over(f.ticket, f.end_ns.map(|end| end.saturating_sub(f.start_ns)));
+        }
+    }
+
+    /// A fault of a neighbour under MPS ends the contexts here.
+    fn faulted(&mut self, gpu: usize, code: CUresult) {
+        for c in self.contexts.values_mut().filter(|c| c.gpu == gpu) {
+            c.sticky.get_or_insert(code);
         }
     }
 
@@ -322,8 +348,22 @@ impl Driver {
             .ok_or(INVALID_DEVICE)
     }
 
+    /// Learns of faults that came from other clients of the MPS server, before the work that they ended is
+    /// taken for failed by itself.
+    pub(crate) fn learn_faults(&self, tables: &mut Tables) {
+        if self.mps.is_none() {
+            return;
+        }
+        for d in &self.devices {
+            if let Some(code) = self.board.fault_of(self.slot, d.gpu) {
+                tables.faulted(d.gpu, code);
+            }
+        }
+    }
+
     /// Asks the board what is over.
     pub(crate) fn poll(&self, tables: &mut Tables) {
+        self.learn_faults(tables);
         if !tables.live.is_empty() {
             tables.absorb(&self.board.poll(self.slot));
         }

@@ -260,6 +260,9 @@ impl Driver {
         // What a real GPU writes to the system log: 31 for its MMU, 13 for its engine.
         let xid = if code == ILLEGAL_ADDRESS { 31 } else { 13 };
         let _ = self.board.raise_xid(gpu, xid);
+        if self.mps.is_some() {
+            let _ = self.board.spread_fault(self.slot, gpu, code);
+        }
     }
 }
 

@@ -41,6 +41,7 @@ mod link;
 mod memory;
 mod misc;
 mod module;
+mod mps;
 mod names;
 mod occupancy;
 mod op;

@@ -584,7 +584,7 @@ export! {
             let context = d.current(&t)?;
             t.context(context)?.gpu
         };
-        let (f, all) = d.board.memory(gpu).map_err(|e| code_of(&e))?;
+        let (f, all) = d.board.memory_for(d.slot, gpu).map_err(|e| code_of(&e))?;
         free.set(f as usize)?;
         total.set(all as usize)
     };

@@ -338,6 +338,7 @@ impl Driver {
             }
             self.board.wait(ticket);
             let mut tables = self.tables();
+            self.learn_faults(&mut tables);
             let finished = self.board.poll(self.slot);
             tables.absorb(&finished);
             tables.imports.foreign.remove(&ticket);

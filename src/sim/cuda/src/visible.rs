@@ -19,27 +19,52 @@ fn may_open(node: &Path) -> bool {
 
 /// The board's indices of the GPUs that this process may open, in PCI order.
 pub(crate) fn accessible(board: &BoardSnapshot, dev: &Path) -> Vec<usize> {
-    let all = 0..board.gpus.len();
+    let all = usable(board);
     if !dev.is_dir() {
-        return all.collect();
+        return all;
     }
     let control = dev.join("nvidiactl");
     if control.exists() && !may_open(&control) {
         return Vec::new();
     }
-    all.filter(|&i| may_open(&dev.join(format!("nvidia{}", board.gpus[i].minor))))
-        .collect()
+    let opens = |i: usize| {
+        let gpu = &board.gpus[i];
+        let caps = gpu.instance.iter().flat_map(|i| i.caps());
+        may_open(&dev.join(format!("nvidia{}", gpu.minor)))
+            && caps
+                .map(|minor| dev.join(format!("nvidia-caps/nvidia-cap{minor}")))
+                .all(|node| !node.exists() || may_open(&node))
+    };
+    all.into_iter().filter(|&i| opens(i)).collect()
+}
+
+/// GPUs and instances; a GPU that is divided cannot be used itself.
+fn usable(board: &BoardSnapshot) -> Vec<usize> {
+    let whole = |i: &usize| !board.gpus[*i].is_divided();
+    (0..board.gpus.len()).filter(whole).collect()
+}
+
+/// What a process sees that does not choose: all GPUs, but at most one instance, and that only where there
+/// is nothing else.
+fn unchosen(accessible: &[usize], uuids: &[String]) -> Vec<usize> {
+    let whole = |g: &&usize| !uuids[**g].starts_with("MIG-");
+    let gpus: Vec<usize> = accessible.iter().filter(whole).copied().collect();
+    if gpus.is_empty() {
+        accessible.first().copied().into_iter().collect()
+    } else {
+        gpus
+    }
 }
 
 /// Applies `CUDA_VISIBLE_DEVICES`: ordinals or (prefixes of) UUIDs; the first entry that names no
 /// GPU, or one already named, hides itself and all after it.
 pub(crate) fn chosen(accessible: &[usize], uuids: &[String], variable: Option<&str>) -> Vec<usize> {
     let Some(list) = variable else {
-        return accessible.to_vec();
+        return unchosen(accessible, uuids);
     };
     let mut result = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let gpu = if entry.starts_with("GPU-") {
+        let gpu = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
             let wanted = entry.to_ascii_lowercase();
             let mut fits = accessible
                 .iter()
@@ -48,7 +73,7 @@ pub(crate) fn chosen(accessible: &[usize], uuids: &[String], variable: Option<&s
             fits.next().filter(|_| fits.next().is_none())
         } else {
             let ordinal: Option<usize> = entry.parse().ok();
-            ordinal.and_then(|n| accessible.get(n).copied())
+            ordinal.and_then(|n| unchosen(accessible, uuids).get(n).copied())
         };
         match gpu {
             Some(g) if !result.contains(&g) => result.push(g),

@@ -29,6 +29,11 @@ layout! {
         version: u32, domain: u32, bus: u32, device: u32, pci_device_id: u32, pci_subsystem_id: u32,
         base_class: u32, sub_class: u32, bus_id: [c_char; 32],
     }
+    /// `nvmlDeviceAttributes_t`
+    Attributes = 40 {
+        sms: u32, copy_engines: u32, decoders: u32, encoders: u32, jpeg: u32, ofa: u32, gpu_slices: u32,
+        compute_slices: u32, memory_mib: u64,
+    }
     /// `nvmlMemory_t`, bytes.
     Memory = 24 { total: u64, free: u64, used: u64 }
     /// `nvmlMemory_v2_t`, bytes.

@@ -1,6 +1,6 @@
 //! Faults that tests and demonstrations inject.
 
-use super::Board;
+use super::{Board, Slot};
 use crate::error::BoardError;
 use crate::state::{Kernel, State, XIDS};
 
@@ -38,6 +38,66 @@ impl Board {
             s.head.nvml_hang = u64::from(hang);
             Ok(())
         })
+    }
+
+    /// Makes this process the MPS server of a GPU.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
+    pub fn serve_mps(&self, slot: Slot, gpu: usize) -> Result<(), BoardError> {
+        self.change(false, |s| s.serve_mps(slot.id, gpu))
+    }
+
+    /// Makes this process a client of the MPS server with this identity on the board, with so many SMs and so
+    /// many bytes (0: no limit).
+    ///
+    /// # Errors
+    /// [`BoardError::Fault`] with the code of `cuInit` if the server takes no clients now.
+    pub fn join_mps(
+        &self,
+        slot: Slot,
+        gpu: usize,
+        server: u64,
+        sms: u32,
+        pinned: u64,
+    ) -> Result<(), BoardError> {
+        self.change(true, |s| s.join_mps(slot.id, gpu, server, sms, pinned))
+    }
+
+    /// A program of this process faulted on a GPU: all clients of its MPS server get the code.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn spread_fault(&self, slot: Slot, gpu: usize, code: u32) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            s.spread_fault(slot.id, gpu, code);
+            Ok(())
+        })?;
+        self.store.wake();
+        Ok(())
+    }
+
+    /// The code of a fault that this process has had on a GPU.
+    #[must_use]
+    pub fn fault_of(&self, slot: Slot, gpu: usize) -> Option<u32> {
+        let found = self.change(true, |s| Ok(s.fault_of(slot.id, gpu)));
+        found.ok().flatten()
+    }
+
+    /// Ends the work of one client of an MPS server.
+    ///
+    /// # Errors
+    /// [`BoardError::NotRegistered`] if it is none.
+    pub fn terminate_mps_client(&self, server: u64, pid: u32) -> Result<(), BoardError> {
+        self.change(true, |s| {
+            if s.terminate_client(server, u64::from(pid)) {
+                Ok(())
+            } else {
+                Err(BoardError::NotRegistered)
+            }
+        })?;
+        self.store.wake();
+        Ok(())
     }
 
     fn on_gpu(&self, gpu: usize, mut f: impl FnMut(&mut State)) -> Result<(), BoardError> {

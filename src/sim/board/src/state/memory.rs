@@ -19,6 +19,22 @@ impl State {
         total.saturating_sub(self.used(gpu))
     }
 
+    /// Bytes that CUDA can still hand out to one process.
+    pub(crate) fn free_for(&self, owner: u64, gpu: usize) -> u64 {
+        let own = |u: &&Use| u.owner == owner && u.gpu == gpu as u64 && u.pinned != 0;
+        let left = self.uses().iter().find(own);
+        let left = left.map_or(u64::MAX, |u| u.pinned.saturating_sub(u.device_bytes()));
+        self.free_bytes(gpu).min(left)
+    }
+
+    /// A process that has had a fault gets nothing more.
+    pub(crate) fn check_fault(&self, owner: u64, gpu: usize) -> Result<(), BoardError> {
+        match self.fault_of(owner, gpu) {
+            Some(code) => Err(BoardError::Fault { code }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn check_gpu(&self, gpu: usize) -> Result<(), BoardError> {
         match self.gpus().get(gpu) {
             None => Err(BoardError::NoSuchGpu { gpu }),
@@ -55,6 +71,10 @@ impl State {
             contexts: 0,
             context_bytes: 0,
             launched: 0,
+            mps: 0,
+            sms: 0,
+            pinned: 0,
+            fault: 0,
             busy_ns: 0.0,
             sm_ns: 0.0,
             warp_ns: 0.0,
@@ -77,7 +97,8 @@ impl State {
         kind: MemoryKind,
         bytes: u64,
     ) -> Result<u64, BoardError> {
-        let free = self.free_bytes(gpu);
+        self.check_fault(owner, gpu)?;
+        let free = self.free_for(owner, gpu);
         let row = self.use_row(owner, gpu)?;
         let wanted = bytes
             .checked_next_multiple_of(GRANULARITY)
@@ -108,8 +129,9 @@ impl State {
     /// Makes a context; gives its id.
     pub(crate) fn add_context(&mut self, owner: u64, gpu: usize) -> Result<u64, BoardError> {
         self.check_gpu(gpu)?;
+        self.check_fault(owner, gpu)?;
         let wanted = self.gpus[gpu].model().context_overhead;
-        let free = self.free_bytes(gpu);
+        let free = self.free_for(owner, gpu);
         let row = self.use_row(owner, gpu)?;
         if wanted > free {
             return Err(BoardError::OutOfMemory { wanted, free });

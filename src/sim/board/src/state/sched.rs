@@ -4,10 +4,13 @@
 //! ([`crate::SLICE_NS`]); here they are infinitely short, so each of `n` contexts advances at 1/n.
 //! During its slice a context has all SMs: its running kernels take them in the order of their
 //! launch, and a kernel that gets fewer than it wants runs slower in proportion.
+//!
+//! The clients of an MPS server have one slice together, and during it each has its own SMs. Where these are
+//! more than the GPU has, the clients run slower in proportion.
 
 use super::{
-    DONE, FAILED, FREE, GpuMode, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark,
-    PENDING, RUNNING, State,
+    DONE, FAILED, FREE, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark, PENDING,
+    RUNNING, State,
 };
 use crate::cost::{Shape, phases, resident_blocks};
 use crate::error::BoardError;
@@ -33,6 +36,8 @@ struct Share {
     sms: f64,
     /// Resident warps, averaged over the slices.
     warps: f64,
+    /// The part of the time in which its context is on the GPU.
+    slice: f64,
 }
 
 impl Kernel {
@@ -45,7 +50,9 @@ impl State {
     /// Queues a kernel or a marker; gives its ticket.
     pub(crate) fn submit(&mut self, owner: u64, s: &Submit) -> Result<u64, BoardError> {
         self.check_gpu(s.gpu)?;
+        self.check_fault(owner, s.gpu)?;
         let model = self.gpus[s.gpu].model();
+        let sms = self.sms_of(owner, s.gpu as u64);
         let held = self.kernels().iter().filter(|k| k.state != FREE);
         if held.filter(|k| k.owner == owner).count() >= MAX_PENDING {
             return Err(BoardError::Full {
@@ -60,7 +67,7 @@ impl State {
                 return Err(BoardError::TooLarge);
             }
             warps = shape.warps();
-            phase = Some(phases(model.sms, resident, shape.blocks, s.block_ns.max(1)));
+            phase = Some(phases(sms, resident, shape.blocks, s.block_ns.max(1)));
         }
         let free = self.kernels().iter().position(|k| k.state == FREE);
         let row = free.unwrap_or(self.head.kernel_hwm());
@@ -166,14 +173,37 @@ impl State {
         }
     }
 
+    /// SMs that the kernels of a process can have on a GPU.
+    fn sms_of(&self, owner: u64, gpu: u64) -> u32 {
+        let row = self
+            .uses()
+            .iter()
+            .find(|u| u.owner == owner && u.gpu == gpu && u.is_mps_client());
+        let index = usize::try_from(gpu).unwrap_or(usize::MAX);
+        let all = self.gpus().get(index).map_or(0, |g| g.model().sms);
+        match row.map(|u| u.sms as u32) {
+            Some(sms @ 1..) => sms.min(all),
+            _ => all,
+        }
+    }
+
+    /// Who has slices in common: the clients of an MPS server, else each context alone.
+    fn slice_group(&self, k: &Kernel) -> u64 {
+        let row = self
+            .uses()
+            .iter()
+            .find(|u| u.owner == k.owner && u.gpu == k.gpu);
+        row.filter(|u| u.mps != 0).map_or(k.context, |u| u.mps)
+    }
+
     /// Who gets what at the moment, over all GPUs.
     fn shares(&self) -> Vec<Share> {
-        let mut rows: Vec<(u64, u64, u64, usize)> = self
+        let mut rows: Vec<(u64, u64, u64, u64, usize)> = self
             .kernels()
             .iter()
             .enumerate()
             .filter(|(_, k)| k.state == RUNNING)
-            .map(|(i, k)| (k.gpu, k.context, k.ticket, i))
+            .map(|(i, k)| (k.gpu, self.slice_group(k), k.context, k.ticket, i))
             .collect();
         rows.sort_unstable();
         let mut shares = Vec::with_capacity(rows.len());
@@ -182,30 +212,53 @@ impl State {
             let Some(gpu) = self.gpus().get(index) else {
                 continue;
             };
-            let slice = match mode_of(gpu.mode) {
-                GpuMode::Timeslice => {
-                    1.0 / on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1) as f64
+            let slice = 1.0 / on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1) as f64;
+            let all = f64::from(gpu.model().sms);
+            for in_group in on_gpu.chunk_by(|a, b| a.1 == b.1) {
+                let first = shares.len();
+                for of_context in in_group.chunk_by(|a, b| a.2 == b.2) {
+                    self.share_of_context(of_context, slice, &mut shares);
                 }
-            };
-            for of_context in on_gpu.chunk_by(|a, b| a.1 == b.1) {
-                let mut free = u64::from(gpu.model().sms);
-                for &(.., row) in of_context {
-                    let k = &self.kernels[row];
-                    let Some(p) = k.phase() else { continue };
-                    let blocks = k.phase_blocks[p];
-                    let sms = blocks.min(free);
-                    free -= sms;
-                    let resident = blocks.min(sms.saturating_mul(k.resident));
-                    shares.push(Share {
-                        row,
-                        rate: slice * resident as f64 / blocks as f64,
-                        sms: slice * sms as f64,
-                        warps: slice * resident as f64 * k.warps as f64,
-                    });
+                // Partitions may overlap: then nobody gets all of his.
+                let wanted: f64 = shares[first..].iter().map(|s| s.sms / slice).sum();
+                if wanted > all {
+                    for share in &mut shares[first..] {
+                        let part = all / wanted;
+                        share.rate *= part;
+                        share.sms *= part;
+                        share.warps *= part;
+                    }
                 }
             }
         }
         shares
+    }
+
+    fn share_of_context(
+        &self,
+        of_context: &[(u64, u64, u64, u64, usize)],
+        slice: f64,
+        shares: &mut Vec<Share>,
+    ) {
+        let Some(&(gpu, .., first)) = of_context.first() else {
+            return;
+        };
+        let mut free = u64::from(self.sms_of(self.kernels[first].owner, gpu));
+        for &(.., row) in of_context {
+            let k = &self.kernels[row];
+            let Some(p) = k.phase() else { continue };
+            let blocks = k.phase_blocks[p];
+            let sms = blocks.min(free);
+            free -= sms;
+            let resident = blocks.min(sms.saturating_mul(k.resident));
+            shares.push(Share {
+                row,
+                rate: slice * resident as f64 / blocks as f64,
+                sms: slice * sms as f64,
+                warps: slice * resident as f64 * k.warps as f64,
+                slice,
+            });
+        }
     }
 
     /// Brings the board to `to` (nanoseconds); a time in the past changes nothing.
@@ -268,7 +321,7 @@ impl State {
     fn integrate(&mut self, shares: &[Share], ns: u64) {
         let dt = ns as f64;
         let mut last = (u64::MAX, u64::MAX);
-        let mut slices: Vec<(u64, u64, u64)> = Vec::new();
+        let mut slices: Vec<(u64, u64, f64)> = Vec::new();
         for s in shares {
             let k = &mut self.kernels[s.row];
             if let Some(p) = k.phase() {
@@ -279,7 +332,7 @@ impl State {
             let (gpu, owner, context) = (k.gpu, k.owner, k.context);
             if last != (gpu, context) {
                 last = (gpu, context);
-                slices.push((gpu, owner, context));
+                slices.push((gpu, owner, s.slice));
             }
             if let Some(g) = usize::try_from(gpu).ok().and_then(|g| self.gpus.get_mut(g)) {
                 g.sm_ns += s.sms * dt;
@@ -297,11 +350,10 @@ impl State {
             if let Some(g) = usize::try_from(gpu).ok().and_then(|g| self.gpus.get_mut(g)) {
                 g.busy_ns += dt;
             }
-            let part = dt / of_gpu.len() as f64;
-            for &(_, owner, _) in of_gpu {
+            for &(_, owner, slice) in of_gpu {
                 for u in self.uses_mut() {
                     if u.owner == owner && u.gpu == gpu {
-                        u.busy_ns += part;
+                        u.busy_ns += dt * slice;
                     }
                 }
             }
@@ -341,10 +393,6 @@ impl State {
 /// Which sample of the ring belongs to the boundary `at_ns`.
 pub(crate) fn mark_index(at_ns: u64) -> usize {
     (at_ns / MARK_NS) as usize % MARKS
-}
-
-fn mode_of(_mode: u64) -> GpuMode {
-    GpuMode::Timeslice
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::ffi::c_char;
 
-use gshare_sim_board::{BoardSnapshot, GpuSnapshot};
+use gshare_sim_board::{BoardSnapshot, GpuSnapshot, Instance, profiles};
 
 use crate::abi::{CText, Handle, Out, Text, export};
 use crate::code::Code;
 use crate::figures::{serial, traits};
-use crate::layout::{PciInfo, PciInfoExt, PciInfoV2, version};
+use crate::layout::{Attributes, PciInfo, PciInfoExt, PciInfoV2, version};
 use crate::session::{self, device};
 
 fn find(test: impl Fn(&GpuSnapshot) -> bool) -> Result<Handle, Code> {
@@ -18,7 +18,29 @@ fn find(test: impl Fn(&GpuSnapshot) -> bool) -> Result<Handle, Code> {
 
 fn by_index(index: u32, out: Out<Handle>) -> Result<(), Code> {
     let snapshot: BoardSnapshot = session::snapshot()?;
+    if index >= whole(&snapshot) {
+        return Err(Code::INVALID_ARGUMENT);
+    }
     out.set(session::open(&snapshot, index as usize)?)
+}
+
+/// GPUs without the instances, which the board keeps behind them.
+fn whole(snapshot: &BoardSnapshot) -> u32 {
+    let whole = snapshot.gpus.iter().filter(|g| g.instance.is_none());
+    whole.count() as u32
+}
+
+/// The instance that a handle stands for.
+fn instance(handle: Handle) -> Result<Instance, Code> {
+    device(handle)?.gpu().instance.ok_or(Code::NOT_SUPPORTED)
+}
+
+/// Slices of compute of an instance, of all that its GPU has.
+fn slices(gpu: &GpuSnapshot) -> (u32, u32) {
+    let of = gpu.model.slug.split(':').next().unwrap_or("");
+    let own = profiles(of).find(|p| gpu.model.slug.ends_with(p.name));
+    let all = profiles(of).map(|p| p.compute_slices).max();
+    (own.map_or(0, |p| p.compute_slices), all.unwrap_or(0))
 }
 
 /// The numbers of `[domain:]bus:device[.function]`.
@@ -70,8 +92,8 @@ fn give<T: Copy>(
 }
 
 export! {
-    fn nvmlDeviceGetCount(count: Out<u32>) { count.set(session::snapshot()?.gpus.len() as u32) }
-    fn nvmlDeviceGetCount_v2(count: Out<u32>) { count.set(session::snapshot()?.gpus.len() as u32) }
+    fn nvmlDeviceGetCount(count: Out<u32>) { count.set(whole(&session::snapshot()?)) }
+    fn nvmlDeviceGetCount_v2(count: Out<u32>) { count.set(whole(&session::snapshot()?)) }
     fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Handle>) { by_index(index, out) }
     fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: Out<Handle>) { by_index(index, out) }
     fn nvmlDeviceGetHandleByUUID(uuid: CText, out: Out<Handle>) {
@@ -154,20 +176,49 @@ export! {
             bus_id: chars(&format!("00000000:{:02X}:00.0", gpu.pci_bus)),
         }))
     }
-    fn nvmlDeviceIsMigDeviceHandle(handle: Handle, out: Out<u32>) { give(handle, out, |_| Ok(0)) }
+    fn nvmlDeviceIsMigDeviceHandle(handle: Handle, out: Out<u32>) {
+        give(handle, out, |gpu| Ok(u32::from(gpu.instance.is_some())))
+    }
     fn nvmlDeviceGetMaxMigDeviceCount(handle: Handle, out: Out<u32>) {
-        give(handle, out, |gpu| Ok(if gpu.model.mig { 7 } else { 0 }))
+        give(handle, out, |gpu| Ok(slices(gpu).1))
+    }
+    fn nvmlDeviceGetGpuInstanceId(handle: Handle, out: Out<u32>) { out.set(instance(handle)?.gi) }
+    fn nvmlDeviceGetComputeInstanceId(handle: Handle, out: Out<u32>) { out.set(instance(handle)?.ci) }
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: Handle, out: Out<Handle>) {
+        out.set(session::handle(instance(handle)?.parent))
+    }
+    fn nvmlDeviceGetAttributes_v2(handle: Handle, out: Out<Attributes>) {
+        instance(handle)?;
+        give(handle, out, |gpu| Ok(Attributes {
+            sms: gpu.model.sms,
+            copy_engines: 1,
+            decoders: 0,
+            encoders: 0,
+            jpeg: 0,
+            ofa: 0,
+            gpu_slices: slices(gpu).0,
+            compute_slices: slices(gpu).0,
+            memory_mib: gpu.model.total >> 20,
+        }))
     }
     fn nvmlDeviceGetMigMode(handle: Handle, current: Out<u32>, pending: Out<u32>) {
         if !device(handle)?.gpu().model.mig {
             return Err(Code::NOT_SUPPORTED);
         }
-        current.set(0)?;
-        pending.set(0)
+        let divided = u32::from(device(handle)?.gpu().is_divided());
+        current.set(divided)?;
+        pending.set(divided)
     }
-    fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, _index: u32, _out: Out<Handle>) {
-        let mig = device(handle)?.gpu().model.mig;
-        Err(if mig { Code::NOT_FOUND } else { Code::NOT_SUPPORTED })
+    fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, index: u32, out: Out<Handle>) {
+        let device = device(handle)?;
+        if !device.gpu().model.mig {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let of = |g: &GpuSnapshot| g.instance.is_some_and(|i| i.parent == device.index);
+        let gpus = device.snapshot.gpus.iter().enumerate();
+        let mut own = gpus.filter(|(_, g)| of(g)).map(|(i, _)| i);
+        let found = own.nth(index as usize).ok_or(Code::NOT_FOUND)?;
+        out.set(session::handle(found))
     }
     fn nvmlDeviceOnSameBoard(first: Handle, second: Handle, out: Out<i32>) {
         let (first, second) = (device(first)?, device(second)?);

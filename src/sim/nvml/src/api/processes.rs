@@ -30,9 +30,15 @@ fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code
     array.fill(items)
 }
 
-fn list_v1(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) -> Result<(), Code> {
+fn list_v1(
+    handle: Handle,
+    count: Out<u32>,
+    array: Out<ProcessInfoV1>,
+    mps: bool,
+) -> Result<(), Code> {
     let device = device(handle)?;
     let infos: Vec<_> = compute(device.gpu())
+        .filter(|p| !mps || p.mps.is_some())
         .map(|p| ProcessInfoV1 {
             pid: p.pid,
             used_gpu_memory: p.bytes,
@@ -41,20 +47,26 @@ fn list_v1(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) -> Result
     list(&infos, count, array)
 }
 
-fn list_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) -> Result<(), Code> {
+fn list_v2(
+    handle: Handle,
+    count: Out<u32>,
+    array: Out<ProcessInfo>,
+    mps: bool,
+) -> Result<(), Code> {
     let device = device(handle)?;
     let infos: Vec<_> = compute(device.gpu())
+        .filter(|p| !mps || p.mps.is_some())
         .map(|p| ProcessInfo {
             pid: p.pid,
             used_gpu_memory: p.bytes,
-            gpu_instance: NO_INSTANCE,
-            compute_instance: NO_INSTANCE,
+            gpu_instance: device.gpu().instance.map_or(NO_INSTANCE, |i| i.gi),
+            compute_instance: device.gpu().instance.map_or(NO_INSTANCE, |i| i.ci),
         })
         .collect();
     list(&infos, count, array)
 }
 
-/// No process of the simulation draws, and none is a client of MPS.
+/// No process of the simulation draws.
 fn none<T: Copy>(handle: Handle, count: Out<u32>, array: Out<T>) -> Result<(), Code> {
     device(handle)?;
     list(&[], count, array)
@@ -80,13 +92,13 @@ fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
 
 export! {
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        list_v1(handle, count, array)
+        list_v1(handle, count, array, false)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array)
+        list_v2(handle, count, array, false)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array)
+        list_v2(handle, count, array, false)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
         none(handle, count, array)
@@ -98,13 +110,13 @@ export! {
         none(handle, count, array)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        none(handle, count, array)
+        list_v1(handle, count, array, true)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        none(handle, count, array)
+        list_v2(handle, count, array, true)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        none(handle, count, array)
+        list_v2(handle, count, array, true)
     }
     fn nvmlDeviceGetRunningProcessDetailList(handle: Handle, list: Out<ProcessDetailList>) {
         let asked = list.get()?;

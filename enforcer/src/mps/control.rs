@@ -1,0 +1,334 @@
+//! One control daemon, driven through NVIDIA's program.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::proc::PidFd;
+
+/// The program answers in milliseconds; a daemon that hangs must not hang its supervisor.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a daemon may take to answer after its start.
+const START: Duration = Duration::from_secs(5);
+/// Most bytes of a path to a Unix socket, less `/control_privileged` and the final NUL.
+const LONGEST_DIR: usize = 108 - 20;
+
+/// What can go wrong with MPS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MpsError {
+    /// A system call failed.
+    #[error("cannot {verb} {}", path.display())]
+    Io {
+        /// What was attempted.
+        verb: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody answers in the directory.
+    #[error("no MPS control daemon answers in {}", pipe.display())]
+    Silent {
+        /// Directory of the sockets.
+        pipe: PathBuf,
+    },
+    /// The daemon did not take the command.
+    #[error("the MPS control daemon refused `{command}`: {answer}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// What it said.
+        answer: String,
+    },
+    /// The daemon ended at once or never answered.
+    #[error("{} does not start: {said}", program.display())]
+    NotStarted {
+        /// The program.
+        program: PathBuf,
+        /// The end of what it printed.
+        said: String,
+    },
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// It starts.
+    Initializing,
+    /// It serves.
+    Active,
+    /// A fault of one client has ended all; it takes no others until these are gone.
+    Fault,
+    /// A word that is not known.
+    Other(String),
+}
+
+/// One control daemon and its directories.
+#[derive(Clone, Debug)]
+pub struct Control {
+    program: PathBuf,
+    pipe: PathBuf,
+    log: PathBuf,
+}
+
+fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MpsError {
+    let path = path.to_owned();
+    move |source| MpsError::Io { verb, path, source }
+}
+
+/// A directory that everybody may pass through and only its owner change.
+fn make_dir(dir: &Path) -> Result<(), MpsError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o755)))
+        .map_err(failed("make the directory", dir))
+}
+
+impl Control {
+    /// A daemon whose directories are `DIR/pipe` and `DIR/log`; nothing is started yet. The server runs under
+    /// its clients' user id, so everybody must be able to pass through every parent of `dir`.
+    ///
+    /// # Errors
+    /// [`MpsError::Io`] if the directories cannot be made.
+    pub fn new(program: &Path, dir: &Path) -> Result<Self, MpsError> {
+        let control = Self {
+            program: program.to_owned(),
+            pipe: dir.join("pipe"),
+            log: dir.join("log"),
+        };
+        if control.pipe.as_os_str().len() > LONGEST_DIR {
+            let long = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path is too long for a socket",
+            );
+            return Err(failed("use the directory", &control.pipe)(long));
+        }
+        for made in [dir, &control.pipe, &control.log] {
+            make_dir(made)?;
+        }
+        Ok(control)
+    }
+
+    /// The directory that clients name in `CUDA_MPS_PIPE_DIRECTORY`.
+    #[must_use]
+    pub fn pipe(&self) -> &Path {
+        &self.pipe
+    }
+
+    /// The directory of `control.log` and `server.log`.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
+            .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
+            .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+        command
+    }
+
+    /// Starts the daemon for the GPU (or MIG instance) with this UUID and waits until it answers; its pid. It
+    /// is no child of anything that must live on: whoever calls may end.
+    ///
+    /// # Errors
+    /// [`MpsError::NotStarted`] with what it printed.
+    pub fn start(&self, uuid: &str, multi_user: bool) -> Result<i32, MpsError> {
+        let path = self.log.join("control.log");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(failed("open", &path))?;
+        let errors = log.try_clone().map_err(failed("open", &path))?;
+        let mut command = self.command();
+        command
+            .arg("-f")
+            .args(multi_user.then_some("-M"))
+            .env("CUDA_VISIBLE_DEVICES", uuid)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .process_group(0);
+        let mut child = command.spawn().map_err(failed("run", &self.program))?;
+        let pid = child.id().cast_signed();
+        let end = Instant::now() + START;
+        let ended = loop {
+            if child.try_wait().is_ok_and(|s| s.is_some()) {
+                break true;
+            }
+            if self.percentage().is_ok() {
+                break false;
+            }
+            if Instant::now() > end {
+                let _ = child.kill();
+                let _ = child.wait();
+                break true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        if ended {
+            return Err(MpsError::NotStarted {
+                program: self.program.clone(),
+                said: self.last_words(),
+            });
+        }
+        // Taken off the table when it ends.
+        std::thread::spawn(move || child.wait());
+        Ok(pid)
+    }
+
+    fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(self.log.join("control.log")).unwrap_or_default();
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        last.into_iter().rev().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Sends one command; the reply as it is printed.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`] where no daemon answers in time.
+    pub fn ask(&self, command: &str) -> Result<String, MpsError> {
+        let mut child = self
+            .command()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed("run", &self.program))?;
+        let run = failed("run", &self.program);
+        if let Some(mut stdin) = child.stdin.take() {
+            // One that has ended already says why on its standard output.
+            let _ = stdin.write_all(format!("{command}\n").as_bytes());
+        }
+        let pidfd = PidFd::open(child.id().cast_signed()).ok().flatten();
+        if let Some(pidfd) = &pidfd {
+            let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+            let most = PollTimeout::try_from(ANSWER).unwrap_or(PollTimeout::MAX);
+            if poll(&mut fds, most) == Ok(0) {
+                let _ = child.kill();
+            }
+        }
+        let mut reply = String::new();
+        if let Some(mut stdout) = child.stdout.take() {
+            let _ = stdout.read_to_string(&mut reply);
+        }
+        let mut trouble = String::new();
+        if let Some(mut stderr) = child.stderr.take() {
+            let _ = stderr.read_to_string(&mut trouble);
+        }
+        let status = child.wait().map_err(run)?;
+        let silent = ["Cannot find MPS", "Cannot authenticate", "Cannot send"];
+        if status.code().is_none() || silent.iter().any(|s| trouble.starts_with(s)) {
+            return Err(MpsError::Silent {
+                pipe: self.pipe.clone(),
+            });
+        }
+        Ok(reply)
+    }
+
+    fn number<T: std::str::FromStr>(&self, command: &str) -> Result<T, MpsError> {
+        let answer = self.ask(command)?;
+        answer.trim().parse().map_err(|_| MpsError::Refused {
+            command: command.to_owned(),
+            answer: answer.trim().to_owned(),
+        })
+    }
+
+    /// The default thread percentage: the cheapest question that shows whether the daemon lives.
+    ///
+    /// # Errors
+    /// [`MpsError`] if it does not answer.
+    pub fn percentage(&self) -> Result<f64, MpsError> {
+        self.number("get_default_active_thread_percentage")
+    }
+
+    /// Sets the thread percentage of servers to come; what is then in force.
+    ///
+    /// # Errors
+    /// [`MpsError`] if it does not answer or another value is in force.
+    pub fn set_percentage(&self, percentage: f64) -> Result<f64, MpsError> {
+        self.number(&format!(
+            "set_default_active_thread_percentage {percentage}"
+        ))
+    }
+
+    /// Pids of the servers.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
+    pub fn servers(&self) -> Result<Vec<i32>, MpsError> {
+        self.pids("get_server_list")
+    }
+
+    /// Pids of a server's clients; none where there is no such server.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
+    pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
+        self.pids(&format!("get_client_list {server}"))
+    }
+
+    fn pids(&self, command: &str) -> Result<Vec<i32>, MpsError> {
+        let answer = self.ask(command)?;
+        Ok(answer
+            .lines()
+            .filter_map(|l| l.trim().parse().ok())
+            .collect())
+    }
+
+    /// How a server is; `None` where there is no such server (any more).
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
+    pub fn state(&self, server: i32) -> Result<Option<ServerState>, MpsError> {
+        let answer = self.ask(&format!("get_server_status {server}"))?;
+        Ok(match answer.trim() {
+            "INITIALIZING" => Some(ServerState::Initializing),
+            "ACTIVE" => Some(ServerState::Active),
+            "FAULT" => Some(ServerState::Fault),
+            text if text.ends_with("not found") => None,
+            text => Some(ServerState::Other(text.to_owned())),
+        })
+    }
+
+    /// Ends the GPU work of a client in order; true if that worked. To be called before the process is
+    /// signalled: a client that is killed with work in flight leaves the server undefined.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
+    pub fn terminate(&self, server: i32, client: i32) -> Result<bool, MpsError> {
+        let answer = self.ask(&format!("terminate_client {server} {client}"))?;
+        Ok(answer.trim() == "0")
+    }
+
+    /// Ends the daemon; servers get so many seconds.
+    ///
+    /// # Errors
+    /// [`MpsError::Refused`] if the daemon does not let this user.
+    pub fn quit(&self, seconds: u32) -> Result<(), MpsError> {
+        let command = format!("quit -t {seconds}");
+        match self.ask(&command) {
+            Ok(answer) if !answer.trim().is_empty() => Err(MpsError::Refused {
+                command,
+                answer: answer.trim().to_owned(),
+            }),
+            Ok(_) | Err(MpsError::Silent { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

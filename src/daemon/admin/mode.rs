@@ -1,0 +1,119 @@
+//! How claims share a GPU, by command.
+
+use gshare_config::GpuMode;
+use gshare_core::ClaimId;
+use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+
+use super::Act;
+use crate::daemon::convert;
+use crate::daemon::server::Peer;
+use crate::daemon::service::Service;
+
+impl Service {
+    pub(super) fn admin_mode(
+        &mut self,
+        peer: &Peer,
+        word: &str,
+        mode: &str,
+        when_empty: bool,
+    ) -> Result<Reply, WireError> {
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        let found = convert::gpu_ids(self, "GPU ", &[word.to_owned()])?;
+        let g = found
+            .first()
+            .map(|g| *g as usize)
+            .ok_or_else(|| usage(format!("GPU {word} is not here")))?;
+        if self.gpus[g].parent.is_some() {
+            return Err(usage(format!(
+                "GPU {g} is an instance; the mode is that of the GPU it is a part of"
+            )));
+        }
+        let wanted = GpuMode::from_name(mode)
+            .ok_or_else(|| usage(format!("`{mode}` is no mode of a GPU")))?;
+        self.mode_is_possible(g, wanted)?;
+        let before = self.gpus[g].modes;
+        let holders = self.machine.ledger().holders(g);
+        if wanted == before.now {
+            self.gpus[g].modes.next = None;
+            self.refresh_facts();
+            return Ok(done(format!("GPU {g} is shared as {mode}"), None));
+        }
+        if !holders.is_empty() && !when_empty {
+            return Err(WireError::new(
+                ErrorCode::NotAvailable,
+                format!("GPU {g} is held by {}", self.holders_text(g)),
+            )
+            .with_hint(format!(
+                "gshare admin mode {g} {mode} --wait changes it when they have ended"
+            )));
+        }
+        let act = Act {
+            action: "mode",
+            target: format!("GPU {g} ({})", self.gpus[g].uuid),
+            before: before.now.name().to_owned(),
+            after: if holders.is_empty() {
+                mode.to_owned()
+            } else {
+                format!("{mode} when it is empty")
+            },
+            reason: None,
+        };
+        self.audit(peer, vec![act], |_| Ok(()))?;
+        self.gpus[g].modes.next = Some(wanted);
+        let undo = Some(format!("gshare admin mode {g} {}", before.now.name()));
+        if holders.is_empty() {
+            self.change_modes();
+            return Ok(done(format!("GPU {g} is now shared as {mode}"), undo));
+        }
+        self.refresh_facts();
+        self.tell_holders(&holders, g, mode);
+        let text = format!(
+            "GPU {g} takes no new claims and will be shared as {mode} when it is empty; held by {}",
+            self.holders_text(g)
+        );
+        Ok(done(text, undo))
+    }
+
+    fn tell_holders(&mut self, holders: &[ClaimId], g: usize, mode: &str) {
+        for id in holders {
+            self.tell_owner(
+                *id,
+                &format!(
+                    "{id}: the administrator waits for your claim to end: GPU {g} will be shared as {mode} then; \
+                     nothing is taken from you"
+                ),
+            );
+        }
+    }
+
+    /// Whether a mode can be had on this GPU at all.
+    fn mode_is_possible(&self, g: usize, wanted: GpuMode) -> Result<(), WireError> {
+        let refuse = |text: String, hint: String| {
+            Err(WireError::new(ErrorCode::NotAvailable, text).with_hint(hint))
+        };
+        match wanted {
+            GpuMode::Mps => match self.mps_program() {
+                Ok(_) => Ok(()),
+                Err(why) => refuse(
+                    format!("no MPS here: {why}"),
+                    "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or name it: [mps] control = \"PATH\""
+                        .to_owned(),
+                ),
+            },
+            GpuMode::Mig if !self.is_divided(g) => refuse(
+                format!("GPU {g} has no MIG instances, and gshare makes none"),
+                self.mig_commands(g),
+            ),
+            GpuMode::Mig => Ok(()),
+            _ if self.is_divided(g) => refuse(
+                format!("GPU {g} is divided into MIG instances"),
+                format!("sudo nvidia-smi -i {g} -mig 0, once they are removed"),
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn done(message: String, undo: Option<String>) -> Reply {
+    Reply::Admin(AdminDone { message, undo })
+}

@@ -1,0 +1,378 @@
+//! MPS daemons, one per GPU that is shared through MPS: started, watched, asked to end clients in order. A
+//! thread per GPU talks to the daemon; what it sees comes back as a message.
+
+mod doctor;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gshare_config::{GpuMode, MpsShare, OnFault};
+use gshare_core::ClaimId;
+use gshare_enforcer::gpu::GpuProcess;
+use gshare_enforcer::mps::{self, Control, MpsEvent, Server};
+use gshare_enforcer::proc;
+
+use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+use super::service::Service;
+use super::whose::Whose;
+use worker::{Order, Worker};
+
+/// What a worker tells.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// What has happened, and the servers there are now.
+    Seen(Vec<MpsEvent>, Vec<Server>),
+    /// The daemon could not be started.
+    NotStarted(String),
+    /// The clients of a claim that ends were ended on the GPU, or time ran out: they may be signalled.
+    Terminated(ClaimId),
+}
+
+/// MPS on one GPU.
+#[derive(Debug)]
+pub(crate) struct OnGpu {
+    control: Control,
+    worker: Worker,
+    /// The daemon answers.
+    pub(crate) up: bool,
+    /// Why it does not.
+    pub(crate) why: Option<String>,
+    pub(crate) servers: Vec<Server>,
+    /// Processes of claims that run beside MPS, and were told.
+    beside: BTreeSet<i32>,
+}
+
+/// MPS daemons by GPU.
+pub(crate) type Daemons = BTreeMap<usize, OnGpu>;
+
+impl Service {
+    /// NVIDIA's control program.
+    pub(crate) fn mps_program(&self) -> Result<std::path::PathBuf, String> {
+        mps::find_program(self.config.mps.control.as_deref()).ok_or_else(|| {
+            let name = mps::PROGRAM;
+            match &self.config.mps.control {
+                Some(path) => format!("{} is not there", path.display()),
+                None => format!("{name} is not on PATH"),
+            }
+        })
+    }
+
+    /// Starts or finds the daemons of the GPUs that want one, and lets go of the others'.
+    pub(crate) fn tend_mps(&mut self) {
+        for g in 0..self.gpus.len() {
+            let wanted = self.gpus[g].parent.is_none()
+                && !self.is_divided(g)
+                && matches!(self.gpus[g].modes.now, GpuMode::Mps | GpuMode::Auto);
+            match (wanted, self.mps.contains_key(&g)) {
+                (true, false) => self.begin_mps(g),
+                // Clients that still run keep their server until the mode is really left.
+                (false, true) => {
+                    if let Some(on) = self.mps.remove(&g) {
+                        on.worker.send(Order::Quit);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn begin_mps(&mut self, g: usize) {
+        let Ok(program) = self.mps_program() else {
+            return;
+        };
+        let dir = self.paths.runtime_dir.join("mps");
+        let control = Control::new(&program, &dir.join(g.to_string()));
+        let control = match control {
+            Ok(control) => control,
+            Err(error) => {
+                tracing::error!("no MPS on GPU {g}: {error}");
+                return;
+            }
+        };
+        let worker = Worker::start(
+            g,
+            control.clone(),
+            self.gpus[g].uuid.clone(),
+            self.config.mps.multi_user,
+            self.config.service.tick,
+            self.events.clone(),
+        );
+        let on = OnGpu {
+            control,
+            worker,
+            up: false,
+            why: None,
+            servers: Vec::new(),
+            beside: BTreeSet::new(),
+        };
+        self.mps.insert(g, on);
+    }
+
+    /// Whether MPS serves on a GPU now.
+    pub(crate) fn mps_is_up(&self, g: usize) -> bool {
+        let fault = |s: &Server| s.state == mps::ServerState::Fault;
+        self.mps
+            .get(&g)
+            .is_some_and(|on| on.up && !on.servers.iter().any(fault))
+    }
+
+    /// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
+    pub(crate) fn is_mps_server(&self, pid: i32) -> bool {
+        let seen = |on: &OnGpu| on.servers.iter().any(|s| s.pid == pid);
+        if self.mps.values().any(seen) {
+            return true;
+        }
+        if self.mps.is_empty() {
+            return false;
+        }
+        let own = nix::unistd::Uid::effective().as_raw();
+        let daemon = proc::stat(pid).map(|s| s.ppid);
+        let daemon = daemon.filter(|d| proc::uids(*d).is_some_and(|u| u.real == own));
+        daemon.and_then(proc::exe).is_some_and(|exe| {
+            self.mps_program()
+                .is_ok_and(|p| p.canonicalize().is_ok_and(|p| p == exe))
+        })
+    }
+
+    /// A program of a claim has initialised CUDA: whom a server serves is worth a look.
+    pub(crate) fn poke_mps(&self, id: ClaimId) {
+        let record = self.claims.get(&id).map(|l| &l.record);
+        let slices = record.iter().flat_map(|r| &r.slices);
+        for slice in slices.filter(|s| s.held == HeldRecord::Mps) {
+            if let Some(on) = self.gpu_index(&slice.uuid).and_then(|g| self.mps.get(&g)) {
+                on.worker.send(Order::Look);
+            }
+        }
+    }
+
+    /// A worker has something to tell.
+    pub(crate) fn mps_report(&mut self, g: usize, report: Report) {
+        match report {
+            Report::Seen(events, servers) => {
+                if let Some(on) = self.mps.get_mut(&g) {
+                    on.servers = servers;
+                }
+                for event in events {
+                    self.mps_event(g, event);
+                }
+            }
+            Report::NotStarted(why) => {
+                let known = self.mps.get(&g).and_then(|on| on.why.as_ref()) == Some(&why);
+                if let Some(on) = self.mps.get_mut(&g) {
+                    on.why = Some(why.clone());
+                }
+                if !known {
+                    self.notice(None, format!("MPS on GPU {g} does not start: {why}"));
+                }
+            }
+            Report::Terminated(id) => {
+                let holders = self.holders(id);
+                self.signal(&holders, libc::SIGTERM);
+                self.settle_ending(id);
+            }
+        }
+        self.refresh_facts();
+        self.touch();
+    }
+
+    fn mps_event(&mut self, g: usize, event: MpsEvent) {
+        match event {
+            MpsEvent::Up => {
+                if let Some(on) = self.mps.get_mut(&g) {
+                    on.up = true;
+                    on.why = None;
+                }
+                self.notice(None, format!("MPS on GPU {g} is up"));
+            }
+            MpsEvent::Down => {
+                if let Some(on) = self.mps.get_mut(&g) {
+                    on.up = false;
+                }
+                self.notice(
+                    None,
+                    format!("the MPS daemon of GPU {g} answers no more; it is started again"),
+                );
+            }
+            MpsEvent::Fault { clients, .. } => {
+                let who = self.who(&clients);
+                let text = format!(
+                    "a program of {who} had a fatal fault, and MPS ended the work of all of them"
+                );
+                self.mps_loss(g, &clients, &text);
+            }
+            MpsEvent::ServerLost { clients, .. } => {
+                self.mps_loss(g, &clients, "its MPS server died");
+            }
+            MpsEvent::Well { .. } => {
+                self.notice(None, format!("MPS on GPU {g} serves again"));
+            }
+        }
+    }
+
+    /// The claims of these processes, for people: `c3 (ada) or c4 (bob)`.
+    fn who(&self, clients: &[i32]) -> String {
+        let claims: BTreeSet<ClaimId> = clients.iter().filter_map(|p| self.claim_of(*p)).collect();
+        let named = claims.iter().map(|id| {
+            let uid = self.claims.get(id).map(|l| l.record.uid);
+            let user = uid.map_or_else(|| "?".to_owned(), |uid| self.names.user(uid));
+            format!("{id} ({user})")
+        });
+        let named: Vec<String> = named.collect();
+        if named.is_empty() {
+            "nobody's claim".to_owned()
+        } else {
+            named.join(" or ")
+        }
+    }
+
+    /// All clients of a server have lost their GPU work: their owners are told, and what is left of the
+    /// programs has to go before the server takes others.
+    fn mps_loss(&mut self, g: usize, clients: &[i32], what: &str) {
+        let uuid = self.gpus[g].uuid.clone();
+        let through_mps = |r: &ClaimRecord| {
+            let held = |s: &SliceRecord| s.uuid == uuid && s.held == HeldRecord::Mps;
+            r.slices.iter().any(held)
+        };
+        let hit: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, live)| through_mps(&live.record))
+            .map(|(id, _)| *id)
+            .filter(|id| {
+                // Who had nothing on the GPU has lost nothing.
+                let had = clients.iter().any(|p| self.claim_of(*p) == Some(*id));
+                had || !self.holders(*id).is_empty()
+            })
+            .collect();
+        for id in hit {
+            let then = match self.config.mps.on_fault {
+                OnFault::End => "its programs on the GPU are ended, and with them the claim",
+                OnFault::Keep => {
+                    "its programs on the GPU are ended; the claim is held, start them anew in it"
+                }
+            };
+            self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
+            match self.config.mps.on_fault {
+                OnFault::End => self.terminate(id, &format!("MPS on GPU {g}: {what}")),
+                OnFault::Keep => {
+                    if let Some(live) = self.claims.get_mut(&id) {
+                        live.record.hold = true;
+                        if let Err(error) = self.journal.put(&live.record) {
+                            tracing::error!(%id, %error, "that a claim is held could not be journaled");
+                        }
+                    }
+                    let holders = self.holders(id);
+                    self.signal(&holders, libc::SIGKILL);
+                }
+            }
+        }
+    }
+
+    /// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
+    /// that is under way: the signals follow.
+    pub(crate) fn terminate_clients(&self, id: ClaimId) -> bool {
+        let Some(live) = self.claims.get(&id) else {
+            return false;
+        };
+        let slice = live
+            .record
+            .slices
+            .iter()
+            .find(|s| s.held == HeldRecord::Mps);
+        let on = slice
+            .and_then(|s| self.gpu_index(&s.uuid))
+            .and_then(|g| self.mps.get(&g));
+        let (Some(on), false) = (on, self.holders(id).is_empty()) else {
+            return false;
+        };
+        let pids = self.holders(id).into_iter().map(|p| p.pid).collect();
+        on.up && on.worker.send(Order::Terminate(id, pids))
+    }
+
+    /// Processes of claims that should run through MPS and do not: they have no limit on their SMs.
+    pub(crate) fn look_beside_mps(&mut self) {
+        for g in 0..self.gpus.len() {
+            if !self.mps.contains_key(&g) {
+                continue;
+            }
+            let uuid = self.gpus[g].uuid.clone();
+            let stray: Vec<(i32, ClaimId)> = self
+                .reading(g)
+                .iter()
+                .flat_map(|r| r.processes.iter().flatten())
+                .filter(|p: &&GpuProcess| p.compute && !p.mps)
+                .filter_map(|p| match self.whose(p.pid) {
+                    Whose::Claim(id) => Some((p.pid, id)),
+                    _ => None,
+                })
+                .filter(|(_, id)| {
+                    self.claims.get(id).is_some_and(|l| {
+                        let slices = &l.record.slices;
+                        slices
+                            .iter()
+                            .any(|s| s.uuid == uuid && s.held == HeldRecord::Mps)
+                    })
+                })
+                .collect();
+            let now: BTreeSet<i32> = stray.iter().map(|(pid, _)| *pid).collect();
+            let Some(on) = self.mps.get_mut(&g) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut on.beside, now);
+            for (pid, id) in stray.into_iter().filter(|(pid, _)| !before.contains(pid)) {
+                self.tell_owner(
+                    id,
+                    &format!(
+                        "{id}: process {pid} runs on GPU {g} beside MPS: nothing limits its SMs (is CUDA_MPS_PIPE_DIRECTORY set as gshare env prints it?)"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// The variables that make a claim's programs clients, and with what part. Values keep their length, so
+    /// that a later one can take their place.
+    pub(crate) fn mps_env(&self, record: &ClaimRecord) -> Vec<(String, String)> {
+        let slice = record.slices.iter().find(|s| s.held == HeldRecord::Mps);
+        let Some((slice, g)) = slice.and_then(|s| Some((s, self.gpu_index(&s.uuid)?))) else {
+            return Vec::new();
+        };
+        let Some(on) = self.mps.get(&g) else {
+            return Vec::new();
+        };
+        let percentage = self.mps_percentage(slice);
+        // Below what is interactive or answers requests.
+        let priority = u8::from(record.class == "batch");
+        let var = |name: &str, value: String| (format!("CUDA_MPS_{name}"), value);
+        vec![
+            var("PIPE_DIRECTORY", on.control.pipe().display().to_string()),
+            var("LOG_DIRECTORY", on.control.log().display().to_string()),
+            var("ACTIVE_THREAD_PERCENTAGE", format!("{percentage:09.5}")),
+            // The daemon has this one GPU.
+            var(
+                "PINNED_DEVICE_MEM_LIMIT",
+                format!("0={}M", slice.mem_limit.div_ceil(1 << 20)),
+            ),
+            var("CLIENT_PRIORITY", priority.to_string()),
+        ]
+    }
+
+    /// The thread percentage of a claim's part.
+    pub(crate) fn mps_percentage(&self, slice: &SliceRecord) -> f64 {
+        let share = match self.config.mps.share {
+            MpsShare::Request => slice.sm_milli,
+            MpsShare::Limit => slice.sm_limit_milli,
+        };
+        let sms = self
+            .gpu_index(&slice.uuid)
+            .and_then(|g| self.last_reading(g)?.sm_count);
+        mps::percentage_for(share, sms)
+    }
+
+    /// SMs that a claim's programs get through MPS by what is asked: a prediction.
+    pub(crate) fn mps_sms(&self, slice: &SliceRecord) -> Option<u32> {
+        let g = self.gpu_index(&slice.uuid)?;
+        let all = self.last_reading(g)?.sm_count?;
+        (slice.held == HeldRecord::Mps).then(|| mps::sms_of(all, self.mps_percentage(slice)))
+    }
+}

@@ -1,0 +1,175 @@
+//! The thread that talks to one GPU's daemon: its answers take milliseconds, or for ever.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_enforcer::mps::{Control, Look, MpsError, Server, Watch};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Report;
+use crate::daemon::Msg;
+
+/// Longest wait for terminated clients to leave their server.
+const LEAVE: Duration = Duration::from_secs(3);
+/// Seconds that servers have when the daemon ends.
+const QUIT_S: u32 = 5;
+
+/// What the service asks of a daemon.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// End the GPU work of these processes of a claim.
+    Terminate(ClaimId, BTreeSet<i32>),
+    /// Look now.
+    Look,
+    /// End the daemon.
+    Quit,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker(Sender<Order>);
+
+impl Worker {
+    pub(super) fn start(
+        gpu: usize,
+        control: Control,
+        uuid: String,
+        multi_user: bool,
+        tick: Duration,
+        events: UnboundedSender<Msg>,
+    ) -> Self {
+        let (sender, orders) = channel();
+        let work = Work {
+            gpu,
+            control,
+            uuid,
+            multi_user,
+            events,
+            watch: Watch::default(),
+            began: Instant::now(),
+        };
+        let started = std::thread::Builder::new()
+            .name(format!("mps-{gpu}"))
+            .spawn(move || work.run(&orders, tick));
+        if let Err(error) = started {
+            tracing::error!("no thread for MPS on GPU {gpu}: {error}");
+        }
+        Self(sender)
+    }
+
+    /// False if nobody takes orders any more.
+    pub(super) fn send(&self, order: Order) -> bool {
+        self.0.send(order).is_ok()
+    }
+}
+
+struct Work {
+    gpu: usize,
+    control: Control,
+    uuid: String,
+    multi_user: bool,
+    events: UnboundedSender<Msg>,
+    watch: Watch,
+    began: Instant,
+}
+
+impl Work {
+    fn run(mut self, orders: &Receiver<Order>, tick: Duration) {
+        loop {
+            if !self.look() {
+                return;
+            }
+            match orders.recv_timeout(tick) {
+                Ok(Order::Terminate(claim, pids)) => {
+                    self.terminate(&pids);
+                    if !self.tell(Report::Terminated(claim)) {
+                        return;
+                    }
+                }
+                Ok(Order::Quit) => {
+                    if let Err(error) = self.control.quit(QUIT_S) {
+                        tracing::warn!("MPS on GPU {} does not end: {error}", self.gpu);
+                    }
+                    return;
+                }
+                Ok(Order::Look) | Err(RecvTimeoutError::Timeout) => {}
+                // The service has ended: the daemon lives on for its clients.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn tell(&self, report: Report) -> bool {
+        let gpu = self.gpu;
+        self.events.send(Msg::Mps { gpu, report }).is_ok()
+    }
+
+    /// One look; false if nobody wants to know.
+    fn look(&mut self) -> bool {
+        let mut look = self.see();
+        if look == Look::Silent && self.watch.start_now(self.began.elapsed()) {
+            self.watch.tried(self.began.elapsed());
+            match self.control.start(&self.uuid, self.multi_user) {
+                Ok(_) => look = self.see(),
+                Err(error) => return self.tell(Report::NotStarted(error.to_string())),
+            }
+        }
+        let before = self.watch.servers().to_vec();
+        let events = self.watch.look(self.began.elapsed(), look);
+        let servers = self.watch.servers().to_vec();
+        (events.is_empty() && before == servers) || self.tell(Report::Seen(events, servers))
+    }
+
+    fn see(&self) -> Look {
+        self.servers().map_or(Look::Silent, Look::Servers)
+    }
+
+    fn servers(&self) -> Result<Vec<Server>, MpsError> {
+        let mut servers = Vec::new();
+        for pid in self.control.servers()? {
+            // One that has ended in between is none.
+            if let Some(state) = self.control.state(pid)? {
+                servers.push(Server {
+                    pid,
+                    state,
+                    clients: self.control.clients(pid)?,
+                });
+            }
+        }
+        Ok(servers)
+    }
+
+    /// Ends the work of clients and waits until they have left.
+    fn terminate(&self, pids: &BTreeSet<i32>) {
+        let Ok(servers) = self.servers() else { return };
+        for server in &servers {
+            for client in server.clients.iter().filter(|c| pids.contains(c)) {
+                match self.control.terminate(server.pid, *client) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::warn!("MPS on GPU {} does not end client {client}", self.gpu)
+                    }
+                    Err(error) => tracing::warn!("MPS on GPU {}: {error}", self.gpu),
+                }
+            }
+        }
+        let end = Instant::now() + LEAVE;
+        // The real server drops a client once its work is over; one that stays in the list holds no work.
+        while Instant::now() < end {
+            let ended = |pid: &i32| {
+                gshare_enforcer::proc::stat(*pid).is_none_or(|s| matches!(s.state, 'Z' | 'X'))
+            };
+            let left = self.servers().unwrap_or_default();
+            let stays = |pid: &&i32| left.iter().any(|s| s.clients.contains(pid));
+            if pids.iter().filter(stays).all(ended) || left.iter().all(|s| s.clients.is_empty()) {
+                return;
+            }
+            // Clients leave by themselves only when their program sees the error: a short while is given.
+            if end.saturating_duration_since(Instant::now()) < LEAVE - Duration::from_millis(200) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Instances of divided GPUs (MIG): the profiles of the models that have them.
+//!
+//! SM counts and sizes are those of NVIDIA's MIG user guide and of public logs. Not confirmed on hardware: the
+//! A100's and H100's sizes, and 26 SMs of the H100's and H200's larger 1g profile.
+
+use super::{A100, H200, HOPPER, MIB, MODELS, Model, RTX_PRO};
+
+/// A size in which a GPU can be divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MigProfile {
+    /// Slug of the GPU's model.
+    pub of: &'static str,
+    /// Its name, `2g.20gb`.
+    pub name: &'static str,
+    /// Number for `nvidia-smi mig -cgi`; real drivers tell it, and it differs between models.
+    pub id: u32,
+    /// SMs.
+    pub sms: u32,
+    /// Mebibytes.
+    pub mib: u64,
+    /// Compute slices.
+    pub compute_slices: u32,
+    /// Memory slices.
+    pub memory_slices: u32,
+    /// How many a GPU can have.
+    pub most: u32,
+}
+
+macro_rules! table {
+    ($($base:ident $of:literal $product:literal: $($name:literal $id:literal $sms:literal $mib:literal $compute:literal $memory:literal $most:literal),+;)+) => {
+        static PROFILES: &[MigProfile] = &[$($(MigProfile {
+            of: $of, name: $name, id: $id, sms: $sms, mib: $mib, compute_slices: $compute,
+            memory_slices: $memory, most: $most,
+        }),+),+];
+        static INSTANCES: &[Model] = &[$($(Model {
+            slug: concat!($of, ":", $name),
+            name: concat!($product, " MIG ", $name),
+            total: $mib * MIB,
+            reserved: 2 * MIB,
+            sms: $sms,
+            mig: false,
+            ..$base
+        }),+),+];
+    };
+}
+
+// Name, id, SMs, MiB, compute slices, memory slices, how many.
+table! {
+    A100 "a100-80gb" "NVIDIA A100-SXM4-80GB":
+        "1g.10gb" 19 14 9728 1 1 7,
+        "1g.20gb" 15 14 19968 1 2 4,
+        "2g.20gb" 14 28 19968 2 2 3,
+        "3g.40gb" 9 42 40192 3 4 2,
+        "4g.40gb" 5 56 40192 4 4 1,
+        "7g.80gb" 0 98 80640 7 8 1;
+    HOPPER "h100" "NVIDIA H100 80GB HBM3":
+        "1g.10gb" 19 16 9984 1 1 7,
+        "1g.20gb" 15 26 20096 1 2 4,
+        "2g.20gb" 14 32 20096 2 2 3,
+        "3g.40gb" 9 60 40448 3 4 2,
+        "4g.40gb" 5 64 40448 4 4 1,
+        "7g.80gb" 0 132 81152 7 8 1;
+    H200 "h200" "NVIDIA H200":
+        "1g.18gb" 19 16 16384 1 1 7,
+        "1g.35gb" 15 26 32768 1 2 4,
+        "2g.35gb" 14 32 33280 2 2 3,
+        "3g.71gb" 9 60 71476 3 4 2,
+        "4g.71gb" 5 64 71476 4 4 1,
+        "7g.141gb" 0 132 143360 7 8 1;
+    RTX_PRO "rtxpro6000" "NVIDIA RTX PRO 6000 Blackwell Workstation Edition":
+        "1g.24gb" 14 46 24166 1 1 4,
+        "2g.48gb" 5 94 48538 2 2 2,
+        "4g.96gb" 0 188 97280 4 4 1;
+}
+
+/// The profiles of a model, smallest first; empty where it cannot be divided.
+pub fn profiles(model: &str) -> impl Iterator<Item = &'static MigProfile> {
+    PROFILES.iter().filter(move |p| p.of == model)
+}
+
+/// The instances as models of their own, behind [`MODELS`].
+#[must_use]
+pub fn instances() -> &'static [Model] {
+    INSTANCES
+}
+
+/// The model with this index: first the GPUs, then the instances.
+pub(crate) fn by_index(index: usize) -> &'static Model {
+    MODELS
+        .get(index)
+        .or_else(|| INSTANCES.get(index.checked_sub(MODELS.len())?))
+        .unwrap_or(&MODELS[0])
+}
+
+/// The index of a model by its slug; of an instance `MODEL:PROFILE`.
+pub(crate) fn index_of(slug: &str) -> Option<usize> {
+    let mut all = MODELS.iter().chain(INSTANCES);
+    all.position(|m| m.slug == slug)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_a_smaller_gpu_of_the_same_kind() {
+        let index = index_of("a100-80gb:2g.20gb").expect("known");
+        let part = by_index(index);
+        assert_eq!((part.sms, part.total), (28, 19_968 * MIB));
+        assert_eq!(part.name, "NVIDIA A100-SXM4-80GB MIG 2g.20gb");
+        assert_eq!(part.compute_capability, A100.compute_capability);
+        for (model, sms) in [
+            ("a100-80gb", 98),
+            ("h100", 132),
+            ("h200", 132),
+            ("rtxpro6000", 188),
+        ] {
+            let all: Vec<_> = profiles(model).collect();
+            assert_eq!(all.last().expect("profiles").sms, sms, "{model}");
+            let slices = all.last().expect("profiles").memory_slices;
+            for p in all {
+                assert!(p.memory_slices * p.most <= slices, "{p:?}");
+            }
+        }
+        assert_eq!(profiles("rtx4090").count(), 0);
+    }
+}

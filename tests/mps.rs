@@ -1,0 +1,287 @@
+//! MPS end to end on the simulated driver: claims of several users side by side, faults, a dead server, modes
+//! changed by command.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use gshare_proto::Snapshot;
+use gshare_sim_board::ProcessSnapshot;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::{Raw, board, claim_of, root, station_with, until};
+
+const ADA: u32 = 61_001;
+const BOB: u32 = 61_002;
+const SOON: Duration = Duration::from_secs(20);
+
+/// One H100 that is shared through MPS, by several users if `multi`.
+fn workstation(more: &str) -> Station {
+    station_with(|o| {
+        o.gpus = vec!["h100".to_owned()];
+        o.tick = "0.2s".to_owned();
+        o.config =
+            format!("[gpu.0]\nmode = \"mps\"\n[claims]\nleftover-grace = \"1s\"\n[mps]\n{more}\n");
+        o.costs = "add_one 700ms\n".to_owned();
+        o.names = vec![(ADA, "ada".to_owned()), (BOB, "bob".to_owned())];
+    })
+}
+
+fn client(station: &Station, uid: u32, flags: &[&str]) -> Raw {
+    let program = station.dir().join("bin/raw_client");
+    if !program.exists() && std::fs::hard_link(support::example("raw_client"), &program).is_err() {
+        std::fs::copy(support::example("raw_client"), &program).expect("copied");
+    }
+    let mut command = station.command();
+    command
+        .args(["claim", "-q"])
+        .args(flags)
+        .arg("--")
+        .arg(program);
+    if uid != 0 {
+        command.uid(uid).gid(uid);
+    }
+    Raw::start(command)
+}
+
+fn process(station: &Station, pid: u32) -> ProcessSnapshot {
+    let seen = board(station).snapshot();
+    let mut all = seen.gpus[0].processes.iter();
+    all.find(|p| p.pid == pid).expect("on the board").clone()
+}
+
+fn servers(station: &Station) -> Vec<ProcessSnapshot> {
+    let seen = board(station).snapshot();
+    let all = seen.gpus[0].processes.iter();
+    all.filter(|p| p.name == "nvidia-cuda-mps-server")
+        .cloned()
+        .collect()
+}
+
+fn notices(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.notices.iter().map(|n| n.text.clone()).collect()
+}
+
+fn said(station: &Station, what: &str) -> String {
+    until(&format!("a notice with {what:?}"), SOON, || {
+        let all = notices(&station.snapshot().ok()?);
+        all.into_iter().find(|n| n.contains(what))
+    })
+}
+
+fn admin(station: &Station, args: &[&str]) -> Output {
+    let mut command: Command = station.command();
+    command.arg("admin").args(args);
+    command.output().expect("runs")
+}
+
+#[test]
+fn two_users_have_a_quarter_and_a_half_side_by_side() {
+    if !root("two users through one MPS server") {
+        return;
+    }
+    let station = workstation("multi-user = \"accept\"");
+    let mut ada = client(&station, ADA, &["-g", "0.25"]);
+    let mut bob = client(&station, BOB, &["-g", "0.5"]);
+    assert_eq!(
+        (ada.ask("sms"), bob.ask("sms")),
+        ("ok 32".into(), "ok 66".into())
+    );
+    assert_eq!(
+        (ada.ask("mps"), bob.ask("mps")),
+        ("ok 1".into(), "ok 1".into())
+    );
+    let server = servers(&station);
+    assert_eq!(server.len(), 1, "one server for both");
+    for raw in [&ada, &bob] {
+        assert_eq!(process(&station, raw.pid()).mps, Some(server[0].id));
+    }
+    // Both at once: each has all of the time in which the GPU runs.
+    ada.tell("launch 1");
+    bob.tell("launch 1");
+    assert_eq!((ada.line(), bob.line()), ("ok 1".into(), "ok 1".into()));
+    let busy = |pid| process(&station, pid).busy_ns;
+    let gpu = board(&station).snapshot().gpus[0].busy_ns;
+    let both = busy(ada.pid()) + busy(bob.pid());
+    assert!(both > gpu * 5 / 4, "{both} ns of {gpu}: they took turns");
+    // NVML lists clients as such; neither they nor the server are strangers.
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[0].mode, "mps");
+    assert!(snapshot.unclaimed.is_empty(), "{:?}", snapshot.unclaimed);
+    assert!(!notices(&snapshot).iter().any(|n| n.contains("beside MPS")));
+}
+
+#[test]
+fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
+    if !root("two users through one MPS server") {
+        return;
+    }
+    let station = workstation("multi-user = \"accept\"");
+    let mut ada = client(&station, ADA, &["-g", "0.25"]);
+    let mut bob = client(&station, BOB, &["-g", "0.5"]);
+    assert_eq!(bob.ask("launch 1"), "ok 1");
+    let own = ada.ask("fault");
+    assert!(own.starts_with("error 700"), "{own}");
+    let others = bob.ask("sync");
+    assert!(
+        others.starts_with("error 700") || others.is_empty(),
+        "{others:?}"
+    );
+    let id = "c2";
+    let words = said(
+        &station,
+        "c2: GPU 0: a program of c1 (ada) or c2 (bob) had a fatal fault",
+    );
+    assert!(
+        words.contains("its programs on the GPU are ended"),
+        "{words}"
+    );
+    until("both claims end", SOON, || {
+        let claims = station.snapshot().ok()?.claims;
+        claims
+            .iter()
+            .all(|c| c.id != id && c.id != "c1")
+            .then_some(())
+    });
+    said(&station, "MPS on GPU 0 serves again");
+    let mut next = client(&station, BOB, &["-g", "0.5"]);
+    assert_eq!(next.ask("launch 1"), "ok 1");
+}
+
+#[test]
+fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
+    if !root("a server of another user") {
+        return;
+    }
+    let station = workstation("on-fault = \"keep\"");
+    let mut ada = client(&station, ADA, &["-g", "0.25", "--name", "run"]);
+    assert_eq!(ada.ask("sms"), "ok 32");
+    until("the supervisor knows of the client", SOON, || {
+        let doctor = station.command().arg("doctor").output().ok()?;
+        let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        text.contains("1 server, 1 clients").then_some(())
+    });
+    let server = servers(&station).remove(0);
+    assert_eq!(server.uid, ADA, "the server runs as its clients' user");
+    kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
+    let words = said(&station, "c1: GPU 0: its MPS server died");
+    assert!(words.contains("the claim is held"), "{words}");
+    until("its program has ended", SOON, || {
+        ada.child.try_wait().ok().flatten()
+    });
+    let snapshot = station.snapshot().expect("served");
+    assert!(
+        snapshot.claims.iter().any(|c| c.id == "c1"),
+        "the claim is kept"
+    );
+    // What its owner starts next runs through a new server.
+    let mut command = station.command();
+    command
+        .args(["join", "run", "--"])
+        .arg(station.dir().join("bin/raw_client"));
+    command.uid(ADA).gid(ADA);
+    let mut again = Raw::start(command);
+    assert_eq!(
+        (again.ask("sms"), again.ask("launch 1")),
+        ("ok 32".into(), "ok 1".into())
+    );
+    assert_ne!(servers(&station).remove(0).id, server.id);
+}
+
+#[test]
+fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
+    if !root("claims of two users") {
+        return;
+    }
+    let station = workstation("");
+    let ada = client(&station, ADA, &["-g", "0.25"]);
+    let mut command = station.command();
+    command.args(["claim", "-g", "0.25", "--nonblock", "--", "true"]);
+    command.uid(BOB).gid(BOB);
+    let refused = command.output().expect("runs");
+    assert_eq!(refused.status.code(), Some(75));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("serves one user at a time"), "{text}");
+    // A program that unsets the variable has all SMs, which is seen.
+    let mut stray = station.command();
+    stray
+        .args([
+            "claim",
+            "-q",
+            "-g",
+            "0.25",
+            "--",
+            "env",
+            "-u",
+            "CUDA_MPS_PIPE_DIRECTORY",
+        ])
+        .arg(station.dir().join("bin/raw_client"));
+    stray.uid(ADA).gid(ADA);
+    let mut stray = Raw::start(stray);
+    assert_eq!(
+        (stray.ask("mps"), stray.ask("sms")),
+        ("ok 0".into(), "ok 132".into())
+    );
+    let words = said(&station, "runs on GPU 0 beside MPS");
+    assert!(words.starts_with("c3: process"), "{words}");
+    drop(stray);
+    drop(ada);
+}
+
+#[test]
+fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
+    let mut station = station_with(|o| o.gpus = vec!["h100".to_owned()]);
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    assert_eq!(raw.ask("mps"), "ok 0");
+    let refused = admin(&station, &["mode", "0", "mps"]);
+    assert_eq!(refused.status.code(), Some(75));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("GPU 0 is held by c1"), "{text}");
+    let mut waits = station.command();
+    waits.args(["admin", "mode", "0", "mps", "--wait"]);
+    let mut waits = waits.spawn().expect("starts");
+    said(
+        &station,
+        "c1: the administrator waits for your claim to end",
+    );
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[0].mode_wanted.as_deref(), Some("mps"));
+    assert_eq!(snapshot.gpus[0].claimable, 0.0, "it takes no new claims");
+    assert_eq!(
+        raw.ask("launch 1"),
+        "ok 1",
+        "nothing is taken from those who are there"
+    );
+    drop(raw);
+    assert!(waits.wait().expect("ends").success());
+    assert_eq!(station.snapshot().expect("served").gpus[0].mode, "mps");
+    let mut through = Raw::claim(&station, &["-q", "-g", "0.5"]);
+    assert_eq!(
+        (through.ask("mps"), through.ask("sms")),
+        ("ok 1".into(), "ok 66".into())
+    );
+    // The daemon and its clients outlive the service, which finds both again.
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    assert_eq!(through.ask("launch 1"), "ok 1");
+    station.start_service().expect("starts");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.gpus[0].mode, "mps");
+    assert!(claim_of(&snapshot, through.pid()).is_some());
+    let started = Instant::now();
+    said(&station, "MPS on GPU 0 is up");
+    assert!(started.elapsed() < SOON);
+    let mut second = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    assert_eq!(second.ask("sms"), "ok 32");
+    let log = admin(&station, &["log"]);
+    let text = String::from_utf8_lossy(&log.stdout).into_owned();
+    assert!(
+        text.contains("mode") && text.contains("mps when it is empty"),
+        "{text}"
+    );
+    drop((through, second));
+    let back = admin(&station, &["mode", "0", "timeslice", "--wait=20s"]);
+    assert!(back.status.success(), "{back:?}");
+}
