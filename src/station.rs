@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_enforcer::nodes::{Majors, make_stand_ins};
+use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::{Call, Client, Reply, Snapshot};
 use gshare_sim_board::{Board, BoardSpec};
 use nix::sys::signal::{Signal, kill};
@@ -124,7 +124,7 @@ impl Station {
         if options.strict {
             furnish_strict(dir.path(), &run)?;
         }
-        let devices = stand_ins(&sim, options.gpus.len());
+        let devices = stand_ins(&sim, options.gpus.len())?;
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
         let text = format!(
@@ -376,26 +376,55 @@ fn stage_mps(program: &Path, sim: &Path) -> anyhow::Result<()> {
 }
 
 /// Device nodes that stand in for the GPUs', where this user may make them: the `[devices]` section.
-fn stand_ins(sim: &Path, gpus: usize) -> String {
+fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
+    let caps = mig_minors(sim)?;
     let minors: Vec<u32> = (0..gpus).filter_map(|g| u32::try_from(g).ok()).collect();
     let made = Majors::free_on_this_machine().and_then(|majors| {
         let dir = sim.join("dev");
-        make_stand_ins(&dir, &majors, &minors).map(|()| (dir, majors))
+        make_stand_ins(&dir, &majors, &minors)?;
+        if let Some(major) = majors.caps {
+            make_cap_stand_ins(&dir, major, &caps)?;
+        }
+        Ok((dir, majors))
     });
-    match made {
+    let list = sim.join("mig-minors");
+    Ok(match made {
         Ok((dir, majors)) => {
+            let caps = majors
+                .caps
+                .map(|m| format!("caps-major = {m}\n"))
+                .unwrap_or_default();
             let uvm = majors
                 .uvm
                 .map(|m| format!("uvm-major = {m}\n"))
                 .unwrap_or_default();
             format!(
-                "[devices]\ndir = {dir:?}\nnvidia-major = {}\n{uvm}",
+                "[devices]\ndir = {dir:?}\nmig-minors = {list:?}\nnvidia-major = {}\n{uvm}{caps}",
                 majors.nvidia
             )
         }
         Err(_) => {
             let _ = std::fs::remove_dir_all(sim.join("dev"));
-            "[devices]\nfilter = \"off\"\n".to_owned()
+            format!("[devices]\nmig-minors = {list:?}\nfilter = \"off\"\n")
+        }
+    })
+}
+
+/// Writes the driver's list of the minors of MIG instances; the minors.
+fn mig_minors(sim: &Path) -> anyhow::Result<Vec<u32>> {
+    let seen = Board::open(&sim.join("board"))?.snapshot();
+    let (mut text, mut minors) = ("config 1\nmonitor 2\n".to_owned(), Vec::new());
+    for gpu in &seen.gpus {
+        if let Some(instance) = gpu.instance {
+            let [gi, ci] = instance.caps();
+            let name = format!("gpu{}/gi{}", gpu.minor, instance.gi);
+            text.push_str(&format!(
+                "{name}/access {gi}\n{name}/ci{}/access {ci}\n",
+                instance.ci
+            ));
+            minors.extend([gi, ci]);
         }
     }
+    std::fs::write(sim.join("mig-minors"), text)?;
+    Ok(minors)
 }

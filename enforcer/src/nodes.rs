@@ -86,7 +86,7 @@ impl Majors {
         Ok(Self {
             nvidia,
             uvm: Some(free.next().ok_or(NodeError::NoFreeMajor)?),
-            caps: None,
+            caps: free.next(),
         })
     }
 }
@@ -107,6 +107,55 @@ fn characters(text: &str) -> impl Iterator<Item = (u32, &str)> {
         .take_while(|line| !line.starts_with("Block devices"))
         .filter_map(|line| line.trim().split_once(char::is_whitespace))
         .filter_map(|(number, name)| Some((number.parse().ok()?, name.trim())))
+}
+
+/// The driver's list of the minors of MIG instances, `/proc/driver/nvidia-caps/mig-minors`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MigMinors(std::collections::BTreeMap<String, u32>);
+
+impl MigMinors {
+    /// Reads the file; none where there is none.
+    #[must_use]
+    pub fn read(path: &Path) -> Self {
+        fs::read_to_string(path).map_or_else(|_| Self::default(), |text| Self::parse(&text))
+    }
+
+    /// Lines such as `gpu0/gi3/ci0/access 31`.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let entry = |line: &str| {
+            let (name, minor) = line.trim().rsplit_once(char::is_whitespace)?;
+            Some((name.trim().to_owned(), minor.parse().ok()?))
+        };
+        Self(text.lines().filter_map(entry).collect())
+    }
+
+    /// N of the two `/dev/nvidia-caps/nvidia-cap<N>` that a process needs for an instance of the GPU with this
+    /// minor: that of the GPU instance and that of its compute instance.
+    #[must_use]
+    pub fn of_instance(&self, gpu: u32, gi: u32, ci: u32) -> Option<[u32; 2]> {
+        let whole = self.0.get(&format!("gpu{gpu}/gi{gi}/access"))?;
+        let part = self.0.get(&format!("gpu{gpu}/gi{gi}/ci{ci}/access"))?;
+        Some([*whole, *part])
+    }
+}
+
+/// Makes the nodes of MIG capabilities in `dir/nvidia-caps`, as [`make_stand_ins`] does those of GPUs.
+///
+/// # Errors
+/// [`NodeError::Io`] naming the node.
+pub fn make_cap_stand_ins(dir: &Path, major: u32, minors: &[u32]) -> Result<(), NodeError> {
+    let dir = dir.join("nvidia-caps");
+    let io = |verb: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| NodeError::Io { verb, path, source }
+    };
+    fs::create_dir_all(&dir).map_err(io("create", &dir))?;
+    for minor in minors {
+        let path = dir.join(format!("nvidia-cap{minor}"));
+        make_node(&path, major, *minor).map_err(io("make the device node", &path))?;
+    }
+    Ok(())
 }
 
 /// Makes character devices in `dir` that stand in for the driver's: `nvidia<N>` for each of
@@ -197,10 +246,23 @@ mod tests {
     }
 
     #[test]
+    fn reads_the_minors_of_instances() {
+        let text =
+            "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu1/gi3/access 165\n";
+        let minors = MigMinors::parse(text);
+        assert_eq!(minors.of_instance(0, 0, 0), Some([3, 4]));
+        assert_eq!(minors.of_instance(1, 3, 0), None, "no compute instance");
+        assert_eq!(minors.of_instance(2, 0, 0), None);
+    }
+
+    #[test]
     fn finds_free_majors() {
         let free = Majors::parse_free("Character devices:\n240 x\n242 y\nBlock devices:\n241 z\n");
         let free = free.unwrap();
-        assert_eq!((free.nvidia, free.uvm, free.caps), (241, Some(243), None));
+        assert_eq!(
+            (free.nvidia, free.uvm, free.caps),
+            (241, Some(243), Some(244))
+        );
         let all: String = LOCAL_MAJORS.map(|m| format!("{m} taken\n")).collect();
         assert!(Majors::parse_free(&format!("Character devices:\n{all}")).is_err());
     }

@@ -32,6 +32,10 @@ pub(crate) struct Gpu {
     pub(crate) unclaimed: u64,
     /// The point of the history that is being made.
     pub(crate) step: Step,
+    /// Minors of the capabilities that an instance needs; empty for a whole GPU.
+    pub(crate) caps: Vec<u32>,
+    /// Parts that an instance is of its GPU.
+    pub(crate) part: Option<super::mig::Part>,
     /// For a MIG instance: the index of the GPU that it is a part of.
     pub(crate) parent: Option<usize>,
     /// How it is shared.
@@ -67,6 +71,8 @@ impl Service {
                 history: VecDeque::new(),
                 unclaimed: 0,
                 step: Step::default(),
+                caps: Vec::new(),
+                part: None,
                 parent: None,
                 modes: super::modes::Modes::default(),
             });
@@ -137,7 +143,7 @@ impl Service {
         });
         let memory = &self.config.memory;
         let healthy = self.reading(gpu).is_some_and(|r| r.state == GpuState::Ok)
-            && identity.uuid.starts_with("GPU-")
+            && (identity.uuid.starts_with("GPU-") || identity.parent.is_some())
             && self.mode_is_ready(gpu);
         GpuFacts {
             uuid: identity.uuid.clone(),

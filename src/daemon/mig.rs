@@ -1,4 +1,132 @@
-//! Instances of divided GPUs (MIG): found, never made.
+//! Instances of divided GPUs (MIG): found, never made. Each is a GPU of its own for placement, pages and the
+//! screen, behind the whole ones; the GPU that it is a part of then offers nothing itself.
+
+use std::collections::VecDeque;
+
+use gshare_core::Share;
+use gshare_enforcer::gpu::{GpuReading, GpuState, MigReading};
+use gshare_enforcer::nodes::MigMinors;
+
+use super::gpus::{Gpu, UNKNOWN_OVERHEAD};
+use super::history::Step;
+use super::modes::Modes;
+use super::service::Service;
+
+/// The parts that an instance is of its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Of the memory: nominal, in eighths, as the profiles are named.
+    pub(crate) mem: Share,
+    /// Of the compute slices.
+    pub(crate) sm: Share,
+}
+
+/// Bytes as the nearest number of eighths of the whole: `2g.20gb` has 19.5 GiB and is a quarter of 80.
+fn eighths(bytes: u64, whole: u64) -> Share {
+    let part = (bytes as f64 / whole.max(1) as f64 * 8.0).round();
+    Share::from_milli((part as u32).clamp(1, 8) * 125)
+}
+
+fn part(instance: &MigReading, whole: u64) -> Option<Part> {
+    let (own, all) = instance.slices.filter(|(_, all)| *all > 0)?;
+    Some(Part {
+        mem: eighths(instance.mem_total?, whole),
+        sm: Share::from_milli((own * 1000 / all).min(1000)),
+    })
+}
+
+/// An instance as a reading of a GPU: what is its parent's alone (clocks, power) is not its own.
+fn reading(index: usize, parent: &GpuReading, instance: &MigReading) -> GpuReading {
+    GpuReading {
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        uuid: Some(instance.uuid.clone()),
+        name: instance.name.clone(),
+        sm_count: instance.sm_count,
+        gpm_supported: None,
+        mig_enabled: Some(false),
+        mem_total: instance.mem_total,
+        mem_reserved: instance.mem_reserved,
+        mem_used: instance.mem_used,
+        time_busy: None,
+        gpm: None,
+        temperature: None,
+        power_w: None,
+        power_limit_w: None,
+        processes: instance.processes.clone(),
+        instances: Vec::new(),
+        ..parent.clone()
+    }
+}
+
+impl Service {
+    /// Takes the instances that the newest sample shows: new ones are met, and each has a reading at its place.
+    pub(crate) fn meet_instances(&mut self) {
+        let Some(mut sample) = self.sample.take() else {
+            return;
+        };
+        let found: Vec<(usize, MigReading)> = (0..)
+            .zip(&sample.gpus)
+            .flat_map(|(g, r)| r.instances.iter().map(move |i| (g, i.clone())))
+            .collect();
+        for (parent, instance) in &found {
+            if self.gpu_index(&instance.uuid).is_none() {
+                self.meet_instance(*parent, instance);
+            }
+        }
+        for g in sample.gpus.len()..self.gpus.len() {
+            let uuid = &self.gpus[g].uuid;
+            let seen = found.iter().find(|(_, i)| i.uuid == *uuid);
+            let Some(parent) = self.gpus[g].parent else {
+                continue;
+            };
+            let mut next = sample.gpus[parent].clone();
+            match seen {
+                Some((parent, instance)) => next = reading(g, &sample.gpus[*parent], instance),
+                // It was removed: nothing is known of it any more.
+                None => {
+                    next.state = GpuState::Lost;
+                    next.uuid = Some(String::new());
+                    next.processes = None;
+                    next.instances = Vec::new();
+                }
+            }
+            sample.gpus.push(next);
+        }
+        self.sample = Some(sample);
+    }
+
+    fn meet_instance(&mut self, parent: usize, instance: &MigReading) {
+        let minor = self.gpus[parent].minor;
+        let list = MigMinors::read(&self.config.devices.mig_minors);
+        let caps = minor.and_then(|m| list.of_instance(m, instance.gi, instance.ci));
+        if caps.is_none() {
+            tracing::warn!(
+                "{}: its capabilities are not in {}: members cannot open it",
+                instance.uuid,
+                self.config.devices.mig_minors.display()
+            );
+        }
+        let g = self.gpus.len();
+        let model = instance.name.clone().unwrap_or_else(|| "MIG".to_owned());
+        tracing::info!("GPU {g} is an instance of GPU {parent}: {model}");
+        let whole = self.gpus[parent].total;
+        self.gpus.push(Gpu {
+            uuid: instance.uuid.clone(),
+            model,
+            minor,
+            total: instance.mem_total.unwrap_or(u64::MAX),
+            overhead: UNKNOWN_OVERHEAD,
+            overhead_known: false,
+            history: VecDeque::new(),
+            unclaimed: 0,
+            step: Step::default(),
+            caps: caps.into_iter().flatten().collect(),
+            part: part(instance, whole),
+            parent: Some(parent),
+            modes: Modes::default(),
+        });
+    }
+}
 
 /// The commands that divide a GPU; profiles by name, since their numbers differ between drivers.
 pub(crate) fn commands(gpu: usize, model: &str) -> String {
@@ -14,4 +142,29 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
         return format!("{model} cannot be divided: gshare admin mode {gpu} timeslice");
     };
     format!("sudo nvidia-smi -i {gpu} -mig 1 && sudo nvidia-smi mig -i {gpu} -cgi {cut} -C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_in_eighths() {
+        let gib = |n: f64| (n * 1024.0 * 1024.0 * 1024.0) as u64;
+        for (bytes, whole, milli) in [
+            (9.5, 80.0, 125),
+            (19.5, 80.0, 250),
+            (39.25, 80.0, 500),
+            (78.75, 80.0, 1000),
+            (16.0, 140.4, 125),
+            (32.5, 140.4, 250),
+            (23.6, 95.6, 250),
+        ] {
+            assert_eq!(
+                eighths(gib(bytes), gib(whole)),
+                Share::from_milli(milli),
+                "{bytes}"
+            );
+        }
+    }
 }

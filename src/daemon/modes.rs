@@ -53,6 +53,12 @@ impl Service {
 
     /// How the core is to share a GPU.
     pub(crate) fn sharing(&self, g: usize) -> Sharing {
+        if let Some(part) = self.gpus[g].part {
+            return Sharing::Instance {
+                mem: part.mem,
+                sm: part.sm,
+            };
+        }
         match self.gpus[g].modes.now {
             GpuMode::Timeslice | GpuMode::Mig => Sharing::Timeslice,
             GpuMode::Exclusive => Sharing::Exclusive,
@@ -67,6 +73,9 @@ impl Service {
 
     /// Whether a GPU's mode lets it take new claims at present.
     pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
+        if let Some(parent) = self.gpus[g].parent {
+            return self.gpus[parent].modes.next.is_none() && self.is_divided(parent);
+        }
         let modes = self.gpus[g].modes;
         let served = modes.now != GpuMode::Mps || self.mps_is_up(g);
         modes.next.is_none() && !self.is_divided(g) && modes.now != GpuMode::Mig && served
@@ -74,7 +83,7 @@ impl Service {
 
     /// The mode in force, as the screen shows it.
     pub(crate) fn mode_text(&self, g: usize) -> String {
-        if self.is_divided(g) {
+        if self.is_divided(g) || self.gpus[g].parent.is_some() {
             return GpuMode::Mig.name().to_owned();
         }
         self.gpus[g].modes.now.name().to_owned()

@@ -29,10 +29,14 @@ impl Service {
     pub(crate) fn measure_overheads(&mut self) {
         let Ok(libcuda) = &self.libcuda else { return };
         let mut models: Vec<(&str, &str)> = Vec::new();
-        for gpu in self
-            .gpus
-            .iter()
-            .filter(|g| !g.overhead_known && g.uuid.starts_with("GPU-"))
+        // A GPU that is divided has no contexts but those of its instances.
+        let whole = |(g, gpu): &(usize, &super::gpus::Gpu)| {
+            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g)
+        };
+        for (_, gpu) in
+            self.gpus.iter().enumerate().filter(|(g, gpu)| {
+                !gpu.overhead_known && (gpu.parent.is_some() || whole(&(*g, *gpu)))
+            })
         {
             if !models.iter().any(|(model, _)| *model == gpu.model) {
                 models.push((&gpu.model, &gpu.uuid));

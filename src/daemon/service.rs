@@ -254,13 +254,14 @@ impl Service {
         };
         service.stage_strict();
         service.identify_gpus(&sample)?;
+        service.sample = Some(sample);
+        service.meet_instances();
         service.load_modes()?;
         service.tend_mps();
         service.load_overheads()?;
         service.load_history()?;
         service.load_drains()?;
         // Facts first, without claims: what their members use must not count as unclaimed.
-        service.sample = Some(sample);
         service.find_claims_again()?;
         let expected = service.strict.binds().to_vec();
         service.check_cover(&expected);
@@ -325,6 +326,7 @@ impl Service {
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
+                self.meet_instances();
                 self.meet_gpus();
                 self.look_up_owners();
                 self.apply_policy();
@@ -507,11 +509,14 @@ impl Service {
 
     /// Device rules for the given GPUs.
     pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
-        let minors: Vec<u32> = gpus
-            .into_iter()
-            .filter_map(|g| self.gpus[g].minor)
+        let gpus: Vec<usize> = gpus.into_iter().collect();
+        let minors = gpus.iter().filter_map(|g| self.gpus[*g].minor);
+        let mut rules = DeviceRules::gpus(self.majors.clone(), minors);
+        rules.caps = gpus
+            .iter()
+            .flat_map(|g| self.gpus[*g].caps.iter().copied())
             .collect();
-        DeviceRules::gpus(self.majors.clone(), minors)
+        rules
     }
 
     /// Marks the state as changed.

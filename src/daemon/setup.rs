@@ -60,6 +60,7 @@ pub(super) fn majors(config: &Config) -> Majors {
         .uvm_major
         .or_else(|| of_node("nvidia-uvm"))
         .or(majors.uvm);
+    majors.caps = devices.caps_major.or(majors.caps);
     majors
 }
 

@@ -47,7 +47,11 @@ impl FromStr for GpuUuid {
 
     fn from_str(text: &str) -> Result<Self, InvalidUuid> {
         let invalid = || InvalidUuid(text.to_owned());
-        let body = text.strip_prefix("GPU-").ok_or_else(invalid)?;
+        // An instance of a divided GPU has a UUID of its own.
+        let body = text
+            .strip_prefix("GPU-")
+            .or_else(|| text.strip_prefix("MIG-"));
+        let body = body.ok_or_else(invalid)?;
         if body.len() != 36 || !body.is_ascii() {
             return Err(invalid());
         }

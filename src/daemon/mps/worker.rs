@@ -148,7 +148,7 @@ impl Work {
                 match self.control.terminate(server.pid, *client) {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::warn!("MPS on GPU {} does not end client {client}", self.gpu)
+                        tracing::warn!("MPS on GPU {} does not end client {client}", self.gpu);
                     }
                     Err(error) => tracing::warn!("MPS on GPU {}: {error}", self.gpu),
                 }

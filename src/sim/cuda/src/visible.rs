@@ -29,7 +29,10 @@ pub(crate) fn accessible(board: &BoardSnapshot, dev: &Path) -> Vec<usize> {
     }
     let opens = |i: usize| {
         let gpu = &board.gpus[i];
-        let caps = gpu.instance.iter().flat_map(|i| i.caps());
+        let caps = gpu
+            .instance
+            .iter()
+            .flat_map(gshare_sim_board::Instance::caps);
         may_open(&dev.join(format!("nvidia{}", gpu.minor)))
             && caps
                 .map(|minor| dev.join(format!("nvidia-caps/nvidia-cap{minor}")))

@@ -1,0 +1,148 @@
+//! MIG on the simulated driver: instances that an administrator made are found, placed and closed to others.
+
+mod support;
+
+use std::time::Duration;
+
+use gshare::station::Station;
+use support::{Raw, claim_of, root, station_with, until};
+
+/// An A100 that is divided, and an H100 that is to be.
+fn workstation() -> Station {
+    station_with(|o| {
+        o.gpus = vec![
+            "a100-80gb:1g.10gb+1g.20gb+2g.20gb+3g.40gb".to_owned(),
+            "h100".to_owned(),
+        ];
+        o.config = "[gpu.1]\nmode = \"mig\"\n".to_owned();
+    })
+}
+
+#[test]
+fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
+    let station = workstation();
+    let snapshot = station.snapshot().expect("served");
+    let shown: Vec<(u32, &str, f64)> = snapshot
+        .gpus
+        .iter()
+        .map(|g| (g.index, g.mode.as_str(), g.claimable))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (0, "mig", 0.0),
+            (1, "mig", 0.0),
+            (2, "mig", 0.125),
+            (3, "mig", 0.142),
+            (4, "mig", 0.25),
+            (5, "mig", 0.428)
+        ]
+    );
+    let mut quarter = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    let snapshot = station.snapshot().expect("served");
+    let part = &claim_of(&snapshot, quarter.pid()).expect("its claim").gpus[0];
+    assert_eq!((part.gpu, part.sm_request), (4, 1.0));
+    assert!(part.uuid.starts_with("MIG-"), "{}", part.uuid);
+    assert_eq!(snapshot.gpus[4].model, "NVIDIA A100-SXM4-80GB MIG 2g.20gb");
+    assert_eq!(
+        (quarter.ask("count"), quarter.ask("sms")),
+        ("ok 1".into(), "ok 28".into())
+    );
+    let own = quarter.ask("uuid").replace("GPU-", "MIG-");
+    assert_eq!(own, format!("ok {}", part.uuid));
+    // The cap is all of the instance, less the reserve, and holds.
+    let (_, total) = quarter.info();
+    assert_eq!(total, part.mem_limit);
+    assert!(total > 18 << 30 && total < 20 << 30, "{total}");
+    assert!(
+        quarter
+            .ask(&format!("alloc {}", 20_u64 << 30))
+            .starts_with("error 2 ")
+    );
+    assert!(
+        quarter
+            .ask(&format!("alloc {}", 10_u64 << 30))
+            .starts_with("ok")
+    );
+    assert_eq!(quarter.ask("launch 2"), "ok 2");
+    // Another quarter takes the next larger one; then none is left, and whose turn it is is said.
+    let second = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(
+        claim_of(&snapshot, second.pid()).expect("its claim").gpus[0].gpu,
+        5
+    );
+    let mut third = station.command();
+    third.args(["claim", "-g", "0.25", "--nonblock", "--", "true"]);
+    let refused = third.output().expect("runs");
+    assert_eq!(refused.status.code(), Some(75));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        text.contains("every MIG instance that is large enough is taken"),
+        "{text}"
+    );
+    // What NVML lists on the instance belongs to the claim.
+    until("the driver's figures", Duration::from_secs(10), || {
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, quarter.pid())?;
+        (claim.gpus[0].mem_used? >= 10 << 30 && snapshot.unclaimed.is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_member_opens_only_the_capabilities_of_its_instance_and_sees_no_neighbour() {
+    if !root("device nodes of MIG capabilities") {
+        return;
+    }
+    let station = workstation();
+    if !station.sim_dir().join("dev/nvidia-caps").is_dir() {
+        println!("skipped: no device nodes can be made here");
+        return;
+    }
+    let snapshot = station.snapshot().expect("served");
+    let filter = snapshot.service.expect("a service").device_filter;
+    if !filter {
+        println!("skipped: no device filter here");
+        return;
+    }
+    // Which nodes the kernel lets a member of a quarter open: those of the third instance.
+    let script =
+        "cd $0; for n in *; do (exec 3<$n) 2>&1 | grep -q \"No such device\" && echo $n; done";
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.25", "--", "sh", "-c", script])
+        .arg(station.sim_dir().join("dev/nvidia-caps"));
+    let output = command.output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut opened: Vec<&str> = text.lines().collect();
+    opened.sort_unstable();
+    assert_eq!(opened, ["nvidia-cap30", "nvidia-cap31"], "{output:?}");
+    // The neighbour's name does not help.
+    let neighbour = format!("CUDA_VISIBLE_DEVICES={}", snapshot.gpus[5].uuid);
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.25", "--", "env", &neighbour])
+        .arg(support::example("raw_client"));
+    let mut raw = Raw::spawn(&mut command);
+    let answer = raw.line();
+    assert!(answer.starts_with("error 100 "), "{answer}");
+}
+
+#[test]
+fn the_doctor_prints_what_would_divide_a_gpu_and_nothing_is_divided_by_itself() {
+    let station = workstation();
+    let output = station.command().arg("doctor").output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("rung C1 (mig)"), "{text}");
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("sudo nvidia-smi mig -i 1 -cgi 3g.40gb,2g.20gb,1g.10gb -C"),
+        "{text}"
+    );
+    let refused = station
+        .command()
+        .args(["admin", "mode", "0", "timeslice"])
+        .output()
+        .expect("runs");
+    assert_eq!(refused.status.code(), Some(75), "{refused:?}");
+}
