@@ -2,9 +2,12 @@
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
 mod claim;
+mod gate;
+mod schedule;
 mod shim;
 mod stats;
 
+pub(crate) use gate::{WORKER_ARGUMENT, program};
 pub(crate) use shim::{CHILD_ARGUMENT, child};
 
 use crate::cli::args::BenchArgs;
@@ -17,9 +20,11 @@ use crate::cli::out::print;
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     match args.name.as_str() {
         "claim" => claim::run(&args),
+        "gate" => gate::run(&args),
+        "schedule" => schedule::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench gate, gshare bench schedule, gshare bench shim"
         ),
     }
 }

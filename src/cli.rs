@@ -4,6 +4,7 @@
 //! line is on the socket, because a claim must cost milliseconds.
 
 mod admin;
+mod adopt;
 pub mod args;
 mod claim;
 mod complete;
@@ -18,6 +19,7 @@ mod list;
 pub(crate) mod out;
 mod phases;
 mod release;
+mod replay;
 mod resize;
 mod rows;
 mod screen;
@@ -91,6 +93,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Status(args)) => list::status(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
+        Some(Command::Adopt(args)) => adopt::run(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),
@@ -111,6 +114,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         }
         Some(Command::Setup(args)) => crate::setup::run(&args),
         Some(Command::Demo(args)) => exit_code(crate::demo::run(args)),
+        Some(Command::Replay(args)) => replay::run(&args),
         Some(Command::Bench(args)) => exit_code(crate::bench::run(args)),
         Some(Command::Completions { shell }) => complete::completions(shell),
         Some(Command::Man { dir }) => complete::man(&dir),

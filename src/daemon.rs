@@ -4,6 +4,7 @@
 
 mod act;
 mod admin;
+mod arbiter;
 mod container;
 mod convert;
 mod cover;

@@ -16,6 +16,9 @@ pub fn run() -> Option<ExitCode> {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
+        bench::WORKER_ARGUMENT => {
+            bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
+        }
         bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
         _ => return None,
     };

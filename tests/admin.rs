@@ -266,3 +266,85 @@ fn only_root_and_the_groups_of_the_config_may() {
     let seen = std::fs::read_to_string(station.log_path()).expect("a log");
     assert!(seen.contains("60007 drain GPU 0 ("), "{seen}");
 }
+
+#[test]
+fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
+    let mut station = station_with(|o| {
+        o.config = "[quotas]\n\"user:nobody\" = { gpus = 1.0 }\n".to_owned();
+    });
+    let me = gshare_enforcer::proc::user_name(nix::unistd::Uid::effective().as_raw());
+    let Some(me) = me else {
+        println!("skipped: this user has no name");
+        return;
+    };
+    let party = format!("user:{me}");
+    let text = said(
+        &station,
+        &[
+            "admin", "quota", "set", &party, "--max", "0.5", "--weight", "2",
+        ],
+    );
+    assert!(
+        text.starts_with(&format!("{party}: weight 2, at most 0.5\n")),
+        "{text}"
+    );
+    assert!(text.contains("not acted on yet"), "{text}");
+    let undo = format!("undo: gshare admin quota remove {party}\n");
+    assert!(text.ends_with(&undo), "{text}");
+
+    let first = Raw::claim(&station, &["-q", "-g", "0.4"]);
+    let refused = |station: &Station, size: &str| {
+        let output = run(station, &["claim", "-g", size, "--nonblock", "true"]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stderr)
+    };
+    let (code, stderr) = refused(&station, "0.2");
+    assert_eq!(code, Some(75), "{stderr}");
+    let why = format!("wants 0.2 of a GPU; {party} may hold 0.5 at most and holds 0.4");
+    assert!(stderr.contains(&why), "{stderr}");
+    let (code, stderr) = refused(&station, "1");
+    assert_eq!(
+        code,
+        Some(64),
+        "more than the quota can never start: {stderr}"
+    );
+    // Growing is no way around it, and a killed service knows it still.
+    let grown = run(&station, &["resize", "c1", "-g", "0.6"]);
+    assert_eq!(grown.status.code(), Some(75));
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    station.start_service().expect("starts again");
+    assert_eq!(refused(&station, "0.2").0, Some(75));
+
+    let listed = said(&station, &["admin", "quota", "list", "--json"]);
+    let value: Value = serde_json::from_str(&listed).expect("JSON");
+    let quotas = value["quotas"].as_array().expect("a list");
+    assert_eq!(quotas.len(), 2, "{quotas:?}");
+    assert!(
+        quotas
+            .iter()
+            .any(|q| q["party"] == "user:nobody" && q["from_config"] == true)
+    );
+    for wrong in [
+        &["admin", "quota", "set", "ada", "--max", "1"][..],
+        &["admin", "quota", "set", "user:ada"],
+        &["admin", "quota", "set", "user:ada", "--max", "0"],
+        &[
+            "admin", "quota", "set", "user:ada", "--gpus", "2", "--max", "1",
+        ],
+        &["admin", "quota", "remove", "user:nobody"],
+    ] {
+        assert_eq!(run(&station, wrong).status.code(), Some(64), "{wrong:?}");
+    }
+    let text = said(&station, &["admin", "quota", "remove", &party]);
+    assert!(
+        text.contains(&format!("quota set {party} --weight 2 --max 0.5\n")),
+        "{text}"
+    );
+    assert_eq!(refused(&station, "0.2").0, Some(0));
+    let acts: Vec<String> = log(&station)
+        .iter()
+        .map(|e| e["action"].to_string())
+        .collect();
+    assert_eq!(acts, [r#""quota set""#, r#""quota remove""#]);
+    drop(first);
+}

@@ -6,6 +6,79 @@ use std::process::Command;
 use serde_json::Value;
 
 #[test]
+fn bench_schedule_ends_with_its_figures() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "schedule", "--quick", "--runs", "1"])
+        .output()
+        .expect("starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(
+        (&line["bench"], &line["judged"]),
+        (&"schedule".into(), &false.into())
+    );
+    let rows = &line["measured"][0];
+    for (table, policy) in [
+        ("fifo", "fgd"),
+        ("fifo", "pooled"),
+        ("half_load", "spread"),
+        ("quota", "gshare"),
+    ] {
+        let row = &rows[table][policy];
+        assert!(
+            row["wait_min"].is_f64() && row["allocation"].as_f64() > Some(0.0),
+            "{table} {policy}: {row}"
+        );
+    }
+    // A pool without GPUs wastes nothing that GPUs do not.
+    let wait = |policy: &str| rows["fifo"][policy]["wait_min"].as_f64().expect("a figure");
+    assert!(wait("pooled") <= wait("exact") + 1e-9 && wait("exact") < wait("exclusive"));
+    for b in ["B1", "B2", "B3", "B4", "B5", "B6", "B7"] {
+        let goals = line["goals"].as_array().expect("goals");
+        assert!(
+            goals
+                .iter()
+                .any(|g| g["name"].as_str().is_some_and(|n| n.starts_with(b))),
+            "{b}"
+        );
+    }
+}
+
+#[test]
+fn replay_compares_policies_and_names_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("claims.csv");
+    std::fs::write(
+        &file,
+        "user,arrival_s,duration_s,num_gpu,gpu_milli\nada,0,7200,1,1000\nada,1,7200,1,1000\nbob,10,60,1,1000\n",
+    )
+    .expect("written");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gshare"));
+        command.arg("replay").arg(&file).args(args);
+        command.output().expect("starts")
+    };
+    let output = run(&["--gpus", "2", "--json"]);
+    let line: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(line["claims"], 3);
+    let wait = |i: usize| {
+        line["policies"][i]["wait_mean_s"]
+            .as_f64()
+            .expect("a figure")
+    };
+    // Bob is entitled to one of the two GPUs: one of ada's is suspended for him once it has run a minute.
+    assert_eq!(line["policies"][0]["policy"], "gshare");
+    assert!(wait(0) < 60.0, "{line}");
+    assert_eq!(line["policies"][2]["policy"], "fgd");
+    assert!(wait(2) > 2000.0, "{line}");
+    let wrong = run(&["--policy", "magic"]);
+    assert_eq!(wrong.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("gshare-held"));
+}
+
+#[test]
 fn bench_shim_ends_with_its_figures() {
     let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
         .args(["bench", "shim", "--quick", "--runs", "2"])
@@ -52,5 +125,28 @@ fn an_unknown_benchmark_is_refused_with_those_that_exist() {
     assert!(
         errors.contains("nonsense") && errors.contains("bench shim"),
         "{errors}"
+    );
+}
+
+#[test]
+fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "gate", "--quick"])
+        .output()
+        .expect("starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    // Without the gate 10:90 misses by more than 20 points.
+    assert_eq!(line["void"], false, "{text}");
+    let mix = &line["measured"][0];
+    let got = |key: &str| mix[key][0].as_f64().expect("a part");
+    // How exactly depends on the machine; that the gate works at all does not.
+    assert!(got("got") < 0.2 && got("got_ungated") > 0.3, "{text}");
+    let used = &line["service_killed"]["used"];
+    assert!(
+        used[0].as_f64() < Some(0.3) && used[1].as_f64() < Some(0.4),
+        "{text}"
     );
 }

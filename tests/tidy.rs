@@ -129,12 +129,12 @@ fn wrong(call: &[String], cache: &mut BTreeMap<String, Option<String>>) -> Optio
     let Some(mut page) = explain(&path) else {
         return Some(format!("there is no gshare {first}"));
     };
-    if page.contains("\nCommands:") {
-        let second = call.get(1).filter(|w| is_name(w))?;
-        path.push(second);
+    while page.contains("\nCommands:") {
+        let next = call.get(path.len()).filter(|w| is_name(w))?;
+        path.push(next);
         match explain(&path) {
             Some(next) => page = next,
-            None => return Some(format!("there is no gshare {first} {second}")),
+            None => return Some(format!("there is no gshare {}", path.join(" "))),
         }
     }
     // The flags of the page: `-g, --gpus <N>`, `[alias: --gpu-memory]`.
@@ -175,6 +175,7 @@ fn every_command_in_the_documents_exists() {
         ("gshare configure check", 1),
         ("gshare config chek", 1),
         ("gshare ps -a | gshare qeue", 1),
+        ("gshare admin quota set group:lab --maximum 2", 1),
     ] {
         let found = calls(line);
         let found = found.iter().filter_map(|c| wrong(c, &mut cache));

@@ -19,6 +19,9 @@ _gshare() {
             gshare,admin)
                 cmd="gshare__subcmd__admin"
                 ;;
+            gshare,adopt)
+                cmd="gshare__subcmd__adopt"
+                ;;
             gshare,bench)
                 cmd="gshare__subcmd__bench"
                 ;;
@@ -61,6 +64,9 @@ _gshare() {
             gshare,release)
                 cmd="gshare__subcmd__release"
                 ;;
+            gshare,replay)
+                cmd="gshare__subcmd__replay"
+                ;;
             gshare,resize)
                 cmd="gshare__subcmd__resize"
                 ;;
@@ -91,8 +97,8 @@ _gshare() {
             gshare__subcmd__admin,log)
                 cmd="gshare__subcmd__admin__subcmd__log"
                 ;;
-            gshare__subcmd__admin,mode)
-                cmd="gshare__subcmd__admin__subcmd__mode"
+            gshare__subcmd__admin,quota)
+                cmd="gshare__subcmd__admin__subcmd__quota"
                 ;;
             gshare__subcmd__admin,undrain)
                 cmd="gshare__subcmd__admin__subcmd__undrain"
@@ -109,11 +115,44 @@ _gshare() {
             gshare__subcmd__admin__subcmd__help,log)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__log"
                 ;;
-            gshare__subcmd__admin__subcmd__help,mode)
-                cmd="gshare__subcmd__admin__subcmd__help__subcmd__mode"
+            gshare__subcmd__admin__subcmd__help,quota)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota"
                 ;;
             gshare__subcmd__admin__subcmd__help,undrain)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__undrain"
+                ;;
+            gshare__subcmd__admin__subcmd__help__subcmd__quota,list)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__list"
+                ;;
+            gshare__subcmd__admin__subcmd__help__subcmd__quota,remove)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__remove"
+                ;;
+            gshare__subcmd__admin__subcmd__help__subcmd__quota,set)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__set"
+                ;;
+            gshare__subcmd__admin__subcmd__quota,help)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__help"
+                ;;
+            gshare__subcmd__admin__subcmd__quota,list)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__list"
+                ;;
+            gshare__subcmd__admin__subcmd__quota,remove)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__remove"
+                ;;
+            gshare__subcmd__admin__subcmd__quota,set)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__set"
+                ;;
+            gshare__subcmd__admin__subcmd__quota__subcmd__help,help)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__help"
+                ;;
+            gshare__subcmd__admin__subcmd__quota__subcmd__help,list)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__list"
+                ;;
+            gshare__subcmd__admin__subcmd__quota__subcmd__help,remove)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__remove"
+                ;;
+            gshare__subcmd__admin__subcmd__quota__subcmd__help,set)
+                cmd="gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__set"
                 ;;
             gshare__subcmd__config,check)
                 cmd="gshare__subcmd__config__subcmd__check"
@@ -141,6 +180,9 @@ _gshare() {
                 ;;
             gshare__subcmd__help,admin)
                 cmd="gshare__subcmd__help__subcmd__admin"
+                ;;
+            gshare__subcmd__help,adopt)
+                cmd="gshare__subcmd__help__subcmd__adopt"
                 ;;
             gshare__subcmd__help,bench)
                 cmd="gshare__subcmd__help__subcmd__bench"
@@ -184,6 +226,9 @@ _gshare() {
             gshare__subcmd__help,release)
                 cmd="gshare__subcmd__help__subcmd__release"
                 ;;
+            gshare__subcmd__help,replay)
+                cmd="gshare__subcmd__help__subcmd__replay"
+                ;;
             gshare__subcmd__help,resize)
                 cmd="gshare__subcmd__help__subcmd__resize"
                 ;;
@@ -208,11 +253,20 @@ _gshare() {
             gshare__subcmd__help__subcmd__admin,log)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__log"
                 ;;
-            gshare__subcmd__help__subcmd__admin,mode)
-                cmd="gshare__subcmd__help__subcmd__admin__subcmd__mode"
+            gshare__subcmd__help__subcmd__admin,quota)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota"
                 ;;
             gshare__subcmd__help__subcmd__admin,undrain)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__undrain"
+                ;;
+            gshare__subcmd__help__subcmd__admin__subcmd__quota,list)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__list"
+                ;;
+            gshare__subcmd__help__subcmd__admin__subcmd__quota,remove)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__remove"
+                ;;
+            gshare__subcmd__help__subcmd__admin__subcmd__quota,set)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__set"
                 ;;
             gshare__subcmd__help__subcmd__config,check)
                 cmd="gshare__subcmd__help__subcmd__config__subcmd__check"
@@ -230,7 +284,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -259,7 +313,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin)
-            opts="-h --socket --help drain undrain kill mode log help"
+            opts="-h --socket --help drain undrain kill quota log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -325,7 +379,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help)
-            opts="drain undrain kill mode log help"
+            opts="drain undrain kill quota log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -394,9 +448,51 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__admin__subcmd__help__subcmd__mode)
-            opts=""
+        gshare__subcmd__admin__subcmd__help__subcmd__quota)
+            opts="set remove list"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__set)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -508,14 +604,179 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__admin__subcmd__mode)
-            opts="-h --wait --json --socket --help timeslice mps auto exclusive mig"
+        gshare__subcmd__admin__subcmd__quota)
+            opts="-h --socket --help set remove list help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --wait)
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__help)
+            opts="set remove list help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__help__subcmd__set)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__list)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__remove)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__quota__subcmd__set)
+            opts="-h --gpus --weight --max --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --weight)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -570,8 +831,81 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__adopt)
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --sm --name --project --class --time --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -g)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu-mem)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu-memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --project)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --class)
+                    COMPREPLY=($(compgen -W "interactive batch inference" -- "${cur}"))
+                    return 0
+                    ;;
+                --time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__bench)
-            opts="-h --runs --quick --socket --help"
+            opts="-h --runs --quick --traces --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -579,6 +913,13 @@ _gshare() {
             case "${prev}" in
                 --runs)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --traces)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 --socket)
@@ -1090,7 +1431,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help"
+            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1104,7 +1445,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin)
-            opts="drain undrain kill mode log"
+            opts="drain undrain kill quota log"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1159,9 +1500,51 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__help__subcmd__admin__subcmd__mode)
-            opts=""
+        gshare__subcmd__help__subcmd__admin__subcmd__quota)
+            opts="set remove list"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__set)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1176,6 +1559,20 @@ _gshare() {
         gshare__subcmd__help__subcmd__admin__subcmd__undrain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__adopt)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1425,6 +1822,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__replay)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__resize)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1650,6 +2061,55 @@ _gshare() {
                 return 0
             fi
             case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__replay)
+            opts="-h --policy --gpus --mem --load --claims --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mem)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --load)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --claims)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then

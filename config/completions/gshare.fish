@@ -37,6 +37,7 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "queue" -d 'List waiti
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "adopt" -d 'Make a running process a claim'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
@@ -44,6 +45,7 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "config" -d 'Check and
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "daemon" -d 'Run the service in the foreground'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "bench" -d 'Measure gshare on this machine'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "man" -d 'Write the manual pages'
@@ -147,6 +149,19 @@ complete -c gshare -n "__fish_gshare_using_subcommand release" -l socket -d 'Soc
 complete -c gshare -n "__fish_gshare_using_subcommand release" -s a -l all -d 'All of your own, waiting ones included'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: what it has]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l gpu-mem -l gpu-memory -d 'Memory per GPU, e.g. 8G (GiB) [default: what it has]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l sm -d 'Share of each GPU\'s SMs, in percent' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s n -l name -d 'Name of the claim' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l project -d 'Project that the claim counts for' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
+batch\t''
+inference\t''"
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s t -l time -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s q -l quiet -d 'Print only the id'
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l json -d 'Print the grant as JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free' -r
@@ -160,14 +175,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand resize" -s h -l help -d 'P
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "log" -d 'Show what administrators did'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill mode log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "log" -d 'Show what administrators did'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l reason -d 'Why, for those who wait' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l wait -d 'Return when no claim is left there, or exit 75 after this time [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -183,10 +198,12 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l wait -d 'Wait until no claim is left there, or exit 75 after this time and leave the mode [default: no end]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -f -a "set" -d 'Set a quota, in the place of what was set or configured'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -f -a "remove" -d 'Remove a quota that was set; what is configured holds again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -f -a "list" -d 'List the quotas in force; everybody may'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s n -l last -d 'How many entries, newest last' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l json -d 'Print JSON'
@@ -194,7 +211,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -236,7 +253,16 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -l headless -d 'With
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l shell -d 'Open a shell on the simulated workstation instead, to try commands and programs of your own'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy, more than once to compare [default: gshare, gshare-held and fgd]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l gpus -d 'GPUs of the machine' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l mem -d 'Memory of each GPU, which is what moves cost' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l load -d 'Stretch the times between requests until this part of the machine is asked for [default: as listed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l claims -d 'Only the first N claims' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l runs -d 'Runs [default: the benchmark\'s own]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l traces -d 'Directory with the lists of claims (schedule) [default: one that is made up]' -r -f -a "(__fish_complete_directories)"
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l quick -d 'Fewer runs, for a quick look; the goals are not judged'
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -s h -l help -d 'Print help'
@@ -244,30 +270,32 @@ complete -c gshare -n "__fish_gshare_using_subcommand completions" -l socket -d 
 complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand man" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand man" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "release" -d 'Give claims back'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "config" -d 'Check and show the configuration'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "man" -d 'Write the manual pages'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release resize doctor admin config daemon setup demo bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "show" -d 'Print every key with the value in force'

@@ -1,12 +1,13 @@
 //! Every key of `gshare.toml`, with its type, its default and its bounds.
 
 mod admin;
+mod quota;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gshare_core::{Bytes, Class, Share};
+use gshare_core::{Bytes, Class, Quota, Share};
 use toml::de::{DeTable, DeValue};
 
 pub use admin::{Admin, Containers, Listen, Metrics};
@@ -39,6 +40,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// `[containers]`
     pub containers: Containers,
+    /// `[quotas]`, by party.
+    pub quotas: Vec<Quota>,
     /// `[gpu]`, by index, UUID or `all`.
     pub gpus: BTreeMap<String, GpuKeys>,
     /// `[mps]`
@@ -338,6 +341,7 @@ impl Config {
             admin: Admin::walk(reader, root),
             metrics: Metrics::walk(reader, root),
             containers: Containers::walk(reader, root),
+            quotas: quota::walk(reader, root),
             gpus: sharing::walk_gpus(reader, root),
             mps: Mps::walk(reader, root),
             policy: Policy::walk(reader, root),

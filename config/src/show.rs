@@ -97,6 +97,20 @@ impl Config {
         writeln!(out, "\n[launch]")?;
         writeln!(out, "caps = {}", quote(self.launch.caps.name()))?;
         writeln!(out, "launcher = {}", auto(&self.launch.launcher))?;
+        writeln!(out, "\n[quotas]")?;
+        for quota in &self.quotas {
+            let number = |name: &str, milli: Option<u32>| {
+                milli.map(|m| format!("{name} = {}", share(Share::from_milli(m))))
+            };
+            let parts = [
+                number("gpus", quota.gpus.map(Share::milli)),
+                number("weight", quota.weight_milli),
+                number("max", quota.max.map(Share::milli)),
+            ];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            let party = quote(&quota.party.to_string());
+            writeln!(out, "{party} = {{ {} }}", parts.join(", "))?;
+        }
         writeln!(out, "\n[projects]")?;
         for (name, project) in &self.projects {
             writeln!(

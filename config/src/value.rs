@@ -75,6 +75,20 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// A number above 0 in thousandths, up to 64: GPUs of a quota, or a weight.
+///
+/// # Errors
+/// When it is none.
+pub fn milli(text: &str) -> Result<u32, String> {
+    let bad = || format!("`{text}` is not a number above 0 and up to 64, such as 1.5");
+    let number: f64 = text.trim().parse().map_err(|_| bad())?;
+    let milli = (number * 1000.0).round();
+    if !(1.0..=64_000.0).contains(&milli) {
+        return Err(bad());
+    }
+    Ok(milli as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

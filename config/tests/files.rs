@@ -45,6 +45,8 @@ fn the_shipped_file_holds_the_defaults() {
         "the example project"
     );
     assert!(active.gpus.remove("0").is_some(), "the example GPU");
+    assert_eq!(active.quotas.len(), 1, "the example quota");
+    active.quotas.clear();
     assert_eq!(active, Config::default());
 }
 

@@ -4,12 +4,17 @@
 //! kernel runs at every open and mknod of a device node by a member or its children ([`Filters`]).
 //! It is attached to the cgroup itself, so it stays when the service dies; descriptors that are
 //! already open are not touched. A parent's filter is asked too: one refusal is enough.
+//!
+//! [`Guard`] is the other way round: a filter on the cgroups where users' programs start, which keeps
+//! what belongs to no claim from the GPUs and lets claims below those cgroups through.
 
 mod filter;
+mod guard;
 mod insn;
 mod program;
 mod sys;
 
 pub use filter::{Attached, DeviceError, Filters};
+pub use guard::{Guard, GuardRules, guard_program};
 pub use insn::Insn;
 pub use program::{DeviceRules, program};

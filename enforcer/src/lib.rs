@@ -17,4 +17,5 @@ pub mod gpu;
 pub mod mps;
 pub mod nodes;
 pub mod proc;
+pub mod session;
 pub mod systemd;

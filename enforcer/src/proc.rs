@@ -10,8 +10,8 @@ mod terminal;
 
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
-    ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_name, groups_of, key,
-    primary_gid, stat, uids, user_name,
+    ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name, groups_of,
+    key, primary_gid, stat, uids, user_exists, user_name,
 };
 pub use sys::default_signals;
 pub use terminal::{Terminal, terminal};

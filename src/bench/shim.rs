@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use self::child::{Figures, Plan, THREADS};
+use self::child::{Figures, Plan, Scene, THREADS};
 use self::desk::Desk;
 use super::say;
 use crate::cli::args::BenchArgs;
@@ -25,6 +25,7 @@ const ROWS: &[(&str, &str, Option<f64>)] = &[
     ("launch", "cuLaunchKernel", Some(15.0)),
     ("launch_ptsz", "cuLaunchKernel_ptsz", Some(15.0)),
     ("launch_two_gpus", "cuLaunchKernel, claim of 2 GPUs", None),
+    ("launch_shared", "cuLaunchKernel, GPU shared", Some(15.0)),
     ("trampoline", "cuStreamQuery (not hooked)", Some(2.0)),
     ("mem_info", "cuMemGetInfo", Some(20.0)),
     ("alloc_free_0", "alloc+free 2 MiB, 0 live", Some(200.0)),
@@ -68,9 +69,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     say(&format!(
         "a driver that does nothing, bare and behind the proxy, {rounds} rounds of each; {cores} cores ..."
     ));
-    let mut figures = measure(&plan, 1)?;
-    let two = measure(&plan, 2)?;
-    figures.rows.extend(two.rows);
+    let mut figures = measure(&plan, Scene::Alone)?;
+    for scene in [Scene::TwoGpus, Scene::Shared] {
+        figures.rows.extend(measure(&plan, scene)?.rows);
+    }
 
     print_rows(&figures);
     print_crowds(&figures);
@@ -94,15 +96,15 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Runs the child in a claim of so many GPUs.
-fn measure(plan: &Plan, gpus: u8) -> anyhow::Result<Figures> {
-    let desk = Desk::open(gpus)?;
+/// Runs the child in a claim.
+fn measure(plan: &Plan, scene: Scene) -> anyhow::Result<Figures> {
+    let desk = Desk::open(scene)?;
     let own = std::env::current_exe().context("cannot find the program itself")?;
     let output = Command::new(own)
         .arg(CHILD_ARGUMENT)
         .arg(desk.driver())
         .arg(desk.shim())
-        .args(plan.arguments(gpus))
+        .args(plan.arguments(scene))
         .env_remove("GSHARE_CLAIM_ID")
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, Reply, Snapshot};
+use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, QuotaView, Reply, Snapshot};
 use serde_json::json;
 
-use super::args::admin::{AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs};
+use super::args::admin::{
+    AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs, QuotaCommand,
+};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::{Align, Table, plain};
@@ -25,6 +27,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
             show(&done, args.json)
         }
         AdminCommand::Kill(args) => kill(&mut client, args),
+        AdminCommand::Quota(args) => quota(&mut client, &args.command),
         AdminCommand::Mode(args) => mode(socket, &mut client, args),
         AdminCommand::Log(args) => log(&mut client, args),
     }
@@ -128,6 +131,74 @@ fn kill(client: &mut Client, args: &KillArgs) -> Outcome {
         },
     )?;
     show(&done, args.json)
+}
+
+fn quota(client: &mut Client, command: &QuotaCommand) -> Outcome {
+    match command {
+        QuotaCommand::Set {
+            party,
+            gpus,
+            weight,
+            max,
+            json,
+        } => {
+            let quota = QuotaView {
+                party: party.clone(),
+                gpus_milli: *gpus,
+                weight_milli: *weight,
+                max_milli: *max,
+                from_config: false,
+            };
+            show(&ask(client, AdminCall::QuotaSet(quota))?, *json)
+        }
+        QuotaCommand::Remove { party, json } => {
+            let party = party.clone();
+            show(&ask(client, AdminCall::QuotaRemove { party })?, *json)
+        }
+        QuotaCommand::List { json } => {
+            let quotas = match client.call(&Call::Admin(AdminCall::QuotaList))? {
+                Reply::Quotas { quotas } => quotas,
+                other => return Err(unexpected(&other)),
+            };
+            if *json {
+                out::json(&json!({ "quotas": quotas }))?;
+                return Ok(0);
+            }
+            out::print(&quota_table(&quotas))?;
+            Ok(0)
+        }
+    }
+}
+
+fn quota_table(quotas: &[QuotaView]) -> String {
+    if quotas.is_empty() {
+        return "no quotas: everybody may hold what is free\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("WHOSE", Align::Left),
+        ("GUARANTEED", Align::Right),
+        ("WEIGHT", Align::Right),
+        ("AT MOST", Align::Right),
+        ("FROM", Align::Left),
+    ]);
+    let number = |milli: Option<u32>| {
+        milli.map_or_else(
+            || "-".to_owned(),
+            |m| format!("{:.2}", f64::from(m) / 1000.0),
+        )
+    };
+    for quota in quotas {
+        let from = if quota.from_config { "config" } else { "admin" };
+        table.row(vec![
+            quota.party.clone(),
+            number(quota.gpus_milli),
+            number(quota.weight_milli),
+            number(quota.max_milli),
+            from.to_owned(),
+        ]);
+    }
+    table.text(out::columns(), out::colour())
+        + "only AT MOST is acted on so far; the queue is first come, first served\n"
 }
 
 fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome {

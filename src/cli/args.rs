@@ -1,7 +1,9 @@
 //! The command line: every subcommand and flag, with the texts of the manual.
 
 pub mod admin;
+mod adopt;
 pub mod setup;
+pub mod sizes;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Class, Share};
 
+pub use adopt::AdoptArgs;
 use setup::SetupArgs;
+use sizes::{ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -102,6 +106,14 @@ pub enum Command {
             gshare release c3 sweep    by id and by name\n  \
             gshare release --all       all of your own")]
     Release(ReleaseArgs),
+    /// Make a running process a claim
+    #[command(after_long_help = "Examples:\n  \
+            gshare adopt 4242              claim what it has, on the GPUs that it has\n  \
+            gshare adopt 4242 -g 0.5       half of its GPU\n\n\
+            Its memory and GPU time are counted at once, and it moves into the claim's control group. What it has\n\
+            open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its\n\
+            next start in a claim: a program that runs cannot be given one.")]
+    Adopt(AdoptArgs),
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
@@ -136,6 +148,13 @@ pub enum Command {
             gshare demo --headless --for 10s --json    the final state as one JSON object\n  \
             gshare demo --shell                        a shell there: gshare claim, gshare ps, your own programs")]
     Demo(DemoArgs),
+    /// Replay a list of claims under other policies: what would the waits have been?
+    #[command(after_long_help = "Examples:\n  \
+            gshare replay claims.csv                            as the service would do it, beside first come, first served\n  \
+            gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7 --json\n\n\
+            The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each\n\
+            GPU), and may have user. Nothing is run: the same decisions are made in virtual time.")]
+    Replay(ReplayArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]
     Bench(BenchArgs),
@@ -339,37 +358,6 @@ pub struct ReleaseArgs {
     pub json: bool,
 }
 
-/// `gshare resize`.
-#[derive(Args, Clone, Debug)]
-pub struct ResizeArgs {
-    /// Claim: its id (c3) or name
-    pub id: String,
-    /// Part of the GPU, memory and SMs alike: 0.5
-    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
-    pub gpus: Option<Share>,
-    /// Guaranteed memory per GPU, e.g. 8G (GiB)
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
-    pub gpu_mem: Option<Bytes>,
-    /// Most memory per GPU, while others leave it free
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
-    pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
-    pub sm: Option<Share>,
-    /// Most SMs, while others leave them free: 0.8 or 80%
-    #[arg(long, value_name = "PART", value_parser = value::limit)]
-    pub limit: Option<Share>,
-    /// Wait until there is room, at most this long [without TIME: as long as it takes]
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = wait)]
-    pub wait: Option<Wait>,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// `gshare doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
@@ -463,6 +451,9 @@ pub struct BenchArgs {
     /// Fewer runs, for a quick look; the goals are not judged
     #[arg(long)]
     pub quick: bool,
+    /// Directory with the lists of claims (schedule) [default: one that is made up]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub traces: Option<PathBuf>,
 }
 
 #[derive(Clone)]

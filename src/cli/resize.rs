@@ -6,7 +6,7 @@ use gshare_config::Wait as Asked;
 use gshare_core::Share;
 use gshare_proto::{Call, Reply, ResizeSpec, Resized, Wait};
 
-use super::args::ResizeArgs;
+use super::args::sizes::ResizeArgs;
 use super::claim::{unexpected, whole_seconds};
 use super::failure::Failure;
 use super::waiting::Waiting;

@@ -127,6 +127,7 @@ pub(crate) fn request(
         kill_all: false,
         adopted: false,
         uncapped: false,
+        place: None,
     };
     Ok((request, patience, record))
 }

@@ -28,7 +28,8 @@ pub(crate) struct Gpu {
     pub(crate) overhead_known: bool,
     /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
     pub(crate) history: VecDeque<Option<f32>>,
-    /// Bytes that processes outside claims used when that was last known.
+    /// Bytes that processes outside claims used when that was last known, less what is held back for those that
+    /// draw.
     pub(crate) unclaimed: u64,
     /// The point of the history that is being made.
     pub(crate) step: Step,
@@ -125,7 +126,8 @@ impl Service {
         for g in 0..self.gpus.len() {
             // A GPU that does not answer has not become empty.
             if let Some(bytes) = self.unclaimed_bytes(g) {
-                self.gpus[g].unclaimed = bytes;
+                let desktop = self.desktop_bytes(g).min(self.desktop_room());
+                self.gpus[g].unclaimed = bytes.saturating_sub(desktop);
             }
         }
         let facts = (0..self.gpus.len()).map(|g| self.facts(g)).collect();
@@ -157,6 +159,22 @@ impl Service {
             healthy,
             sharing: self.sharing(gpu),
         }
+    }
+
+    /// Bytes that programs that draw use outside claims.
+    fn desktop_bytes(&self, gpu: usize) -> u64 {
+        let processes = self.reading(gpu).and_then(|r| r.processes.as_ref());
+        let draws = processes.into_iter().flatten().filter(|p| p.graphics);
+        draws
+            .filter(|p| self.whose(p.pid) == Whose::Outside)
+            .filter_map(|p| p.bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that are held back for what draws, beside the reserve of every GPU.
+    fn desktop_room(&self) -> u64 {
+        let memory = &self.config.memory;
+        memory.display_reserve.saturating_sub(memory.reserve).0
     }
 
     /// Bytes that processes outside claims use; `None` while nothing is known.

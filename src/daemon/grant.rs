@@ -239,11 +239,7 @@ impl Service {
             .map_or_else(token, |s| s.token);
         let limits = self.new_limits(id, slice, token)?;
         let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
-        Ok(Seat {
-            gpu: slice.gpu,
-            limits,
-            usage,
-        })
+        Ok(Seat::new(slice.gpu, limits, usage))
     }
 
     /// The answer that carries a claim's environment.
@@ -326,12 +322,18 @@ impl Service {
         let Some(size) = self.size_text(record) else {
             return format!("{id}: granted");
         };
-        let caps = if live.record.strict {
-            "strict (SM share not enforced yet)"
-        } else if self.libcuda.is_ok() {
-            "cooperative (SM share not enforced yet)"
+        if record.adopted {
+            return self.adopted_text(record, &size);
+        }
+        let way = if live.record.strict {
+            "strict"
         } else {
-            "not enforced (no libcuda found)"
+            "cooperative"
+        };
+        let caps = match self.gate_in_force() {
+            Ok(()) => way.to_owned(),
+            Err(_) if self.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
+            Err(_) => "not enforced (no libcuda found)".to_owned(),
         };
         let ends = match (record.ends_ms, record.hold) {
             (Some(ends), _) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use admin::DrainRecord;
+pub(crate) use admin::{DrainRecord, QuotaRecord};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -149,6 +149,9 @@ pub(crate) struct ClaimRecord {
     /// Its command ran before it was claimed: nobody counts what that process uses.
     #[serde(default)]
     pub(crate) adopted: bool,
+    /// The cgroup that an adopted or uncapped process was found in, from the top.
+    #[serde(default)]
+    pub(crate) place: Option<String>,
     /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
     #[serde(default)]
     pub(crate) uncapped: bool,
@@ -299,6 +302,26 @@ impl Journal {
         Ok((claims, damaged))
     }
 
+    /// Processes outside claims that were accounted and have ended since a moment, the last first: when, and
+    /// what is known of them.
+    pub(crate) fn uncapped_since(
+        &self,
+        from_ms: u64,
+    ) -> Result<Vec<(u64, ClaimRecord)>, JournalError> {
+        let mut rows = self.db.prepare(
+            "SELECT ended_ms, record FROM ended
+             WHERE ended_ms >= ?1 AND json_extract(record, '$.uncapped') = 1
+             ORDER BY ended_ms DESC LIMIT 1000",
+        )?;
+        let found: Vec<(i64, String)> = rows
+            .query_map([signed(from_ms)], |r| Ok((r.get(0)?, r.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let read = |(at, text): (i64, String)| {
+            Some((at.unsigned_abs(), serde_json::from_str(&text).ok()?))
+        };
+        Ok(found.into_iter().filter_map(read).collect())
+    }
+
     /// A number above every id that was ever granted, or told to somebody who waited.
     pub(crate) fn next_id(&self) -> Result<u64, JournalError> {
         let told = self.meta("told")?.and_then(|t| t.parse::<u64>().ok());
@@ -443,6 +466,7 @@ mod tests {
             kill_all: false,
             adopted: false,
             uncapped: false,
+            place: None,
         }
     }
 

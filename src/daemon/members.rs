@@ -87,6 +87,7 @@ impl Service {
         let internal = |e: &dyn std::fmt::Display| ("internal", e.to_string());
         let mut fds = Vec::new();
         let mut gpus = Vec::new();
+        let mut bells = Vec::new();
         for seat in &mut live.seats {
             let pid = process.pid.cast_unsigned();
             let assigned = seat
@@ -108,6 +109,10 @@ impl Service {
                     .try_clone_to_owned()
                     .map_err(|e| internal(&e))?,
             );
+            if let Some(turning) = &seat.turning {
+                let bell = turning.member_fd().try_clone_to_owned();
+                bells.push(bell.map_err(|e| internal(&e))?);
+            }
             let uuid = self.gpus[seat.gpu]
                 .uuid
                 .parse()
@@ -117,6 +122,10 @@ impl Service {
                 slot: assigned.slot,
                 generation: assigned.generation,
             });
+        }
+        // All pages, then all doorbells or none.
+        if bells.len() == gpus.len() {
+            fds.append(&mut bells);
         }
         let name = live.record.name.clone().unwrap_or_else(|| id.to_string());
         self.poke_mps(id);

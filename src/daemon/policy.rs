@@ -1,6 +1,8 @@
 //! What is done about use outside claims and about use beyond them: the service's side of `[policy]`.
 
+mod adopt;
 mod auto;
+mod deny;
 mod doctor;
 mod overuse;
 
@@ -13,6 +15,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ErrorCode, WireError};
 
 pub(crate) use auto::AutoClaim;
+use deny::Denial;
 
 use super::service::Service;
 
@@ -25,6 +28,8 @@ pub(crate) struct Policy {
     pub(crate) charged: BTreeMap<(ClaimId, usize), u64>,
     /// Processes outside claims that are accounted as claims of their own.
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
+    /// The filter that keeps programs outside claims from GPUs.
+    pub(crate) denial: Option<Denial>,
     /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
     pub(crate) own: BTreeSet<i32>,
 }
@@ -49,6 +54,7 @@ impl Service {
 
     /// After each look at the driver.
     pub(crate) fn apply_policy(&mut self) {
+        self.apply_denial();
         self.update_auto_claims();
         self.reconcile();
     }

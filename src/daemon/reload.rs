@@ -6,7 +6,7 @@ use super::manager;
 use super::service::Service;
 
 /// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
-const AT_START: &[&str] = &["service.", "driver.", "devices.", "cgroup."];
+const AT_START: &[&str] = &["service.", "driver.", "devices.", "cgroup.", "metrics."];
 /// Keys among them that do change at once.
 const LIVE: &[&str] = &["service.log"];
 
@@ -57,6 +57,7 @@ fn merged(old: &Config, new: &Config) -> Config {
         driver: old.driver.clone(),
         devices: old.devices.clone(),
         cgroup: old.cgroup.clone(),
+        metrics: old.metrics.clone(),
         ..new.clone()
     }
 }
@@ -94,6 +95,7 @@ impl Service {
             units.refresh_caps();
         }
         self.refresh_facts();
+        self.quotas_anew();
         self.notice(None, change.text());
     }
 }

@@ -86,10 +86,12 @@ impl Service {
             .record
             .ends_ms
             .map(|ms| self.now() + Duration::from_millis(ms.saturating_sub(unix_ms())));
+        let (uid, project) = (live.record.uid, live.record.project.clone());
         self.claims.insert(id, live);
         for (process, fd) in watched {
             self.watch_exit(id, process, fd);
         }
+        self.tell_parties(id, uid, &project);
         self.drive(Event::Restore { id, slices, ends });
     }
 
@@ -182,11 +184,7 @@ impl Service {
         limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
         limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
-        Ok(Seat {
-            gpu: slice.gpu,
-            limits,
-            usage,
-        })
+        Ok(Seat::new(slice.gpu, limits, usage))
     }
 
     /// Cgroups without a journaled claim: their processes live on, without a GPU.

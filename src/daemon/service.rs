@@ -19,6 +19,7 @@ use gshare_enforcer::proc::{PidFd, ProcessKey};
 use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
+use super::arbiter::{Gates, Turning};
 use super::ending::Ended;
 use super::gpus::Gpu;
 use super::journal::{ClaimRecord, Journal};
@@ -68,6 +69,8 @@ pub(crate) struct Seat {
     pub(crate) limits: LimitsFile,
     /// What it does.
     pub(crate) usage: UsageMemfd,
+    /// The same for the arbiter; absent where there was no descriptor left for it.
+    pub(crate) turning: Option<Arc<Turning>>,
 }
 
 /// A claim that ends.
@@ -133,11 +136,15 @@ pub(crate) struct Service {
     pub(crate) notices: VecDeque<Notice>,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
+    /// Quotas set by administrators.
+    pub(crate) quotas: super::admin::Quotas,
     pub(crate) stats: super::stats::Stats,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
     pub(crate) policy: Policy,
+    /// Shares of GPU time.
+    pub(crate) gates: Option<Gates>,
     /// Processes on the GPUs that belong to no claim, at the last sample.
     pub(crate) unclaimed: Vec<UnclaimedView>,
     /// Processes of claims, by the newest sample.
@@ -237,11 +244,15 @@ impl Service {
             lingering: Vec::new(),
             notices: VecDeque::new(),
             drains: super::admin::Drains::new(),
+            quotas: super::admin::Quotas::new(),
             stats: super::stats::Stats::default(),
             events,
             names: super::view::Names::new(),
             owners: Owners::default(),
             policy: Policy::default(),
+            gates: Gates::start()
+                .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
+                .ok(),
             unclaimed: Vec::new(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
@@ -261,6 +272,7 @@ impl Service {
         service.load_overheads()?;
         service.load_history()?;
         service.load_drains()?;
+        service.load_quotas()?;
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         let expected = service.strict.binds().to_vec();
@@ -269,6 +281,7 @@ impl Service {
         service.look_up_owners();
         service.refresh_facts();
         service.measure_overheads();
+        service.tell_arbiter();
         Ok(service)
     }
 
@@ -336,6 +349,7 @@ impl Service {
                 self.dirty = true;
             }
         }
+        self.tell_arbiter();
     }
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
@@ -346,6 +360,7 @@ impl Service {
         self.watch_claims();
         self.tidy_lingering();
         self.write_ends();
+        self.tell_arbiter();
         self.dirty = true;
     }
 
@@ -357,6 +372,11 @@ impl Service {
             }
             Call::Resize(spec) => {
                 self.resize(peer, &spec, out);
+                return;
+            }
+            Call::Adopt { pid, spec } => {
+                self.adopt(&peer, pid, *spec, out);
+                self.dirty = true;
                 return;
             }
             Call::Watch { min_interval_ms } => {
@@ -411,6 +431,7 @@ impl Service {
         let id = ClaimId(self.next_id);
         self.next_id += 1;
         record.id = id.0;
+        let (uid, project) = (record.uid, record.project.clone());
         let asked = Asked {
             peer,
             out,
@@ -420,6 +441,7 @@ impl Service {
             told: false,
         };
         self.waiting.insert(id, asked);
+        self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {
             id,
             request,
@@ -427,7 +449,7 @@ impl Service {
         });
     }
 
-    fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
+    pub(crate) fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
         let held = self.claims.values().map(|l| l.record.uid);
         let waiting = self.waiting.values().map(|a| a.record.uid);
         let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();

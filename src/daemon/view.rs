@@ -188,6 +188,12 @@ impl Service {
             (None, false, _) => ClaimState::Held,
         };
         let over = self.overuse_of(id);
+        if record.adopted {
+            // Nobody counts in it: the driver's word is all there is.
+            for part in &mut parts {
+                part.mem_charge = None;
+            }
+        }
         let mut members: Vec<u32> = match &live.cgroup {
             Some(cgroup) => cgroup
                 .procs()
@@ -219,6 +225,7 @@ impl Service {
             state,
             state_text: match &over {
                 Some((short, _)) => short.clone(),
+                None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
                 None => state_text(live, state, idle_s, &parts),
             },
             overuse: over.map(|(_, text)| text),
@@ -230,6 +237,7 @@ impl Service {
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
+            turns: self.turns_view(id, live),
         }
     }
 

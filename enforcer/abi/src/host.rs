@@ -7,4 +7,4 @@ mod usage;
 
 pub use doorbell::Doorbell;
 pub use limits::{LimitsFile, LimitsInit};
-pub use usage::{AssignError, Assigned, SlotView, UsageMemfd};
+pub use usage::{AssignError, Assigned, GateWatch, SlotView, UsageMemfd};

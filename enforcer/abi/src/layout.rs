@@ -169,7 +169,11 @@ pub struct Slot {
     pub last_refusal_ns: AtomicU64,
     /// Bit 0: the process allocated managed memory.
     pub flags: AtomicU64,
-    _pad1: [AtomicU64; 9],
+    /// Written by the service: launches at its last look, and CLOCK_MONOTONIC of the look at which they
+    /// were last found to have grown; 0 before the first.
+    pub(crate) launches_seen: AtomicU64,
+    pub(crate) launched_ns: AtomicU64,
+    _pad1: [AtomicU64; 7],
 }
 
 impl Slot {
@@ -194,6 +198,8 @@ impl Slot {
             &self.last_refused_bytes,
             &self.last_refusal_ns,
             &self.flags,
+            &self.launches_seen,
+            &self.launched_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -202,15 +208,13 @@ impl Slot {
     }
 }
 
-/// What some of the threads of a process count together.
+/// What one or some of the threads of a process count.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds; 0 before the first.
-    pub last_launch_ns: AtomicU64,
-    _pad: [AtomicU64; 14],
+    _pad: [AtomicU64; 15],
 }
 
 /// The stripes of one process.
@@ -255,15 +259,6 @@ impl UsagePage {
         })
     }
 
-    /// CLOCK_MONOTONIC of its last launch in nanoseconds, to a few milliseconds; `None` before the
-    /// first.
-    pub fn last_launch_ns(&self, slot: usize) -> Option<u64> {
-        self.striped(slot)
-            .map(|stripe| stripe.last_launch_ns.load(Ordering::Relaxed))
-            .max()
-            .filter(|at| *at != 0)
-    }
-
     fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
         self.stripes.get(slot).into_iter().flatten()
     }
@@ -274,7 +269,6 @@ impl UsagePage {
         self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
-            stripe.last_launch_ns.store(0, Ordering::Relaxed);
         }
     }
 

@@ -36,8 +36,8 @@ pub use layout::{
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
 pub use sys::{
-    Reach, futex_wait, futex_wait_either, futex_wake, monotonic_coarse_ns, monotonic_ns,
-    move_fd_up, recv_with_fds, send_with_fds,
+    Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns, move_fd_up, recv_with_fds,
+    send_with_fds,
 };
 pub use trusted::trusted;
 pub use uuid::{GpuUuid, InvalidUuid};

@@ -439,10 +439,3 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
-
-/// The same clock as of the last timer tick, a few milliseconds back at most, for about 5 ns: it is
-/// read from memory and needs neither a system call nor the time stamp counter.
-#[inline]
-pub fn monotonic_coarse_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
-}

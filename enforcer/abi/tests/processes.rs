@@ -15,6 +15,7 @@ use std::{
 use gshare_abi::{
     GpuUuid, LimitsMap, Outcome, State, UsageMap,
     host::{LimitsFile, LimitsInit, UsageMemfd},
+    monotonic_ns,
 };
 
 const UUID: GpuUuid = GpuUuid([9; 16]);
@@ -211,11 +212,14 @@ fn launches_of_all_threads_count_and_end_with_the_process() {
         (found.launches, found.last_launch_ns)
     };
     assert_eq!(view(&usage, seat.slot), (0, None));
+    let before = monotonic_ns();
     for (number, stripe) in (1..).zip(&member.page().stripes[seat.slot]) {
         stripe.launches.fetch_add(number, Ordering::Relaxed);
-        stripe.last_launch_ns.store(100 - number, Ordering::Relaxed);
     }
-    assert_eq!(view(&usage, seat.slot), (136, Some(99)));
+    let (launches, last) = view(&usage, seat.slot);
+    assert_eq!(launches, 136);
+    assert!(last.is_some_and(|at| before <= at && at <= monotonic_ns()));
+    assert_eq!(view(&usage, seat.slot), (136, last), "none since");
     assert_eq!(view(&usage, other.slot), (0, None));
     assert!(usage.reclaim(seat.slot, seat.generation));
     let again = usage.assign_slot(12, 1).unwrap();

@@ -64,6 +64,8 @@ pub struct Claim<'a> {
     pub weight_milli: u32,
     /// Whether it takes part: it holds the GPU, and shares it in time.
     pub is_gated: bool,
+    /// What its page says, from which a new arbiter counts on.
+    pub word: Word,
     /// Its processes.
     pub processes: &'a [Process],
 }
@@ -212,7 +214,7 @@ impl Arbiter {
             if self.record(claim.id).is_none() {
                 self.records.push(Record {
                     id: claim.id,
-                    word: Word::default(),
+                    word: claim.word,
                     turn_ends_ns: 0,
                     ahead_ns: 0.0,
                     wants: false,

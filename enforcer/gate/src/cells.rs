@@ -17,17 +17,18 @@ struct Cell {
 /// Grants by stream and thread; each thread writes its own, so plain loads and stores do.
 #[derive(Debug)]
 pub struct Cells {
-    cells: Box<[Cell]>,
+    cells: [Cell; CELLS],
 }
 
 impl Default for Cells {
     fn default() -> Self {
-        let cell = |_| Cell {
-            tag: AtomicU64::new(0),
-            left_ns: AtomicU64::new(0),
-        };
         Self {
-            cells: (0..CELLS).map(cell).collect(),
+            cells: [const {
+                Cell {
+                    tag: AtomicU64::new(0),
+                    left_ns: AtomicU64::new(0),
+                }
+            }; CELLS],
         }
     }
 }

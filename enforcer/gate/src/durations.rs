@@ -15,10 +15,11 @@ impl Key {
     /// A kernel by its function, blocks of the grid and threads of a block.
     #[inline]
     pub fn kernel(function: usize, blocks: u64, threads: u64) -> Key {
-        let mixed = (function as u64)
-            .wrapping_add(blocks.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-            .wrapping_add(threads.wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
-        Key(spread(mixed) | 1)
+        // Two multiplications that do not wait for each other; the upper bits, which they mix best, choose
+        // the row.
+        let mixed = (function as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (blocks.rotate_left(20) ^ threads).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        Key(mixed | 1)
     }
 
     /// A graph by its executable form.
@@ -35,6 +36,11 @@ pub(crate) fn spread(x: u64) -> u64 {
     x ^ (x >> 32)
 }
 
+#[inline]
+fn place(key: Key) -> usize {
+    (key.0 >> 40) as usize % ROWS
+}
+
 #[derive(Debug)]
 struct Row {
     key: AtomicU64,
@@ -45,17 +51,18 @@ struct Row {
 /// a race can give, is an estimate like any other and is corrected by the next measurement.
 #[derive(Debug)]
 pub struct Durations {
-    rows: Box<[Row]>,
+    rows: [Row; ROWS],
 }
 
 impl Default for Durations {
     fn default() -> Self {
-        let row = |_| Row {
-            key: AtomicU64::new(0),
-            ns: AtomicU64::new(0),
-        };
         Self {
-            rows: (0..ROWS).map(row).collect(),
+            rows: [const {
+                Row {
+                    key: AtomicU64::new(0),
+                    ns: AtomicU64::new(0),
+                }
+            }; ROWS],
         }
     }
 }
@@ -64,7 +71,7 @@ impl Durations {
     /// What a launch will take alone on the GPU, in nanoseconds; `None` if it was not seen yet.
     #[inline]
     pub fn get(&self, key: Key) -> Option<u64> {
-        let at = (key.0 >> 1) as usize % ROWS;
+        let at = place(key);
         [at, at ^ 1].into_iter().find_map(|at| {
             let row = &self.rows[at];
             (row.key.load(Ordering::Relaxed) == key.0).then(|| row.ns.load(Ordering::Relaxed))
@@ -74,7 +81,7 @@ impl Durations {
     /// Takes in a measurement in nanoseconds.
     pub fn learn(&self, key: Key, ns: u64) {
         let ns = ns.max(LEAST_NS);
-        let at = (key.0 >> 1) as usize % ROWS;
+        let at = place(key);
         for at in [at, at ^ 1] {
             let row = &self.rows[at];
             if row.key.load(Ordering::Relaxed) == key.0 {
@@ -101,7 +108,7 @@ impl Durations {
 
     /// Forgets what was learnt of a launch: its handle may come to mean something else.
     pub fn forget(&self, key: Key) {
-        let at = (key.0 >> 1) as usize % ROWS;
+        let at = place(key);
         for at in [at, at ^ 1] {
             let row = &self.rows[at];
             if row.key.load(Ordering::Relaxed) == key.0 {

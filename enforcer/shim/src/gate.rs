@@ -9,7 +9,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -21,7 +21,7 @@ use crate::{
     events::{self, Pair},
     gpu::Gpu,
     map::Table,
-    mark,
+    mark::Thread,
     process::Process,
 };
 
@@ -30,6 +30,8 @@ use crate::{
 const GONE_NS: u64 = 250_000_000;
 /// Streams of which the gate remembers what they were granted.
 const MOST_STREAMS: usize = 256;
+/// A service that was seen alive is not looked for again before so long.
+const ALIVE_NS: u64 = 10_000_000;
 /// Longest that the end of a context waits for the events in it.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -44,6 +46,8 @@ pub(crate) struct Gate {
     watch: AtomicU32,
     /// A thread that ends a context waits for the events in it.
     leaving: AtomicBool,
+    /// When the service was last seen alive.
+    seen_alive_ns: AtomicU64,
 }
 
 struct Inner {
@@ -104,6 +108,7 @@ impl Default for Gate {
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
             leaving: AtomicBool::new(false),
+            seen_alive_ns: AtomicU64::new(0),
         }
     }
 }
@@ -119,63 +124,69 @@ pub(crate) enum Pass {
     /// Go.
     Go,
     /// Go, and say afterwards that it is done.
-    Measured(Trial),
+    Measured(Box<Trial>),
     /// The claim does not hold the GPU any more.
     Refused,
 }
 
+/// A launch that comes to the gate.
+#[derive(Clone, Copy)]
+struct Launch {
+    /// The arbiter's decision as the caller read it.
+    word: Word,
+    key: Key,
+    stream: Handle,
+    thread: Thread,
+}
+
 /// A launch that the gate wants to know the end of.
 pub(crate) struct Trial {
-    key: Key,
-    word: Word,
-    stream: Handle,
-    thread: usize,
+    launch: Launch,
     grant_ns: u64,
     /// Events of which the first is recorded, and the stream for the second.
     pair: Option<(Pair, Handle)>,
 }
 
 /// Asks the gate for a launch on a GPU that is shared.
-#[inline]
+#[inline(never)]
 pub(crate) fn enter(
     process: &'static Process,
     gpu: &'static Gpu,
     word: Word,
     key: Key,
     stream: Handle,
+    thread: Thread,
 ) -> Pass {
     let gate = gpu.gate();
     if let Some(ns) = gate.durations.get(key)
-        && gate.cells.spend(word, stream, mark::thread(), ns)
+        && gate.cells.spend(word, stream, thread.number(), ns)
     {
         return Pass::Go;
     }
-    ask(process, gpu, gate, key, stream)
+    let launch = Launch {
+        word,
+        key,
+        stream,
+        thread,
+    };
+    ask(process, gpu, gate, launch)
 }
 
 #[cold]
-fn ask(
-    process: &'static Process,
-    gpu: &'static Gpu,
-    gate: &'static Gate,
-    key: Key,
-    stream: Handle,
-) -> Pass {
+fn ask(process: &'static Process, gpu: &'static Gpu, gate: &'static Gate, launch: Launch) -> Pass {
     let asked = catch_unwind(AssertUnwindSafe(|| {
         let context = events::context();
-        match gate.wait_for_turn(process, gpu, key, stream) {
+        let stream = launch.stream;
+        match gate.wait_for_turn(process, gpu, &launch) {
             Outcome::Free => Pass::Go,
             Outcome::Refused => Pass::Refused,
-            Outcome::Go { word, grant_ns } => Pass::Measured(Trial {
-                key,
-                word,
-                stream,
-                thread: mark::thread(),
+            Outcome::Go { word, grant_ns } => Pass::Measured(Box::new(Trial {
+                launch: Launch { word, ..launch },
                 grant_ns,
                 pair: context
                     .zip(events::recordable(stream))
                     .and_then(|(context, stream)| Some((gate.begin(context, stream)?, stream))),
-            }),
+            })),
         }
     }));
     asked.unwrap_or(Pass::Go)
@@ -230,17 +241,29 @@ impl Gate {
         new
     }
 
+    fn service_lives(&self, gpu: &Gpu) -> bool {
+        let now = monotonic_ns();
+        if now < self.seen_alive_ns.load(Ordering::Relaxed) + ALIVE_NS {
+            return true;
+        }
+        let alive = gpu.service_lives();
+        if alive {
+            self.seen_alive_ns.store(now, Ordering::Relaxed);
+        }
+        alive
+    }
+
     fn wait_for_turn(
         &'static self,
         process: &Process,
         gpu: &'static Gpu,
-        key: Key,
-        stream: Handle,
+        launch: &Launch,
     ) -> Outcome {
-        let thread = mark::thread();
+        let (key, stream) = (launch.key, launch.stream);
+        let thread = launch.thread.number();
         let mut ticket = None;
         loop {
-            let alive = gpu.service_lives();
+            let alive = self.service_lives(gpu);
             if !alive {
                 process.keep_up();
             }
@@ -351,19 +374,20 @@ impl Gate {
             .is_some_and(|(pair, stream)| pair.record_end(stream));
         let mut inner = self.lock();
         if let Some((pair, _)) = trial.pair {
-            let key = (result == SUCCESS).then_some(trial.key);
+            let key = (result == SUCCESS).then_some(trial.launch.key);
             if measured && inner.member.mark(key, trial.grant_ns) {
                 inner.fly(pair);
             } else {
                 inner.spare.push(pair);
-                inner.member.unmeasured(trial.key);
+                inner.member.unmeasured(trial.launch.key);
             }
         } else {
-            inner.member.unmeasured(trial.key);
+            inner.member.unmeasured(trial.launch.key);
         }
         if trial.grant_ns > 0 {
-            let (stream, thread) = (trial.stream, trial.thread);
-            self.cells.grant(trial.word, stream, thread, trial.grant_ns);
+            let Launch { word, stream, .. } = trial.launch;
+            let thread = trial.launch.thread.number();
+            self.cells.grant(word, stream, thread, trial.grant_ns);
             if inner.grants.len() >= MOST_STREAMS {
                 inner.grants = Table::EMPTY;
             }

@@ -7,8 +7,7 @@ use std::sync::{
 };
 
 use gshare_abi::{
-    Bell, GateView, GpuUuid, LimitsPage, Slot, State, Stripes, UsagePage, monotonic_coarse_ns,
-    monotonic_ns,
+    Bell, GateView, GpuUuid, LimitsPage, Slot, State, Stripes, UsagePage, monotonic_ns,
 };
 use gshare_gate::{Frame, Signals, View, Word};
 
@@ -16,7 +15,7 @@ use crate::{
     blocks::shares,
     gate::Gate,
     ledger::{Ledger, Refusal, Reservation, Seat},
-    mark,
+    mark::Thread,
 };
 
 #[derive(Debug)]
@@ -34,7 +33,7 @@ pub(crate) struct Gpu {
     /// By which the arbiter is called; null where the service gave none.
     bell: AtomicPtr<Bell>,
     /// Made when the GPU is shared for the first time.
-    gate: OnceLock<Box<Gate>>,
+    gate: OnceLock<&'static Gate>,
     /// Bytes of the blocks that small allocations share.
     block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
@@ -106,18 +105,19 @@ impl Gpu {
         self.limits().state() == State::Granted
     }
 
-    /// Counts a launch: one addition and one store to the thread's own cache line. The clock is
-    /// the one of the last timer tick, which is read from memory in about 5 ns; idleness is judged
-    /// in seconds.
+    /// Counts a launch on a cache line that other threads seldom touch, or never: then without a
+    /// locked instruction.
     #[inline]
-    pub(crate) fn launched(&self, kernels: u64) {
+    pub(crate) fn launched(&self, thread: Thread, kernels: u64) {
         // SAFETY: points into a page that stays mapped for the rest of the process.
         let stripes = unsafe { &*self.stripes.load(Ordering::Acquire) };
-        let stripe = &stripes[mark::stripe()];
-        stripe.launches.fetch_add(kernels, Ordering::Relaxed);
-        stripe
-            .last_launch_ns
-            .store(monotonic_coarse_ns(), Ordering::Relaxed);
+        let launches = &stripes[thread.stripe()].launches;
+        if thread.has_own_stripe() {
+            let before = launches.load(Ordering::Relaxed);
+            launches.store(before.wrapping_add(kernels), Ordering::Relaxed);
+        } else {
+            launches.fetch_add(kernels, Ordering::Relaxed);
+        }
     }
 
     /// Takes a new seat after the service has started anew.
@@ -162,12 +162,12 @@ impl Gpu {
     }
 
     #[inline]
-    pub(crate) fn gate(&self) -> &Gate {
-        self.gate.get_or_init(Box::default)
+    pub(crate) fn gate(&self) -> &'static Gate {
+        self.gate.get_or_init(|| Box::leak(Box::default()))
     }
 
-    pub(crate) fn gate_if_used(&self) -> Option<&Gate> {
-        self.gate.get().map(Box::as_ref)
+    pub(crate) fn gate_if_used(&self) -> Option<&'static Gate> {
+        self.gate.get().copied()
     }
 
     fn bell(&self) -> Option<&'static Bell> {

@@ -8,5 +8,6 @@ pub(crate) mod info;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 pub(crate) mod memory;
+pub(crate) mod moves;
 pub(crate) mod pool;
 pub(crate) mod virtual_memory;

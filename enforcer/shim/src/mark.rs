@@ -86,10 +86,40 @@ fn next_thread() -> u32 {
         .max(1)
 }
 
-/// Which of a process's stripes the calling thread counts in.
-#[inline]
-pub(crate) fn stripe() -> usize {
-    thread() % STRIPES
+/// Threads that have a stripe to themselves; the later ones share out the rest.
+const OWNERS: usize = STRIPES / 2;
+
+/// A thread, by its number among those that have counted something; the first is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Thread(u32);
+
+impl Thread {
+    /// The calling thread.
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self(thread())
+    }
+
+    #[inline]
+    pub(crate) fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether no other thread counts in its stripe.
+    #[inline]
+    pub(crate) fn has_own_stripe(self) -> bool {
+        (1..=OWNERS).contains(&self.number())
+    }
+
+    /// Which of the process's stripes it counts in.
+    #[inline]
+    pub(crate) fn stripe(self) -> usize {
+        if self.has_own_stripe() {
+            self.number() - 1
+        } else {
+            OWNERS + self.number() % (STRIPES - OWNERS)
+        }
+    }
 }
 
 /// The hook that the calling thread is in, by its place in the table.
@@ -105,24 +135,22 @@ pub(crate) fn entry() -> Option<u32> {
     None
 }
 
-/// Number of the calling thread among those that have counted something.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(crate) fn thread() -> usize {
+fn thread() -> u32 {
     // SAFETY: the thread's own second word.
     unsafe {
         let place = word().add(1);
         if place.read() == 0 {
             place.write(next_thread());
         }
-        place.read() as usize
+        place.read()
     }
 }
 
-/// Number of the calling thread among those that have counted something.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(crate) fn thread() -> usize {
+fn thread() -> u32 {
     use std::cell::Cell;
     thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });
     NUMBER
@@ -130,9 +158,9 @@ pub(crate) fn thread() -> usize {
             if place.get() == 0 {
                 place.set(next_thread());
             }
-            place.get() as usize
+            place.get()
         })
-        .unwrap_or(0)
+        .unwrap_or(u32::MAX)
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -150,15 +178,29 @@ mod tests {
 
     #[test]
     fn threads_count_apart() {
-        let first = stripe();
-        assert_eq!(stripe(), first, "a thread stays where it is");
-        let others: Vec<usize> = (1..STRIPES)
-            .filter_map(|_| std::thread::spawn(stripe).join().ok())
+        let first = Thread::current();
+        assert_eq!(Thread::current(), first, "a thread keeps its number");
+        let others: Vec<Thread> = (0..4)
+            .filter_map(|_| std::thread::spawn(Thread::current).join().ok())
             .collect();
-        assert_eq!(others.len(), STRIPES - 1);
-        assert!(others.iter().all(|other| *other < STRIPES));
-        let used: std::collections::HashSet<_> = others.iter().collect();
-        assert!(used.len() > 1, "{others:?}");
+        assert_eq!(others.len(), 4);
+        assert!(others.iter().all(|other| *other != first));
+
+        let all: Vec<Thread> = (1..100).map(Thread).collect();
+        let (own, shared): (Vec<Thread>, Vec<Thread>) =
+            all.iter().partition(|thread| thread.has_own_stripe());
+        assert_eq!(own.len(), OWNERS);
+        for thread in &own {
+            let there = all.iter().filter(|other| other.stripe() == thread.stripe());
+            assert_eq!(there.count(), 1, "{thread:?}");
+        }
+        assert!(shared.iter().all(|thread| thread.stripe() < STRIPES));
+        let neighbours = shared.windows(STRIPES - OWNERS).all(|some| {
+            let stripes: std::collections::HashSet<usize> =
+                some.iter().map(|thread| thread.stripe()).collect();
+            stripes.len() == some.len()
+        });
+        assert!(neighbours, "threads that came together count apart");
     }
 
     #[test]

@@ -84,7 +84,7 @@ macro_rules! hooks {
 pub(crate) fn is_per_thread(entry: u32) -> bool {
     NAMES
         .get(entry as usize)
-        .is_some_and(|name| name.ends_with("_ptsz"))
+        .is_some_and(|name| name.ends_with("_ptsz") || name.ends_with("_ptds"))
 }
 
 /// Entry points without a hook.
@@ -263,4 +263,86 @@ hooks! {
     hooks::launch::old_grid_async => (
         function: Handle, width: i32, height: i32, stream: Handle
     ) { cuLaunchGridAsync }
+
+    hooks::moves::line => (a: usize, b: usize, bytes: usize) {
+        cuMemcpy, cuMemcpyDtoD, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpyDtoH,
+        cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, cuMemcpyHtoD, cuMemcpyHtoD_v2,
+        cuMemcpyHtoD_v2_ptds, cuMemcpy_ptds, cuMemsetD16, cuMemsetD16_v2, cuMemsetD16_v2_ptds,
+        cuMemsetD32, cuMemsetD32_v2, cuMemsetD32_v2_ptds, cuMemsetD8, cuMemsetD8_v2,
+        cuMemsetD8_v2_ptds,
+    }
+    hooks::moves::line_async => (a: usize, b: usize, bytes: usize, stream: usize) {
+        cuMemcpyAsync, cuMemcpyAsync_ptsz, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,
+        cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,
+        cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,
+        cuMemcpyHtoDAsync_v2_ptsz, cuMemsetD16Async, cuMemsetD16Async_ptsz, cuMemsetD32Async,
+        cuMemsetD32Async_ptsz, cuMemsetD8Async, cuMemsetD8Async_ptsz,
+    }
+    hooks::moves::array => (a: usize, b: usize, c: usize, bytes: usize) {
+        cuMemcpyAtoD, cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, cuMemcpyAtoH, cuMemcpyAtoH_v2,
+        cuMemcpyAtoH_v2_ptds, cuMemcpyDtoA, cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds, cuMemcpyHtoA,
+        cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds,
+    }
+    hooks::moves::array_async => (a: usize, b: usize, c: usize, bytes: usize, stream: usize) {
+        cuMemcpyAtoHAsync, cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz, cuMemcpyHtoAAsync,
+        cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
+    }
+    hooks::moves::across => (a: usize, b: usize, c: usize, d: usize, bytes: usize) {
+        cuMemcpyAtoA, cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds, cuMemcpyPeer, cuMemcpyPeer_ptds,
+    }
+    hooks::moves::across_async => (
+        a: usize, b: usize, c: usize, d: usize, bytes: usize, stream: usize
+    ) {
+        cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
+    }
+    hooks::moves::rows => (a: usize, b: usize, c: usize, width: usize, height: usize) {
+        cuMemsetD2D16, cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, cuMemsetD2D32, cuMemsetD2D32_v2,
+        cuMemsetD2D32_v2_ptds, cuMemsetD2D8, cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds,
+    }
+    hooks::moves::rows_async => (
+        a: usize, b: usize, c: usize, width: usize, height: usize, stream: usize
+    ) {
+        cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
+        cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz,
+    }
+    hooks::moves::flat_old => (copy: usize) {
+        cuMemcpy2D, cuMemcpy2DUnaligned, cuMemcpy3D,
+    }
+    hooks::moves::flat_old_async => (copy: usize, stream: usize) {
+        cuMemcpy2DAsync, cuMemcpy3DAsync,
+    }
+    hooks::moves::flat_copy => (copy: usize) {
+        cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, cuMemcpy2D_v2, cuMemcpy2D_v2_ptds,
+    }
+    hooks::moves::flat_copy_async => (copy: usize, stream: usize) {
+        cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz,
+    }
+    hooks::moves::deep_copy => (copy: usize) {
+        cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, cuMemcpy3D_v2, cuMemcpy3D_v2_ptds,
+    }
+    hooks::moves::deep_copy_async => (copy: usize, stream: usize) {
+        cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DPeerAsync,
+        cuMemcpy3DPeerAsync_ptsz,
+    }
+    hooks::moves::list_3 => (a: usize, b: usize, stream: usize) {
+        cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz,
+    }
+    hooks::moves::list_4 => (a: usize, b: usize, c: usize, stream: usize) {
+        cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
+    }
+    hooks::moves::list_5 => (a: usize, b: usize, c: usize, d: usize, stream: usize) {
+        cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz, cuMemcpyWithAttributesAsync,
+        cuMemcpyWithAttributesAsync_ptsz,
+    }
+    hooks::moves::list_8 => (
+        a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, g: usize, stream: usize
+    ) {
+        cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
+    }
+    hooks::moves::list_9 => (
+        a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, g: usize, h: usize, stream:
+        usize
+    ) {
+        cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
+    }
 }

@@ -346,3 +346,32 @@ fn a_forked_child_has_a_gate_of_its_own() {
     assert_eq!(rig.hear(&mut client).0, 0);
     client.end();
 }
+
+#[test]
+fn long_copies_take_turns_and_short_ones_pass() {
+    let rig = Rig::new();
+    let (mut client, _, stream) = rig.member();
+    let bytes = 64 << 20;
+    let (from, to) = (
+        client.must(&format!("alloc {bytes}")),
+        client.must(&format!("alloc {bytes}")),
+    );
+    rig.decide(Mode::Closed, 0);
+    client.must(&format!("copy {to} {from} 65536 {stream}"));
+    client.must(&format!("zero {to} 4096"));
+    assert_eq!(rig.said(), GateView::default(), "nobody was asked");
+    for order in [
+        format!("copy {to} {from} {bytes} {stream}"),
+        format!("zero {to} {bytes}"),
+    ] {
+        rig.decide(Mode::Closed, 0);
+        let before = rig.said().used_ns;
+        client.tell(&order);
+        rig.until("waiting", |said| said.waiting);
+        rig.decide(Mode::Turn, 100);
+        assert_eq!(rig.hear(&mut client).0, 0, "{order}");
+        rig.until("done", |said| !said.busy && said.used_ns > before);
+    }
+    assert_eq!(rig.launches(), 0, "no kernels");
+    client.must(&format!("sync_stream {stream}"));
+}

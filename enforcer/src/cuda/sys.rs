@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::CudaError;
 
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident: $name:literal, fn($($arg:ty),*);)*) => {
@@ -57,7 +57,9 @@ functions! {
     error_name: "cuGetErrorName", fn(c_int, *mut *const c_char);
 }
 
-fn symbol(library: Handle, name: &'static str) -> Result<Handle, CudaError> {
+pub(super) use functions;
+
+pub(super) fn symbol(library: Handle, name: &'static str) -> Result<Handle, CudaError> {
     let c_name = CString::new(name).map_err(|_| CudaError::Missing(name))?;
     // SAFETY: `library` is a handle from dlopen that is never closed; the name ends in NUL.
     let found = unsafe { libc::dlsym(library, c_name.as_ptr()) };
@@ -72,6 +74,7 @@ fn symbol(library: Handle, name: &'static str) -> Result<Handle, CudaError> {
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     functions: Functions,
+    library: Handle,
 }
 
 impl Driver {
@@ -104,6 +107,7 @@ impl Driver {
         }
         let driver = Self {
             functions: Functions::find(handle)?,
+            library: handle,
         };
         // SAFETY: cuInit takes flags, which must be 0.
         driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
@@ -226,9 +230,17 @@ pub struct Buffer {
 
 /// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug)]
-pub struct Function(Handle);
+pub struct Function(pub(super) Handle);
 
 impl Context {
+    pub(super) fn library(&self) -> Handle {
+        self.driver.library
+    }
+
+    pub(super) fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+        self.driver.check(call, code)
+    }
+
     /// Free and total bytes as the driver tells this process.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    fn new(verb: &'static str, cgroup: &Path, source: io::Error) -> Self {
+    pub(super) fn new(verb: &'static str, cgroup: &Path, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { verb, source },
             _ => Self::Io {

@@ -61,6 +61,30 @@ impl Insn {
         Self::new(0x56, reg, Reg::R0, distance, value.cast_signed())
     }
 
+    /// Goes `distance` instructions ahead.
+    pub(super) fn skip(distance: i16) -> Self {
+        Self::new(0x05, Reg::R0, Reg::R0, distance, 0)
+    }
+
+    /// Skips `distance` instructions if `a` equals `b` in all 64 bits.
+    pub(super) fn skip_if_same(a: Reg, b: Reg, distance: i16) -> Self {
+        Self::new(0x1d, a, b, distance, 0)
+    }
+
+    /// `dst = value` in all 64 bits: two instructions.
+    pub(super) fn set_long(dst: Reg, value: u64) -> [Self; 2] {
+        let [low, high] = [value as u32, (value >> 32) as u32];
+        [
+            Self::new(0x18, dst, Reg::R0, 0, low.cast_signed()),
+            Self::new(0, Reg::R0, Reg::R0, 0, high.cast_signed()),
+        ]
+    }
+
+    /// Calls a function of the kernel: arguments in `r1` and up, the answer in `r0`.
+    pub(super) fn call(function: i32) -> Self {
+        Self::new(0x85, Reg::R0, Reg::R0, 0, function)
+    }
+
     /// Returns `r0`.
     pub(super) fn exit() -> Self {
         Self::new(0x95, Reg::R0, Reg::R0, 0, 0)

@@ -171,6 +171,18 @@ pub fn group_name(gid: u32) -> Option<String> {
     Some(group.name)
 }
 
+/// Whether there is a user with this login name.
+#[must_use]
+pub fn user_exists(name: &str) -> bool {
+    matches!(User::from_name(name), Ok(Some(_)))
+}
+
+/// Whether there is a group with this name.
+#[must_use]
+pub fn group_exists(name: &str) -> bool {
+    matches!(Group::from_name(name), Ok(Some(_)))
+}
+
 /// All groups of a user, by the system's databases.
 #[must_use]
 pub fn groups_of(uid: u32) -> Option<Vec<u32>> {

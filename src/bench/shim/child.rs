@@ -18,6 +18,29 @@ const LARGE: usize = 2 << 20;
 const SMALL: usize = 1 << 10;
 const LIVE: [usize; 3] = [0, 1_000, 10_000];
 
+/// In what kind of claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scene {
+    /// On one GPU that it has to itself.
+    Alone,
+    /// On two.
+    TwoGpus,
+    /// On one that others use as well, who are idle: launches pass the gate.
+    Shared,
+}
+
+impl Scene {
+    const ALL: [Self; 3] = [Self::Alone, Self::TwoGpus, Self::Shared];
+
+    /// GPUs of the claim.
+    pub(super) fn gpus(self) -> u8 {
+        match self {
+            Self::TwoGpus => 2,
+            Self::Alone | Self::Shared => 1,
+        }
+    }
+}
+
 /// How much is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -31,13 +54,13 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Arguments of the child, behind the two libraries.
-    pub(super) fn arguments(&self, gpus: u8) -> [String; 4] {
+    pub(super) fn arguments(&self, scene: Scene) -> [String; 4] {
         let Self {
             rounds,
             crowd_rounds,
             scale,
         } = self;
-        [u32::from(gpus), *rounds, *crowd_rounds, *scale].map(|number| number.to_string())
+        [scene as u32, *rounds, *crowd_rounds, *scale].map(|number| number.to_string())
     }
 }
 
@@ -124,14 +147,15 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<String> {
         anyhow::bail!("two libraries are needed");
     };
     let numbers: Vec<u32> = numbers.iter().filter_map(|n| n.parse().ok()).collect();
-    let [gpus, rounds, crowd_rounds, scale] = numbers[..] else {
+    let [scene, rounds, crowd_rounds, scale] = numbers[..] else {
         anyhow::bail!("four numbers are needed");
     };
     let bare = Calls::load(Path::new(driver))?;
     let shim = Calls::load(Path::new(shim))?;
-    let devices = i32::try_from(gpus).context("too many GPUs")?;
+    let scene = Scene::ALL.into_iter().find(|known| *known as u32 == scene);
+    let scene = scene.context("an unknown scene")?;
     anyhow::ensure!(
-        shim.begin(devices) == 0,
+        shim.begin(i32::from(scene.gpus())) == 0,
         "the proxied driver does not start"
     );
     let total = shim.mem_info().1;
@@ -149,10 +173,10 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<String> {
         },
         figures: Figures::default(),
     };
-    if gpus == 1 {
-        bench.all()?;
-    } else {
-        bench.launches("launch_two_gpus", Calls::launch)?;
+    match scene {
+        Scene::Alone => bench.all()?,
+        Scene::TwoGpus => bench.launches("launch_two_gpus", Calls::launch)?,
+        Scene::Shared => bench.launches("launch_shared", Calls::launch)?,
     }
     Ok(serde_json::to_string(&bench.figures)?)
 }

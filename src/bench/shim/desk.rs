@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use gshare_abi::GpuUuid;
-use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
+use gshare_abi::host::{Doorbell, LimitsFile, LimitsInit, UsageMemfd};
 use gshare_abi::send_with_fds;
 use gshare_abi::wire::{Answer, Register, Seat, read_request};
 use gshare_artifacts::Mode;
+
+use super::child::Scene;
 
 /// Number of the claim.
 const CLAIM: u64 = 3;
@@ -26,10 +28,14 @@ const OVERHEAD: u64 = 300 << 20;
 const NEIGHBOURS: u32 = 3;
 const HELD_BY_NEIGHBOUR: u64 = 1 << 30;
 
+/// The arbiter's first decision on a GPU that is shared: others are idle, launches go through.
+const SHARED: u32 = 4 | 1;
+
 struct Page {
     uuid: GpuUuid,
     limits: LimitsFile,
     usage: UsageMemfd,
+    doorbell: Doorbell,
 }
 
 pub(super) struct Desk {
@@ -39,14 +45,18 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Stages everything and answers registrations from now on.
-    pub(super) fn open(gpus: u8) -> anyhow::Result<Self> {
+    pub(super) fn open(scene: Scene) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("gshare-bench-")
             .tempdir()
             .context("cannot make a temporary directory")?;
         let mut pages = Vec::new();
-        for gpu in 0..gpus {
-            pages.push(Page::make(&directory, gpu).context("cannot make the claim's pages")?);
+        for gpu in 0..scene.gpus() {
+            let page = Page::make(&directory, gpu).context("cannot make the claim's pages")?;
+            if scene == Scene::Shared {
+                page.limits.set_turn(SHARED, 0);
+            }
+            pages.push(page);
         }
         let desk = Self {
             directory,
@@ -132,6 +142,7 @@ impl Page {
             uuid,
             limits,
             usage,
+            doorbell: Doorbell::new()?,
         })
     }
 }
@@ -155,6 +166,7 @@ fn register(mut stream: UnixStream, pages: &mut [Page]) -> anyhow::Result<()> {
         fds.push(limits.as_fd());
         fds.push(page.usage.fd());
     }
+    fds.extend(pages.iter().map(|page| page.doorbell.member_fd()));
     let line = Answer::Member {
         claim: CLAIM,
         name: format!("c{CLAIM}"),

@@ -36,6 +36,8 @@ pub enum AdminCommand {
             use the GPU. The owners read the reason on their terminals and on the screen."
     )]
     Kill(KillArgs),
+    /// Guarantee parts of the machine to users, groups and projects, and bound what they hold
+    Quota(QuotaArgs),
     /// Change how claims share a GPU: in turns, side by side, one at a time
     #[command(after_long_help = "Examples:\n  \
             gshare admin mode 1 mps              side by side; refused (75) while claims are on GPU 1\n  \
@@ -106,6 +108,56 @@ pub struct KillArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `gshare admin quota`.
+#[derive(Args, Clone, Debug)]
+pub struct QuotaArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: QuotaCommand,
+}
+
+/// Subcommands of `gshare admin quota`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum QuotaCommand {
+    /// Set a quota, in the place of what was set or configured
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin quota set user:ada --max 2\n  \
+            gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
+            So far only --max is acted on; the guaranteed part and the weight are recorded.")]
+    Set {
+        /// user:NAME, group:NAME or project:NAME
+        #[arg(value_name = "PARTY")]
+        party: String,
+        /// Guaranteed GPUs
+        #[arg(long, value_name = "N", value_parser = value::milli)]
+        gpus: Option<u32>,
+        /// Weight in what nobody is guaranteed [default: 1]
+        #[arg(long, value_name = "N", value_parser = value::milli)]
+        weight: Option<u32>,
+        /// The most GPUs held at a time
+        #[arg(long, value_name = "N", value_parser = value::milli)]
+        max: Option<u32>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a quota that was set; what is configured holds again
+    Remove {
+        /// user:NAME, group:NAME or project:NAME
+        #[arg(value_name = "PARTY")]
+        party: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the quotas in force; everybody may
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// `gshare admin mode`.

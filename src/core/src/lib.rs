@@ -9,14 +9,17 @@ pub mod claim;
 pub mod ledger;
 pub mod machine;
 pub mod place;
+pub mod quota;
 pub mod reason;
 pub mod reconcile;
 pub mod resize;
+pub mod sched;
 pub mod units;
 
 pub use claim::{ClaimId, Class, Request, RequestError};
 pub use ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
 pub use machine::{Action, Event, Machine};
+pub use quota::{Party, Quota};
 pub use reason::Reason;
 pub use resize::{Change, ResizeError};
 pub use units::{Bytes, Share};

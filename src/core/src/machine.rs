@@ -3,11 +3,14 @@
 //! First come, first served: a waiting claim blocks the GPUs it could run on for all that came later, so
 //! nobody is overtaken on a GPU that he waits for.
 
+mod adopt;
+
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger, Slice};
 use crate::place;
+use crate::quota::{Party, Quota, Quotas};
 use crate::reason::{self, Reason};
 use crate::resize::{self, Change, ResizeError};
 use crate::units::{Bytes, Share};
@@ -62,12 +65,30 @@ pub enum Event {
         /// Its id.
         id: ClaimId,
     },
+    /// All quotas, anew.
+    Quotas(Vec<Quota>),
+    /// Whom a claim counts for; told before it is submitted or restored.
+    Parties {
+        /// The claim.
+        id: ClaimId,
+        /// Its owner, groups and project.
+        parties: Vec<Party>,
+    },
     /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
     Drain {
         /// UUID of the GPU.
         uuid: String,
         /// No new claims there.
         on: bool,
+    },
+    /// A process that runs outside claims is to become one, now or not at all.
+    Adopt {
+        /// Its id, given by the caller, never used before.
+        id: ClaimId,
+        /// What is claimed for it, on the GPUs that it uses.
+        request: Request,
+        /// What it has by GPU: in the facts as unclaimed.
+        held: Vec<(usize, Bytes)>,
     },
     /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
     Uncapped(Vec<(ClaimId, usize, Bytes)>),
@@ -183,6 +204,11 @@ impl Waiting {
     /// GPUs on which it must not be overtaken.
     fn gpus(&self, ledger: &Ledger) -> Vec<usize> {
         match &self.ask {
+            // Who is kept by a quota waits for no GPU.
+            Ask::Claim {
+                told: Some((_, Reason::Quota(_))),
+                ..
+            } => Vec::new(),
             Ask::Claim { request, .. } => place::candidates(ledger, request),
             Ask::Resize { id, .. } => {
                 let held = ledger.slices(*id).unwrap_or_default();
@@ -202,8 +228,11 @@ pub struct Machine {
     ledger: Ledger,
     queue: Vec<Waiting>,
     leases: Vec<(ClaimId, Now)>,
+    quotas: Quotas,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.
     measuring: u32,
+    /// Processes that are to become claims as soon as the charges are sure.
+    adopting: Vec<adopt::Adopting>,
 }
 
 impl Machine {
@@ -276,7 +305,10 @@ impl Machine {
                 request,
                 patience,
             } => {
-                if let Some(reason) = reason::never(&self.ledger, &request) {
+                let above = self.quotas.never(&self.ledger, id, &request);
+                let never = above.map(Reason::Quota);
+                if let Some(reason) = never.or_else(|| reason::never(&self.ledger, &request)) {
+                    self.quotas.leave(id);
                     actions.push(Action::Refuse {
                         id,
                         reason,
@@ -321,6 +353,7 @@ impl Machine {
                 }
                 self.measuring = self.measuring.saturating_sub(1);
                 if self.measuring == 0 {
+                    self.adopt(now, &mut actions);
                     self.schedule(now, &mut actions);
                 }
             }
@@ -328,6 +361,11 @@ impl Machine {
                 self.ledger.insert(id, slices);
                 self.set_lease(id, ends);
             }
+            Event::Quotas(quotas) => {
+                self.quotas.set(&quotas);
+                self.settle(&mut actions);
+            }
+            Event::Parties { id, parties } => self.quotas.enter(id, parties),
             Event::Drain { uuid, on } => {
                 self.ledger.set_drained(&uuid, on);
                 self.settle(&mut actions);
@@ -337,9 +375,16 @@ impl Machine {
                 self.queue.retain(|w| w.id() != id);
                 self.set_lease(id, None);
                 self.ledger.remove(id);
+                self.quotas.leave(id);
                 self.settle(&mut actions);
             }
             // Their bytes are part of the facts already; who holds them is for the reasons.
+            Event::Adopt { id, request, held } => {
+                self.adopting.push(adopt::Adopting { id, request, held });
+                actions.extend(caps(self.ledger.freeze_caps()));
+                self.lower_to_wishes(&mut actions);
+                self.measure(&mut actions);
+            }
             Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {
                 let over: Vec<ClaimId> = self
@@ -444,20 +489,25 @@ impl Machine {
         for gpu in ahead.iter().flat_map(|w| w.gpus(&self.ledger)) {
             blocked[gpu] = true;
         }
-        if let Some(slices) = place::best_fit(&self.ledger, request, &blocked) {
+        let kept = self.quotas.keeps(&self.ledger, id, request);
+        if kept.is_none()
+            && let Some(slices) = place::best_fit(&self.ledger, request, &blocked)
+        {
             let ends = request.lease.map(|l| now.saturating_add(l));
             self.ledger.insert(id, slices.clone());
             self.set_lease(id, ends);
             actions.push(Action::Grant { id, slices, ends });
             return None;
         }
-        let reason = reason::waits(
-            &self.ledger,
-            request,
-            &blocked,
-            ahead.last().map(Waiting::id),
+        let reason = kept.map_or_else(
+            || {
+                let ahead = ahead.last().map(Waiting::id);
+                reason::waits(&self.ledger, request, &blocked, ahead)
+            },
+            Reason::Quota,
         );
         if !patient {
+            self.quotas.leave(id);
             actions.push(Action::Refuse {
                 id,
                 reason,
@@ -502,7 +552,11 @@ impl Machine {
             ahead.iter().find(waits).map(Waiting::id)
         };
         let decided = resize::target(&self.ledger, id, change)
-            .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t));
+            .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t))
+            .and_then(|t| match self.quotas.keeps_from(&self.ledger, id, &t) {
+                Some(over) => Err(ResizeError::Quota(over)),
+                None => Ok(t),
+            });
         match decided {
             Ok(slices) => {
                 let before = self.ledger.slices(id).unwrap_or_default().to_vec();

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger, Sharing};
 use crate::place;
+use crate::quota::Over;
 use crate::units::{Bytes, Share};
 
 /// The rule that keeps a claim from starting.
@@ -33,6 +34,8 @@ pub enum Reason {
         /// Those that take new claims.
         open: u32,
     },
+    /// Somebody whom it counts for may not hold more.
+    Quota(Over),
     /// Not enough memory is free.
     Memory {
         /// Asked bytes on one GPU.
@@ -120,6 +123,7 @@ impl fmt::Display for Reason {
                     "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
                 )
             }
+            Self::Quota(over) => over.fmt(f),
             Self::Drained { wanted, open } => write!(
                 f,
                 "wants {wanted} GPU{}; {open} of those it may use take{} new claims",

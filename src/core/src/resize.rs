@@ -59,6 +59,9 @@ pub enum ResizeError {
         /// GPUs that it holds.
         held: usize,
     },
+    /// Somebody whom it counts for may not hold more.
+    #[error("{0}")]
+    Quota(crate::quota::Over),
     /// A GPU does not answer, so nothing on it can grow.
     #[error("GPU {gpu} does not answer, so nothing on it can grow")]
     NoAnswer {
@@ -104,7 +107,7 @@ impl ResizeError {
     pub fn for_now(&self) -> bool {
         matches!(
             self,
-            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. }
+            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. } | Self::Quota(_)
         )
     }
 

@@ -1,5 +1,7 @@
 //! What administrators decided, and the audit log: a decision and its entry are one transaction.
 
+use gshare_core::quota::PartyError;
+use gshare_core::{Quota, Share};
 use gshare_proto::AuditEntry;
 use rusqlite::{Transaction, params};
 
@@ -16,6 +18,8 @@ CREATE TRIGGER IF NOT EXISTS audit_stays_whole BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit log only grows'); END;
 CREATE TABLE IF NOT EXISTS drain (
     uuid TEXT PRIMARY KEY, since_ms INTEGER NOT NULL, by TEXT NOT NULL, reason TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS quota (
+    party TEXT PRIMARY KEY, gpus_milli INTEGER, weight_milli INTEGER, max_milli INTEGER) STRICT;
 ";
 
 /// That a GPU takes no new claims.
@@ -86,6 +90,22 @@ impl Journal {
         Ok(entries)
     }
 
+    /// The quotas that administrators set.
+    pub(crate) fn quotas(&self) -> Result<Vec<QuotaRecord>, JournalError> {
+        let mut rows = self.db.prepare(
+            "SELECT party, gpus_milli, weight_milli, max_milli FROM quota ORDER BY party",
+        )?;
+        let record = |r: &rusqlite::Row<'_>| {
+            Ok(QuotaRecord {
+                party: r.get(0)?,
+                gpus_milli: r.get(1)?,
+                weight_milli: r.get(2)?,
+                max_milli: r.get(3)?,
+            })
+        };
+        Ok(rows.query_map([], record)?.collect::<Result<_, _>>()?)
+    }
+
     /// The GPUs that take no new claims.
     pub(crate) fn drains(&self) -> Result<Vec<DrainRecord>, JournalError> {
         let mut rows = self
@@ -101,6 +121,52 @@ impl Journal {
             })
         };
         Ok(rows.query_map([], record)?.collect::<Result<_, _>>()?)
+    }
+}
+
+/// A quota that an administrator set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaRecord {
+    party: String,
+    gpus_milli: Option<u32>,
+    weight_milli: Option<u32>,
+    max_milli: Option<u32>,
+}
+
+impl QuotaRecord {
+    /// As it is journaled.
+    pub(crate) fn of(quota: &Quota) -> Self {
+        Self {
+            party: quota.party.to_string(),
+            gpus_milli: quota.gpus.map(Share::milli),
+            weight_milli: quota.weight_milli,
+            max_milli: quota.max.map(Share::milli),
+        }
+    }
+
+    /// What it says.
+    pub(crate) fn quota(&self) -> Result<Quota, PartyError> {
+        Ok(Quota {
+            party: self.party.parse()?,
+            gpus: self.gpus_milli.map(Share::from_milli),
+            weight_milli: self.weight_milli,
+            max: self.max_milli.map(Share::from_milli),
+        })
+    }
+
+    /// Writes it, or over the one that is there.
+    pub(crate) fn put(&self, tx: &Transaction<'_>) -> Result<(), JournalError> {
+        tx.execute(
+            "INSERT OR REPLACE INTO quota (party, gpus_milli, weight_milli, max_milli) VALUES (?1, ?2, ?3, ?4)",
+            params![self.party, self.gpus_milli, self.weight_milli, self.max_milli],
+        )?;
+        Ok(())
+    }
+
+    /// Removes that of a party.
+    pub(crate) fn remove(tx: &Transaction<'_>, party: &str) -> Result<(), JournalError> {
+        tx.execute("DELETE FROM quota WHERE party = ?1", [party])?;
+        Ok(())
     }
 }
 

@@ -38,6 +38,11 @@ impl AutoClaim {
         self.process.pid
     }
 
+    /// What the journal has of it.
+    pub(super) fn record(&self) -> &ClaimRecord {
+        &self.record
+    }
+
     /// Its owner.
     pub(crate) fn uid(&self) -> u32 {
         self.record.uid
@@ -145,6 +150,7 @@ impl Service {
             granted_ms: unix_ms(),
             process: Some(convert::record(process)),
             uncapped: true,
+            place: super::deny::cgroup_of(process.pid).map(|p| p.display().to_string()),
             ..ClaimRecord::default()
         };
         // What was read belongs to this process only if it is still the same.

@@ -39,6 +39,15 @@ pub enum AdminCall {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// Sets a quota, in the place of what was set or configured. Answers [`AdminDone`].
+    QuotaSet(QuotaView),
+    /// Removes a quota that was set; what is configured holds again. Answers [`AdminDone`].
+    QuotaRemove {
+        /// `user:ada`, `group:lab` or `project:vision`.
+        party: String,
+    },
+    /// The quotas in force; everybody may ask. Answers [`crate::Reply::Quotas`].
+    QuotaList,
     /// How claims share a GPU. Answers [`AdminDone`] once it is in force or, with `when_empty`, once it is
     /// noted; [`crate::ErrorCode::NotAvailable`] while claims hold a part of the GPU.
     Mode {
@@ -65,6 +74,25 @@ pub struct AdminDone {
     /// The command that undoes it; absent where nothing can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+}
+
+/// A quota. GPUs and weights in thousandths; what is absent is not said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaView {
+    /// `user:ada`, `group:lab` or `project:vision`.
+    pub party: String,
+    /// Guaranteed GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_milli: Option<u32>,
+    /// Weight in what nobody is guaranteed; 1000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_milli: Option<u32>,
+    /// The most GPUs held at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_milli: Option<u32>,
+    /// From the configuration, not set by an administrator.
+    #[serde(default)]
+    pub from_config: bool,
 }
 
 /// An entry of the audit log.

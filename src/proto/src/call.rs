@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{AdminCall, AdminDone, AuditEntry};
+use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
 use crate::snapshot::Snapshot;
 
 /// The first line a client sends.
@@ -138,6 +138,14 @@ pub enum Call {
     Resize(Box<ResizeSpec>),
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
+    /// Makes a running process a claim, of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
+    /// not fit now, [`Reply::Error`]. Without a size it claims what the process has.
+    Adopt {
+        /// The process.
+        pid: u32,
+        /// What is claimed for it; its command, directory and wait are not looked at.
+        spec: Box<ClaimSpec>,
+    },
     /// One [`Reply::Snapshot`].
     Snapshot,
     /// A [`Reply::Snapshot`] now and after every tick or change, at most one per `min_interval_ms`.
@@ -252,6 +260,11 @@ pub enum Reply {
     Container(ContainerPlace),
     /// An administrator's request is done.
     Admin(AdminDone),
+    /// The quotas in force.
+    Quotas {
+        /// By party.
+        quotas: Vec<QuotaView>,
+    },
     /// Entries of the audit log, oldest first.
     Audit {
         /// The entries.

@@ -16,7 +16,7 @@ pub mod snapshot;
 
 pub use gshare_core::units;
 
-pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView};
+pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, Queued, Reply, ResizeSpec,
     Resized, ResizedGpu, Wait, WireError,
@@ -24,7 +24,7 @@ pub use call::{
 pub use client::{Client, ClientError};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, ProcessView,
-    QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    QueueView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

@@ -275,6 +275,20 @@ pub struct ClaimView {
     pub idle_s: Option<u64>,
     /// How often an allocation was refused at the cap.
     pub refusals: u64,
+    /// How its share of GPU time is held; absent where nothing holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<TurnsView>,
+}
+
+/// A claim's share of GPU time, summed over its GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnsView {
+    /// Claims take turns on one of its GPUs now.
+    pub contended: bool,
+    /// Milliseconds that its turns lasted so far; time alone on the GPU is not in it.
+    pub turns_ms: u64,
+    /// Milliseconds during which launches of its present processes were held back.
+    pub held_back_ms: u64,
 }
 
 /// A process of a claim on one GPU, by the driver's word.

@@ -232,7 +232,7 @@ pub(super) fn state(claim: &ClaimView) -> String {
     };
     match claim.caps {
         // Its state says so.
-        Caps::None if !claim.adopted => format!("{text}, no cap"),
+        Caps::None if !text.contains("no cap") => format!("{text}, no cap"),
         _ => text.to_owned(),
     }
 }

@@ -10,10 +10,10 @@ use std::{
 use super::limits::halves;
 use crate::ledger::most_charged;
 use crate::{
-    ABI_VERSION, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
+    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
     layout::USAGE_MAGIC,
     member::{map_usage, wrong},
-    sys::{Mapping, memfd, seal},
+    sys::{Mapping, memfd, monotonic_ns, seal},
 };
 
 /// A slot as handed out.
@@ -65,7 +65,7 @@ pub struct SlotView {
     pub allocations: u64,
     /// Kernels launched.
     pub launches: u64,
-    /// CLOCK_MONOTONIC of the last launch in nanoseconds, to a few milliseconds.
+    /// CLOCK_MONOTONIC of the look at which launches were last found to have grown, in nanoseconds.
     pub last_launch_ns: Option<u64>,
     /// Allocations refused at the cap.
     pub refusals: u64,
@@ -75,6 +75,18 @@ pub struct SlotView {
     pub last_refusal_ns: Option<u64>,
     /// Bit 0: the process allocated managed memory.
     pub flags: u64,
+}
+
+/// A usage page of which only the words for the arbiter are read, by a thread of its own.
+#[derive(Debug)]
+pub struct GateWatch(Mapping<UsagePage>);
+
+impl GateWatch {
+    /// What the process in a slot says; nothing for a slot that there is not.
+    pub fn view(&self, slot: usize) -> GateView {
+        let gates = &self.0.get().gates;
+        gates.get(slot).map(GateSlot::view).unwrap_or_default()
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -132,6 +144,11 @@ impl UsageMemfd {
         header.uuid[0].store(low, store);
         header.uuid[1].store(high, store);
         header.magic.store(USAGE_MAGIC, Ordering::Release);
+    }
+
+    /// Maps the page once more, to read what its processes say to the arbiter of the GPU.
+    pub fn watch_gates(&self) -> io::Result<GateWatch> {
+        Ok(GateWatch(Mapping::new(self.fd.as_fd(), false)?))
     }
 
     /// Takes over a page that an earlier run of the service made, if it is what it says: sealed, of
@@ -297,6 +314,11 @@ impl UsageMemfd {
                 let words = &self.page().slots[assigned.slot];
                 let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
                 let refusals = read(&words.refusals);
+                // The time is taken here and not at each launch, which would cost each a third more.
+                let launches = self.page().launches(assigned.slot);
+                if words.launches_seen.swap(launches, Ordering::Relaxed) != launches {
+                    words.launched_ns.store(monotonic_ns(), Ordering::Relaxed);
+                }
                 SlotView {
                     slot: assigned.slot,
                     generation: assigned.generation,
@@ -306,8 +328,8 @@ impl UsageMemfd {
                     requested_bytes: read(&words.requested).min(gpu_bytes),
                     context_bytes: read(&words.context_bytes).min(gpu_bytes),
                     allocations: read(&words.allocations),
-                    launches: self.page().launches(assigned.slot),
-                    last_launch_ns: self.page().last_launch_ns(assigned.slot),
+                    launches,
+                    last_launch_ns: some(read(&words.launched_ns)),
                     refusals,
                     last_refused_bytes: (refusals > 0).then(|| read(&words.last_refused_bytes)),
                     last_refusal_ns: some(read(&words.last_refusal_ns)),

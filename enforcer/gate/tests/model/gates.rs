@@ -293,6 +293,7 @@ impl Gate for Turns {
                 tier: asked.tier,
                 weight_milli: 1000,
                 is_gated: true,
+                word: self.pages[id].word,
                 processes,
             })
             .collect();

@@ -6,12 +6,13 @@
 use std::ffi::c_void;
 
 use super::graph::is_captured;
-use gshare_gate::{Key, Mode, Word};
+use gshare_gate::{Key, Mode};
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     gate::{self, Pass},
     gpu::Gpu,
+    mark::Thread,
     process::{self, Process},
 };
 
@@ -50,42 +51,39 @@ pub(super) fn counted_as(
         return call();
     }
     let word = gpu.turn();
-    let result = if word.mode() == Mode::Free {
-        call()
+    let thread = Thread::current();
+    let pass = if word.mode() == Mode::Free {
+        Pass::Go
     } else {
-        gated(process, gpu, word, stream, key(), call)
+        gate::enter(process, gpu, word, key(), stream, thread)
     };
+    if matches!(pass, Pass::Refused) {
+        return refused(process);
+    }
+    let result = call();
+    if let Pass::Measured(trial) = pass {
+        gate::leave(gpu, *trial, result);
+    }
     if result == SUCCESS {
-        gpu.launched(kernels);
+        gpu.launched(thread, kernels);
     }
     result
-}
-
-/// A launch on a GPU that is shared.
-#[inline]
-fn gated(
-    process: &'static Process,
-    gpu: &'static Gpu,
-    word: Word,
-    stream: Handle,
-    key: Key,
-    call: impl FnOnce() -> CuResult,
-) -> CuResult {
-    match gate::enter(process, gpu, word, key, stream) {
-        Pass::Go => call(),
-        Pass::Measured(trial) => {
-            let result = call();
-            gate::leave(gpu, trial, result);
-            result
-        }
-        Pass::Refused => refused(process),
-    }
 }
 
 fn volume(x: u32, y: u32, z: u32) -> u64 {
     u64::from(x)
         .wrapping_mul(u64::from(y))
         .wrapping_mul(u64::from(z))
+}
+
+/// Lets something short through while the claim holds the GPU.
+#[inline]
+pub(super) fn let_through(call: impl FnOnce() -> CuResult) -> CuResult {
+    let process = process::current();
+    match process.and_then(|process| Some((process, gpu_of(process)?))) {
+        Some((process, gpu)) if !gpu.granted() => refused(process),
+        _ => call(),
+    }
 }
 
 #[cold]

@@ -247,6 +247,12 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             number(1) => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32,
             0 => u32, number(2) => u64, 0 => u64, 0 => u64
         )),
+        "copy" => call!(cuda, "cuMemcpyDtoDAsync_v2", (
+            number(1) => u64, number(2) => u64, number(3) => u64, number(4) => u64
+        )),
+        "zero" => call!(cuda, "cuMemsetD8_v2", (
+            number(1) => u64, 0 => u8, number(2) => u64
+        )),
         "sync_stream" => call!(cuda, "cuStreamSynchronize", (number(1) => u64)),
         "async_on" => call!(cuda, "cuMemAllocAsync", (
             to => *mut u64, number(1) => u64, number(2) => u64

@@ -354,6 +354,80 @@ fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
     assert_eq!(w.machine.ledger().holders(0), [ClaimId(1), ClaimId(4)]);
 }
 
+#[test]
+fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
+    let party = |text: &str| text.parse::<Party>().unwrap();
+    let mut w = World::new(&[24, 80]);
+    let max = |milli| Quota {
+        party: party("group:lab"),
+        gpus: None,
+        weight_milli: None,
+        max: Some(Share::from_milli(milli)),
+    };
+    w.send(Event::Quotas(vec![max(800)]));
+    let enter = |w: &mut World, id, name: &str| {
+        w.send(Event::Parties {
+            id: ClaimId(id),
+            parties: vec![party(name), party("project:x")],
+        });
+    };
+    enter(&mut w, 1, "group:lab");
+    w.submit(1, 500);
+    enter(&mut w, 2, "group:lab");
+    w.submit(2, 500);
+    let reason = w.machine.reason(ClaimId(2)).expect("it waits");
+    assert_eq!(
+        reason.to_string(),
+        "wants 0.5 of a GPU; group:lab may hold 0.8 at most and holds 0.5"
+    );
+    // Others are not kept by it, on any GPU; what alone is above the quota is refused at once.
+    enter(&mut w, 3, "user:bob");
+    w.submit(3, 1000);
+    assert!(w.machine.ledger().slices(ClaimId(3)).is_some());
+    enter(&mut w, 4, "group:lab");
+    w.submit(4, 1000);
+    let refused = w.log.iter().any(|a| {
+        matches!(
+            a,
+            Action::Refuse {
+                id: ClaimId(4),
+                for_now: false,
+                reason: Reason::Quota(_)
+            }
+        )
+    });
+    assert!(refused);
+    // Growing is no way around it.
+    let change = Change {
+        share: Some(Share::from_milli(900)),
+        ..Change::default()
+    };
+    w.send(Event::Resize {
+        ticket: 1,
+        id: ClaimId(1),
+        change,
+        patience: Some(Duration::ZERO),
+    });
+    let kept = w.log.iter().any(|a| {
+        matches!(
+            a,
+            Action::ResizeRefused {
+                ticket: 1,
+                error: ResizeError::Quota(_)
+            }
+        )
+    });
+    assert!(kept, "{:?}", w.log.last());
+    // A larger quota lets it start, and so does what comes back.
+    w.send(Event::Quotas(vec![max(1000)]));
+    assert!(w.machine.ledger().slices(ClaimId(2)).is_some());
+    enter(&mut w, 5, "group:lab");
+    w.submit(5, 400);
+    assert!(w.machine.ledger().slices(ClaimId(5)).is_none());
+    w.send(Event::Gone { id: ClaimId(1) });
+    assert!(w.machine.ledger().slices(ClaimId(5)).is_some());
+}
+
 proptest! {
     /// Random histories keep the ledger's rule (checked after every event), and everybody who waits is
     /// granted once the others have gone.
@@ -422,4 +496,104 @@ proptest! {
             prop_assert!(w.machine.queue().count() < waiting, "the head starts on an empty machine");
         }
     }
+}
+
+#[test]
+fn an_auto_claim_that_holds_much_is_named_to_those_who_wait() {
+    let mut machine = Machine::default();
+    let gpu = GpuFacts {
+        unclaimed: Bytes::gib(20),
+        ..facts(24)
+    };
+    machine.step(Duration::ZERO, Event::Gpus(vec![gpu]));
+    let held = vec![
+        (ClaimId(2), 0, Bytes::gib(19)),
+        (ClaimId(3), 0, Bytes::mib(1)),
+        (ClaimId(4), 1, Bytes::gib(1)),
+    ];
+    machine.step(Duration::ZERO, Event::Uncapped(held));
+    let ledger = machine.ledger();
+    assert_eq!(ledger.holders(0), [ClaimId(2)]);
+    assert_eq!(ledger.uncapped(0).count(), 2);
+    assert_eq!(
+        ledger.mem_free(0),
+        Bytes::gib(4),
+        "the facts say what is left"
+    );
+}
+
+/// One GPU of 24 GiB on which a process outside claims holds 8, and what comes of its adoption as `request`.
+fn adopted(request: Request, before: &[Event]) -> (World, Vec<Action>) {
+    let mut world = World::new(&[24]);
+    let used = GpuFacts {
+        unclaimed: Bytes::gib(8),
+        ..facts(24)
+    };
+    world.send(Event::Gpus(vec![used]));
+    for event in before {
+        world.send(event.clone());
+    }
+    world.log.clear();
+    world.send(Event::Adopt {
+        id: ClaimId(9),
+        request,
+        held: vec![(0, Bytes::gib(8))],
+    });
+    let log = world.log.clone();
+    (world, log)
+}
+
+fn sized(gib: u64, sm: u32) -> Request {
+    let sm = Share::from_milli(sm);
+    let mut request = Request::from_gpus(sm, Share::ONE, Class::Batch).unwrap();
+    request.mem = Some(Bytes::gib(gib));
+    request
+}
+
+fn granted(log: &[Action]) -> bool {
+    log.iter()
+        .any(|a| matches!(a, Action::Grant { id: ClaimId(9), .. }))
+}
+
+#[test]
+fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
+    let submit = |id, gib, sm| Event::Submit {
+        id: ClaimId(id),
+        request: sized(gib, sm),
+        patience: None,
+    };
+    // 16 of 24 GiB are claimed, 8 are his: his claim fits exactly, and one byte more does not.
+    let taken = [submit(1, 16, 500)];
+    let (world, log) = adopted(sized(8, 500), &taken);
+    assert!(granted(&log), "{log:?}");
+    assert_eq!(
+        world.machine.ledger().slices(ClaimId(9)).unwrap()[0].mem,
+        Bytes::gib(8)
+    );
+    let (_, log) = adopted(sized(9, 500), &taken);
+    let refused = |a: &Action| {
+        matches!(
+            a,
+            Action::Refuse {
+                id: ClaimId(9),
+                for_now: true,
+                ..
+            }
+        )
+    };
+    assert!(!granted(&log) && log.iter().any(refused), "{log:?}");
+    // Those who wait are not overtaken by more than he holds.
+    let waits = [submit(1, 14, 500), submit(2, 10, 500)];
+    assert!(granted(&adopted(sized(8, 100), &waits).1));
+    let (_, log) = adopted(sized(9, 100), &waits);
+    let behind = |a: &Action| {
+        matches!(
+            a,
+            Action::Refuse {
+                reason: Reason::Behind { ahead: ClaimId(2) },
+                ..
+            }
+        )
+    };
+    assert!(!granted(&log) && log.iter().any(behind), "{log:?}");
 }

@@ -121,6 +121,11 @@ driver! {
     cuCtxSynchronize() SUCCESS;
     cuStreamGetDevice(_stream: usize, device: *mut i32) give(device, 0);
     cuStreamQuery(_stream: usize) SUCCESS;
+    cuEventCreate(event: *mut usize, _flags: u32) give(event, HANDLE + 100);
+    cuEventDestroy_v2(_event: usize) SUCCESS;
+    cuEventRecord(_event: usize, _stream: usize) SUCCESS;
+    cuEventSynchronize(_event: usize) SUCCESS;
+    cuEventElapsedTime(ms: *mut f32, _start: usize, _end: usize) give(ms, 0.0);
     cuStreamQuery_ptsz(_stream: usize) SUCCESS;
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         give(free, TOTAL_BYTES as usize);

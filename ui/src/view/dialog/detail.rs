@@ -172,6 +172,20 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
         n => format!("{n} allocations at the cap"),
     };
     out.push(("refusals", refused));
+    if let Some(turns) = claim.turns {
+        let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
+        let now = if turns.contended {
+            "in turns with others now"
+        } else {
+            "no turns needed now"
+        };
+        let so_far = format!(
+            "{} in turns, held back {}",
+            seconds(turns.turns_ms),
+            seconds(turns.held_back_ms)
+        );
+        out.push(("GPU time", format!("{now}; {so_far}")));
+    }
     if claim.members.is_empty() {
         out.push(("processes", "none".to_owned()));
     } else {

@@ -13,8 +13,22 @@ use crate::layout::{
 };
 use crate::session::device;
 
+/// Programs that draw, by name: a display server has a graphics context only (type G), a desktop both (C+G).
+/// The simulation has no graphics; their contexts stand for it.
+const SERVERS: [&str; 2] = ["Xorg", "Xwayland"];
+const DESKTOPS: [&str; 2] = ["gnome-shell", "kwin_wayland"];
+
 fn compute(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
-    gpu.processes.iter().filter(|process| process.contexts > 0)
+    let computes = |p: &&ProcessSnapshot| p.contexts > 0 && !SERVERS.contains(&p.name.as_str());
+    gpu.processes.iter().filter(computes)
+}
+
+fn graphics(gpu: &GpuSnapshot) -> impl Iterator<Item = &ProcessSnapshot> {
+    let draws = |p: &&ProcessSnapshot| {
+        let name = p.name.as_str();
+        p.contexts > 0 && (SERVERS.contains(&name) || DESKTOPS.contains(&name))
+    };
+    gpu.processes.iter().filter(draws)
 }
 
 /// Fills the caller's array, or says how long it should be.
@@ -30,15 +44,32 @@ fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code
     array.fill(items)
 }
 
+/// Whose processes are asked for.
+#[derive(Clone, Copy)]
+enum Kind {
+    Compute,
+    Graphics,
+    /// Clients of MPS.
+    Clients,
+}
+
+fn of_kind(gpu: &GpuSnapshot, kind: Kind) -> Vec<&ProcessSnapshot> {
+    match kind {
+        Kind::Compute => compute(gpu).collect(),
+        Kind::Graphics => graphics(gpu).collect(),
+        Kind::Clients => compute(gpu).filter(|p| p.mps.is_some()).collect(),
+    }
+}
+
 fn list_v1(
     handle: Handle,
+    kind: Kind,
     count: Out<u32>,
     array: Out<ProcessInfoV1>,
-    mps: bool,
 ) -> Result<(), Code> {
     let device = device(handle)?;
-    let infos: Vec<_> = compute(device.gpu())
-        .filter(|p| !mps || p.mps.is_some())
+    let infos: Vec<_> = of_kind(device.gpu(), kind)
+        .into_iter()
         .map(|p| ProcessInfoV1 {
             pid: p.pid,
             used_gpu_memory: p.bytes,
@@ -49,13 +80,13 @@ fn list_v1(
 
 fn list_v2(
     handle: Handle,
+    kind: Kind,
     count: Out<u32>,
     array: Out<ProcessInfo>,
-    mps: bool,
 ) -> Result<(), Code> {
     let device = device(handle)?;
-    let infos: Vec<_> = compute(device.gpu())
-        .filter(|p| !mps || p.mps.is_some())
+    let infos: Vec<_> = of_kind(device.gpu(), kind)
+        .into_iter()
         .map(|p| ProcessInfo {
             pid: p.pid,
             used_gpu_memory: p.bytes,
@@ -64,12 +95,6 @@ fn list_v2(
         })
         .collect();
     list(&infos, count, array)
-}
-
-/// No process of the simulation draws.
-fn none<T: Copy>(handle: Handle, count: Out<u32>, array: Out<T>) -> Result<(), Code> {
-    device(handle)?;
-    list(&[], count, array)
 }
 
 /// Microseconds since 1970, as the driver stamps its samples.
@@ -92,31 +117,31 @@ fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
 
 export! {
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        list_v1(handle, count, array, false)
+        list_v1(handle, Kind::Compute, count, array)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array, false)
+        list_v2(handle, Kind::Compute, count, array)
     }
     fn nvmlDeviceGetComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array, false)
+        list_v2(handle, Kind::Compute, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        none(handle, count, array)
+        list_v1(handle, Kind::Graphics, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        none(handle, count, array)
+        list_v2(handle, Kind::Graphics, count, array)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        none(handle, count, array)
+        list_v2(handle, Kind::Graphics, count, array)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, array: Out<ProcessInfoV1>) {
-        list_v1(handle, count, array, true)
+        list_v1(handle, Kind::Clients, count, array)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array, true)
+        list_v2(handle, Kind::Clients, count, array)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, array: Out<ProcessInfo>) {
-        list_v2(handle, count, array, true)
+        list_v2(handle, Kind::Clients, count, array)
     }
     fn nvmlDeviceGetRunningProcessDetailList(handle: Handle, list: Out<ProcessDetailList>) {
         let asked = list.get()?;

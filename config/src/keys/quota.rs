@@ -1,0 +1,57 @@
+//! Quotas in the file: `"user:ada" = { gpus = 1.5, weight = 2.0, max = 3.0 }`.
+
+use gshare_core::Share;
+use gshare_core::quota::{Party, Quota};
+use toml::de::{DeTable, DeValue};
+
+use crate::read::{self, Reader};
+
+/// All entries, by party.
+pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Vec<Quota> {
+    let mut quotas: Vec<Quota> = Vec::new();
+    reader.section(root, "quotas").named("PARTY", |name, s| {
+        let gpus = s.optional("gpus", milli);
+        let weight = s.optional("weight", milli);
+        let max = s.optional("max", milli);
+        if !s.exists() {
+            return;
+        }
+        let party = match name.parse::<Party>() {
+            Ok(party) => party,
+            Err(error) => {
+                let how = "write for example \"user:ada\" = { max = 2.0 }".to_owned();
+                s.complain("", error.to_string(), Some(how));
+                return;
+            }
+        };
+        if !s.is_sound() {
+            return;
+        }
+        if gpus.is_none() && weight.is_none() && max.is_none() {
+            let how = "add gpus, weight or max".to_owned();
+            s.complain("", format!("the quota of {party} says nothing"), Some(how));
+        }
+        if let (Some(gpus), Some(max)) = (gpus, max)
+            && gpus > max
+        {
+            s.complain(
+                "max",
+                format!("{party} is guaranteed more than it may hold"),
+                None,
+            );
+        }
+        quotas.push(Quota {
+            party,
+            gpus: gpus.map(Share::from_milli),
+            weight_milli: weight,
+            max: max.map(Share::from_milli),
+        });
+    });
+    quotas.sort_by(|a, b| a.party.cmp(&b.party));
+    quotas
+}
+
+/// A number of GPUs, or a weight, in thousandths.
+fn milli(value: &DeValue<'_>) -> Result<u32, String> {
+    crate::value::milli(&read::number_text(value)?)
+}

@@ -1,0 +1,328 @@
+//! Keeps programs outside claims from opening a GPU: a filter on the cgroups where users' programs start.
+//!
+//! A parent's refusal beats a child's permission, so the program itself lets through whoever is below an
+//! exempt cgroup: gshare's claims, the graphical session. It asks the kernel for the caller's ancestors
+//! (`bpf_get_current_ancestor_cgroup_id`), which no process can choose. Attached to the cgroup itself, it
+//! outlives the service; it acts at open, so what is open stays open.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::insn::{Insn, Reg};
+use super::program::MINOR_CONTROL;
+use super::{DeviceError, sys};
+use crate::cgroup::Mount;
+use crate::nodes::Majors;
+
+/// How every such filter's name begins; the rest tells whose it is.
+const PREFIX: &str = "gshdeny_";
+/// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
+const CHARACTER: u32 = 2;
+/// `nvidia-modeset`, which a desktop opens and no CUDA program.
+const MINOR_MODESET: u32 = 254;
+/// `bpf_get_current_ancestor_cgroup_id(level)`: 0 where the caller is not that deep.
+const ANCESTOR_ID: i32 = 123;
+/// How deep exempt cgroups may lie. A service in a cgroup namespace cannot tell the true depth of what it
+/// sees, so all are asked.
+const LEVELS: i32 = 12;
+/// Most exempt cgroups.
+const EXEMPT: usize = 256;
+
+/// What the filter refuses, and to whom not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardRules {
+    /// The device numbers of this machine.
+    pub majors: Majors,
+    /// The kernel's ids (inode numbers) of cgroups; who is in or below one may open everything.
+    pub exempt: BTreeSet<u64>,
+}
+
+/// The program. GPU nodes and MIG capabilities are refused; `nvidiactl`, `nvidia-modeset` and
+/// `nvidia-uvm`, which give nobody a GPU, are not, so that monitors can still say what they may not open.
+#[must_use]
+pub fn guard_program(rules: &GuardRules) -> Vec<Insn> {
+    let exempt: Vec<u64> = rules.exempt.iter().copied().take(EXEMPT).collect();
+    let mut check = Vec::new();
+    if !exempt.is_empty() {
+        for level in 1..=LEVELS {
+            check.extend([Insn::set(Reg::R1, level), Insn::call(ANCESTOR_ID)]);
+            for id in &exempt {
+                check.extend(Insn::set_long(Reg::R1, *id));
+                // The distance to the permission at the end is filled in below.
+                check.push(Insn::skip_if_same(Reg::R0, Reg::R1, 0));
+            }
+        }
+    }
+    check.extend([Insn::set(Reg::R0, 0), Insn::exit()]);
+    let length = distance(check.len());
+    for (at, insn) in (1..).zip(&mut check) {
+        if *insn == Insn::skip_if_same(Reg::R0, Reg::R1, 0) {
+            *insn = Insn::skip_if_same(Reg::R0, Reg::R1, length - at);
+        }
+    }
+    let mut table = vec![(rules.majors.nvidia, vec![MINOR_CONTROL, MINOR_MODESET])];
+    table.extend(rules.majors.caps.map(|major| (major, Vec::new())));
+    let mut head = vec![
+        Insn::load_word(Reg::R2, Reg::R1, 0),
+        Insn::load_word(Reg::R3, Reg::R1, 4),
+        Insn::load_word(Reg::R4, Reg::R1, 8),
+        // The context's first word is access << 16 | type.
+        Insn::and(Reg::R2, 0xffff),
+    ];
+    // What is to be judged: how long the blocks are, so that each jump knows how far it goes.
+    let blocks: usize = table.iter().map(|(_, minors)| minors.len() + 2).sum();
+    let mut left = blocks + 1;
+    head.push(Insn::skip_unless_equal(
+        Reg::R2,
+        CHARACTER,
+        distance(left) + length,
+    ));
+    for (major, minors) in table {
+        head.push(Insn::skip_unless_equal(
+            Reg::R3,
+            major,
+            distance(minors.len()) + 1,
+        ));
+        left -= 1;
+        for minor in minors {
+            left -= 1;
+            head.push(Insn::skip_if_equal(Reg::R4, minor, distance(left) + length));
+        }
+        left -= 1;
+        head.push(Insn::skip(distance(left)));
+    }
+    head.push(Insn::skip(length));
+    head.extend(check);
+    head.extend([Insn::set(Reg::R0, 1), Insn::exit()]);
+    head
+}
+
+/// Far below the limit of a jump: see [`EXEMPT`] and [`LEVELS`].
+fn distance(insns: usize) -> i16 {
+    i16::try_from(insns).unwrap_or(i16::MAX)
+}
+
+const _: () = assert!((EXEMPT * 3 + 2) * (LEVELS as usize) < i16::MAX as usize);
+
+/// The guard of one service.
+#[derive(Debug)]
+pub struct Guard {
+    name: String,
+    loaded: Option<(GuardRules, OwnedFd, u32)>,
+}
+
+impl Guard {
+    /// The guard of the service whose claims are in this cgroup: another service's is another one.
+    #[must_use]
+    pub fn of(tree: &Path) -> Self {
+        // FNV-1a: any number that differs from tree to tree and stays the same.
+        let bytes = tree.as_os_str().as_encoded_bytes();
+        let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        });
+        Self {
+            name: format!("{PREFIX}{:07x}", hash & 0xfff_ffff),
+            loaded: None,
+        }
+    }
+
+    /// Makes the rules those of this service's filter on a cgroup: attaches it, or puts it in the place of
+    /// the older one in one step. True if it was not so before.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn set(&mut self, dir: &Path, rules: &GuardRules) -> Result<bool, DeviceError> {
+        let io = |verb, source| DeviceError::new(verb, dir, source);
+        let cgroup = open(dir).map_err(|e| io("open the cgroup for", e))?;
+        self.load(rules)?;
+        let Some((_, program, id)) = &self.loaded else {
+            return Ok(false);
+        };
+        let found = named(cgroup.as_fd(), |name| name == self.name).map_err(|e| io("query", e))?;
+        if found.iter().any(|(_, seen)| seen == id) {
+            return Ok(false);
+        }
+        let replace = found.first().map(|(fd, _)| fd.as_fd());
+        sys::attach(cgroup.as_fd(), program.as_fd(), replace).map_err(|e| io("attach", e))?;
+        Ok(true)
+    }
+
+    /// Takes this service's filter off every cgroup that has it, but those that are to keep it. Says how many.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn lift_except(&self, keep: &BTreeSet<PathBuf>) -> Result<usize, DeviceError> {
+        lift(keep, |name| name == self.name)
+    }
+
+    /// Takes the filters of all gshare services off all cgroups of this machine. Says how many.
+    ///
+    /// # Errors
+    /// [`DeviceError`] saying what failed.
+    pub fn lift_all() -> Result<usize, DeviceError> {
+        lift(&BTreeSet::new(), |name| name.starts_with(PREFIX))
+    }
+
+    fn load(&mut self, rules: &GuardRules) -> Result<(), DeviceError> {
+        if self
+            .loaded
+            .as_ref()
+            .is_some_and(|(known, ..)| known == rules)
+        {
+            return Ok(());
+        }
+        let fd = sys::load(&self.name, &guard_program(rules)).map_err(|(source, log)| {
+            if log.is_empty() {
+                DeviceError::new("load", Path::new(&self.name), source)
+            } else {
+                DeviceError::Refused { log, source }
+            }
+        })?;
+        let info = sys::info(fd.as_fd());
+        let id = info.map_err(|e| DeviceError::new("inspect", Path::new(&self.name), e))?;
+        self.loaded = Some((rules.clone(), fd, id.id));
+        Ok(())
+    }
+}
+
+fn open(dir: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(dir)
+}
+
+/// The filters on a cgroup whose names fit, with their ids.
+fn named(cgroup: BorrowedFd<'_>, fits: impl Fn(&str) -> bool) -> io::Result<Vec<(OwnedFd, u32)>> {
+    let mut found = Vec::new();
+    for id in sys::query(cgroup)? {
+        let fd = match sys::by_id(id) {
+            Ok(fd) => fd,
+            // Detached and unloaded since the query.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        if fits(&sys::info(fd.as_fd())?.name()) {
+            found.push((fd, id));
+        }
+    }
+    Ok(found)
+}
+
+fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, DeviceError> {
+    // Without the hierarchy there is nothing that a filter could be on.
+    let Ok(mount) = Mount::find() else {
+        return Ok(0);
+    };
+    let (mut lifted, mut dirs) = (0, vec![mount.point]);
+    while let Some(dir) = dirs.pop() {
+        let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let below = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        dirs.extend(below.map(|e| e.path()));
+        // Cgroups come and go while they are walked.
+        let Ok(cgroup) = open(&dir) else { continue };
+        if keep.contains(&dir) {
+            continue;
+        }
+        let io = |verb, source| DeviceError::new(verb, &dir, source);
+        for (fd, _) in named(cgroup.as_fd(), &fits).map_err(|e| io("query", e))? {
+            sys::detach(cgroup.as_fd(), fd.as_fd()).map_err(|e| io("detach", e))?;
+            lifted += 1;
+        }
+    }
+    Ok(lifted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    thread_local! {
+        /// The ids of the caller's cgroups from the top.
+        static ANCESTORS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn ancestor(level: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+        let level = usize::try_from(level).unwrap();
+        ANCESTORS.with_borrow(|ids| ids.get(level).copied().unwrap_or(0))
+    }
+
+    /// Runs the program as the kernel would for one open.
+    fn allowed(rules: &GuardRules, below: &[u64], kind: u32, major: u32, minor: u32) -> bool {
+        let bytes: Vec<u8> = guard_program(rules)
+            .into_iter()
+            .flat_map(Insn::to_bytes)
+            .collect();
+        let mut vm = rbpf::EbpfVmRaw::new(Some(&bytes)).unwrap();
+        vm.register_helper(u32::try_from(ANCESTOR_ID).unwrap(), ancestor)
+            .unwrap();
+        ANCESTORS.set(below.to_vec());
+        let mut context = Vec::new();
+        for word in [6 << 16 | kind, major, minor] {
+            context.extend(word.to_ne_bytes());
+        }
+        let verdict = vm.execute_program(&mut context).unwrap();
+        assert!(verdict <= 1, "the kernel expects 0 or 1, not {verdict}");
+        verdict == 1
+    }
+
+    #[test]
+    fn gpus_are_for_those_below_an_exempt_cgroup() {
+        const CLAIMS: u64 = 0x7_0000_0021;
+        const SESSION: u64 = 77;
+        let callers: [(&[u64], bool); 7] = [
+            (&[1, 5], false),
+            (&[1, 5, 6, 7], false),
+            (&[1, CLAIMS], true),
+            (&[1, 5, CLAIMS, 9, 10], true),
+            (&[1, 5, 6, SESSION], true),
+            // Half of an id is not the id.
+            (&[1, 0x21, CLAIMS & 0xffff_ffff], false),
+            (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, SESSION], true),
+        ];
+        for caps in [None, Some(511)] {
+            for exempt in [vec![], vec![CLAIMS], vec![CLAIMS, SESSION]] {
+                let rules = GuardRules {
+                    majors: Majors {
+                        nvidia: 195,
+                        uvm: Some(508),
+                        caps,
+                    },
+                    exempt: exempt.iter().copied().collect(),
+                };
+                for (below, free) in callers {
+                    let free = free && below.iter().any(|id| exempt.contains(id));
+                    for (kind, major, minor, gpu) in [
+                        (2, 195, 0, true),
+                        (2, 195, 7, true),
+                        (2, 195, 254, false),
+                        (2, 195, 255, false),
+                        (2, 508, 0, false),
+                        (2, 511, 3, caps.is_some()),
+                        (2, 1, 3, false),
+                        (2, 226, 0, false),
+                        (1, 195, 0, false),
+                    ] {
+                        let case = format!("{rules:?} {below:?} {kind} {major}:{minor}");
+                        let found = allowed(&rules, below, kind, major, minor);
+                        assert_eq!(found, free || !gpu, "{case}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_knows_its_own_filter() {
+        let name = |tree: &str| Guard::of(Path::new(tree)).name;
+        assert_eq!(name("/gshare"), name("/gshare"));
+        assert_ne!(name("/gshare"), name("/gshare-2"));
+        assert!(name("/gshare").starts_with(PREFIX) && name("/gshare").len() == 15);
+    }
+}

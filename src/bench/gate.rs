@@ -1,0 +1,270 @@
+//! `bench gate`: real processes in claims share one simulated GPU. What each got is the board's account,
+//! which neither the gate nor the programs write. Every mix runs gated; the first also without the proxy,
+//! where 10:90 has to miss by more than 20 points, or the run says nothing.
+
+pub(in crate::bench) mod run;
+pub(in crate::bench) mod worker;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use self::run::{Outcome, Part, Running};
+use super::say;
+use crate::cli::args::BenchArgs;
+use crate::station::{Options, Station};
+
+pub(crate) use self::run::WORKER_ARGUMENT;
+pub(crate) use self::worker::run as program;
+
+/// Processors busy above which goals say nothing: the programs and the simulation lack time then.
+const CPU_MOST: f64 = 0.6;
+const POINTS: f64 = 2.0;
+const TOTAL: f64 = 0.97;
+const STALL_MS: f64 = 20.0;
+const ARBITER: f64 = 0.02;
+/// Points by which 10:90 has to miss without the gate.
+const UNGATED: f64 = 20.0;
+
+/// One mix.
+struct Mix {
+    name: &'static str,
+    shares: &'static [u32],
+    kind: &'static str,
+    kernel: &'static str,
+    /// Further arguments of the program.
+    more: &'static [&'static str],
+    seconds: u64,
+    quick: bool,
+}
+
+const fn mix(
+    name: &'static str,
+    shares: &'static [u32],
+    kernel: &'static str,
+    seconds: u64,
+) -> Mix {
+    Mix {
+        name,
+        shares,
+        kind: "flood",
+        kernel,
+        more: &[],
+        seconds,
+        quick: false,
+    }
+}
+
+const MIXES: &[Mix] = &[
+    Mix {
+        quick: true,
+        ..mix("10:90, 1 ms", &[100, 900], "spin_1ms", 8)
+    },
+    mix("10:90, 10 us", &[100, 900], "spin_10us", 8),
+    mix("10:90, 20 ms", &[100, 900], "spin_20ms", 10),
+    mix("10:90, 200 ms", &[100, 900], "spin_200ms", 24),
+    mix("30:70, 10 us", &[300, 700], "spin_10us", 8),
+    mix("30:70, 1 ms", &[300, 700], "spin_1ms", 8),
+    mix("30:70, 20 ms", &[300, 700], "spin_20ms", 10),
+    mix("30:70, 200 ms", &[300, 700], "spin_200ms", 24),
+    Mix {
+        quick: true,
+        ..mix("50:50, 1 ms", &[500, 500], "spin_1ms", 8)
+    },
+    mix("50:50, 20 ms", &[500, 500], "spin_20ms", 10),
+    mix("20:30:50, 1 ms", &[200, 300, 500], "spin_1ms", 8),
+    mix("0.2/0.5/0.3, 20 ms", &[200, 500, 300], "spin_20ms", 10),
+    mix("8 x 12.5 %, 1 ms", &[125; 8], "spin_1ms", 8),
+    Mix {
+        kind: "graph",
+        ..mix("30:70, graphs of 10 x 1 ms", &[300, 700], "spin_1ms", 8)
+    },
+    Mix {
+        more: &["4"],
+        ..mix("30:70, 4 streams of 1 ms", &[300, 700], "spin_1ms", 8)
+    },
+    Mix {
+        kind: "copy",
+        ..mix(
+            "30:70, copies of 4 MiB and 1 ms",
+            &[300, 700],
+            "spin_1ms",
+            8,
+        )
+    },
+];
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    let station = Station::start(&Options {
+        gpus: vec!["h100".to_owned()],
+        costs: worker::costs(),
+        ..Options::new(std::env::current_exe().context("cannot find the program itself")?)
+    })?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(&format!(
+        "claims share one simulated GPU; {cores} cores; got and worst window in points of the GPU's time"
+    ));
+    say(
+        "  mix                              asked          got            worst 2 s  stall ms  total   cpu  arbiter",
+    );
+    let mut lines = Vec::new();
+    let mut void = false;
+    let mut ok = true;
+    for mix in MIXES.iter().filter(|m| m.quick || !args.quick) {
+        let first = std::ptr::eq(mix, &raw const MIXES[0]);
+        let bare = one(&station, mix, false, args.quick)?;
+        let miss = miss(&bare, mix);
+        if first {
+            row(&format!("{} (no gate)", mix.name), mix, &bare);
+            void = miss <= UNGATED;
+        }
+        let gated = one(&station, mix, true, args.quick)?;
+        row(mix.name, mix, &gated);
+        let judged = gated.cpu < CPU_MOST && !args.quick;
+        let met = met(&gated, &bare, mix);
+        ok &= met || !judged;
+        lines.push(figures(mix, &gated, &bare, judged, met));
+    }
+    let silent = silent(station)?;
+    ok &= silent.1;
+    if void {
+        say("  void: without the gate 10:90 does not miss by more than 20 points");
+    }
+    let line = json!({
+        "bench": "gate",
+        "device": "sim",
+        "cores": cores,
+        "measured": lines,
+        "service_killed": silent.0,
+        "goals": {
+            "points": POINTS, "total_of_bare": TOTAL, "stall_ms_at_50_50_of_1_ms": STALL_MS,
+            "arbiter": ARBITER, "cpu_below": CPU_MOST, "ungated_misses_by": UNGATED
+        },
+        "void": void,
+        "judged": !args.quick,
+        "ok": ok && !void,
+    });
+    say(&line.to_string());
+    Ok(0)
+}
+
+fn wanted(mix: &Mix) -> Vec<f64> {
+    mix.shares.iter().map(|s| f64::from(*s) / 1000.0).collect()
+}
+
+fn parts(mix: &Mix) -> Vec<Part> {
+    let program: Vec<String> = [mix.kind, mix.kernel]
+        .iter()
+        .chain(mix.more)
+        .map(|w| (*w).to_owned())
+        .collect();
+    let part = |share: &u32| Part {
+        share: *share,
+        program: program.clone(),
+    };
+    mix.shares.iter().map(part).collect()
+}
+
+fn one(station: &Station, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result<Outcome> {
+    let running = Running::start(station, &parts(mix), gated)?;
+    // Kernels are learnt, backlogs of the start are over.
+    let long = worker::kernel_ns(mix.kernel).unwrap_or(0) > 100_000_000;
+    std::thread::sleep(Duration::from_millis(if long { 3000 } else { 700 }));
+    let seconds = match (quick, gated) {
+        (true, true) => 3,
+        (true, false) => 1,
+        (false, true) => mix.seconds,
+        // The bare run gives the total only.
+        (false, false) => 3,
+    };
+    running.watch(station, &wanted(mix), Duration::from_secs(seconds))
+}
+
+/// Points by which the first claim's part misses what it asked for.
+fn miss(outcome: &Outcome, mix: &Mix) -> f64 {
+    let got = outcome.got.first().copied().unwrap_or(0.0);
+    (got - f64::from(mix.shares[0]) / 1000.0).abs() * 100.0
+}
+
+fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
+    let ms = worker::kernel_ns(mix.kernel).unwrap_or(0) as f64 / 1e6;
+    let points = if ms > 20.0 {
+        ms / 2000.0 * 100.0
+    } else {
+        POINTS
+    };
+    let stall = mix.shares != [500, 500] || ms != 1.0 || gated.worst_stall_ms <= STALL_MS;
+    gated.worst_window <= points
+        && gated.total >= TOTAL * bare.total
+        && stall
+        && gated.arbiter <= ARBITER
+}
+
+fn percents(parts: impl IntoIterator<Item = f64>) -> String {
+    let words: Vec<String> = parts
+        .into_iter()
+        .map(|p| format!("{:.1}", p * 100.0))
+        .collect();
+    if words.len() > 3 {
+        let few: Vec<&str> = words.iter().take(2).map(String::as_str).collect();
+        return format!("{}:..", few.join(":"));
+    }
+    words.join(":")
+}
+
+fn row(name: &str, mix: &Mix, o: &Outcome) {
+    let asked = percents(wanted(mix));
+    let got = percents(o.got.iter().copied());
+    say(&format!(
+        "  {name:<32} {asked:<14} {got:<14} {:>9.2} {:>9.1} {:>5.1} % {:>3.0} % {:>5.2} %",
+        o.worst_window,
+        o.worst_stall_ms,
+        o.total * 100.0,
+        o.cpu * 100.0,
+        o.arbiter * 100.0
+    ));
+}
+
+fn figures(mix: &Mix, gated: &Outcome, bare: &Outcome, judged: bool, met: bool) -> Value {
+    json!({
+        "mix": mix.name,
+        "asked": wanted(mix),
+        "got": gated.got,
+        "got_ungated": bare.got,
+        "worst_window_points": gated.worst_window,
+        "worst_stall_ms": gated.worst_stall_ms,
+        "total": gated.total,
+        "total_bare": bare.total,
+        "cpu": gated.cpu,
+        "arbiter": gated.arbiter,
+        "judged": judged,
+        "met": met,
+    })
+}
+
+/// The service dies under a mix of 20:30: nobody may use more than its request then.
+fn silent(mut station: Station) -> anyhow::Result<(Value, bool)> {
+    let program: Vec<String> = ["flood", "spin_1ms"].map(str::to_owned).to_vec();
+    let part = |share| Part {
+        share,
+        program: program.clone(),
+    };
+    let running = Running::start(&station, &[part(200), part(300)], true)?;
+    std::thread::sleep(Duration::from_millis(700));
+    station.stop_service(nix::sys::signal::Signal::SIGKILL)?;
+    std::thread::sleep(Duration::from_nanos(gshare_gate::SILENCE_NS));
+    let outcome = running.watch(&station, &[0.4, 0.6], Duration::from_secs(3))?;
+    let used: Vec<f64> = outcome.got.iter().map(|g| g * outcome.total).collect();
+    let within = used[0] < 0.23 && used[1] < 0.33 && used[0] > 0.1 && used[1] > 0.15;
+    say(&format!(
+        "  service killed, requests of 20 and 30 %: {:.1} and {:.1} % of the GPU's time from 5 periods on",
+        used[0] * 100.0,
+        used[1] * 100.0
+    ));
+    let value =
+        json!({ "requests": [0.2, 0.3], "used": used, "within": within, "cpu": outcome.cpu });
+    drop(running);
+    station.start_service()?;
+    Ok((value, within))
+}

@@ -1,0 +1,289 @@
+//! One mix of programs on the simulated GPU, watched from outside: by the board's own account of who had
+//! the GPU, which neither the gate nor the programs have a hand in.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gshare_sim_board::Board;
+
+use crate::station::Station;
+
+/// Hidden first argument of a program.
+pub(crate) const WORKER_ARGUMENT: &str = "__bench-gate";
+
+/// Between two looks at the board.
+const LOOK: Duration = Duration::from_millis(4);
+
+/// One claim of a mix.
+#[derive(Clone, Debug)]
+pub(in crate::bench) struct Part {
+    /// Thousandths of the GPU.
+    pub(in crate::bench) share: u32,
+    /// Arguments of its program.
+    pub(in crate::bench) program: Vec<String>,
+}
+
+/// What a mix came to.
+#[derive(Clone, Debug, Default)]
+pub(in crate::bench) struct Outcome {
+    /// Parts of the used GPU time, in the order of the claims.
+    pub(in crate::bench) got: Vec<f64>,
+    /// Largest distance from what was asked in any window of 2 s, in points.
+    pub(in crate::bench) worst_window: f64,
+    /// Longest time without any progress of a claim, in milliseconds.
+    pub(in crate::bench) worst_stall_ms: f64,
+    /// GPU time used over time passed.
+    pub(in crate::bench) total: f64,
+    /// Processors busy, of all.
+    pub(in crate::bench) cpu: f64,
+    /// Processor time of the arbiter over time passed.
+    pub(in crate::bench) arbiter: f64,
+}
+
+/// The programs of a mix; they end with it.
+#[derive(Debug)]
+pub(in crate::bench) struct Running {
+    children: Vec<(usize, Child)>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Running {
+    /// Starts a mix under claims; `gated` false leaves the proxy out of the programs.
+    pub(in crate::bench) fn start(
+        station: &Station,
+        parts: &[Part],
+        gated: bool,
+    ) -> anyhow::Result<Self> {
+        let mut running = Self {
+            children: Vec::new(),
+        };
+        for (claim, part) in parts.iter().enumerate() {
+            running.add(station, claim, part, gated)?;
+        }
+        running.wait_for_launches(station)?;
+        Ok(running)
+    }
+
+    fn add(
+        &mut self,
+        station: &Station,
+        claim: usize,
+        part: &Part,
+        gated: bool,
+    ) -> anyhow::Result<()> {
+        let mut command = station.command();
+        command
+            .args(["claim", "-q", "-g"])
+            .arg(format!("{}", f64::from(part.share) / 1000.0))
+            .arg("--");
+        if !gated {
+            // The way around the proxy that every preload has.
+            let driver = station.sim_dir().join("lib");
+            command.args(["env", &format!("LD_LIBRARY_PATH={}", driver.display())]);
+        }
+        command
+            .arg(station.program())
+            .arg(WORKER_ARGUMENT)
+            .args(&part.program)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let child = command.spawn().context("cannot start a program")?;
+        self.children.push((claim, child));
+        Ok(())
+    }
+
+    fn wait_for_launches(&mut self, station: &Station) -> anyhow::Result<()> {
+        let board = Board::open(&station.sim_dir().join("board"))?;
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let snapshot = board.snapshot();
+            let launched = |pid: u32| {
+                let mut all = snapshot.gpus.iter().flat_map(|g| &g.processes);
+                all.any(|p| p.pid == pid && p.launched > 0)
+            };
+            if self.children.iter().all(|(_, c)| launched(c.id())) {
+                return Ok(());
+            }
+            for (_, child) in &mut self.children {
+                if let Some(status) = child.try_wait()? {
+                    anyhow::bail!("a program ended early: {status}");
+                }
+            }
+            anyhow::ensure!(Instant::now() < until, "the programs do not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Watches for a while; `wanted` are the parts of the GPU's time that were asked for.
+    pub(in crate::bench) fn watch(
+        &self,
+        station: &Station,
+        wanted: &[f64],
+        length: Duration,
+    ) -> anyhow::Result<Outcome> {
+        let board = Board::open(&station.sim_dir().join("board"))?;
+        let mut looks: Vec<(u64, Vec<u64>)> = Vec::new();
+        let (cpu, arbiter) = (Cpu::now()?, arbiter_ns(station));
+        let began = Instant::now();
+        while began.elapsed() < length {
+            looks.push(self.look(&board, wanted.len()));
+            std::thread::sleep(LOOK);
+        }
+        looks.push(self.look(&board, wanted.len()));
+        let cpu = Cpu::now()?.since(&cpu);
+        let arbiter = arbiter_ns(station).saturating_sub(arbiter) as f64;
+        let mut outcome = judge(&looks, wanted);
+        outcome.cpu = cpu;
+        outcome.arbiter = arbiter / began.elapsed().as_nanos() as f64;
+        Ok(outcome)
+    }
+
+    fn look(&self, board: &Board, claims: usize) -> (u64, Vec<u64>) {
+        let snapshot = board.snapshot();
+        let mut used = vec![0; claims];
+        for process in snapshot.gpus.iter().flat_map(|g| &g.processes) {
+            let whose = self.children.iter().find(|(_, c)| c.id() == process.pid);
+            if let Some((claim, _)) = whose {
+                used[*claim] += process.busy_ns;
+            }
+        }
+        (snapshot.now_ns, used)
+    }
+}
+
+/// Windows, stalls and totals from looks at each claim's GPU time.
+pub(in crate::bench) fn judge(looks: &[(u64, Vec<u64>)], wanted: &[f64]) -> Outcome {
+    const WINDOW: u64 = 2_000_000_000;
+    let parts = |from: &(u64, Vec<u64>), to: &(u64, Vec<u64>)| {
+        let grown: Vec<f64> = from
+            .1
+            .iter()
+            .zip(&to.1)
+            .map(|(a, b)| b.saturating_sub(*a) as f64)
+            .collect();
+        let sum: f64 = grown.iter().sum::<f64>().max(1.0);
+        (grown.iter().map(|g| g / sum).collect::<Vec<f64>>(), sum)
+    };
+    let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
+        return Outcome::default();
+    };
+    let (got, sum) = parts(first, last);
+    let mut worst_window: f64 = 0.0;
+    let mut next = 0;
+    for from in looks {
+        // A window every 100 ms.
+        if from.0 < next {
+            continue;
+        }
+        next = from.0 + 100_000_000;
+        let Some(to) = looks.iter().find(|l| l.0 >= from.0 + WINDOW) else {
+            break;
+        };
+        for (got, wanted) in parts(from, to).0.iter().zip(wanted) {
+            worst_window = worst_window.max((got - wanted).abs() * 100.0);
+        }
+    }
+    let mut worst_stall = 0;
+    for claim in 0..wanted.len() {
+        let mut since = first;
+        for pair in looks.windows(2) {
+            if pair[1].1[claim] > pair[0].1[claim] {
+                worst_stall = worst_stall.max(pair[0].0.saturating_sub(since.0));
+                since = &pair[1];
+            }
+        }
+        worst_stall = worst_stall.max(last.0.saturating_sub(since.0));
+    }
+    Outcome {
+        got,
+        worst_window,
+        worst_stall_ms: worst_stall as f64 / 1e6,
+        total: sum / last.0.saturating_sub(first.0).max(1) as f64,
+        ..Outcome::default()
+    }
+}
+
+/// Processor time of the whole machine, in ticks.
+#[derive(Debug)]
+struct Cpu {
+    busy: u64,
+    all: u64,
+}
+
+impl Cpu {
+    fn now() -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        let ticks: Vec<u64> = text
+            .lines()
+            .next()
+            .unwrap_or("")
+            .split_whitespace()
+            .skip(1)
+            .take(8)
+            .filter_map(|n| n.parse().ok())
+            .collect();
+        let all: u64 = ticks.iter().sum();
+        let idle = ticks.get(3).unwrap_or(&0) + ticks.get(4).unwrap_or(&0);
+        Ok(Self {
+            busy: all - idle.min(all),
+            all,
+        })
+    }
+
+    fn since(&self, before: &Self) -> f64 {
+        let all = self.all.saturating_sub(before.all).max(1);
+        self.busy.saturating_sub(before.busy) as f64 / all as f64
+    }
+}
+
+/// Processor time of the service's arbiter so far, in nanoseconds; 0 without a service.
+pub(in crate::bench) fn arbiter_ns(station: &Station) -> u64 {
+    let Some(pid) = station.service_pid() else {
+        return 0;
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if read("comm").trim() == "arbiter" {
+            let text = read("schedstat");
+            let first = text.split_whitespace().next();
+            return first.and_then(|n| n.parse().ok()).unwrap_or(0);
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_stalls_and_totals() {
+        // Two claims take turns of 30 and 70 ms; then the first does nothing for half a second.
+        let mut looks = Vec::new();
+        let (mut a, mut b) = (0u64, 0u64);
+        for ms in (0..5000u64).step_by(10) {
+            looks.push((ms * 1_000_000, vec![a, b]));
+            let silent = (3000..3500).contains(&ms);
+            if ms % 100 < 30 && !silent {
+                a += 10_000_000;
+            } else {
+                b += 10_000_000;
+            }
+        }
+        let outcome = judge(&looks, &[0.3, 0.7]);
+        assert!((outcome.total - 1.0).abs() < 0.01, "{outcome:?}");
+        assert!((outcome.worst_window - 7.5).abs() < 1.6, "{outcome:?}");
+        assert!((outcome.worst_stall_ms - 570.0).abs() < 21.0, "{outcome:?}");
+        assert!((outcome.got[0] - 0.27).abs() < 0.005, "{outcome:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Arguments of the commands that change sizes and replay lists.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use gshare_config::{Wait, value};
+use gshare_core::{Bytes, Share};
+
+/// `gshare resize`.
+#[derive(Args, Clone, Debug)]
+pub struct ResizeArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Part of the GPU, memory and SMs alike: 0.5
+    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
+    pub gpus: Option<Share>,
+    /// Guaranteed memory per GPU, e.g. 8G (GiB)
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem: Option<Bytes>,
+    /// Most memory per GPU, while others leave it free
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem_limit: Option<Bytes>,
+    /// Guaranteed share of each GPU's SMs, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
+    pub sm: Option<Share>,
+    /// Most SMs, while others leave them free: 0.8 or 80%
+    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    pub limit: Option<Share>,
+    /// Wait until there is room, at most this long [without TIME: as long as it takes]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
+    pub wait: Option<Wait>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// List of claims (CSV)
+    #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
+    pub trace: PathBuf,
+    /// Policy, more than once to compare [default: gshare, gshare-held and fgd]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Vec<String>,
+    /// GPUs of the machine
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub gpus: u8,
+    /// Memory of each GPU, which is what moves cost
+    #[arg(long, value_name = "SIZE", default_value = "24G", value_parser = value::size)]
+    pub mem: Bytes,
+    /// Stretch the times between requests until this part of the machine is asked for [default: as listed]
+    #[arg(long, value_name = "PART")]
+    pub load: Option<f64>,
+    /// Only the first N claims
+    #[arg(long, value_name = "N")]
+    pub claims: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,81 @@
+//! A process that runs outside claims becomes one: what it holds already is no reason against it.
+
+use super::{Action, Machine, Now};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{GpuFacts, Ledger};
+use crate::place;
+use crate::reason::{self, Reason};
+use crate::units::Bytes;
+
+/// A process that is to become a claim.
+#[derive(Clone, Debug)]
+pub(super) struct Adopting {
+    pub(super) id: ClaimId,
+    pub(super) request: Request,
+    pub(super) held: Vec<(usize, Bytes)>,
+}
+
+impl Adopting {
+    /// The ledger as it is without what the process holds outside claims.
+    fn without(&self, ledger: &Ledger) -> Ledger {
+        let mut ledger = ledger.clone();
+        let less = |(gpu, facts): (usize, &GpuFacts)| {
+            let held = self.held.iter().filter(|(g, _)| *g == gpu);
+            let held = held.fold(Bytes::ZERO, |sum, (_, b)| sum.saturating_add(*b));
+            GpuFacts {
+                unclaimed: facts.unclaimed.saturating_sub(held),
+                ..facts.clone()
+            }
+        };
+        let facts = ledger.gpus().iter().enumerate().map(less).collect();
+        ledger.set_gpus(facts);
+        ledger
+    }
+
+    /// Whether it asks for more than it holds anywhere.
+    fn grows(&self, ledger: &Ledger) -> bool {
+        let wanted = |gpu: usize| {
+            let of = ledger.gpus().get(gpu).and_then(GpuFacts::allocatable);
+            Ledger::mem_wanted(&self.request, of.unwrap_or_default())
+        };
+        self.held.is_empty()
+            || self.held.iter().any(|(gpu, bytes)| {
+                wanted(*gpu) > bytes.saturating_add(Bytes(crate::ledger::GRANULARITY))
+            })
+    }
+}
+
+impl Machine {
+    /// Decides on those who are to be adopted, once the charges are sure. Who asks for more than he holds comes
+    /// after those who wait.
+    pub(super) fn adopt(&mut self, now: Now, actions: &mut Vec<Action>) {
+        for adopting in std::mem::take(&mut self.adopting) {
+            let ledger = adopting.without(&self.ledger);
+            let (id, request) = (adopting.id, &adopting.request);
+            let ahead = self.queue().next().map(|(id, _)| id);
+            let ahead = ahead.filter(|_| adopting.grows(&ledger));
+            let found = place::best_fit(&ledger, request, &[]);
+            match (found, ahead) {
+                (Some(slices), None) => {
+                    let ends = request.lease.map(|l| now.saturating_add(l));
+                    // What it held outside claims it holds inside now.
+                    self.ledger.set_gpus(ledger.gpus().to_vec());
+                    self.ledger.insert(id, slices.clone());
+                    self.set_lease(id, ends);
+                    actions.push(Action::Grant { id, slices, ends });
+                }
+                (found, ahead) => {
+                    let reason = match (found, ahead) {
+                        (Some(_), Some(ahead)) => Reason::Behind { ahead },
+                        _ => reason::waits(&ledger, request, &[], None),
+                    };
+                    actions.push(Action::Refuse {
+                        id,
+                        reason,
+                        for_now: true,
+                    });
+                }
+            }
+        }
+    }
+}

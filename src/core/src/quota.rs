@@ -1,0 +1,225 @@
+//! Quotas of users, groups and projects: what an administrator guarantees them, how they count against each
+//! other, and the most they may hold. The machine holds them to the most; the rest is for the order of service.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{GpuFacts, Ledger, Slice};
+use crate::units::{Bytes, Share};
+
+/// Whose quota it is; written `user:ada`, `group:lab`, `project:vision`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Party {
+    /// A user, by login name.
+    User(String),
+    /// A Unix group: its members together.
+    Group(String),
+    /// A project: its claims together.
+    Project(String),
+}
+
+/// What is not a party.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is none of user:NAME, group:NAME and project:NAME")]
+pub struct PartyError(String);
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = match self {
+            Self::User(name) => ("user", name),
+            Self::Group(name) => ("group", name),
+            Self::Project(name) => ("project", name),
+        };
+        write!(f, "{kind}:{name}")
+    }
+}
+
+impl FromStr for Party {
+    type Err = PartyError;
+
+    fn from_str(text: &str) -> Result<Self, PartyError> {
+        let bad = || PartyError(text.to_owned());
+        let (kind, name) = text.split_once(':').ok_or_else(bad)?;
+        let name = name.trim().to_owned();
+        if name.is_empty() || name.len() > 128 {
+            return Err(bad());
+        }
+        match kind {
+            "user" => Ok(Self::User(name)),
+            "group" => Ok(Self::Group(name)),
+            "project" => Ok(Self::Project(name)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// An entry of an administrator; what is absent is not said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Whose.
+    pub party: Party,
+    /// Guaranteed GPUs.
+    pub gpus: Option<Share>,
+    /// Weight in thousandths when what nobody is guaranteed is divided; 1000 where absent.
+    pub weight_milli: Option<u32>,
+    /// The most GPUs held at a time.
+    pub max: Option<Share>,
+}
+
+/// That a party would hold more than it may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Whose quota.
+    pub party: Party,
+    /// The most it may hold.
+    pub max: Share,
+    /// What it holds.
+    pub held: Share,
+    /// What would be added.
+    pub wanted: Share,
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "wants {} of a GPU; {} may hold {} at most and holds {}",
+            gpus(self.wanted),
+            self.party,
+            gpus(self.max),
+            gpus(self.held)
+        )
+    }
+}
+
+/// `1.5`, as one would type it.
+fn gpus(share: Share) -> String {
+    let text = format!("{:.3}", share.as_f64());
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The maxima in force and who counts for which party.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    max: BTreeMap<Party, Share>,
+    parties: BTreeMap<ClaimId, Vec<Party>>,
+}
+
+impl Quotas {
+    /// Takes all entries anew.
+    pub fn set(&mut self, quotas: &[Quota]) {
+        let max = quotas
+            .iter()
+            .filter_map(|q| Some((q.party.clone(), q.max?)));
+        self.max = max.collect();
+    }
+
+    /// A claim counts for these.
+    pub fn enter(&mut self, id: ClaimId, parties: Vec<Party>) {
+        self.parties.insert(id, parties);
+    }
+
+    /// The claim has gone.
+    pub fn leave(&mut self, id: ClaimId) {
+        self.parties.remove(&id);
+    }
+
+    /// The quota that keeps `request` from starting now, if one does.
+    #[must_use]
+    pub fn keeps(&self, ledger: &Ledger, id: ClaimId, request: &Request) -> Option<Over> {
+        self.over(ledger, id, wanted(ledger, request))
+    }
+
+    /// The quota that `request` alone exceeds: it can never start.
+    #[must_use]
+    pub fn never(&self, ledger: &Ledger, id: ClaimId, request: &Request) -> Option<Over> {
+        let wanted = wanted(ledger, request);
+        self.of(id)
+            .find(|(_, max)| wanted > *max)
+            .map(|(party, max)| Over {
+                held: self.held(ledger, party, id),
+                party: party.clone(),
+                max,
+                wanted,
+            })
+    }
+
+    /// The quota that keeps a held claim from becoming these slices, if they are more than it has.
+    #[must_use]
+    pub fn keeps_from(&self, ledger: &Ledger, id: ClaimId, slices: &[Slice]) -> Option<Over> {
+        let new = sum(ledger, slices);
+        let old = sum(ledger, ledger.slices(id).unwrap_or_default());
+        (new > old).then(|| self.over(ledger, id, new))?
+    }
+
+    fn of(&self, id: ClaimId) -> impl Iterator<Item = (&Party, Share)> {
+        let parties = self.parties.get(&id).into_iter().flatten();
+        parties.filter_map(|p| Some((p, *self.max.get(p)?)))
+    }
+
+    fn over(&self, ledger: &Ledger, id: ClaimId, wanted: Share) -> Option<Over> {
+        self.of(id).find_map(|(party, max)| {
+            let held = self.held(ledger, party, id);
+            (held.saturating_add(wanted) > max).then(|| Over {
+                party: party.clone(),
+                max,
+                held,
+                wanted,
+            })
+        })
+    }
+
+    /// What a party holds, this claim apart.
+    fn held(&self, ledger: &Ledger, party: &Party, but: ClaimId) -> Share {
+        let counts = |id: &ClaimId| self.parties.get(id).is_some_and(|p| p.contains(party));
+        let claims = ledger.held().filter(|(id, _)| *id != but && counts(id));
+        claims.fold(Share::ZERO, |total, (_, slices)| {
+            total.saturating_add(sum(ledger, slices))
+        })
+    }
+}
+
+/// What slices are of their GPUs, each the larger of its parts of memory and SMs.
+fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
+    slices.iter().fold(Share::ZERO, |total, s| {
+        let whole = ledger.gpus().get(s.gpu).and_then(GpuFacts::capacity);
+        total.saturating_add(part(s.mem, whole).max(s.sm))
+    })
+}
+
+fn wanted(ledger: &Ledger, request: &Request) -> Share {
+    let largest = ledger.gpus().iter().filter_map(GpuFacts::capacity).max();
+    let memory = request.mem.map_or(request.share, |mem| part(mem, largest));
+    let each = memory.max(request.sm);
+    Share::from_milli(each.milli().saturating_mul(request.gpus))
+}
+
+fn part(mem: Bytes, whole: Option<Bytes>) -> Share {
+    match whole {
+        Some(Bytes(whole)) if whole > 0 => {
+            let milli = u128::from(mem.0) * 1000 / u128::from(whole);
+            Share::from_milli(u32::try_from(milli).unwrap_or(u32::MAX))
+        }
+        _ => Share::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parties_are_read_as_they_are_written() {
+        for text in ["user:ada", "group:lab", "project:vision and more"] {
+            assert_eq!(
+                text.parse::<Party>().map(|p| p.to_string()),
+                Ok(text.to_owned())
+            );
+        }
+        for text in ["ada", "user:", "uid:7", "", ":x"] {
+            assert!(text.parse::<Party>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Scheduling: who gets what ([`fair`]), in which order and at whose cost ([`plan`]), and where ([`solve`]).
+
+pub mod fair;
+pub mod plan;
+pub mod replay;
+pub mod solve;
+pub mod trace;

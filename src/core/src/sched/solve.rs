@@ -1,0 +1,566 @@
+//! Exact placement: whether a claim fits, and with the fewest and cheapest moves of others.
+//!
+//! A search over final assignments, not over sequences of moves: images that are parked in host memory
+//! permit cyclic swaps. It deepens on the number of moves, puts the largest unplaced claim down first, tries
+//! GPUs that look alike once, and lifts others from a GPU only in sets none of which could stay. A
+//! budget of steps bounds it; then the answer says that it is not proven.
+
+mod need;
+mod pack;
+
+pub use need::{Item, Need};
+use pack::anew;
+
+/// GPUs that a problem can have: one bit each.
+pub const MAX_GPUS: usize = 32;
+
+/// GPUs and what runs on them.
+#[derive(Clone, Debug, Default)]
+pub struct Board {
+    /// Kind (model) of each GPU.
+    pub kind: Vec<usize>,
+    /// What each GPU has left beside all that is placed.
+    pub free: Vec<Need>,
+    /// Claims that are placed.
+    pub items: Vec<Item>,
+}
+
+/// What a new claim prefers where several GPUs have room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefer {
+    /// The GPU with least left after it.
+    Pack,
+    /// The GPU with most left: room to burst.
+    Spread,
+}
+
+/// Where a claim can go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Its GPUs, ascending.
+    pub at: Vec<usize>,
+    /// Placed claims that move, by index in the board, with their new GPUs.
+    pub moves: Vec<(usize, Vec<usize>)>,
+    /// Placed claims that are suspended.
+    pub drops: Vec<usize>,
+    /// No answer with fewer moves exists.
+    pub optimal: bool,
+}
+
+/// Answer of the search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It fits.
+    Fits(Fit),
+    /// It fits nowhere, whoever is moved.
+    No,
+    /// The budget ended before either was shown.
+    Unknown,
+}
+
+/// Bounds of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Steps in all.
+    pub steps: u32,
+    /// Most moves.
+    pub moves: u32,
+    /// Most suspensions.
+    pub drops: u32,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            steps: 3000,
+            moves: 5,
+            drops: 0,
+        }
+    }
+}
+
+impl Board {
+    /// Finds a place for `new`: with as few suspensions as possible, of those with as few moves, of those the
+    /// cheapest. `reluctance` is an extra cost of putting it on a GPU; less is better and goes before all else
+    /// where nobody else is touched.
+    #[must_use]
+    pub fn place(
+        &self,
+        new: &Item,
+        prefer: Prefer,
+        reluctance: impl Fn(usize) -> u32,
+        budget: Budget,
+    ) -> Answer {
+        if let Some(at) = self.direct(new, prefer, reluctance) {
+            return Answer::Fits(Fit {
+                at,
+                moves: Vec::new(),
+                drops: Vec::new(),
+                optimal: true,
+            });
+        }
+        if !self.able(new) {
+            return Answer::No;
+        }
+        let count = |able: fn(&Item) -> bool| self.items.iter().filter(|i| able(i)).count();
+        let movable = count(|i| i.move_cost.is_some());
+        let droppable = count(|i| i.drop_cost.is_some());
+        let most = |have: usize, budget: u32| budget.min(u32::try_from(have).unwrap_or(u32::MAX));
+        let (most_moves, most_drops) = (most(movable, budget.moves), most(droppable, budget.drops));
+        let mut proven = true;
+        let mut search = Search::new(self, new);
+        for drops in 0..=most_drops {
+            if !self.enough(new, drops) {
+                continue;
+            }
+            // Half of what is left, so that there is some for more suspensions.
+            let left = budget.steps.saturating_sub(search.steps);
+            search.limit = search.steps + if most_drops > 0 { left / 2 } else { left };
+            for moves in 0..=most_moves {
+                search.run(Left { moves, drops });
+                if let Some((_, found)) = search.best.take() {
+                    return Answer::Fits(search.fit(found, proven && !search.out()));
+                }
+                if search.out() {
+                    break;
+                }
+            }
+            let shown = !search.out() && most_moves as usize == movable;
+            if drops == 0 && movable > 0 && !shown {
+                // Few moves do not do, or that could not be shown: pack all anew.
+                match anew(self, new, budget.steps) {
+                    Some(Some(found)) => return Answer::Fits(found),
+                    Some(None) => {}
+                    None => proven = false,
+                }
+            } else {
+                proven &= shown;
+            }
+        }
+        // Who asks for no suspensions asks whether it fits without.
+        if proven && (budget.drops == 0 || most_drops as usize == droppable) {
+            Answer::No
+        } else {
+            Answer::Unknown
+        }
+    }
+
+    /// Without moving anybody.
+    #[must_use]
+    pub fn direct(
+        &self,
+        new: &Item,
+        prefer: Prefer,
+        reluctance: impl Fn(usize) -> u32,
+    ) -> Option<Vec<usize>> {
+        let mut fits: Vec<usize> = (0..self.free.len())
+            .filter(|&g| allowed(new, g) && new.need[self.kind[g]].fits(self.free[g]))
+            .collect();
+        if fits.len() < new.parts as usize {
+            return None;
+        }
+        let left = |g: usize| self.free[g].less(new.need[self.kind[g]]);
+        fits.sort_by_key(|&g| {
+            let left = left(g);
+            let key = (left.mem, u64::from(left.sm));
+            match prefer {
+                Prefer::Pack => (reluctance(g), key.0, key.1, g),
+                Prefer::Spread => (reluctance(g), !key.1, !key.0, g),
+            }
+        });
+        if new.parts > 1 {
+            // All of one model.
+            let one = one_kind(&fits, &self.kind, new.parts as usize)?;
+            fits = one;
+        }
+        fits.truncate(new.parts as usize);
+        fits.sort_unstable();
+        Some(fits)
+    }
+
+    /// Whether enough GPUs could have room for a part of it if everybody left who can.
+    fn able(&self, new: &Item) -> bool {
+        let able = (0..self.free.len()).filter(|&g| {
+            let leave = self
+                .items
+                .iter()
+                .filter(|i| i.can_leave() && i.at.contains(&g));
+            let most = leave.fold(self.free[g], |f, i| f.plus(i.need[self.kind[g]]));
+            allowed(new, g) && new.need[self.kind[g]].fits(most)
+        });
+        able.count() >= new.parts as usize
+    }
+
+    /// Whether the room left in sum would do if the `drops` largest were suspended. With several kinds of
+    /// GPU sums say nothing.
+    fn enough(&self, new: &Item, drops: u32) -> bool {
+        if self.kind.iter().any(|k| *k != self.kind[0]) {
+            return true;
+        }
+        let parts = u64::from(new.parts);
+        let dimension = |of: fn(Need) -> u64| {
+            let mut sizes: Vec<u64> = self
+                .items
+                .iter()
+                .filter(|i| i.drop_cost.is_some())
+                .map(|i| of(i.need[0]).saturating_mul(u64::from(i.parts)))
+                .collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            let free: u64 = self.free.iter().map(|f| of(*f)).sum();
+            let dropped: u64 = sizes.iter().take(drops as usize).sum();
+            of(new.need[0]).saturating_mul(parts) <= free.saturating_add(dropped)
+        };
+        dimension(|n| u64::from(n.sm)) && dimension(|n| n.mem)
+    }
+}
+
+fn allowed(item: &Item, g: usize) -> bool {
+    item.mask & (1 << g) != 0
+}
+
+/// The first `count` of `order` that are of one kind.
+fn one_kind(order: &[usize], kind: &[usize], count: usize) -> Option<Vec<usize>> {
+    let kinds: Vec<usize> = order.iter().map(|&g| kind[g]).collect();
+    order.iter().map(|&g| kind[g]).find_map(|k| {
+        let of: Vec<usize> = order
+            .iter()
+            .zip(&kinds)
+            .filter(|(_, kk)| **kk == k)
+            .map(|(g, _)| *g)
+            .take(count)
+            .collect();
+        (of.len() == count).then_some(of)
+    })
+}
+
+/// Claims that look alike need not be tried both.
+type Looks<'a> = (&'a [Need], u32, Option<u64>, Option<u64>);
+
+/// Where a part of a claim is to go.
+#[derive(Clone, Copy)]
+struct Spot {
+    index: usize,
+    g: usize,
+    need: Need,
+}
+
+/// Where everybody is at a leaf: the index of the new claim is `items.len()`; nowhere means suspended.
+type Found = Vec<(usize, Vec<usize>)>;
+
+/// How many more may be moved and suspended.
+#[derive(Clone, Copy)]
+struct Left {
+    moves: u32,
+    drops: u32,
+}
+
+struct Search<'a> {
+    board: &'a Board,
+    new: &'a Item,
+    free: Vec<Need>,
+    /// Movable claims on each GPU that were not lifted.
+    on: Vec<Vec<usize>>,
+    lifted: Vec<bool>,
+    placed: Found,
+    steps: u32,
+    limit: u32,
+    best: Option<(u64, Found)>,
+    /// Differs between GPUs that some claim tells apart by their number.
+    mark: Vec<u64>,
+}
+
+impl<'a> Search<'a> {
+    fn new(board: &'a Board, new: &'a Item) -> Self {
+        let gpus = board.free.len();
+        let mut on = vec![Vec::new(); gpus];
+        let all = u32::MAX >> (32 - gpus.min(32));
+        let mut mark = vec![0u64; gpus];
+        let items = board.items.iter().enumerate();
+        for (index, item) in items.filter(|(_, i)| i.can_leave()) {
+            for &g in &item.at {
+                on[g].push(index);
+            }
+        }
+        let leave = board.items.iter().filter(|i| i.can_leave());
+        for (index, item) in leave.chain([new]).enumerate() {
+            if item.mask & all != all {
+                for (g, mark) in mark.iter_mut().enumerate() {
+                    let bit = u64::from(allowed(item, g)) + 1;
+                    *mark = mix(*mark ^ bit.wrapping_mul(index as u64 + 1));
+                }
+            }
+        }
+        Self {
+            board,
+            new,
+            free: board.free.clone(),
+            on,
+            lifted: vec![false; board.items.len()],
+            placed: Vec::new(),
+            steps: 0,
+            limit: 0,
+            best: None,
+            mark,
+        }
+    }
+
+    fn out(&self) -> bool {
+        self.steps >= self.limit
+    }
+
+    fn item(&self, index: usize) -> &'a Item {
+        self.board.items.get(index).unwrap_or(self.new)
+    }
+
+    fn run(&mut self, left: Left) {
+        let mut open = vec![self.board.items.len()];
+        self.best = None;
+        self.place(&mut open, left, 0);
+    }
+
+    fn fit(&self, found: Found, optimal: bool) -> Fit {
+        let new = self.board.items.len();
+        let mut at = Vec::new();
+        let (mut moves, mut drops) = (Vec::new(), Vec::new());
+        for (index, mut gpus) in found {
+            gpus.sort_unstable();
+            if index == new {
+                at = gpus;
+            } else if gpus.is_empty() {
+                drops.push(index);
+            } else if gpus != self.board.items[index].at {
+                moves.push((index, gpus));
+            }
+        }
+        drops.sort_unstable();
+        Fit {
+            at,
+            moves,
+            drops,
+            optimal,
+        }
+    }
+
+    /// Puts down or suspends the largest of `open`, then the rest.
+    fn place(&mut self, open: &mut Vec<usize>, left: Left, cost: u64) {
+        if self.best.as_ref().is_some_and(|(best, _)| cost >= *best) {
+            return;
+        }
+        let Some(largest) =
+            (0..open.len()).max_by_key(|&i| size(self.item(open[i]), &self.board.kind))
+        else {
+            self.best = Some((cost, self.placed.clone()));
+            return;
+        };
+        let index = open.swap_remove(largest);
+        self.placed.push((index, Vec::new()));
+        let item = self.item(index);
+        if index == self.board.items.len() {
+            self.part(index, open, left, cost, 0);
+        } else {
+            if let (Some(more), true) = (item.drop_cost, left.drops > 0) {
+                let drops = left.drops - 1;
+                self.place(
+                    open,
+                    Left { drops, ..left },
+                    cost.saturating_add(more.max(1)),
+                );
+            }
+            if let (Some(more), true) = (item.move_cost, left.moves > 0) {
+                let moves = left.moves - 1;
+                self.part(
+                    index,
+                    open,
+                    Left { moves, ..left },
+                    cost.saturating_add(more.max(1)),
+                    0,
+                );
+            }
+        }
+        self.placed.pop();
+        open.push(index);
+        let last = open.len() - 1;
+        open.swap(largest, last);
+    }
+
+    /// Puts the next part of a claim on a GPU from `from` on.
+    fn part(&mut self, index: usize, open: &mut Vec<usize>, left: Left, cost: u64, from: usize) {
+        let item = self.item(index);
+        let have = self.placed.last().map_or(0, |(_, at)| at.len());
+        if have == item.parts as usize {
+            self.place(open, left, cost);
+            return;
+        }
+        // Each that is open already takes one of what is left.
+        let lifts = ((left.moves + left.drops) as usize).saturating_sub(open.len());
+        let mut tried: Vec<(usize, Need, u64)> = Vec::new();
+        for g in from..self.free.len() {
+            self.steps += 1;
+            if self.out() {
+                return;
+            }
+            if !allowed(item, g) {
+                continue;
+            }
+            let kind = self.board.kind[g];
+            if let Some((_, at)) = self.placed.last()
+                && at
+                    .first()
+                    .is_some_and(|&first| self.board.kind[first] != kind)
+            {
+                continue;
+            }
+            let looks = (kind, self.free[g], self.looks(g, left.moves + left.drops));
+            if tried.contains(&looks) {
+                continue;
+            }
+            tried.push(looks);
+            let need = item.need[kind];
+            if need.fits(self.free[g]) {
+                self.put(index, g, need, open, left, cost);
+            } else if lifts > 0 {
+                let spot = Spot { index, g, need };
+                let here: Vec<usize> = self.on[g]
+                    .iter()
+                    .copied()
+                    .filter(|&i| !self.lifted[i])
+                    .collect();
+                self.sets(&here, lifts, &mut Vec::new(), spot, open, left, cost);
+            }
+        }
+    }
+
+    fn put(
+        &mut self,
+        index: usize,
+        g: usize,
+        need: Need,
+        open: &mut Vec<usize>,
+        left: Left,
+        cost: u64,
+    ) {
+        let before = self.free[g];
+        self.free[g] = before.less(need);
+        if let Some((_, at)) = self.placed.last_mut() {
+            at.push(g);
+        }
+        self.part(index, open, left, cost, g + 1);
+        if let Some((_, at)) = self.placed.last_mut() {
+            at.pop();
+        }
+        self.free[g] = before;
+    }
+
+    /// Lifts sets of claims, none of which could stay beside what is to be put there.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the state of one level of the search"
+    )]
+    fn sets(
+        &mut self,
+        here: &[usize],
+        lifts: usize,
+        set: &mut Vec<usize>,
+        spot: Spot,
+        open: &mut Vec<usize>,
+        left: Left,
+        cost: u64,
+    ) {
+        self.steps += 1;
+        let kind = self.board.kind[spot.g];
+        let gained = set
+            .iter()
+            .fold(self.free[spot.g], |f, &i| f.plus(self.item(i).need[kind]));
+        if spot.need.fits(gained) {
+            let needless = set.iter().any(|&i| {
+                let without = gained.less(self.item(i).need[kind]);
+                spot.need.fits(without)
+            });
+            if !needless {
+                self.lift(set, spot, open, left, cost);
+            }
+            return;
+        }
+        if set.len() >= lifts {
+            return;
+        }
+        let mut tried: Vec<Looks<'_>> = Vec::new();
+        for (i, &candidate) in here.iter().enumerate() {
+            let item = self.item(candidate);
+            // Of several alike on one GPU the first is lifted first.
+            let looks = (
+                item.need.as_slice(),
+                item.mask,
+                item.move_cost,
+                item.drop_cost,
+            );
+            if item.parts == 1 {
+                if tried.contains(&looks) {
+                    continue;
+                }
+                tried.push(looks);
+            }
+            set.push(candidate);
+            self.sets(&here[i + 1..], lifts, set, spot, open, left, cost);
+            set.pop();
+            if self.out() {
+                return;
+            }
+        }
+    }
+
+    fn lift(&mut self, set: &[usize], spot: Spot, open: &mut Vec<usize>, left: Left, cost: u64) {
+        self.steps += 4;
+        let before = self.free.clone();
+        for &i in set {
+            let item = self.item(i);
+            self.lifted[i] = true;
+            for &at in &item.at {
+                self.free[at] = self.free[at].plus(item.need[self.board.kind[at]]);
+            }
+            open.push(i);
+        }
+        self.put(spot.index, spot.g, spot.need, open, left, cost);
+        open.retain(|i| !set.contains(i));
+        for &i in set {
+            self.lifted[i] = false;
+        }
+        self.free = before;
+    }
+
+    /// What distinguishes a GPU beside its kind and room.
+    fn looks(&self, g: usize, lifts: u32) -> u64 {
+        if lifts == 0 {
+            return self.mark[g];
+        }
+        let mut sum = self.mark[g];
+        for &i in self.on[g].iter().filter(|i| !self.lifted[**i]) {
+            let item = self.item(i);
+            let own = if item.parts > 1 {
+                mix(i as u64 + 77)
+            } else {
+                let need = item.need[self.board.kind[g]];
+                let costs = item.move_cost.map_or(1, |c| mix(c ^ 3))
+                    ^ item.drop_cost.map_or(2, |c| mix(c ^ 5));
+                mix(mix(u64::from(need.sm)) ^ need.mem ^ (u64::from(item.mask) << 20) ^ costs)
+            };
+            sum = sum.wrapping_add(own);
+        }
+        sum
+    }
+}
+
+fn mix(x: u64) -> u64 {
+    let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn size(item: &Item, kind: &[usize]) -> (u32, u64, u64) {
+    let need = item.need[kind.first().copied().unwrap_or(0).min(item.need.len() - 1)];
+    (item.parts, need.mem, u64::from(need.sm))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Packing all anew, where few moves do not do.
+
+use std::collections::HashSet;
+
+use super::{Board, Fit, Item, Need, Search, allowed, mix, size};
+
+/// Packs everything anew: `Some(None)` if that is shown to be impossible, `None` if the budget ended first.
+pub(super) fn anew(board: &Board, new: &Item, steps: u32) -> Option<Option<Fit>> {
+    let mut free = board.free.clone();
+    let mut order: Vec<usize> = Vec::new();
+    let items = board.items.iter().enumerate();
+    for (index, item) in items.filter(|(_, i)| i.move_cost.is_some()) {
+        for &g in &item.at {
+            free[g] = free[g].plus(item.need[board.kind[g]]);
+        }
+        order.push(index);
+    }
+    order.push(board.items.len());
+    let item = |i: usize| board.items.get(i).unwrap_or(new);
+    order.sort_by_key(|&i| std::cmp::Reverse(size(item(i), &board.kind)));
+    if board.kind.iter().all(|k| *k == board.kind[0]) {
+        let parts = |of: fn(Need) -> u64| -> Vec<u64> {
+            let each = order.iter().map(|&i| item(i));
+            each.flat_map(|i| std::iter::repeat_n(of(i.need[0]), i.parts as usize))
+                .collect()
+        };
+        let room = |of: fn(Need) -> u64| -> Vec<u64> { free.iter().map(|f| of(*f)).collect() };
+        let sm: fn(Need) -> u64 = |n| u64::from(n.sm);
+        let mem: fn(Need) -> u64 = |n| n.mem;
+        if too_many(&parts(sm), &room(sm)) || too_many(&parts(mem), &room(mem)) {
+            return Some(None);
+        }
+    }
+    // What is still to be put down from each place in the order on: in all, and the smallest.
+    let mut rest = vec![
+        (
+            Need::default(),
+            Need {
+                sm: u32::MAX,
+                mem: u64::MAX
+            }
+        );
+        order.len() + 1
+    ];
+    for (place, &i) in order.iter().enumerate().rev() {
+        let (sum, least) = rest[place + 1];
+        let needs = item(i).need.iter();
+        let small = needs.fold(least, |l, n| Need {
+            sm: l.sm.min(n.sm),
+            mem: l.mem.min(n.mem),
+        });
+        let own = item(i).need.iter().copied().reduce(|a, b| Need {
+            sm: a.sm.min(b.sm),
+            mem: a.mem.min(b.mem),
+        });
+        let own = own.unwrap_or_default();
+        let mut sum = sum;
+        for _ in 0..item(i).parts {
+            sum = sum.plus(own);
+        }
+        rest[place] = (sum, small);
+    }
+    let mut pack = Pack {
+        board,
+        new,
+        free,
+        order: &order,
+        rest,
+        at: vec![Vec::new(); board.items.len() + 1],
+        failed: HashSet::new(),
+        steps: 0,
+        limit: steps,
+        mark: Search::new(board, new).mark,
+    };
+    if pack.go(0) {
+        return Some(Some(pack.fit()));
+    }
+    (pack.steps < pack.limit).then_some(None)
+}
+
+/// Whether parts of these sizes cannot go into these rooms, however they are put: the bound of Martello and
+/// Toth, with the largest room for all.
+fn too_many(parts: &[u64], rooms: &[u64]) -> bool {
+    let most = rooms.iter().copied().max().unwrap_or(0);
+    let sum: u64 = parts.iter().sum();
+    if sum > rooms.iter().sum() || parts.iter().any(|p| *p > most) {
+        return true;
+    }
+    let half = most / 2;
+    let small = parts.iter().copied().filter(|p| *p <= half);
+    small.chain([0]).any(|threshold| {
+        let alone = parts.iter().filter(|p| **p > most - threshold).count() as u64;
+        let large = parts
+            .iter()
+            .filter(|p| **p > half && **p <= most - threshold);
+        let (count, left) = large.fold((0u64, 0u64), |(n, l), p| (n + 1, l + most - p));
+        let rest: u64 = parts
+            .iter()
+            .filter(|p| **p >= threshold && **p <= half)
+            .sum();
+        let more = rest.saturating_sub(left).div_ceil(most.max(1));
+        alone + count + more > rooms.len() as u64
+    })
+}
+
+struct Pack<'a> {
+    board: &'a Board,
+    new: &'a Item,
+    free: Vec<Need>,
+    order: &'a [usize],
+    rest: Vec<(Need, Need)>,
+    at: Vec<Vec<usize>>,
+    failed: HashSet<u64>,
+    steps: u32,
+    limit: u32,
+    mark: Vec<u64>,
+}
+
+impl Pack<'_> {
+    fn go(&mut self, next: usize) -> bool {
+        let Some(&index) = self.order.get(next) else {
+            return true;
+        };
+        // What is too small for the smallest is lost.
+        let (sum, least) = self.rest[next];
+        let room = self.free.iter().filter(|f| least.fits(**f));
+        let room = room.fold(Need::default(), |r, f| r.plus(*f));
+        if !sum.fits(room) {
+            return false;
+        }
+        self.steps += u32::try_from(self.free.len()).unwrap_or(u32::MAX);
+        // The same rest in the same rooms, whichever GPU has which: known to fail.
+        let mut rooms: Vec<u64> = (0..self.free.len())
+            .map(|g| {
+                let f = self.free[g];
+                let room = mix(f.mem) ^ u64::from(f.sm);
+                mix(room ^ self.mark[g] ^ (self.board.kind[g] as u64) << 40)
+            })
+            .collect();
+        rooms.sort_unstable();
+        let key = rooms.iter().fold(mix(next as u64), |k, r| mix(k ^ r));
+        if self.failed.contains(&key) {
+            return false;
+        }
+        if self.part(index, next, 0) {
+            return true;
+        }
+        if self.steps < self.limit {
+            self.failed.insert(key);
+        }
+        false
+    }
+
+    fn part(&mut self, index: usize, next: usize, from: usize) -> bool {
+        let item = self.board.items.get(index).unwrap_or(self.new);
+        if self.at[index].len() == item.parts as usize {
+            return self.go(next + 1);
+        }
+        let mut tried: Vec<(usize, Need, u64)> = Vec::new();
+        // Where it is first: what stays is no move.
+        let mut gpus: Vec<usize> = (from..self.free.len()).collect();
+        if item.parts == 1 {
+            gpus.sort_by_key(|g| !item.at.contains(g));
+        }
+        for g in gpus {
+            self.steps += 1;
+            if self.steps >= self.limit {
+                return false;
+            }
+            let kind = self.board.kind[g];
+            let looks = (kind, self.free[g], self.mark[g]);
+            let need = item.need[kind];
+            let other_kind = self.at[index]
+                .first()
+                .is_some_and(|&first| self.board.kind[first] != kind);
+            if !allowed(item, g) || other_kind || !need.fits(self.free[g]) || tried.contains(&looks)
+            {
+                continue;
+            }
+            tried.push(looks);
+            let before = self.free[g];
+            self.free[g] = before.less(need);
+            self.at[index].push(g);
+            if self.part(index, next, g + 1) {
+                return true;
+            }
+            self.at[index].pop();
+            self.free[g] = before;
+        }
+        false
+    }
+
+    /// The packing found, its GPUs exchanged so that more stays where it is.
+    fn fit(mut self) -> Fit {
+        let gpus = self.free.len();
+        for a in 0..gpus {
+            for b in a + 1..gpus {
+                let same = self.board.kind[a] == self.board.kind[b] && self.mark[a] == self.mark[b];
+                if !same || !self.exchangeable(a, b) {
+                    continue;
+                }
+                let before = self.moved();
+                self.swap(a, b);
+                if self.moved() >= before {
+                    self.swap(a, b);
+                }
+            }
+        }
+        let new = self.board.items.len();
+        let mut moves = Vec::new();
+        for (index, item) in self.board.items.iter().enumerate() {
+            if item.move_cost.is_some() {
+                self.at[index].sort_unstable();
+                if self.at[index] != item.at {
+                    moves.push((index, self.at[index].clone()));
+                }
+            }
+        }
+        let mut at = std::mem::take(&mut self.at[new]);
+        at.sort_unstable();
+        Fit {
+            at,
+            moves,
+            drops: Vec::new(),
+            optimal: false,
+        }
+    }
+
+    /// What cannot move takes the same on both.
+    fn exchangeable(&self, a: usize, b: usize) -> bool {
+        let room = |g: usize| {
+            let movable = self.board.items.iter().filter(|i| i.move_cost.is_some());
+            movable
+                .filter(|i| i.at.contains(&g))
+                .fold(self.board.free[g], |f, i| {
+                    f.plus(i.need[self.board.kind[g]])
+                })
+        };
+        room(a) == room(b)
+    }
+
+    fn moved(&self) -> usize {
+        let items = self.board.items.iter().enumerate();
+        items
+            .filter(|(i, item)| {
+                item.move_cost.is_some() && item.at.iter().any(|g| !self.at[*i].contains(g))
+            })
+            .count()
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        for at in &mut self.at {
+            for g in at.iter_mut() {
+                *g = match *g {
+                    x if x == a => b,
+                    x if x == b => a,
+                    x => x,
+                };
+            }
+        }
+    }
+}

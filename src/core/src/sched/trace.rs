@@ -1,0 +1,303 @@
+//! Lists of claims: read from text, cut into blocks, scaled to a load, or made up.
+//!
+//! Columns are found by name. `arrival_s,duration_s,num_gpu,gpu_milli` with an optional `user`; or the pod lists of the
+//! openb cluster (`creation_time`, `scheduled_time`, `deletion_time`).
+
+use super::replay::Entry;
+
+/// Why a list could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// A column is missing.
+    #[error("the list has no column `{0}`; it needs arrival_s, duration_s, num_gpu and gpu_milli")]
+    Column(&'static str),
+    /// A field is no number.
+    #[error("line {line}: `{text}` is not a number")]
+    Number {
+        /// Counted from 1.
+        line: usize,
+        /// The field.
+        text: String,
+    },
+    /// Nothing in it uses a GPU.
+    #[error("no line of the list uses a GPU and has a run time")]
+    Empty,
+}
+
+/// Reads a list. Lines without a GPU or without an end are left out.
+///
+/// # Errors
+/// When columns are missing or a field is no number.
+pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+        .collect();
+    let column = |name: &'static str| header.iter().position(|h| *h == name);
+    let need = |name: &'static str| column(name).ok_or(TraceError::Column(name));
+    let (gpus, milli) = (need("num_gpu")?, need("gpu_milli")?);
+    let pods = column("creation_time").is_some();
+    let (start, end) = if pods {
+        (need("scheduled_time")?, need("deletion_time")?)
+    } else {
+        (need("arrival_s")?, need("duration_s")?)
+    };
+    let arrival = if pods { need("creation_time")? } else { start };
+    let user = column("user");
+    let mut names: Vec<String> = Vec::new();
+    let mut out = Vec::new();
+    for (n, line) in lines.enumerate() {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        let number = |i: usize| -> Result<Option<f64>, TraceError> {
+            let text = fields.get(i).copied().unwrap_or_default();
+            if text.is_empty() {
+                return Ok(None);
+            }
+            text.parse().map(Some).map_err(|_| TraceError::Number {
+                line: n + 2,
+                text: text.to_owned(),
+            })
+        };
+        let (Some(count), Some(part)) = (number(gpus)?, number(milli)?) else {
+            continue;
+        };
+        let (Some(arrival_s), Some(start), Some(end)) =
+            (number(arrival)?, number(start)?, number(end)?)
+        else {
+            continue;
+        };
+        let run_s = if pods { end - start } else { end };
+        if count < 1.0 || part < 1.0 || run_s <= 0.0 {
+            continue;
+        }
+        let user = match user.and_then(|u| fields.get(u)) {
+            Some(name) => names.iter().position(|k| k == name).unwrap_or_else(|| {
+                names.push((*name).to_owned());
+                names.len() - 1
+            }),
+            None => 0,
+        };
+        out.push(Entry {
+            arrival_s,
+            run_s,
+            gpus: count as u32,
+            milli: (part as u32).min(1000),
+            user,
+        });
+    }
+    if out.is_empty() {
+        return Err(TraceError::Empty);
+    }
+    out.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
+    Ok(out)
+}
+
+/// A small generator of numbers (xorshift*): the same seed gives the same blocks.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// From a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let top = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+        top as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number below `most`.
+    pub fn below(&mut self, most: usize) -> usize {
+        ((self.unit() * most as f64) as usize).min(most.saturating_sub(1))
+    }
+}
+
+/// How a block is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Claims.
+    pub claims: usize,
+    /// GPUs of the machine; claims of more get this many.
+    pub gpus: usize,
+    /// Requested GPU-seconds over those of the machine.
+    pub load: f64,
+    /// Run times are brought into this range, in seconds.
+    pub run_s: (f64, f64),
+    /// Part of the claims by user.
+    pub users: [f64; 4],
+    /// Where a block's claims and times come from.
+    pub draw: Draw,
+}
+
+/// Where a block's claims and times come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// Consecutive claims with the list's own times.
+    List,
+    /// Consecutive claims; times between requests from an exponential distribution.
+    Poisson,
+    /// Claims drawn one by one from the whole list; exponential times.
+    Mixed,
+}
+
+impl Default for Cut {
+    fn default() -> Self {
+        Self {
+            claims: 1500,
+            gpus: 8,
+            load: 0.9,
+            run_s: (30.0, 6.0 * 3600.0),
+            users: [0.59, 0.21, 0.12, 0.08],
+            draw: Draw::Poisson,
+        }
+    }
+}
+
+/// A block of consecutive claims from a place that the seed chooses, with users drawn at random where the list
+/// has none, and the times between requests stretched so that the load is as asked.
+#[must_use]
+pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
+    let mut dice = Dice::new(seed);
+    let named = trace.iter().any(|e| e.user != trace[0].user);
+    let from = dice.below(trace.len());
+    let mut clock = 0.0;
+    let mut out: Vec<Entry> = (0..cut.claims)
+        .map(|i| {
+            let (round, at) = ((from + i) / trace.len(), (from + i) % trace.len());
+            let mut e = trace[at];
+            if cut.draw == Draw::Mixed {
+                e = trace[dice.below(trace.len())];
+            }
+            if cut.draw != Draw::List {
+                clock -= (1.0 - dice.unit()).ln();
+                e.arrival_s = clock;
+            } else {
+                let span = trace[trace.len() - 1].arrival_s - trace[0].arrival_s;
+                e.arrival_s += round as f64 * span - trace[from].arrival_s;
+            }
+            e.run_s = e.run_s.clamp(cut.run_s.0, cut.run_s.1);
+            e.gpus = e.gpus.min(cut.gpus as u32);
+            if !named {
+                let mut draw = dice.unit();
+                e.user = cut
+                    .users
+                    .iter()
+                    .position(|p| {
+                        draw -= p;
+                        draw < 0.0
+                    })
+                    .unwrap_or(0);
+            }
+            e
+        })
+        .collect();
+    let work: f64 = out.iter().map(|e| e.size() * e.run_s).sum();
+    let span = out.last().map_or(0.0, |e| e.arrival_s).max(1.0);
+    let stretch = work / (cut.gpus as f64 * cut.load * span);
+    for e in &mut out {
+        e.arrival_s *= stretch;
+    }
+    out
+}
+
+/// A made-up list: sizes and run times drawn so that their mix resembles a shared research cluster (most
+/// claims a part of one GPU or a whole one, a few of several; run times over four orders of magnitude, a
+/// heavy tail), one request every ten minutes on average.
+#[must_use]
+pub fn synthetic(claims: usize, seed: u64) -> Vec<Entry> {
+    const SIZES: [(f64, u32, u32); 10] = [
+        (0.36, 1, 1000),
+        (0.16, 1, 810),
+        (0.13, 1, 470),
+        (0.10, 1, 320),
+        (0.08, 1, 650),
+        (0.06, 1, 230),
+        (0.05, 1, 500),
+        (0.04, 1, 110),
+        (0.01, 2, 1000),
+        (0.01, 4, 1000),
+    ];
+    let mut dice = Dice::new(seed);
+    let mut clock = 0.0;
+    (0..claims)
+        .map(|_| {
+            clock -= 600.0 * (1.0 - dice.unit()).ln();
+            let mut draw = dice.unit();
+            let size = SIZES.iter().find(|(part, ..)| {
+                draw -= part;
+                draw < 0.0
+            });
+            let (_, gpus, milli) = size.copied().unwrap_or(SIZES[0]);
+            // Log-normal by twelve uniform draws.
+            let normal: f64 = (0..12).map(|_| dice.unit()).sum::<f64>() - 6.0;
+            Entry {
+                arrival_s: clock,
+                run_s: 655.0 * (1.9 * normal).exp(),
+                gpus,
+                milli,
+                user: 0,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read_and_faults_are_named() {
+        let own = "user,arrival_s,duration_s,num_gpu,gpu_milli\nada,5,60,1,500\nbob,1,10,2,1000\nada,2,9,0,0\n";
+        let read_own = read(own).expect("valid");
+        assert_eq!(read_own.len(), 2, "without a GPU it is no claim");
+        assert_eq!(
+            (read_own[0].user, read_own[0].gpus, read_own[0].run_s),
+            (1, 2, 10.0)
+        );
+        let pods = "name,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\np,1,460,10,100,40\nq,1,460,10,,\n";
+        assert_eq!(read(pods).expect("valid")[0].run_s, 60.0);
+        assert_eq!(read("a,b\n1,2\n"), Err(TraceError::Column("num_gpu")));
+        let bad = "arrival_s,duration_s,num_gpu,gpu_milli\n0,x,1,500\n";
+        assert_eq!(
+            read(bad).expect_err("no number").to_string(),
+            "line 2: `x` is not a number"
+        );
+        assert_eq!(
+            read("arrival_s,duration_s,num_gpu,gpu_milli\n"),
+            Err(TraceError::Empty)
+        );
+    }
+
+    #[test]
+    fn a_block_has_the_load_that_was_asked_and_is_the_same_for_the_same_seed() {
+        let trace = synthetic(400, 1);
+        let cut = Cut {
+            claims: 300,
+            ..Cut::default()
+        };
+        for draw in [Draw::List, Draw::Poisson, Draw::Mixed] {
+            let cut = Cut { draw, ..cut };
+            let list = block(&trace, &cut, 7);
+            assert_eq!(list, block(&trace, &cut, 7));
+            assert_ne!(list, block(&trace, &cut, 8));
+            let work: f64 = list.iter().map(|e| e.size() * e.run_s).sum();
+            let load = work / (8.0 * list[299].arrival_s);
+            assert!((load - 0.9).abs() < 1e-9, "{load}");
+            assert!(list.windows(2).all(|w| w[0].arrival_s <= w[1].arrival_s));
+            let first = list.iter().filter(|e| e.user == 0).count();
+            assert!(
+                (150..210).contains(&first),
+                "{first} of 300 are the first user's"
+            );
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Quotas: the configuration's, and over them those that administrators set.
+
+use std::collections::BTreeMap;
+
+use gshare_core::machine::Event;
+use gshare_core::{ClaimId, Party, Quota, Share};
+use gshare_enforcer::proc;
+use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
+
+use super::Act;
+use crate::daemon::convert::short_share;
+use crate::daemon::journal::QuotaRecord;
+use crate::daemon::server::Peer;
+use crate::daemon::service::Service;
+
+/// Set by administrators, by party.
+pub(crate) type Quotas = BTreeMap<Party, Quota>;
+
+/// More than any machine has, in thousandths.
+const MOST_GPUS: u32 = 64_000;
+
+impl Service {
+    /// What was decided before this service started.
+    pub(crate) fn load_quotas(&mut self) -> anyhow::Result<()> {
+        for record in self.journal.quotas()? {
+            match record.quota() {
+                Ok(quota) => {
+                    self.quotas.insert(quota.party.clone(), quota);
+                }
+                Err(error) => tracing::error!("a quota of the journal was left out: {error}"),
+            }
+        }
+        self.tell_quotas();
+        Ok(())
+    }
+
+    /// All entries in force: those of administrators take the place of the configuration's.
+    pub(crate) fn quotas(&self) -> Vec<Quota> {
+        let mut all: Quotas = self
+            .config
+            .quotas
+            .iter()
+            .map(|q| (q.party.clone(), q.clone()))
+            .collect();
+        all.extend(self.quotas.iter().map(|(p, q)| (p.clone(), q.clone())));
+        all.into_values().collect()
+    }
+
+    /// Gives the core the entries in force.
+    fn tell_quotas(&mut self) {
+        let quotas = self.quotas();
+        self.drive(Event::Quotas(quotas));
+    }
+
+    /// Tells the core whom a claim counts for.
+    pub(crate) fn tell_parties(&mut self, id: ClaimId, uid: u32, project: &str) {
+        let mut parties = vec![
+            Party::User(self.names.user(uid)),
+            Party::Project(project.to_owned()),
+        ];
+        // Only groups that have a quota matter, and looking names up costs.
+        let named = |q: &Quota| match &q.party {
+            Party::Group(name) => Some(name.clone()),
+            _ => None,
+        };
+        let groups: Vec<String> = self.quotas().iter().filter_map(named).collect();
+        if !groups.is_empty() {
+            let of = proc::groups_of(uid).unwrap_or_default();
+            let of = of.into_iter().filter_map(proc::group_name);
+            parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
+        }
+        self.drive(Event::Parties { id, parties });
+    }
+
+    pub(super) fn quota_list(&self) -> Reply {
+        let view = |q: Quota| QuotaView {
+            party: q.party.to_string(),
+            gpus_milli: q.gpus.map(Share::milli),
+            weight_milli: q.weight_milli,
+            max_milli: q.max.map(Share::milli),
+            from_config: !self.quotas.contains_key(&q.party),
+        };
+        Reply::Quotas {
+            quotas: self.quotas().into_iter().map(view).collect(),
+        }
+    }
+
+    pub(super) fn quota_set(&mut self, peer: &Peer, wanted: QuotaView) -> Result<Reply, WireError> {
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        let party: Party = wanted.party.parse().map_err(|e| usage(format!("{e}")))?;
+        let too_much = |milli: Option<u32>| milli.is_some_and(|m| m > MOST_GPUS);
+        if too_much(wanted.gpus_milli) || too_much(wanted.max_milli) {
+            return Err(usage("a quota is at most 64 GPUs".to_owned()));
+        }
+        if wanted.weight_milli == Some(0) {
+            return Err(usage("a weight of 0 would never be served".to_owned()));
+        }
+        let quota = Quota {
+            party: party.clone(),
+            gpus: wanted.gpus_milli.map(Share::from_milli),
+            weight_milli: wanted.weight_milli,
+            max: wanted.max_milli.map(Share::from_milli),
+        };
+        if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
+            return Err(usage("a quota says --gpus, --weight or --max".to_owned()));
+        }
+        if let (Some(gpus), Some(max)) = (quota.gpus, quota.max)
+            && gpus > max
+        {
+            return Err(usage(format!(
+                "{} GPUs are guaranteed, but {} are the most",
+                short_share(gpus),
+                short_share(max)
+            )));
+        }
+        let before = self.in_force(&party);
+        let act = Act {
+            action: "quota set",
+            target: party.to_string(),
+            before: before.as_ref().map_or_else(|| "none".to_owned(), text),
+            after: text(&quota),
+            reason: None,
+        };
+        let record = QuotaRecord::of(&quota);
+        self.audit(peer, vec![act], |tx| record.put(tx))?;
+        let undo = match self.quotas.insert(party.clone(), quota.clone()) {
+            Some(old) => format!("gshare admin quota set {party}{}", flags(&old)),
+            None => format!("gshare admin quota remove {party}"),
+        };
+        self.quotas_anew();
+        let mut message = format!("{party}: {}", text(&quota));
+        if quota.gpus.is_some() || quota.weight_milli.is_some() {
+            message.push_str(&format!("\n{}", not_yet()));
+        }
+        if let Some(warning) = unknown(&party) {
+            message.push_str(&format!("\n{warning}"));
+        }
+        Ok(Reply::Admin(AdminDone {
+            message,
+            undo: Some(undo),
+        }))
+    }
+
+    pub(super) fn quota_remove(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        let party: Party = word.parse().map_err(|e| usage(format!("{e}")))?;
+        let Some(old) = self.quotas.get(&party).cloned() else {
+            let error = usage(format!("no administrator has set a quota of {party}"));
+            let configured = self.in_force(&party).is_some();
+            return Err(if configured {
+                error.with_hint("the one in the config is removed there: [quotas] in gshare.toml")
+            } else {
+                error.with_hint("gshare admin quota list shows them")
+            });
+        };
+        let configured = self.config.quotas.iter().find(|q| q.party == party);
+        let after = configured.map_or_else(|| "none".to_owned(), text);
+        let act = Act {
+            action: "quota remove",
+            target: party.to_string(),
+            before: text(&old),
+            after: after.clone(),
+            reason: None,
+        };
+        let key = party.to_string();
+        self.audit(peer, vec![act], |tx| QuotaRecord::remove(tx, &key))?;
+        self.quotas.remove(&party);
+        self.tell_quotas();
+        Ok(Reply::Admin(AdminDone {
+            message: format!("{party}: {after}"),
+            undo: Some(format!("gshare admin quota set {party}{}", flags(&old))),
+        }))
+    }
+
+    fn in_force(&self, party: &Party) -> Option<Quota> {
+        self.quotas().into_iter().find(|q| q.party == *party)
+    }
+
+    /// Quotas have changed, and with them perhaps whom claims count for.
+    pub(crate) fn quotas_anew(&mut self) {
+        self.tell_all_parties();
+        self.tell_quotas();
+    }
+
+    /// A new quota of a group changes whom the claims count for.
+    fn tell_all_parties(&mut self) {
+        let held = self.claims.iter().map(|(id, l)| (*id, &l.record));
+        let waiting = self.waiting.iter().map(|(id, a)| (*id, &a.record));
+        let all: Vec<(ClaimId, u32, String)> = held
+            .chain(waiting)
+            .map(|(id, r)| (id, r.uid, r.project.clone()))
+            .collect();
+        for (id, uid, project) in all {
+            self.tell_parties(id, uid, &project);
+        }
+    }
+}
+
+/// What of a quota this service does not act on.
+fn not_yet() -> &'static str {
+    "recorded: the guaranteed part and the weight are not acted on yet, the queue is first come, first served; --max holds"
+}
+
+/// `1.5 guaranteed, weight 2, at most 3`.
+fn text(quota: &Quota) -> String {
+    let parts = [
+        quota.gpus.map(|g| format!("{} guaranteed", short_share(g))),
+        quota
+            .weight_milli
+            .map(|w| format!("weight {}", short_share(Share::from_milli(w)))),
+        quota.max.map(|m| format!("at most {}", short_share(m))),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(", ")
+}
+
+/// The flags that set it.
+fn flags(quota: &Quota) -> String {
+    let flag = |name: &str, milli: Option<u32>| {
+        milli.map(|m| format!(" --{name} {}", short_share(Share::from_milli(m))))
+    };
+    let parts = [
+        flag("gpus", quota.gpus.map(Share::milli)),
+        flag("weight", quota.weight_milli),
+        flag("max", quota.max.map(Share::milli)),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// That nobody has that name here, which may be a slip or somebody to come.
+fn unknown(party: &Party) -> Option<String> {
+    let known = match party {
+        Party::User(name) => proc::user_exists(name),
+        Party::Group(name) => proc::group_exists(name),
+        Party::Project(_) => true,
+    };
+    (!known).then(|| format!("note: this machine has no {party} (yet)"))
+}

@@ -1,0 +1,373 @@
+//! The arbiter: one thread that says whose turn it is on each GPU that claims share in time.
+//!
+//! It sleeps until a member rings its claim's doorbell, the set of claims changes, or, while claims take
+//! turns, a period is over. It has mappings of its own of the pages, reads what members write as
+//! untrusted input, and shares nothing with the rest of the service but the list of who is where.
+
+mod table;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gshare_abi::host::{Doorbell, GateWatch, LimitsFile, UsageMemfd};
+use gshare_abi::monotonic_ns;
+use gshare_enforcer::cgroup::CgroupEvents;
+use gshare_enforcer::proc;
+use gshare_gate::{Arbiter, Claim, Frame, Mode, Order, PERIOD_NS, Process, Word};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+/// Calls of one claim's members in one period beyond which they are not listened to until it is over.
+const CALLS: u32 = 200;
+/// Shortest place in the frame, in thousandths, for a claim that was guaranteed nothing.
+const LEAST_PLACE: u32 = 10;
+/// No work lasts longer, whatever a member says.
+const LONGEST_WORK_NS: u64 = 60_000_000_000;
+
+/// A claim's pages on one GPU as the arbiter uses them.
+#[derive(Debug)]
+pub(crate) struct Turning {
+    limits: LimitsFile,
+    gates: GateWatch,
+    bell: Doorbell,
+}
+
+impl Turning {
+    /// Maps the pages once more, and makes the doorbell.
+    pub(crate) fn new(limits: &Path, usage: &UsageMemfd) -> io::Result<Self> {
+        Ok(Self {
+            limits: LimitsFile::open(limits)?,
+            gates: usage.watch_gates()?,
+            bell: Doorbell::new()?,
+        })
+    }
+
+    /// The end of the doorbell for members.
+    pub(crate) fn member_fd(&self) -> BorrowedFd<'_> {
+        self.bell.member_fd()
+    }
+}
+
+/// One claim on one GPU.
+#[derive(Debug, Clone)]
+struct Entry {
+    claim: u64,
+    turning: Arc<Turning>,
+    /// It holds the GPU, and shares it in time.
+    by_time: bool,
+    tier: u8,
+    weight_milli: u32,
+    request_permille: u32,
+    limit_permille: u32,
+    cgroup: Option<PathBuf>,
+    /// Slots and processes of its members.
+    members: Vec<(usize, u32)>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |e: &Self| {
+            (
+                e.claim,
+                e.by_time,
+                e.tier,
+                e.weight_milli,
+                e.request_permille,
+                e.limit_permille,
+            )
+        };
+        key(self) == key(other)
+            && Arc::ptr_eq(&self.turning, &other.turning)
+            && self.cgroup == other.cgroup
+            && self.members == other.members
+    }
+}
+
+/// Claims by the index of their GPU.
+type Table = BTreeMap<usize, Vec<Entry>>;
+
+/// What the arbiter did for a claim on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Nanoseconds that its turns lasted.
+    pub(crate) turns_ns: u64,
+    /// Claims take turns on that GPU now.
+    pub(crate) contended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Option<Table>>,
+    done: Mutex<BTreeMap<(usize, u64), Done>>,
+}
+
+/// The service's handle on the thread.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    shared: Arc<Shared>,
+    wake: UnixDatagram,
+    thread: std::thread::JoinHandle<()>,
+    told: Table,
+}
+
+impl Gates {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there are no descriptors or threads left.
+    pub(crate) fn start() -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (wake, woken) = UnixDatagram::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("arbiter".to_owned())
+            .spawn(move || run(&of_thread, &woken))?;
+        Ok(Self {
+            shared,
+            wake,
+            thread,
+            told: Table::new(),
+        })
+    }
+
+    /// Whether the thread still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.thread.is_finished()
+    }
+
+    /// What was done for a claim on a GPU.
+    pub(crate) fn done(&self, gpu: usize, claim: u64) -> Option<Done> {
+        let done = self.shared.done.lock();
+        let done = done.unwrap_or_else(PoisonError::into_inner);
+        done.get(&(gpu, claim)).copied()
+    }
+
+    fn tell(&mut self, table: Table) {
+        if table == self.told {
+            return;
+        }
+        self.told.clone_from(&table);
+        let place = self.shared.table.lock();
+        *place.unwrap_or_else(PoisonError::into_inner) = Some(table);
+        // A full socket means that it will wake anyway.
+        let _ = self.wake.send(&[1]);
+    }
+}
+
+/// One GPU in the thread.
+#[derive(Default)]
+struct Gpu {
+    arbiter: Arbiter,
+    claims: Vec<Entry>,
+    /// When it looks again without being called.
+    next_ns: Option<u64>,
+    calls: BTreeMap<u64, u32>,
+}
+
+fn run(shared: &Shared, woken: &UnixDatagram) {
+    let mut gpus: BTreeMap<usize, Gpu> = BTreeMap::new();
+    let mut period_ends = 0;
+    loop {
+        let rang = wait(&mut gpus, woken, period_ends);
+        let mut byte = [0; 1];
+        while woken.recv(&mut byte).is_ok() {}
+        let now = monotonic_ns();
+        if now >= period_ends {
+            period_ends = now + PERIOD_NS;
+            for gpu in gpus.values_mut() {
+                gpu.calls.clear();
+            }
+        }
+        let table = shared.table.lock();
+        let table = table.unwrap_or_else(PoisonError::into_inner).take();
+        let is_new = table.is_some();
+        if let Some(mut table) = table {
+            for (index, gpu) in &mut gpus {
+                if !table.contains_key(index) {
+                    gpu.set_claims(Vec::new());
+                }
+            }
+            gpus.retain(|index, _| table.contains_key(index));
+            for (index, claims) in std::mem::take(&mut table) {
+                gpus.entry(index).or_default().set_claims(claims);
+            }
+            let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.retain(|(index, claim), _| {
+                let gpu = gpus.get(index);
+                gpu.is_some_and(|g| g.claims.iter().any(|e| e.claim == *claim))
+            });
+        }
+        for (index, gpu) in &mut gpus {
+            let due = gpu.next_ns.is_some_and(|at| now >= at);
+            if is_new || due || rang.contains(index) {
+                gpu.look();
+                gpu.report(*index, shared);
+            }
+        }
+    }
+}
+
+/// Sleeps until something has to be looked at; gives the GPUs whose doorbells rang.
+fn wait(gpus: &mut BTreeMap<usize, Gpu>, woken: &UnixDatagram, period_ends: u64) -> Vec<usize> {
+    let mut next = gpus.values().filter_map(|g| g.next_ns).min();
+    let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+    let mut whose = Vec::new();
+    for (index, gpu) in gpus.iter() {
+        for (at, entry) in gpu.claims.iter().enumerate() {
+            if gpu.calls.get(&entry.claim).is_some_and(|n| *n >= CALLS) {
+                next = Some(next.map_or(period_ends, |n| n.min(period_ends)));
+                continue;
+            }
+            fds.push(PollFd::new(entry.turning.bell.as_fd(), PollFlags::POLLIN));
+            whose.push((*index, at));
+        }
+    }
+    let timeout = next.map(|at| {
+        let ns = at.saturating_sub(monotonic_ns()).min(1_000_000_000);
+        TimeSpec::new(0, i64::try_from(ns.min(999_999_999)).unwrap_or(0))
+    });
+    if ppoll(&mut fds, timeout, None).is_err() {
+        return Vec::new();
+    }
+    let called: Vec<bool> = fds[1..].iter().map(|fd| fd.any() == Some(true)).collect();
+    let mut rang = Vec::new();
+    for ((index, at), _) in whose.iter().zip(called).filter(|(_, called)| *called) {
+        if let Some(gpu) = gpus.get_mut(index)
+            && let Some(entry) = gpu.claims.get(*at)
+        {
+            let calls = entry.turning.bell.drain();
+            *gpu.calls.entry(entry.claim).or_default() += u32::from(calls);
+            rang.push(*index);
+        }
+    }
+    rang
+}
+
+impl Gpu {
+    fn set_claims(&mut self, claims: Vec<Entry>) {
+        // Threads that wait for a claim which is gone are not to sleep on.
+        for old in &self.claims {
+            let kept = |e: &Entry| Arc::ptr_eq(&e.turning, &old.turning);
+            if !claims.iter().any(kept) {
+                let limits = &old.turning.limits;
+                limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0);
+            }
+        }
+        self.claims = claims;
+        self.place();
+    }
+
+    /// Gives every claim its place in the frame, for when nobody decides.
+    fn place(&self) {
+        let part = |permille: u32| u64::from(permille) * Frame::LENGTH_NS / 1000;
+        let gated: Vec<&Entry> = self.claims.iter().filter(|e| e.by_time).collect();
+        let promised: u32 = gated.iter().map(|e| e.request_permille).sum();
+        let mut spare = 1000u32.saturating_sub(promised);
+        let mut at = 0;
+        for entry in gated {
+            let more = LEAST_PLACE
+                .saturating_sub(entry.request_permille)
+                .min(spare);
+            spare -= more;
+            let permille = (entry.request_permille + more).min(1000 - at);
+            entry.turning.limits.set_frame(part(at), part(permille));
+            at += permille;
+        }
+    }
+
+    /// One look, and what follows from it.
+    fn look(&mut self) {
+        let now = monotonic_ns();
+        let said: Vec<Vec<Process>> = self
+            .claims
+            .iter()
+            .map(|e| {
+                let processes = e.members.iter().map(|(slot, _)| {
+                    let said = e.turning.gates.view(*slot);
+                    Process {
+                        slot: *slot,
+                        waiting: said.waiting,
+                        busy: said.busy,
+                        expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
+                        used_ns: said.used_ns,
+                        stamp: said.stamp,
+                    }
+                });
+                processes.collect()
+            })
+            .collect();
+        let claims: Vec<Claim<'_>> = self
+            .claims
+            .iter()
+            .zip(&said)
+            .map(|(e, processes)| Claim {
+                id: e.claim,
+                request_permille: e.request_permille,
+                limit_permille: e.limit_permille,
+                tier: e.tier,
+                weight_milli: e.weight_milli,
+                is_gated: e.by_time,
+                word: Word(e.turning.limits.turn_word()),
+                processes,
+            })
+            .collect();
+        let entries = &self.claims;
+        let mut is_alive = |claim: u64, slot: usize| {
+            let entry = entries.iter().find(|e| e.claim == claim);
+            entry.is_some_and(|e| e.is_alive(slot))
+        };
+        let mut orders: Vec<Order> = Vec::new();
+        self.next_ns = self.arbiter.step(now, &claims, &mut is_alive, &mut orders);
+        if self.arbiter.is_contended() {
+            for entry in &self.claims {
+                entry.turning.limits.turn_beat(now);
+            }
+        }
+        for order in orders {
+            if let Some(entry) = self.claims.iter().find(|e| e.claim == order.id) {
+                let limits = &entry.turning.limits;
+                limits.set_turn(order.word.0, order.turn_ends_ns);
+            }
+        }
+    }
+
+    fn report(&self, index: usize, shared: &Shared) {
+        let contended = self.arbiter.is_contended();
+        let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in &self.claims {
+            let turns_ns = self.arbiter.used_ns(entry.claim);
+            done.insert(
+                (index, entry.claim),
+                Done {
+                    turns_ns,
+                    contended,
+                },
+            );
+        }
+    }
+}
+
+impl Entry {
+    /// Whether the process in a slot could go on with its work: not dead, stopped or frozen.
+    fn is_alive(&self, slot: usize) -> bool {
+        let Some((_, pid)) = self.members.iter().find(|(s, _)| *s == slot) else {
+            return false;
+        };
+        let state = proc::stat(pid.cast_signed()).map(|s| s.state);
+        if state.is_none_or(|s| matches!(s, 'Z' | 'X' | 'T' | 't')) {
+            return false;
+        }
+        let events = self
+            .cgroup
+            .as_ref()
+            .and_then(|dir| std::fs::read_to_string(dir.join("cgroup.events")).ok());
+        let frozen = events.and_then(|text| CgroupEvents::parse(&text)?.frozen);
+        frozen != Some(true)
+    }
+}

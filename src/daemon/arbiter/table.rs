@@ -1,0 +1,102 @@
+//! What the arbiter is told: which claims are on which GPU, and with which processes.
+
+use std::sync::Arc;
+
+use gshare_abi::State;
+use gshare_abi::host::{LimitsFile, UsageMemfd};
+use gshare_core::ClaimId;
+use gshare_proto::TurnsView;
+
+use super::{Entry, Table, Turning};
+use crate::daemon::journal::HeldRecord;
+use crate::daemon::service::{Live, Seat, Service};
+
+impl Seat {
+    /// A claim's pages on a GPU, for the service and for its arbiter.
+    pub(crate) fn new(gpu: usize, limits: LimitsFile, usage: UsageMemfd) -> Self {
+        let turning = Turning::new(limits.path(), &usage)
+            .inspect_err(|error| tracing::error!(%error, "a share of GPU time is not held"));
+        Self {
+            gpu,
+            turning: turning.ok().map(Arc::new),
+            limits,
+            usage,
+        }
+    }
+}
+
+impl Service {
+    /// Tells the arbiter who is where, if that has changed.
+    pub(crate) fn tell_arbiter(&mut self) {
+        let table = self.gate_table();
+        if let Some(gates) = &mut self.gates {
+            gates.tell(table);
+        }
+    }
+
+    fn gate_table(&self) -> Table {
+        let mut table = Table::new();
+        for (ClaimId(claim), live) in &self.claims {
+            for seat in &live.seats {
+                let Some(turning) = &seat.turning else {
+                    continue;
+                };
+                let uuid = &self.gpus[seat.gpu].uuid;
+                let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+                let Some(slice) = slice else { continue };
+                table.entry(seat.gpu).or_default().push(Entry {
+                    claim: *claim,
+                    turning: turning.clone(),
+                    by_time: slice.held == HeldRecord::Timeslice
+                        && seat.limits.page().state() == State::Granted,
+                    tier: 0,
+                    weight_milli: 1000,
+                    request_permille: slice.sm_milli,
+                    limit_permille: slice.sm_limit_milli,
+                    cgroup: live.cgroup.as_ref().map(|c| c.dir().to_owned()),
+                    members: seat
+                        .usage
+                        .owners()
+                        .map(|(assigned, pid, _)| (assigned.slot, pid))
+                        .collect(),
+                });
+            }
+        }
+        table
+    }
+
+    /// Whether shares of GPU time are held on GPUs whose mode is `timeslice`.
+    ///
+    /// # Errors
+    /// Why they are not, in words.
+    pub(crate) fn gate_in_force(&self) -> Result<(), String> {
+        if let Err(why) = &self.libcuda {
+            return Err(format!("no libcuda was found: {why}"));
+        }
+        match &self.gates {
+            Some(gates) if gates.is_running() => Ok(()),
+            _ => Err("the service's arbiter does not run".to_owned()),
+        }
+    }
+
+    /// How a claim's share of GPU time is held.
+    pub(crate) fn turns_view(&self, id: ClaimId, live: &Live) -> Option<TurnsView> {
+        self.gate_in_force().ok()?;
+        let gates = self.gates.as_ref()?;
+        let by_time = |seat: &&Seat| {
+            let uuid = &self.gpus[seat.gpu].uuid;
+            let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+            seat.turning.is_some() && slice.is_some_and(|s| s.held == HeldRecord::Timeslice)
+        };
+        let mut view = None;
+        for seat in live.seats.iter().filter(by_time) {
+            let view: &mut TurnsView = view.get_or_insert_default();
+            let done = gates.done(seat.gpu, id.0).unwrap_or_default();
+            view.contended |= done.contended;
+            view.turns_ms += done.turns_ns / 1_000_000;
+            let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
+            view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;
+        }
+        view
+    }
+}

@@ -1,0 +1,292 @@
+//! `unclaimed = "deny"`: where the filter belongs, who is exempt, and whom it would stop.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gshare_config::Unclaimed;
+use gshare_enforcer::cgroup::{Mount, v2_path};
+use gshare_enforcer::device::{Guard, GuardRules};
+use gshare_enforcer::proc;
+use gshare_enforcer::session;
+
+use super::super::service::Service;
+
+/// Services that start users' programs, where the filter is besides the top-level cgroups.
+const SERVICES: [&str; 6] = [
+    "/system.slice/cron.service",
+    "/system.slice/crond.service",
+    "/system.slice/anacron.service",
+    "/system.slice/atd.service",
+    "/system.slice/docker-*.scope",
+    "/system.slice/libpod-*.scope",
+];
+/// Top-level cgroups that start no user's program.
+const SPARED: [&str; 2] = ["init.scope", "system.slice"];
+/// Accounts below this are the system's own: a display server of theirs is nobody's program.
+const FIRST_USER: u32 = 1000;
+
+/// What is in force.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    guard: Guard,
+    /// Directories of the cgroups that have the filter.
+    pub(super) places: BTreeSet<PathBuf>,
+    /// Paths of the exempt cgroups, from the top.
+    pub(super) exempt: BTreeSet<PathBuf>,
+    /// Why it could not be set everywhere.
+    pub(super) trouble: Option<String>,
+    /// What an earlier service may have left was looked for.
+    settled: bool,
+}
+
+impl Service {
+    /// Brings the filter to where it belongs now, or takes it off.
+    pub(super) fn apply_denial(&mut self) {
+        let (Some(tree), true) = (&self.tree, self.filters.is_some()) else {
+            return;
+        };
+        let guard = Guard::of(tree.dir());
+        let mut denial = self.policy.denial.take().unwrap_or_else(|| Denial {
+            guard,
+            places: BTreeSet::new(),
+            exempt: BTreeSet::new(),
+            trouble: None,
+            settled: false,
+        });
+        let (before, trouble) = (denial.places.len(), denial.trouble.clone());
+        match self.places() {
+            Some((mount, places)) if self.unclaimed_policy() == Unclaimed::Deny => {
+                self.deny(&mut denial, &mount, places);
+            }
+            _ => lift(&mut denial),
+        }
+        let now = denial.places.len();
+        if denial.trouble != trouble
+            && let Some(why) = &denial.trouble
+        {
+            let text = format!("programs outside claims may still open GPUs: {why}");
+            self.notice(None, text);
+        }
+        if (now == 0) != (before == 0) {
+            let text = if now == 0 {
+                "programs outside claims can open GPUs again"
+            } else {
+                "programs outside claims cannot open GPUs from now on"
+            };
+            self.notice(None, text.to_owned());
+        }
+        self.policy.denial = Some(denial);
+    }
+
+    fn deny(&self, denial: &mut Denial, mount: &Mount, places: BTreeSet<PathBuf>) {
+        denial.trouble = None;
+        denial.exempt = self.exempt(mount);
+        let ids = denial.exempt.iter().filter_map(|path| {
+            let dir = mount.dir_of(path.to_str()?)?;
+            std::fs::metadata(dir).ok().map(|m| m.ino())
+        });
+        let mut ids: BTreeSet<u64> = ids.collect();
+        // Claims that live elsewhere than in the tree: those of units.
+        let live = self.claims.values().filter_map(|l| l.cgroup.as_ref());
+        let tree = self.tree.as_ref().map(|t| t.dir().to_owned());
+        let within = |dir: &Path| tree.as_ref().is_some_and(|t| dir.starts_with(t));
+        let elsewhere = live.filter(|c| !within(c.dir()));
+        ids.extend(elsewhere.map(gshare_enforcer::cgroup::ClaimCgroup::id));
+        ids.extend(
+            tree.as_ref()
+                .and_then(|dir| std::fs::metadata(dir).ok())
+                .map(|m| m.ino()),
+        );
+        let rules = GuardRules {
+            majors: self.majors.clone(),
+            exempt: ids,
+        };
+        let mut set = BTreeSet::new();
+        for dir in places {
+            match denial.guard.set(&dir, &rules) {
+                Ok(_) => {
+                    set.insert(dir);
+                }
+                // It was removed meanwhile.
+                Err(_) if !dir.exists() => {}
+                Err(error) => denial.trouble = Some(format!("{}: {error}", dir.display())),
+            }
+        }
+        // What is in the list no more keeps no filter.
+        if !denial.settled || denial.places.iter().any(|dir| !set.contains(dir)) {
+            match denial.guard.lift_except(&set) {
+                Ok(_) => denial.settled = true,
+                Err(error) => denial.trouble = Some(error.to_string()),
+            }
+        }
+        denial.places = set;
+    }
+
+    /// The mount, and the directories of the cgroups where the filter belongs.
+    fn places(&self) -> Option<(Mount, BTreeSet<PathBuf>)> {
+        let mount = Mount::find().ok()?;
+        let mut places = BTreeSet::new();
+        let policy = &self.config.policy;
+        match &policy.deny_cgroups {
+            Some(list) => places.extend(list.iter().flat_map(|path| matching(&mount, path))),
+            None => {
+                places.extend(top_level(&mount));
+                places.extend(SERVICES.iter().flat_map(|path| matching(&mount, path)));
+            }
+        }
+        let own = self.tree.as_ref().map(|t| t.dir().to_owned());
+        places.retain(|dir| own.as_ref().is_none_or(|own| !dir.starts_with(own)));
+        Some((mount, places))
+    }
+
+    /// Paths of the cgroups that keep their GPU: those of the configuration, the graphical sessions at the
+    /// machine's screens, and display servers that the system itself runs.
+    fn exempt(&self, mount: &Mount) -> BTreeSet<PathBuf> {
+        let mut exempt: BTreeSet<PathBuf> =
+            session::graphical_cgroups(Path::new(session::SESSIONS))
+                .into_iter()
+                .collect();
+        exempt.extend(self.config.policy.exempt_cgroups.iter().map(PathBuf::from));
+        let drawing = (0..self.gpus.len())
+            .filter_map(|g| self.reading(g))
+            .flat_map(|r| r.processes.iter().flatten())
+            .filter(|p| p.graphics);
+        for process in drawing {
+            let system = proc::uids(process.pid).is_some_and(|u| u.real < FIRST_USER);
+            let place = cgroup_of(process.pid).filter(|path| path.components().count() > 2);
+            exempt.extend(place.filter(|_| system));
+        }
+        exempt.retain(|path| path.to_str().and_then(|p| mount.dir_of(p)).is_some());
+        exempt
+    }
+
+    /// Whether the filter would keep programs in a cgroup from GPUs.
+    pub(super) fn would_deny(&self) -> impl Fn(&Path) -> bool {
+        let places: Vec<PathBuf> = self.places().map_or_else(Vec::new, |(mount, places)| {
+            let paths = places.iter().filter_map(|dir| mount.path_of(dir));
+            paths.collect()
+        });
+        let exempt = Mount::find()
+            .map(|mount| self.exempt(&mount))
+            .unwrap_or_default();
+        move |cgroup: &Path| {
+            places.iter().any(|place| cgroup.starts_with(place))
+                && !exempt.iter().any(|path| cgroup.starts_with(path))
+        }
+    }
+}
+
+/// Takes the filter off, also what an earlier service left.
+fn lift(denial: &mut Denial) {
+    if denial.settled && denial.places.is_empty() {
+        return;
+    }
+    match denial.guard.lift_except(&BTreeSet::new()) {
+        Ok(_) => {
+            denial.places.clear();
+            denial.exempt.clear();
+            denial.trouble = None;
+            denial.settled = true;
+        }
+        Err(error) => denial.trouble = Some(error.to_string()),
+    }
+}
+
+/// The cgroup of a process, as a path from the top.
+pub(super) fn cgroup_of(pid: i32) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    v2_path(&text).map(PathBuf::from)
+}
+
+/// Top-level cgroups in which users' programs may start.
+fn top_level(mount: &Mount) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(&mount.point).into_iter().flatten();
+    let dirs = entries
+        .flatten()
+        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    let starts_programs = |name: &str| {
+        !SPARED.contains(&name)
+            && !name.starts_with("gshare")
+            && !name.ends_with(".mount")
+            && !name.ends_with(".swap")
+    };
+    dirs.filter(|e| e.file_name().to_str().is_some_and(starts_programs))
+        .map(|e| e.path())
+        .collect()
+}
+
+/// The directories that a path of the list means: itself, or with a `*` all whose last part fits.
+fn matching(mount: &Mount, path: &str) -> Vec<PathBuf> {
+    let Some((parent, last)) = path.rsplit_once('/') else {
+        return Vec::new();
+    };
+    let Some((head, tail)) = last.split_once('*') else {
+        let dir = mount.dir_of(path).filter(|dir| dir.is_dir());
+        return dir.into_iter().collect();
+    };
+    let parent = if parent.is_empty() { "/" } else { parent };
+    let Some(parent) = mount.dir_of(parent) else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    let fits = |name: &str| {
+        name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail)
+    };
+    dirs.filter(|e| e.file_name().to_str().is_some_and(fits))
+        .map(|e| e.path())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "user.slice",
+            "machine.slice",
+            "init.scope",
+            "system.slice/cron.service",
+            "system.slice/docker-12.scope",
+            "system.slice/docker-34.scope",
+            "system.slice/docker.service",
+            "gshare",
+            "gshare-claims.slice",
+            "dev-hugepages.mount",
+            "docker",
+        ] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let mount = Mount {
+            point: dir.path().into(),
+            root: "/".into(),
+        };
+        let names = |mut found: Vec<PathBuf>| {
+            found.sort();
+            let names = found.iter().map(|p| p.strip_prefix(dir.path()).unwrap());
+            let names: Vec<String> = names.map(|p| p.display().to_string()).collect();
+            names.join(" ")
+        };
+        assert_eq!(names(top_level(&mount)), "docker machine.slice user.slice");
+        for (path, found) in [
+            ("/user.slice", "user.slice"),
+            ("/absent.slice", ""),
+            ("/system.slice/cron.service", "system.slice/cron.service"),
+            (
+                "/system.slice/docker-*.scope",
+                "system.slice/docker-12.scope system.slice/docker-34.scope",
+            ),
+            (
+                "/*.slice",
+                "gshare-claims.slice machine.slice system.slice user.slice",
+            ),
+            ("/system.slice/absent*", ""),
+        ] {
+            assert_eq!(names(matching(&mount, path)), found, "{path}");
+        }
+    }
+}
