@@ -73,6 +73,12 @@ pub fn check(path: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// Whether a file has the launcher's capability.
+#[must_use]
+pub fn has_capability(path: &Path) -> bool {
+    xattr::get(path, ATTRIBUTE).is_ok_and(|value| value.is_some_and(|value| permits(&value)))
+}
+
 /// Whether the attribute has CAP_SYS_ADMIN among the permitted ones.
 fn permits(value: &[u8]) -> bool {
     value.get(4..8).is_some_and(|low| low[2] & 0x20 != 0)

@@ -52,19 +52,42 @@ pub(crate) fn run(args: &SetupArgs) -> Outcome {
 
 /// Where the package has installed the files already: only what makes them run is left to do.
 fn packaged(args: &SetupArgs) -> Outcome {
+    // dpkg says so while it runs the scripts of the package; the unit is theirs to start and stop.
+    let by_dpkg = std::env::var_os("DPKG_MAINTSCRIPT_PACKAGE").is_some_and(|p| p == "gshare");
     if args.undo {
-        return Err(Failure::new(
-            failure::USAGE,
-            "this gshare belongs to a package, which also takes it away",
-        )
-        .with_hint(
-            "apt remove gshare keeps configuration and history, apt purge gshare takes all",
-        ));
-    }
-    out::print("gshare is installed by its package: no file changes\n")?;
-    if args.dry_run {
+        if !by_dpkg {
+            return Err(Failure::new(
+                failure::USAGE,
+                "this gshare belongs to a package, which also takes it away",
+            )
+            .with_hint(
+                "apt remove gshare keeps configuration and history, apt purge gshare takes all",
+            ));
+        }
+        if gshare_enforcer::systemd::booted() {
+            units::leave()?;
+        }
+        // The package's own list does not have it: a package carries no capabilities.
+        let launcher = plan::launcher_in(Path::new("/usr")).path;
+        match std::fs::remove_file(&launcher) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        if let Some(dir) = launcher.parent() {
+            let _ = std::fs::remove_dir(dir);
+        }
         return Ok(0);
     }
+    let launcher = plan::launcher_in(Path::new("/usr")).path;
+    if args.dry_run {
+        out::print(&format!("install  {}\n", launcher.display()))?;
+        return Ok(0);
+    }
+    crate::launcher::install(&launcher, None)?;
+    if by_dpkg {
+        return Ok(0);
+    }
+    out::print("gshare is installed by its package: no other file changes\n")?;
     units::start(false)?;
     doctor(Path::new("/usr/bin/gshare"))
 }

@@ -20,12 +20,14 @@ fn machine(test: &str, hybrid: bool) -> Option<Machine> {
     Some(machine)
 }
 
-/// Everything on the machine that a reboot keeps, with its contents; what systemd itself writes is left out.
+/// Everything on the machine that a reboot keeps: kind, mode, owner, and of files size, time and, where
+/// anything is installed, contents. What systemd itself writes is left out.
 fn tree(machine: &Machine) -> String {
     machine.ok(
-        "cd / && places='etc usr root home var/lib var/cache' && \
-         find $places -xdev -path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o -printf '%p %y %m %U %G %l\\n' | sort && \
-         find $places -xdev -path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o -type f -print0 | xargs -0 sha256sum | sort -k2",
+        "cd / && skip='-path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o' && \
+         find etc usr root home var/lib var/cache -xdev $skip \
+            -type f -printf '%p %m %U %G %s %T@\\n' -o -printf '%p %y %m %U %G %l\\n' | sort && \
+         find etc usr/local var/lib -xdev $skip -type f -print0 | xargs -0 sha256sum | sort -k2",
     )
 }
 
@@ -41,7 +43,7 @@ fn difference(before: &str, after: &str) -> Vec<String> {
 
 fn in_claim(machine: &Machine, flags: &str) -> Command {
     machine.command(&format!(
-        "exec runuser -u ada -- gshare claim -q {flags} -- /opt/raw_client"
+        "exec runuser -u ada -- env GSHARE_SIM_BOARD=/opt/sim/board gshare claim -q {flags} -- /opt/raw_client"
     ))
 }
 
@@ -66,9 +68,13 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     assert!(shown.contains("install  /usr/local/bin/gshare"), "{shown}");
     assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
 
+    refuses_where_it_cannot_work(&machine);
+    assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
+
     let said = machine.ok("/root/gshare setup");
     for line in [
         "install  /etc/systemd/system/gshared.service",
+        "install  /usr/local/lib/gshare/gshare-exec",
         "install  /etc/gshare/gshare.toml",
         "systemctl start gshared.service",
         "claims live below /sys/fs/cgroup/gshare.slice/gshare-claims.slice",
@@ -173,6 +179,46 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     assert!(!machine.path("/sys/fs/cgroup/gshare.slice").exists());
 }
 
+/// Says why, with the exit status that scripts go by, and changes nothing.
+fn refuses_where_it_cannot_work(machine: &Machine) {
+    let read_only = "mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local";
+    for (around, code, why) in [
+        (
+            "cp /root/gshare /run/gshare-copy; runuser -u ada -- /run/gshare-copy setup".to_owned(),
+            77,
+            "needs root",
+        ),
+        (
+            format!("unshare -m sh -c '{read_only} && /root/gshare setup'"),
+            77,
+            "is on a read-only file system; nothing was changed",
+        ),
+        (
+            "unshare -m sh -c 'mount -t tmpfs tmpfs /run && /root/gshare setup'".to_owned(),
+            69,
+            "systemd does not run this machine",
+        ),
+        (
+            "/root/gshare setup --undo".to_owned(),
+            64,
+            "nothing to undo",
+        ),
+        (
+            "/root/gshare setup --prefix there".to_owned(),
+            64,
+            "not an absolute path",
+        ),
+    ] {
+        let output = machine.run(&around);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{around}: {said}");
+        assert!(said.contains(why), "{around}: {said}");
+    }
+    // Without systemd there is a way still: the files alone, below any directory.
+    machine.ok("mkdir /run/image && /root/gshare setup --root /run/image >/dev/null && /run/image/usr/local/bin/gshare --version");
+    machine.ok("/root/gshare setup --undo --root /run/image && [ -z \"$(ls -A /run/image)\" ]");
+}
+
 /// A service that is a claim: its command stays in the service's own cgroup, so that its log, its limits and
 /// its end are as in any other service.
 #[test]
@@ -182,7 +228,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
         return;
     };
     let unit = "[Unit]\nDescription=Inference\nAfter=gshared.service\nWants=gshared.service\n\
-                [Service]\nUser=ada\nExecStart=/usr/local/bin/gshare claim -g .6 --limit .9 --class inference -- \
+                [Service]\nUser=ada\nEnvironment=GSHARE_SIM_BOARD=/opt/sim/board\nExecStart=/usr/local/bin/gshare claim -g .6 --limit .9 --class inference -- \
                 bash -c '/opt/raw_client < <(echo alloc 67108864; exec sleep 1000)'\n\
                 Restart=always\nRestartSec=100ms\n[Install]\nWantedBy=multi-user.target\n";
     std::fs::write(machine.path("/etc/systemd/system/vllm.service"), unit).expect("written");
@@ -264,4 +310,96 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     let waits = journal(&machine).matches("no service yet").count();
     assert_eq!(waits, 1);
     machine.ok("systemctl disable --quiet --now vllm && gshare setup --undo");
+}
+
+/// The package of this build; says why where it cannot be made.
+fn package(test: &str) -> Option<std::path::PathBuf> {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
+    let made = Command::new("cargo")
+        .args([
+            "deb",
+            "--no-build",
+            "--no-strip",
+            "--fast",
+            "--profile",
+            "dev",
+            "--output",
+        ])
+        .arg(&to)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    match made {
+        Ok(output) if output.status.success() => Some(to),
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            if why.contains("no such command") {
+                println!("skipped: {test} needs cargo-deb");
+                return None;
+            }
+            panic!("cargo deb: {why}");
+        }
+        Err(error) => {
+            println!("skipped: {test} needs cargo: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn the_package_installs_upgrades_and_goes() {
+    let test = "the_package_installs_upgrades_and_goes";
+    let Some(deb) = package(test) else { return };
+    let Some(machine) = machine(test, false) else {
+        return;
+    };
+    machine.copy(&deb, "/root/gshare.deb");
+    let before = tree(&machine);
+    machine.ok("dpkg -i /root/gshare.deb");
+    assert_eq!(show(&machine, "gshared", "ActiveState"), "active");
+    machine
+        .ok("systemctl is-enabled gshared && test -L /usr/bin/gshared && test -x /usr/bin/gshare && getcap /usr/lib/gshare/gshare-exec | grep cap_sys_admin");
+    // What setup installs is what the package installs, in the package's places.
+    let setup = machine.ok("/root/gshare setup --dry-run --prefix /usr --root /nowhere");
+    let list = machine.ok("dpkg -L gshare");
+    for line in setup
+        .lines()
+        .filter_map(|l| l.strip_prefix("install  /nowhere"))
+        // Made by the package's script: packages carry no capabilities.
+        .filter(|l| !l.ends_with("/gshare-exec"))
+    {
+        let path = line.split(" -> ").next().expect("a path");
+        let path = path.replace("site-functions", "vendor-completions");
+        let there = list.lines().any(|l| {
+            l.trim_end_matches(".gz").replace("/usr/lib/", "/lib/")
+                == path.replace("/usr/lib/", "/lib/")
+        });
+        assert!(there, "{path} is not in the package: {list}");
+    }
+    let said = machine.ok("gshare setup");
+    assert!(said.contains("installed by its package"), "{said}");
+    let refused = machine.run("gshare setup --undo");
+    assert_eq!(refused.status.code(), Some(64));
+
+    let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let pid = show(&machine, "gshared", "MainPID");
+    machine.ok("echo '# mine' >> /etc/gshare/gshare.toml && dpkg -i /root/gshare.deb");
+    assert_ne!(
+        show(&machine, "gshared", "MainPID"),
+        pid,
+        "an upgrade restarts"
+    );
+    assert_eq!(raw.ask("launch 1"), "ok 2");
+    assert_eq!(claims(&machine).len(), 1);
+    machine.ok("grep -q '# mine' /etc/gshare/gshare.toml");
+
+    machine.ok("dpkg --remove gshare");
+    assert_eq!(raw.ask("launch 1"), "ok 3", "a member outlives the package");
+    assert_eq!(raw.finish(), Some(0));
+    machine.ok("dpkg --purge gshare");
+    let left: Vec<String> = difference(&before, &tree(&machine))
+        .into_iter()
+        .filter(|line| !line.contains("var/lib/dpkg") && !line.contains("ld.so.cache"))
+        .collect();
+    assert_eq!(left, [""; 0]);
 }

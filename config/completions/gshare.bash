@@ -97,6 +97,9 @@ _gshare() {
             gshare__subcmd__admin,log)
                 cmd="gshare__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__admin,mode)
+                cmd="gshare__subcmd__admin__subcmd__mode"
+                ;;
             gshare__subcmd__admin,quota)
                 cmd="gshare__subcmd__admin__subcmd__quota"
                 ;;
@@ -114,6 +117,9 @@ _gshare() {
                 ;;
             gshare__subcmd__admin__subcmd__help,log)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__log"
+                ;;
+            gshare__subcmd__admin__subcmd__help,mode)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__mode"
                 ;;
             gshare__subcmd__admin__subcmd__help,quota)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota"
@@ -253,6 +259,9 @@ _gshare() {
             gshare__subcmd__help__subcmd__admin,log)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__help__subcmd__admin,mode)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__mode"
+                ;;
             gshare__subcmd__help__subcmd__admin,quota)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota"
                 ;;
@@ -313,7 +322,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin)
-            opts="-h --socket --help drain undrain kill quota log help"
+            opts="-h --socket --help drain undrain kill quota mode log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -379,7 +388,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help)
-            opts="drain undrain kill quota log help"
+            opts="drain undrain kill quota mode log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -435,6 +444,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__mode)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -579,6 +602,39 @@ _gshare() {
                     return 0
                     ;;
                 -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__mode)
+            opts="-h --wait --json --socket --help timeslice mps auto exclusive mig"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --wait)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1445,7 +1501,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin)
-            opts="drain undrain kill quota log"
+            opts="drain undrain kill quota mode log"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1487,6 +1543,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__mode)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -6,7 +6,9 @@ use super::manager;
 use super::service::Service;
 
 /// Keys that hold for the life of the process, by the beginning of their names. All others change at once.
-const AT_START: &[&str] = &["service.", "driver.", "devices.", "cgroup.", "metrics."];
+const AT_START: &[&str] = &[
+    "service.", "driver.", "devices.", "launch.", "metrics.", "cgroup.",
+];
 /// Keys among them that do change at once.
 const LIVE: &[&str] = &["service.log"];
 
@@ -56,8 +58,9 @@ fn merged(old: &Config, new: &Config) -> Config {
         },
         driver: old.driver.clone(),
         devices: old.devices.clone(),
-        cgroup: old.cgroup.clone(),
+        launch: old.launch.clone(),
         metrics: old.metrics.clone(),
+        cgroup: old.cgroup.clone(),
         ..new.clone()
     }
 }

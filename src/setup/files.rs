@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Target, What};
 use crate::cli::failure::{self, Failure};
 use crate::cli::out;
+use crate::launcher;
 
 /// What is done to one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +105,8 @@ impl Installed {
                 (manifest, false)
             }
             Err(e) if e.kind() == ErrorKind::NotFound => (Manifest::default(), true),
+            // Whoever may not look may still see what would change.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => (Manifest::default(), true),
             Err(e) => return Err(cannot("read", &file, &e)),
         };
         Ok(Self {
@@ -129,7 +132,7 @@ impl Installed {
         let Some(found) = digest_of(&path).map_err(|e| cannot("read", &path, &e))? else {
             return Ok(Step::Install);
         };
-        if found == digest(target) {
+        if found == digest(target) && (!target.launcher || launcher::has_capability(&path)) {
             return Ok(Step::Same);
         }
         let known = self.entry(&target.path);
@@ -154,6 +157,7 @@ impl Installed {
             return Ok(());
         }
         let path = below(root, &target.path);
+        self.make_dirs(root, &self.dir.clone())?;
         self.make_dirs(root, &path)?;
         let digest = digest(target);
         match self
@@ -174,6 +178,9 @@ impl Installed {
             }
         }
         self.save()?;
+        if target.launcher {
+            return launcher::install(&path, None).map_err(|e| cannot("write", &path, &e));
+        }
         place(&path, &target.what, target.mode).map_err(|e| cannot("write", &path, &e))
     }
 
@@ -414,6 +421,7 @@ mod tests {
             what: What::File(text.into()),
             mode: 0o644,
             config: false,
+            launcher: false,
         }
     }
 

@@ -7,6 +7,7 @@ use clap::CommandFactory;
 
 use crate::cli::args::Cli;
 use crate::cli::failure::{self, Failure};
+use crate::launcher;
 
 const UNIT: &str = include_str!("../../config/systemd/gshared.service");
 const PROFILE: &str = include_str!("../../config/systemd/gshare.sh");
@@ -74,6 +75,8 @@ pub(super) struct Target {
     pub(super) mode: u32,
     /// The administrator's to change: never replaced once it is there.
     pub(super) config: bool,
+    /// The launcher, which needs its capability.
+    pub(super) launcher: bool,
 }
 
 /// Everything that is installed.
@@ -86,7 +89,7 @@ pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failur
         )
     })?;
     let bin = layout.prefix.join("bin");
-    let unit = UNIT.replace("@BIN@", &bin.to_string_lossy());
+    let unit = UNIT.replace("/usr/bin/gshared", &bin.join("gshared").to_string_lossy());
     let mut all = vec![
         Target {
             mode: 0o755,
@@ -97,7 +100,9 @@ pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failur
             what: What::Link("gshare".into()),
             mode: 0o777,
             config: false,
+            launcher: false,
         },
+        launcher_in(&layout.prefix),
         Target {
             config: true,
             ..file(gshare_config::SYSTEM_FILE.into(), gshare_config::SHIPPED)
@@ -120,6 +125,19 @@ fn file(path: PathBuf, bytes: impl Into<Vec<u8>>) -> Target {
         what: What::File(bytes.into()),
         mode: 0o644,
         config: false,
+        launcher: false,
+    }
+}
+
+/// The launcher below a prefix.
+pub(super) fn launcher_in(prefix: &Path) -> Target {
+    Target {
+        mode: 0o755,
+        launcher: true,
+        ..file(
+            prefix.join("lib/gshare").join(launcher::NAME),
+            gshare_artifacts::EXEC,
+        )
     }
 }
 

@@ -72,9 +72,14 @@ pub(super) fn start(changed: bool) -> Result<(), Failure> {
     .with_hint("mend that, then: sudo systemctl start gshared && gshare doctor"))
 }
 
-/// Stops the service and, where no claim has a process left, the units of the claims.
+/// Stops the service, and what it leaves.
 pub(super) fn stop() -> Result<(), Failure> {
     systemctl(&["disable", "--now", "--quiet", UNIT])?;
+    leave()
+}
+
+/// Takes away what the stopped service has left, unless processes of claims still live there.
+pub(super) fn leave() -> Result<(), Failure> {
     if members() == 0 {
         systemctl(&["stop", CLAIMS])?;
         // The pages of claims that are over; the next boot would take them anyway.
