@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -82,6 +83,42 @@ fn the_cap_holds_to_the_byte_and_is_what_the_program_sees() {
     });
     assert_eq!(told.state_text, "at cap");
     assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn the_command_that_a_refusal_names_makes_room() {
+    let station = station();
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "--gpu-mem", "2G", "--gpu-ids", "0", "--"])
+        .arg(support::example("raw_client"))
+        .stderr(Stdio::piped());
+    let mut raw = Raw::start(command);
+    let errors = BufReader::new(raw.child.stderr.take().expect("piped"));
+    let said = std::thread::spawn(move || {
+        let mut lines = errors.lines().map_while(Result::ok);
+        lines.find(|line| line.contains(" more is free there: gshare resize "))
+    });
+    // It is said at most once a second, and not before the service has looked at the GPU once.
+    until("the way out is said", Duration::from_secs(20), || {
+        let answer = raw.ask(&format!("alloc {}", 3 * 1024 * MIB));
+        assert!(answer.starts_with("error 2"), "{answer}");
+        said.is_finished().then_some(())
+    });
+    let line = said.join().expect("reads on").expect("was said");
+    let (_, way_out) = line.split_once("gshare resize ").expect("as found");
+    let output = station
+        .command()
+        .arg("resize")
+        .args(way_out.split_whitespace())
+        .output()
+        .expect("runs");
+    assert!(output.status.success(), "{line}\n{output:?}");
+    assert_eq!(
+        raw.ask(&format!("alloc {}", 3 * 1024 * MIB)),
+        "ok 0",
+        "{line}"
+    );
 }
 
 #[test]

@@ -125,12 +125,16 @@ impl Pair {
             let result = unsafe { helpers.ctx_set_current?(self.context) };
             *current = if result == SUCCESS { self.context } else { 0 };
         }
-        let result = self.wait_here();
+        self.wait_here().then(|| self.elapsed_ns()).flatten()
+    }
+
+    /// Nanoseconds between the two events; `None` where not both were recorded.
+    pub(crate) fn elapsed_ns(&self) -> Option<u64> {
         let mut ms: f32 = 0.0;
+        let elapsed = driver::helpers().event_elapsed?;
         // SAFETY: two events, and room for the result.
-        let timed = result
-            && unsafe { helpers.event_elapsed?(&raw mut ms, self.start, self.end) } == SUCCESS;
-        (timed && ms >= 0.0).then_some((f64::from(ms) * 1e6) as u64)
+        let result = relaxed(|| unsafe { elapsed(&raw mut ms, self.start, self.end) });
+        (result == SUCCESS && ms >= 0.0).then_some((f64::from(ms) * 1e6) as u64)
     }
 
     /// Waits for the second event; whether it came.

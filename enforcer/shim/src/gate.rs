@@ -46,6 +46,8 @@ pub(crate) struct Gate {
     watch: AtomicU32,
     /// A thread that ends a context waits for the events in it.
     leaving: AtomicBool,
+    /// Contexts that have ended.
+    ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
 }
@@ -79,6 +81,14 @@ struct Waiter {
     until_ns: u64,
 }
 
+/// What whoever attends to a gate does next.
+enum Next {
+    /// Waits for this flight.
+    Flight(u64, Pair),
+    /// Sleeps, at most until then.
+    Sleep(Option<u64>),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watcher {
     /// None yet.
@@ -87,8 +97,6 @@ enum Watcher {
     Awake,
     /// Sleeps on its futex.
     Asleep,
-    /// There can be none.
-    Impossible,
 }
 
 impl Default for Gate {
@@ -108,6 +116,7 @@ impl Default for Gate {
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
             leaving: AtomicBool::new(false),
+            ended: AtomicU32::new(0),
             seen_alive_ns: AtomicU64::new(0),
         }
     }
@@ -400,16 +409,18 @@ impl Gate {
     fn wake_watcher(&'static self, gpu: &'static Gpu, mut inner: MutexGuard<'static, Inner>) {
         let watcher = inner.watcher;
         match watcher {
+            Watcher::Absent if start_watcher(gpu) => inner.watcher = Watcher::Awake,
             Watcher::Absent => {
-                let started = start_watcher(gpu);
-                inner.watcher = if started {
-                    Watcher::Awake
-                } else {
-                    Watcher::Impossible
-                };
+                // No thread to be had: whoever launches waits for its own work meanwhile.
+                drop(inner);
+                while let Next::Flight(id, pair) = self.attend(gpu) {
+                    let came = pair.wait_here();
+                    self.landed(gpu, id, came.then(|| pair.elapsed_ns()).flatten());
+                }
+                return;
             }
             Watcher::Asleep => inner.watcher = Watcher::Awake,
-            Watcher::Awake | Watcher::Impossible => {}
+            Watcher::Awake => {}
         }
         drop(inner);
         if watcher == Watcher::Asleep {
@@ -418,41 +429,48 @@ impl Gate {
         }
     }
 
+    /// What is to be waited for now; the arbiter hears where things stand.
+    fn attend(&self, gpu: &Gpu) -> Next {
+        let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
+        let now = monotonic_ns();
+        let mut inner = self.lock();
+        self.see(&mut inner, now, word);
+        let unused = self.cells.unused_ns();
+        let rest = inner.member.rest(now, gpu.launches(), unused);
+        let knock = gpu.say(&inner.member.signals(now));
+        let next = match (rest, inner.flights.front()) {
+            (Rest::Marker, Some(flight)) => Next::Flight(flight.id, flight.pair),
+            (Rest::At(until), _) => Next::Sleep(Some(until)),
+            (Rest::Marker | Rest::Idle, _) => Next::Sleep(None),
+        };
+        if matches!(next, Next::Sleep(_)) && inner.watcher == Watcher::Awake {
+            inner.watcher = Watcher::Asleep;
+        }
+        drop(inner);
+        if knock {
+            gpu.ring();
+        }
+        next
+    }
+
     /// Waits for what is on the GPU, for the rest of the process.
     fn watch(&self, gpu: &Gpu) {
         events::relax_this_thread();
-        let mut context = 0;
+        let (mut context, mut ended) = (0, 0);
         loop {
             let seen = self.watch.load(Ordering::Acquire);
-            let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
-            let now = monotonic_ns();
-            let mut inner = self.lock();
-            self.see(&mut inner, now, word);
-            let rest = inner
-                .member
-                .rest(now, gpu.launches(), self.cells.unused_ns());
-            let knock = gpu.say(&inner.member.signals(now));
-            let flight = match (rest, inner.flights.front()) {
-                (Rest::Marker, Some(flight)) => Some((flight.id, flight.pair)),
-                _ => {
-                    inner.watcher = Watcher::Asleep;
-                    None
+            match self.attend(gpu) {
+                Next::Sleep(until) => futex_wait(&self.watch, seen, until, Reach::Process),
+                Next::Flight(id, pair) => {
+                    // A new context may have an old one's handle.
+                    let now_ended = self.ended.load(Ordering::Acquire);
+                    if ended != now_ended {
+                        (context, ended) = (0, now_ended);
+                    }
+                    let elapsed_ns = pair.wait(&mut context);
+                    self.landed(gpu, id, elapsed_ns);
                 }
-            };
-            drop(inner);
-            if knock {
-                gpu.ring();
             }
-            let Some((id, pair)) = flight else {
-                let until = match rest {
-                    Rest::At(until) => Some(until),
-                    Rest::Marker | Rest::Idle => None,
-                };
-                futex_wait(&self.watch, seen, until, Reach::Process);
-                continue;
-            };
-            let elapsed_ns = pair.wait(&mut context);
-            self.landed(gpu, id, elapsed_ns);
         }
     }
 
@@ -508,6 +526,7 @@ impl Gate {
         for pair in gone {
             pair.destroy();
         }
+        self.ended.fetch_add(1, Ordering::Release);
     }
 }
 
