@@ -248,3 +248,94 @@ fn the_warning_comes_to_the_terminal_of_the_claim() {
     terminal.shows(&["beyond what is counted"], SOON);
     terminal.shows(&["it gets no more memory there"], SOON);
 }
+
+#[test]
+fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
+    if !root("a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken") {
+        return;
+    }
+    let station = station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.driver = Some("615.71.09".to_owned());
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    });
+    if !station
+        .snapshot()
+        .expect("served")
+        .service
+        .is_some_and(|s| s.cgroups)
+    {
+        println!("skipped: no cgroups here");
+        return;
+    }
+    let row = doctor(&station, "memory limits");
+    assert_eq!(
+        (row["state"].as_str(), row["status"].as_str()),
+        (Some("ok"), Some("simulation only"))
+    );
+    let mut bypass = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));
+    let snapshot = station.snapshot().expect("served");
+    let part = claim_of(&snapshot, bypass.pid()).expect("listed").gpus[0].clone();
+    let (free, total) = bypass.info();
+    assert_eq!(
+        total, part.mem_limit,
+        "it sees its limit as the whole, without the proxy"
+    );
+    assert_eq!(
+        bypass.ask(&format!("alloc {}", free + 1)),
+        "error 2 CUDA_ERROR_OUT_OF_MEMORY"
+    );
+    assert_eq!(bypass.ask(&format!("alloc {free}")), "ok 0");
+    assert_eq!(bypass.ask("alloc 1"), "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    let limits = support::board(&station).memory_limits();
+    assert_eq!(limits.len(), 1);
+    assert_eq!(
+        (limits[0].gpu, limits[0].soft, limits[0].hard),
+        (0, part.mem_request, part.mem_limit)
+    );
+    // Outside claims nothing is limited.
+    let mut outside = Command::new(example("raw_client"));
+    outside.env("LD_LIBRARY_PATH", station.sim_dir().join("lib"));
+    let mut outside = Raw::start(outside);
+    assert!(outside.info().1 > part.mem_limit);
+    // Another size is another limit, at once.
+    let id = claim_of(&snapshot, bypass.pid())
+        .expect("listed")
+        .id
+        .clone();
+    let resized = station
+        .command()
+        .args(["resize", &id, "-g", "0.5"])
+        .output()
+        .expect("runs");
+    assert!(resized.status.success(), "{resized:?}");
+    until("the limit has grown", SOON, || {
+        (bypass.info().1 > part.mem_limit).then_some(())
+    });
+    assert_eq!(bypass.finish(), Some(0));
+    until("the limit goes with the claim", SOON, || {
+        support::board(&station)
+            .memory_limits()
+            .is_empty()
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_driver_without_memory_limits_is_told_as_such() {
+    let station = station("");
+    let row = doctor(&station, "memory limits");
+    assert_eq!(row["state"], "missing", "{row}");
+}
+
+fn doctor(station: &Station, row: &str) -> serde_json::Value {
+    let output = station
+        .command()
+        .args(["doctor", "--json"])
+        .output()
+        .expect("runs");
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["checks"].as_array().expect("rows");
+    let named = |r: &&serde_json::Value| r["name"].as_str().is_some_and(|n| n.starts_with(row));
+    rows.iter().find(named).expect("a row").clone()
+}

@@ -5,12 +5,14 @@
 //! with a deadline. A GPU whose call does not return is reported as [`GpuState::Hung`] while the
 //! others go on. Every figure that could not be read is absent, never 0.
 
+mod limits;
 mod nvml;
 mod observer;
 mod sys;
 
 use std::time::{Duration, Instant};
 
+pub use limits::{LimitError, LimitOrder};
 pub use observer::{Health, Observer, ObserverConfig};
 
 /// What can go wrong when asking for a reading.

@@ -316,6 +316,7 @@ impl Service {
             .push(Ended::new(record, cause, live.peak, launches));
         self.policy.over.forget(id);
         self.write_ends();
+        self.unlimit_memory(&live);
         if let (Some(tree), Some(cgroup)) = (&self.tree, live.cgroup) {
             if tree.remove(&cgroup).is_ok() {
                 if cgroup.is_lodged() {

@@ -137,6 +137,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
         }
+        self.limit_memory(id);
         phases.end("pages");
         if asked.record.process.is_some() {
             self.adopt_command(id, &asked.peer)?;

@@ -4,6 +4,7 @@ mod adopt;
 mod auto;
 mod deny;
 mod doctor;
+mod limits;
 mod overuse;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,8 @@ pub(crate) struct Policy {
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
     /// The filter that keeps programs outside claims from GPUs.
     pub(crate) denial: Option<Denial>,
+    /// Whether the driver limits the memory of control groups, by GPU, where that is known.
+    pub(crate) limits: BTreeMap<usize, Result<(), String>>,
     /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
     pub(crate) own: BTreeSet<i32>,
 }
@@ -54,6 +57,7 @@ impl Service {
 
     /// After each look at the driver.
     pub(crate) fn apply_policy(&mut self) {
+        self.probe_limits();
         self.apply_denial();
         self.update_auto_claims();
         self.reconcile();

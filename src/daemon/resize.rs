@@ -179,6 +179,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record = record;
         }
+        self.limit_memory(id);
         self.tell_resized(id, &old, slices, wish);
         None
     }

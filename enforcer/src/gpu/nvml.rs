@@ -137,6 +137,21 @@ impl<'nvml> Eye<'nvml> {
         }
     }
 
+    /// Carries out what is wanted of memory limits.
+    pub(super) fn limit(
+        &mut self,
+        library: &Path,
+        order: &super::LimitOrder,
+    ) -> Result<(), super::LimitError> {
+        if self.device.is_none() {
+            self.device = self.nvml.device_by_index(self.index).ok();
+        }
+        match &self.device {
+            Some(device) => super::limits::obey(library, device, order),
+            None => Err(super::LimitError::NoAnswer { gpu: self.index }),
+        }
+    }
+
     pub(super) fn look(&mut self, scope: Scope) -> Look {
         let mut faults = Faults::default();
         if self.device.is_none() {

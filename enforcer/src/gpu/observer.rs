@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::limits::{LimitError, LimitOrder};
 use super::nvml::{self, Eye, Look, Machine, Scope};
 use super::{GpuError, GpuReading, GpuSample, GpuState};
 
@@ -53,8 +54,16 @@ pub enum Health {
 type Reply = Box<dyn FnOnce(Result<GpuSample, GpuError>) + Send>;
 type Sink = Box<dyn FnMut(GpuSample) + Send>;
 
+/// What a GPU's thread is told to do.
+enum Job {
+    Look(Scope),
+    Limit(LimitOrder, Sender<Result<(), LimitError>>),
+}
+
 enum Message {
     Ask(Reply),
+    /// For the thread of one GPU.
+    Limit(u32, LimitOrder, Sender<Result<(), LimitError>>),
     Loaded(Result<Arc<Machine>, String>),
     /// A reading, by a thread of this generation.
     Seen(u64, Box<Look>),
@@ -147,6 +156,18 @@ impl Observer {
         }
     }
 
+    /// Carries out what is wanted of the driver's memory limits for a control group, in the GPU's own thread.
+    ///
+    /// # Errors
+    /// [`LimitError`]; [`LimitError::NoAnswer`] after `timeout` (the order may be carried out later still).
+    pub fn limit(&self, gpu: u32, order: LimitOrder, timeout: Duration) -> Result<(), LimitError> {
+        let (reply_tx, reply_rx) = mpsc::channel();
+        let sent = self.inbox_tx.send(Message::Limit(gpu, order, reply_tx));
+        let no_answer = LimitError::NoAnswer { gpu };
+        sent.map_err(|_| no_answer.clone())?;
+        reply_rx.recv_timeout(timeout).unwrap_or(Err(no_answer))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,7 +183,7 @@ impl Drop for Observer {
 /// One GPU as the coordinator knows it.
 struct Watched {
     reading: GpuReading,
-    scope_tx: Sender<Scope>,
+    job_tx: Sender<Job>,
     /// When it was asked, while the answer is still due.
     asked: Option<Instant>,
     reload: bool,
@@ -221,6 +242,11 @@ impl Coordinator {
     fn take(&mut self, message: Message) {
         match message {
             Message::Ask(reply) => self.asked.push(reply),
+            // A GPU that is not there drops the order, and so its sender: no answer.
+            Message::Limit(index, order, reply) => {
+                let gpu = self.gpus.iter().find(|g| g.reading.index == index);
+                let _ = gpu.map(|g| g.job_tx.send(Job::Limit(order, reply)));
+            }
             Message::Loaded(Ok(machine)) => self.start(machine),
             Message::Loaded(Err(reason)) => self.give_up(reason),
             Message::Seen(generation, look) if generation == self.generation => self.see(*look),
@@ -274,7 +300,7 @@ impl Coordinator {
         self.gpus = (0..machine.gpus)
             .map(|index| Watched {
                 reading: GpuReading::unread(index),
-                scope_tx: self.watch(&machine, index),
+                job_tx: self.watch(&machine, index),
                 asked: None,
                 reload: false,
             })
@@ -289,20 +315,29 @@ impl Coordinator {
     }
 
     /// Starts the thread of one GPU. It ends when the returned sender is dropped.
-    fn watch(&self, machine: &Arc<Machine>, index: u32) -> Sender<Scope> {
-        let (scope_tx, scope_rx) = mpsc::channel();
+    fn watch(&self, machine: &Arc<Machine>, index: u32) -> Sender<Job> {
+        let (job_tx, job_rx) = mpsc::channel();
+        let library = self.config.library.clone();
         let (machine, inbox_tx) = (Arc::clone(machine), self.inbox_tx.clone());
         let generation = self.generation;
         spawn(&format!("gpu-{index}"), move || {
             let mut eye = Eye::new(&machine.nvml, index);
-            for scope in scope_rx {
+            for job in job_rx {
+                let scope = match job {
+                    Job::Look(scope) => scope,
+                    Job::Limit(order, reply) => {
+                        // Who asked may have given up.
+                        let _ = reply.send(eye.limit(&library, &order));
+                        continue;
+                    }
+                };
                 let seen = Message::Seen(generation, Box::new(eye.look(scope)));
                 if inbox_tx.send(seen).is_err() {
                     return;
                 }
             }
         });
-        scope_tx
+        job_tx
     }
 
     fn tick(&mut self, now: Instant) {
@@ -326,7 +361,7 @@ impl Coordinator {
     fn round(&mut self, scope: Scope) {
         let start = Instant::now();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.asked.is_none()) {
-            if gpu.scope_tx.send(scope).is_ok() {
+            if gpu.job_tx.send(Job::Look(scope)).is_ok() {
                 gpu.asked = Some(start);
             }
         }

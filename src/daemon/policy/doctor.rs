@@ -20,7 +20,11 @@ const STAND_IN: &str = "seen with stand-in device nodes only";
 impl Service {
     /// All rows of the policy.
     pub(crate) fn policy_rows(&self) -> Vec<Check> {
-        vec![self.reconcile_row(), self.unclaimed_row()]
+        vec![
+            self.limits_row(),
+            self.reconcile_row(),
+            self.unclaimed_row(),
+        ]
     }
 
     fn reconcile_row(&self) -> Check {

@@ -359,7 +359,13 @@ impl Board {
     /// # Errors
     /// If the GPU is full, lost or absent.
     pub fn add_context(&self, slot: Slot, gpu: usize) -> Result<u64, BoardError> {
-        self.retry_full(|s| s.add_context(slot.id, gpu))
+        let held = self.held(gpu);
+        self.retry_full(|s| {
+            s.check_gpu(gpu)?;
+            let overhead = s.gpus()[gpu].model().context_overhead;
+            s.within(held.as_ref(), gpu, overhead)?;
+            s.add_context(slot.id, gpu)
+        })
     }
 
     /// Ends a context and fails its kernels.
@@ -383,7 +389,11 @@ impl Board {
         kind: MemoryKind,
         bytes: u64,
     ) -> Result<u64, BoardError> {
-        self.retry_full(|s| s.reserve(slot.id, gpu, kind, bytes))
+        let held = self.held(gpu).filter(|_| kind != MemoryKind::Managed);
+        self.retry_full(|s| {
+            s.within(held.as_ref(), gpu, bytes)?;
+            s.reserve(slot.id, gpu, kind, bytes)
+        })
     }
 
     /// Gives device memory back.
@@ -416,9 +426,13 @@ impl Board {
     /// # Errors
     /// If the GPU is lost or absent.
     pub fn memory(&self, gpu: usize) -> Result<(u64, u64), BoardError> {
+        let held = self.held(gpu);
         self.change(true, |s| {
             s.check_gpu(gpu)?;
-            Ok((s.free_bytes(gpu), s.gpus()[gpu].model().cuda_total()))
+            let (free, total) = (s.free_bytes(gpu), s.gpus()[gpu].model().cuda_total());
+            // A limited group sees its limit as the whole.
+            let (left, limit) = held.as_ref().map_or((free, total), |h| h.left(s, gpu));
+            Ok((free.min(left), total.min(limit)))
         })
     }
 

@@ -10,6 +10,7 @@ mod clock;
 mod cost;
 mod costs;
 mod error;
+mod limits;
 mod models;
 mod process;
 mod slots;
@@ -22,7 +23,9 @@ pub use clock::now_ns;
 pub use cost::{Phase, Shape, block_ns_from_instructions, phases, resident_blocks};
 pub use costs::Costs;
 pub use error::BoardError;
+pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
+pub use models::{GRANULARITY, MIB, MODELS, Model};
 pub use process::ProcessInfo;
 pub use snapshot::{BoardSnapshot, GpuSnapshot, Instance, ProcessSnapshot, Recent, Xid, uuid_text};
 pub use state::{

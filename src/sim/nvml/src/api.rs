@@ -5,6 +5,7 @@ mod device;
 mod events;
 mod gpm;
 mod identity;
+mod limits;
 mod memory;
 mod processes;
 mod system;

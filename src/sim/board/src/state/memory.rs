@@ -2,6 +2,7 @@
 
 use super::{MARKS, MAX_USES, Mark, MemoryKind, State, Use};
 use crate::error::BoardError;
+use crate::limits::Held;
 use crate::models::GRANULARITY;
 
 impl State {
@@ -110,6 +111,25 @@ impl State {
         let held = &mut row.bytes[kind as usize];
         *held = held.saturating_add(wanted);
         Ok(wanted)
+    }
+
+    /// Whether the limit of a control group leaves this much.
+    pub(crate) fn within(
+        &self,
+        held: Option<&Held>,
+        gpu: usize,
+        bytes: u64,
+    ) -> Result<(), BoardError> {
+        let Some(held) = held else { return Ok(()) };
+        let (free, _) = held.left(self, gpu);
+        let wanted = bytes.checked_next_multiple_of(GRANULARITY);
+        match wanted.filter(|w| *w <= free) {
+            Some(_) => Ok(()),
+            None => Err(BoardError::OutOfMemory {
+                wanted: bytes,
+                free,
+            }),
+        }
     }
 
     /// Gives back what [`State::reserve`] took.

@@ -1,0 +1,135 @@
+//! Rung M1: where the driver itself limits the memory of control groups (release 615 and later), every claim's group
+//! has its request as the soft and its limit as the hard limit.
+
+use std::time::Duration;
+
+use gshare_core::ClaimId;
+use gshare_enforcer::gpu::{LimitError, LimitOrder};
+use gshare_proto::Check;
+
+use super::super::doctor::{SIMULATION, check};
+use super::super::service::{Live, Service};
+
+/// How long the service waits for NVML: an answer takes well below a millisecond where nothing is wrong.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+impl Service {
+    /// Finds out on which GPUs the driver has such limits, once each.
+    pub(super) fn probe_limits(&mut self) {
+        let mut found = false;
+        for g in 0..self.gpus.len() {
+            found |= !self.policy.limits.contains_key(&g) && self.has_limits(g);
+        }
+        if found {
+            for id in self.claims.keys().copied().collect::<Vec<_>>() {
+                self.limit_memory(id);
+            }
+        }
+    }
+
+    /// Whether the driver limits memory on a GPU; asks it if that is not known.
+    fn has_limits(&mut self, gpu: usize) -> bool {
+        if let Some(known) = self.policy.limits.get(&gpu) {
+            return known.is_ok();
+        }
+        let (Some(tree), Ok(index)) = (&self.tree, u32::try_from(gpu)) else {
+            return false;
+        };
+        if !self.gpus[gpu].uuid.starts_with("GPU-") || self.reading(gpu).is_none() {
+            return false;
+        }
+        let cgroup = tree.dir().to_owned();
+        match self
+            .observer
+            .limit(index, LimitOrder::Probe { cgroup }, PATIENCE)
+        {
+            // Asked again at the next look.
+            Err(LimitError::NoAnswer { .. }) => false,
+            answer => {
+                let known = answer.map_err(|e| e.to_string());
+                let has = known.is_ok();
+                self.policy.limits.insert(gpu, known);
+                has
+            }
+        }
+    }
+
+    /// Has the driver hold a claim to its size.
+    pub(crate) fn limit_memory(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
+            return;
+        };
+        let slices = live.record.slices.clone();
+        for slice in slices {
+            let Some(gpu) = self.gpu_index(&slice.uuid).filter(|g| self.has_limits(*g)) else {
+                continue;
+            };
+            let order = LimitOrder::Set {
+                cgroup: cgroup.clone(),
+                soft: slice.mem,
+                hard: slice.mem_limit.max(slice.mem),
+            };
+            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+            if let Err(error) = self.observer.limit(index, order, PATIENCE) {
+                let text =
+                    format!("{id} is not held to its memory by the driver on GPU {gpu}: {error}");
+                self.notice(Some(id), text);
+            }
+        }
+    }
+
+    /// Takes the limits of a claim off before its control group goes: a soft limit would stay reserved.
+    pub(crate) fn unlimit_memory(&self, live: &Live) {
+        let Some(cgroup) = live.cgroup.as_ref().map(|c| c.dir().to_owned()) else {
+            return;
+        };
+        for slice in &live.record.slices {
+            let gpu = self.gpu_index(&slice.uuid);
+            let Some(gpu) = gpu.filter(|g| self.policy.limits.get(g).is_some_and(Result::is_ok))
+            else {
+                continue;
+            };
+            let order = LimitOrder::Clear {
+                cgroup: cgroup.clone(),
+            };
+            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+            if let Err(error) = self.observer.limit(index, order, PATIENCE) {
+                tracing::warn!(claim = live.record.id, %error, "the driver's memory limit stays until its group goes");
+            }
+        }
+    }
+
+    pub(super) fn limits_row(&self) -> Check {
+        let name = "memory limits (driver, rung M1)";
+        let count = |wanted: bool| {
+            self.policy
+                .limits
+                .values()
+                .filter(|k| k.is_ok() == wanted)
+                .count()
+        };
+        let why = self.policy.limits.values().find_map(|k| k.as_ref().err());
+        match (count(true), count(false)) {
+            (0, 0) => check(
+                name,
+                "missing",
+                "needs cgroups, root and a GPU that answers",
+            ),
+            (0, _) => check(name, "missing", why.cloned().unwrap_or_default()),
+            (some, others) => Check {
+                status: SIMULATION.to_owned(),
+                ..check(
+                    name,
+                    if others == 0 { "ok" } else { "limited" },
+                    format!(
+                        "the driver holds the claims on {some} of {} GPUs: request guaranteed, limit the most",
+                        some + others
+                    ),
+                )
+            },
+        }
+    }
+}
