@@ -25,7 +25,6 @@ pub use costs::Costs;
 pub use error::BoardError;
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
-pub use models::{GRANULARITY, MIB, MODELS, Model};
 pub use process::ProcessInfo;
 pub use snapshot::{BoardSnapshot, GpuSnapshot, Instance, ProcessSnapshot, Recent, Xid, uuid_text};
 pub use state::{
