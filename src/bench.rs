@@ -2,7 +2,9 @@
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
 mod claim;
+mod density;
 mod gate;
+mod llm_and_vision;
 mod schedule;
 mod shim;
 mod stats;
@@ -20,11 +22,13 @@ use crate::cli::out::print;
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     match args.name.as_str() {
         "claim" => claim::run(&args),
+        "density" => density::run(&args),
         "gate" => gate::run(&args),
+        "llm_and_vision" => llm_and_vision::run(&args),
         "schedule" => schedule::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench gate, gshare bench schedule, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench llm_and_vision, gshare bench schedule, gshare bench shim"
         ),
     }
 }

@@ -150,3 +150,41 @@ fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
         "{text}"
     );
 }
+
+#[test]
+fn bench_llm_and_vision_measures_both_clients() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "llm_and_vision", "--quick"])
+        .output()
+        .expect("starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let rows = line["measured"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8, "{text}");
+    for row in rows {
+        // No request is shorter than its kernels.
+        let least = if row["client"] == "llm" { 4.0 } else { 20.0 };
+        assert!(row["median_ms"].as_f64() >= Some(least), "{row}");
+        assert!(row["requests"].as_u64() > Some(0), "{row}");
+    }
+}
+
+#[test]
+fn bench_density_runs_one_list_in_three_ways() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "density", "--quick"])
+        .output()
+        .expect("starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let rows = line["measured"].as_array().expect("rows");
+    let way = |name: &str| rows.iter().find(|r| r["way"] == name).expect("a way");
+    let multiple = |name: &str| way(name)["multiple"].as_f64();
+    assert_eq!(multiple("whole GPU"), Some(1.0));
+    // Jobs that leave the GPU idle half of the time take less time together.
+    assert!(multiple("timeslice") > Some(1.1), "{text}");
+}

@@ -162,6 +162,7 @@ fn parts(mix: &Mix) -> Vec<Part> {
     let part = |share: &u32| Part {
         share: *share,
         program: program.clone(),
+        out: None,
     };
     mix.shares.iter().map(part).collect()
 }
@@ -249,6 +250,7 @@ fn silent(mut station: Station) -> anyhow::Result<(Value, bool)> {
     let part = |share| Part {
         share,
         program: program.clone(),
+        out: None,
     };
     let running = Running::start(&station, &[part(200), part(300)], true)?;
     std::thread::sleep(Duration::from_millis(700));

@@ -26,7 +26,9 @@ const LATE_NS: u64 = 10_000_000;
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
 /// A turn is longer than the work in it by the time that messages take; so much of it a claim may leave
 /// out of its own account.
-const HAND_OVER_NS: u64 = 400_000;
+const HAND_OVER_NS: u64 = 2_000_000;
+/// With so little left a turn that is through goes on.
+const REST_NS: u64 = 100_000;
 /// Time, as if a claim had the whole GPU, that it may be ahead after it was away for a moment.
 const CREDIT_NS: f64 = 40e6;
 /// Most debt that is remembered, in the same measure.
@@ -330,7 +332,7 @@ impl Arbiter {
         let over = if state.busy {
             lingers
         } else {
-            let ended = taken && now + HAND_OVER_NS / 4 >= ends_ns;
+            let ended = taken && now + REST_NS >= ends_ns;
             !state.waiting || ended || idle_for >= TAKE_NS
         };
         if !over {

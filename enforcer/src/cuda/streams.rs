@@ -119,10 +119,23 @@ impl<'a> Streams<'a> {
     /// # Errors
     /// When the driver refuses it.
     pub fn launch(&self, kernel: Function, stream: Stream) -> Result<(), CudaError> {
+        self.launch_blocks(kernel, 1, stream)
+    }
+
+    /// Launches so many blocks of 32 threads of a kernel without parameters.
+    ///
+    /// # Errors
+    /// When the driver refuses it.
+    pub fn launch_blocks(
+        &self,
+        kernel: Function,
+        blocks: u32,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
         let none = std::ptr::null_mut();
         // SAFETY: the kernel takes no parameters, as the caller vouches; kernel and stream live.
         let code = unsafe {
-            (self.functions.launch)(kernel.0, 1, 1, 1, 32, 1, 1, 0, stream.0, none, none)
+            (self.functions.launch)(kernel.0, blocks, 1, 1, 32, 1, 1, 0, stream.0, none, none)
         };
         self.context.check("cuLaunchKernel", code)
     }

@@ -1,6 +1,7 @@
 //! One mix of programs on the simulated GPU, watched from outside: by the board's own account of who had
 //! the GPU, which neither the gate nor the programs have a hand in.
 
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ pub(in crate::bench) struct Part {
     pub(in crate::bench) share: u32,
     /// Arguments of its program.
     pub(in crate::bench) program: Vec<String>,
+    /// Where its output goes.
+    pub(in crate::bench) out: Option<PathBuf>,
 }
 
 /// What a mix came to.
@@ -95,7 +98,10 @@ impl Running {
             .arg(WORKER_ARGUMENT)
             .args(&part.program)
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(match &part.out {
+                Some(path) => std::fs::File::create(path)?.into(),
+                None => Stdio::null(),
+            });
         let child = command.spawn().context("cannot start a program")?;
         self.children.push((claim, child));
         Ok(())
