@@ -23,7 +23,7 @@ pub use keys::{
     Listen, LogLevel, Memory, Metrics, Project, Service, Wait,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
-pub use policy::{Overuse, Policy, Unclaimed};
+pub use policy::{ExcessTime, Overuse, Policy, Unclaimed};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
 pub use sharing::{GpuKeys, GpuMode, Mps, MpsShare, OnFault};

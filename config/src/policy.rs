@@ -22,6 +22,32 @@ pub struct Policy {
     pub overuse_grace: Duration,
     /// `overuse-tolerance`: bytes per process that are in use without being counted.
     pub overuse_tolerance: Bytes,
+    /// `excess-time`: who gets the GPU time that nobody requested.
+    pub excess_time: ExcessTime,
+}
+
+/// Who gets the GPU time, above what was requested, of GPUs that claims share in turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExcessTime {
+    /// All, in proportion to their requests.
+    #[default]
+    Equal,
+    /// The same, but interactive and inference claims twice as much as batch.
+    Weights,
+    /// Interactive claims first, then inference, then batch.
+    Strict,
+}
+
+impl ExcessTime {
+    /// The word in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::Weights => "weights",
+            Self::Strict => "strict",
+        }
+    }
 }
 
 /// What is done about GPU processes outside claims.
@@ -75,6 +101,11 @@ const UNCLAIMED: &[(&str, Unclaimed)] = &[
     ("deny", Unclaimed::Deny),
 ];
 const OVERUSE: &[(&str, Overuse)] = &[("warn", Overuse::Warn), ("stop", Overuse::Stop)];
+const EXCESS: &[(&str, ExcessTime)] = &[
+    ("equal", ExcessTime::Equal),
+    ("weights", ExcessTime::Weights),
+    ("strict", ExcessTime::Strict),
+];
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Default for Policy {
@@ -86,6 +117,7 @@ impl Default for Policy {
             overuse: Overuse::default(),
             overuse_grace: Duration::from_secs(60),
             overuse_tolerance: Bytes::mib(512),
+            excess_time: ExcessTime::default(),
         }
     }
 }
@@ -105,6 +137,7 @@ impl Policy {
                 read::time(Duration::ZERO..=DAY),
             ),
             overuse_tolerance: s.get("overuse-tolerance", d.overuse_tolerance, read::size),
+            excess_time: s.get("excess-time", d.excess_time, read::word(EXCESS)),
         };
         s.finish();
         value

@@ -135,7 +135,8 @@ impl Config {
         writeln!(out, "overuse = {}", quote(p.overuse.name()))?;
         writeln!(out, "overuse-grace = {}", quote(&duration(p.overuse_grace)))?;
         let tolerance = bytes(p.overuse_tolerance);
-        writeln!(out, "overuse-tolerance = {}", quote(&tolerance))
+        writeln!(out, "overuse-tolerance = {}", quote(&tolerance))?;
+        writeln!(out, "excess-time = {}", quote(p.excess_time.name()))
     }
 }
 

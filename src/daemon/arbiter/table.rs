@@ -4,12 +4,24 @@ use std::sync::Arc;
 
 use gshare_abi::State;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
+use gshare_config::ExcessTime;
 use gshare_core::ClaimId;
 use gshare_proto::TurnsView;
 
 use super::{Entry, Table, Turning};
 use crate::daemon::journal::HeldRecord;
 use crate::daemon::service::{Live, Seat, Service};
+
+/// Whose turn the time above all requests is first, and with which weight.
+fn standing(class: &str, excess: ExcessTime) -> (u8, u32) {
+    match (excess, class) {
+        (ExcessTime::Equal, _) | (ExcessTime::Weights, "batch") => (0, 1000),
+        (ExcessTime::Weights, _) => (0, 2000),
+        (ExcessTime::Strict, "interactive") => (0, 1000),
+        (ExcessTime::Strict, "inference") => (1, 1000),
+        (ExcessTime::Strict, _) => (2, 1000),
+    }
+}
 
 impl Seat {
     /// A claim's pages on a GPU, for the service and for its arbiter.
@@ -37,6 +49,7 @@ impl Service {
     fn gate_table(&self) -> Table {
         let mut table = Table::new();
         for (ClaimId(claim), live) in &self.claims {
+            let (tier, weight_milli) = standing(&live.record.class, self.config.policy.excess_time);
             for seat in &live.seats {
                 let Some(turning) = &seat.turning else {
                     continue;
@@ -49,8 +62,8 @@ impl Service {
                     turning: turning.clone(),
                     by_time: slice.held == HeldRecord::Timeslice
                         && seat.limits.page().state() == State::Granted,
-                    tier: 0,
-                    weight_milli: 1000,
+                    tier,
+                    weight_milli,
                     request_permille: slice.sm_milli,
                     limit_permille: slice.sm_limit_milli,
                     cgroup: live.cgroup.as_ref().map(|c| c.dir().to_owned()),
@@ -98,5 +111,23 @@ impl Service {
             view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;
         }
         view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_by_policy() {
+        for (class, equal, weights, strict) in [
+            ("interactive", (0, 1000), (0, 2000), (0, 1000)),
+            ("inference", (0, 1000), (0, 2000), (1, 1000)),
+            ("batch", (0, 1000), (0, 1000), (2, 1000)),
+        ] {
+            assert_eq!(standing(class, ExcessTime::Equal), equal, "{class}");
+            assert_eq!(standing(class, ExcessTime::Weights), weights, "{class}");
+            assert_eq!(standing(class, ExcessTime::Strict), strict, "{class}");
+        }
     }
 }
