@@ -298,6 +298,7 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
             n if n.starts_with("compute cap") => match check["detail"].as_str() {
                 Some(d) if d.contains("mig") => "MIG:",
                 Some(d) if d.contains("exclusive") => "MPS: claims",
+                Some(d) if d.contains("timeslice") => "compute cap",
                 _ => "MPS: control",
             },
             n => mechanism(n),

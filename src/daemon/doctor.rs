@@ -91,7 +91,6 @@ impl Service {
         rows.push(self.containers_row());
         rows.push(self.filter_row());
         rows.extend(self.policy_rows());
-        rows.push(self.turns_row());
         rows.extend(self.rung_rows());
         rows.push(self.launcher_row());
         grouped(rows)
@@ -181,21 +180,6 @@ impl Service {
             )
         };
         self.gpus.iter().enumerate().map(row).collect()
-    }
-
-    fn turns_row(&self) -> Check {
-        let name = "compute cap (turns, rung C5)";
-        match self.gate_in_force() {
-            Ok(()) => Check {
-                status: SIMULATION.to_owned(),
-                ..check(
-                    name,
-                    "ok",
-                    "claims on a GPU of the mode timeslice take turns, as cooperative as the memory cap; side by side needs MPS or MIG",
-                )
-            },
-            Err(why) => check(name, "missing", why),
-        }
     }
 
     fn shim_row(&self) -> Check {

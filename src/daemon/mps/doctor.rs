@@ -8,8 +8,6 @@ use crate::daemon::service::Service;
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
 const MPS: &str = "real control program only (550.163, without a GPU)";
 const SIMULATION: &str = "simulation only";
-/// Time slices are not shared out by gshare yet.
-const NOT_YET: &str = "not built yet";
 
 impl Service {
     /// A row per GPU.
@@ -59,13 +57,21 @@ impl Service {
                     Ok(_) => format!("side by side instead of in turns: gshare admin mode {g} mps"),
                     Err(why) => format!("side by side needs MPS, which is not here: {why}"),
                 };
-                row(
-                    "limited",
-                    "rung C5 (timeslice): claims take turns; SM shares are accounted at admission, not enforced yet"
-                        .to_owned(),
-                    NOT_YET,
-                    Some(raise),
-                )
+                match self.gate_in_force() {
+                    Ok(()) => row(
+                        "ok",
+                        "rung C5 (timeslice): claims take turns, each by its share of GPU time; as firm as the memory cap"
+                            .to_owned(),
+                        SIMULATION,
+                        Some(raise),
+                    ),
+                    Err(why) => row(
+                        "missing",
+                        format!("rung C5 (timeslice) does not hold: {why}"),
+                        SIMULATION,
+                        Some(raise),
+                    ),
+                }
             }
         }
     }
