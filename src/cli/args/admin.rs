@@ -125,7 +125,7 @@ pub enum QuotaCommand {
     #[command(after_long_help = "Examples:\n  \
             gshare admin quota set user:ada --max 2\n  \
             gshare admin quota set group:lab --gpus 1.5 --weight 2 --max 3\n\n\
-            So far only --max is acted on; the guaranteed part and the weight are recorded.")]
+            Claims within the guaranteed part are served first; the weight counts among those above it.")]
     Set {
         /// user:NAME, group:NAME or project:NAME
         #[arg(value_name = "PARTY")]

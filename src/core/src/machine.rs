@@ -1,180 +1,47 @@
 //! The state machine behind the service: `step(now, event) -> actions`.
 //!
-//! First come, first served: a waiting claim blocks the GPUs it could run on for all that came later, so
-//! nobody is overtaken on a GPU that he waits for.
+//! Claims that wait are served in the order of `order`: entitled ones first, then whoever has had least.
+
+mod order;
+
+pub use event::{Action, Event};
+pub use order::DUE;
+use order::{FORESEEN, Round};
 
 mod adopt;
+mod event;
 
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{GpuFacts, Ledger, Slice};
+use crate::ledger::{Ledger, Slice};
 use crate::place;
-use crate::quota::{Party, Quota, Quotas};
+use crate::quota::Quotas;
 use crate::reason::{self, Reason};
 use crate::resize::{self, Change, ResizeError};
-use crate::units::{Bytes, Share};
+use crate::units::Share;
 
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
-
-/// What can happen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Fresh facts about all GPUs.
-    Gpus(Vec<GpuFacts>),
-    /// Somebody asks; `patience` is how long he waits (`None` for ever, zero not at all).
-    Submit {
-        /// Its id, given by the caller, never used before.
-        id: ClaimId,
-        /// What it asks.
-        request: Request,
-        /// How long it waits.
-        patience: Option<Duration>,
-    },
-    /// The owner of a granted claim wants it larger or smaller. A later one for the same claim replaces it.
-    Resize {
-        /// Number of this wish, given by the caller, never used before.
-        ticket: u64,
-        /// The claim.
-        id: ClaimId,
-        /// What changes.
-        change: Change,
-        /// How long it waits for room (`None` for ever, zero not at all).
-        patience: Option<Duration>,
-    },
-    /// A wish to resize is taken back.
-    Unwish {
-        /// Its number.
-        ticket: u64,
-    },
-    /// The charges of all claims as read from the pages, after the caps of the last actions took effect:
-    /// the answer to one [`Action::Measure`].
-    Measured(Vec<(ClaimId, usize, Bytes)>),
-    /// A claim found again after a restart.
-    Restore {
-        /// Its id.
-        id: ClaimId,
-        /// What it holds.
-        slices: Vec<Slice>,
-        /// When its lease ends.
-        ends: Option<Now>,
-    },
-    /// The claim holds nothing any more, or the waiting claim was withdrawn.
-    Gone {
-        /// Its id.
-        id: ClaimId,
-    },
-    /// All quotas, anew.
-    Quotas(Vec<Quota>),
-    /// Whom a claim counts for; told before it is submitted or restored.
-    Parties {
-        /// The claim.
-        id: ClaimId,
-        /// Its owner, groups and project.
-        parties: Vec<Party>,
-    },
-    /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
-    Drain {
-        /// UUID of the GPU.
-        uuid: String,
-        /// No new claims there.
-        on: bool,
-    },
-    /// A process that runs outside claims is to become one, now or not at all.
-    Adopt {
-        /// Its id, given by the caller, never used before.
-        id: ClaimId,
-        /// What is claimed for it, on the GPUs that it uses.
-        request: Request,
-        /// What it has by GPU: in the facts as unclaimed.
-        held: Vec<(usize, Bytes)>,
-    },
-    /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
-    Uncapped(Vec<(ClaimId, usize, Bytes)>),
-    /// Time passes.
-    Tick,
-}
-
-/// What the service must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Write this cap into the claim's page.
-    Cap {
-        /// The claim.
-        id: ClaimId,
-        /// The slice with its new `mem_cap`.
-        slice: Slice,
-    },
-    /// Read all pages and answer with [`Event::Measured`], once for each of these: somebody waits.
-    Measure,
-    /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow
-    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes it.
-    Resize {
-        /// Number of the wish.
-        ticket: u64,
-        /// The claim.
-        id: ClaimId,
-        /// What it held.
-        before: Vec<Slice>,
-        /// What it holds now.
-        slices: Vec<Slice>,
-    },
-    /// A wish to resize waits; sent when its place or reason changes.
-    ResizeWaits {
-        /// Number of the wish.
-        ticket: u64,
-        /// 1 is the head of the queue.
-        position: usize,
-        /// Why.
-        error: ResizeError,
-    },
-    /// A wish to resize is refused; the claim keeps what it has.
-    ResizeRefused {
-        /// Number of the wish.
-        ticket: u64,
-        /// Why.
-        error: ResizeError,
-    },
-    /// The claim is granted.
-    Grant {
-        /// The claim.
-        id: ClaimId,
-        /// What it holds.
-        slices: Vec<Slice>,
-        /// When its lease ends.
-        ends: Option<Now>,
-    },
-    /// The claim waits; sent when its place or reason changes.
-    Wait {
-        /// The claim.
-        id: ClaimId,
-        /// 1 is the head.
-        position: usize,
-        /// Why.
-        reason: Reason,
-    },
-    /// The claim is refused for good.
-    Refuse {
-        /// The claim.
-        id: ClaimId,
-        /// Why.
-        reason: Reason,
-        /// It could run another time: only its patience is over.
-        for_now: bool,
-    },
-    /// The lease of a claim is over.
-    LeaseOver {
-        /// The claim.
-        id: ClaimId,
-    },
-}
 
 /// Somebody who waits.
 #[derive(Clone, Debug)]
 struct Waiting {
     ask: Ask,
     deadline: Option<Now>,
+    /// Smaller came first.
+    seq: u64,
+    since: Now,
+    /// It has waited for long.
+    due: bool,
+    /// Level of what its owner has had lately.
+    level: u8,
+    /// It fits into what its owner is guaranteed. A resize is served as if it did.
+    entitled: bool,
+    /// GPUs that are kept for it.
+    blocks: Vec<usize>,
+    /// When it could start at the earliest.
+    expected: Option<Now>,
 }
 
 #[derive(Clone, Debug)]
@@ -233,6 +100,8 @@ pub struct Machine {
     measuring: u32,
     /// Processes that are to become claims as soon as the charges are sure.
     adopting: Vec<adopt::Adopting>,
+    next_seq: u64,
+    past: order::Past,
 }
 
 impl Machine {
@@ -254,11 +123,7 @@ impl Machine {
     /// waits already, since he comes first.
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
-        if self
-            .queue
-            .iter()
-            .any(|w| w.gpus(&self.ledger).contains(&gpu))
-        {
+        if self.queue.iter().any(|w| w.blocks.contains(&gpu)) {
             return Share::ZERO;
         }
         self.ledger.claimable(gpu)
@@ -295,6 +160,7 @@ impl Machine {
     /// Handles one event.
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.account(now);
         match event {
             Event::Gpus(gpus) => {
                 self.ledger.set_gpus(gpus);
@@ -315,13 +181,12 @@ impl Machine {
                         for_now: false,
                     });
                 } else {
-                    let deadline = patience.map(|p| now.saturating_add(p));
                     let ask = Ask::Claim {
                         id,
                         request,
                         told: None,
                     };
-                    self.queue.push(Waiting { ask, deadline });
+                    self.enqueue(now, ask, patience);
                     self.settle(&mut actions);
                 }
             }
@@ -338,8 +203,7 @@ impl Machine {
                     change,
                     told: None,
                 };
-                let deadline = patience.map(|p| now.saturating_add(p));
-                self.queue.push(Waiting { ask, deadline });
+                self.enqueue(now, ask, patience);
                 self.settle(&mut actions);
             }
             Event::Unwish { ticket } => {
@@ -378,6 +242,11 @@ impl Machine {
                 self.quotas.leave(id);
                 self.settle(&mut actions);
             }
+            Event::Remember(past) => {
+                for (uid, gpu_seconds) in past {
+                    self.remember(uid, gpu_seconds);
+                }
+            }
             // Their bytes are part of the facts already; who holds them is for the reasons.
             Event::Adopt { id, request, held } => {
                 self.adopting.push(adopt::Adopting { id, request, held });
@@ -401,6 +270,23 @@ impl Machine {
             }
         }
         actions
+    }
+
+    fn enqueue(&mut self, now: Now, ask: Ask, patience: Option<Duration>) {
+        self.next_seq += 1;
+        let mut waiting = Waiting {
+            entitled: matches!(ask, Ask::Resize { .. }),
+            ask,
+            deadline: patience.map(|p| now.saturating_add(p)),
+            seq: self.next_seq,
+            since: now,
+            due: false,
+            level: 0,
+            blocks: Vec::new(),
+            expected: None,
+        };
+        waiting.blocks = waiting.gpus(&self.ledger);
+        self.queue.push(waiting);
     }
 
     fn drop_wishes(&mut self, id: ClaimId, error: &ResizeError, actions: &mut Vec<Action>) {
@@ -447,16 +333,21 @@ impl Machine {
     }
 
     fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.order(now);
+        let mut round = Round::new(&self.ledger);
         let mut still: Vec<Waiting> = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter();
         while let Some(waiting) = queue.next() {
             match waiting.ask {
                 Ask::Claim { .. } => {
-                    let kept = self.try_claim(now, waiting, &still, actions);
+                    let kept = self.try_claim(now, waiting, &still, &mut round, actions);
                     still.extend(kept);
                 }
                 Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
-                    Tried::Waits(waiting) => still.push(*waiting),
+                    Tried::Waits(waiting) => {
+                        round.keep(&waiting);
+                        still.push(*waiting);
+                    }
                     Tried::Refused => {}
                     // It may fail to be journaled: nothing else is decided before that is known.
                     Tried::Done => {
@@ -478,6 +369,7 @@ impl Machine {
         now: Now,
         mut waiting: Waiting,
         ahead: &[Waiting],
+        round: &mut Round,
         actions: &mut Vec<Action>,
     ) -> Option<Waiting> {
         let patient = waiting.patient(now);
@@ -485,27 +377,28 @@ impl Machine {
             return Some(waiting);
         };
         let id = *id;
-        let mut blocked = vec![false; self.ledger.gpus().len()];
-        for gpu in ahead.iter().flat_map(|w| w.gpus(&self.ledger)) {
-            blocked[gpu] = true;
-        }
+        let blocked = round.blocked(now, request);
         let kept = self.quotas.keeps(&self.ledger, id, request);
         if kept.is_none()
+            && round.may_fit(&self.ledger, request, &blocked)
             && let Some(slices) = place::best_fit(&self.ledger, request, &blocked)
         {
             let ends = request.lease.map(|l| now.saturating_add(l));
             self.ledger.insert(id, slices.clone());
             self.set_lease(id, ends);
             actions.push(Action::Grant { id, slices, ends });
+            round.look(&self.ledger);
             return None;
         }
-        let reason = kept.map_or_else(
-            || {
+        let reason = match (kept, &*told) {
+            (Some(over), _) => Reason::Quota(over),
+            // Far back in the queue what was told is true enough.
+            (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
+            (None, _) => {
                 let ahead = ahead.last().map(Waiting::id);
                 reason::waits(&self.ledger, request, &blocked, ahead)
-            },
-            Reason::Quota,
-        );
+            }
+        };
         if !patient {
             self.quotas.leave(id);
             actions.push(Action::Refuse {
@@ -525,6 +418,7 @@ impl Machine {
             });
             *told = Some(now_told);
         }
+        self.hold_back(now, &mut waiting, ahead, round);
         Some(waiting)
     }
 
@@ -548,7 +442,7 @@ impl Machine {
         };
         let (ticket, id) = (*ticket, *id);
         let first = |gpu| {
-            let waits = |w: &&Waiting| w.gpus(&self.ledger).contains(&gpu);
+            let waits = |w: &&Waiting| w.blocks.contains(&gpu);
             ahead.iter().find(waits).map(Waiting::id)
         };
         let decided = resize::target(&self.ledger, id, change)

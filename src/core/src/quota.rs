@@ -104,6 +104,8 @@ fn gpus(share: Share) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     max: BTreeMap<Party, Share>,
+    /// Guaranteed part, and weight in thousandths.
+    sure: BTreeMap<Party, (Option<Share>, u32)>,
     parties: BTreeMap<ClaimId, Vec<Party>>,
 }
 
@@ -114,6 +116,34 @@ impl Quotas {
             .iter()
             .filter_map(|q| Some((q.party.clone(), q.max?)));
         self.max = max.collect();
+        let sure = quotas
+            .iter()
+            .filter(|q| q.gpus.is_some() || q.weight_milli.is_some())
+            .map(|q| (q.party.clone(), (q.gpus, q.weight_milli.unwrap_or(1000))));
+        self.sure = sure.collect();
+    }
+
+    /// Whose guarantee a claim is served from, with the guaranteed part and the weight in thousandths: its
+    /// project's if that has one, else its user's, else a group's.
+    #[must_use]
+    pub fn guarantee(&self, id: ClaimId) -> Option<(&Party, Option<Share>, u32)> {
+        let rank = |p: &&Party| match p {
+            Party::Project(_) => 0,
+            Party::User(_) => 1,
+            Party::Group(_) => 2,
+        };
+        let own = self.parties.get(&id).into_iter().flatten();
+        let (party, (gpus, weight)) = own
+            .filter_map(|p| self.sure.get_key_value(p))
+            .min_by_key(|(p, _)| rank(p))?;
+        Some((party, *gpus, *weight))
+    }
+
+    /// The guaranteed parts of all who have one, whether they claim or not.
+    pub fn guaranteed(&self) -> impl Iterator<Item = (&Party, Share)> {
+        self.sure
+            .iter()
+            .filter_map(|(p, (gpus, _))| Some((p, (*gpus)?)))
     }
 
     /// A claim counts for these.

@@ -129,8 +129,12 @@ impl Service {
         };
         self.quotas_anew();
         let mut message = format!("{party}: {}", text(&quota));
-        if quota.gpus.is_some() || quota.weight_milli.is_some() {
-            message.push_str(&format!("\n{}", not_yet()));
+        let guaranteed: Vec<Share> = self.quotas().iter().filter_map(|q| q.gpus).collect();
+        if gshare_core::sched::fair::unpackable(self.gpus.len(), &guaranteed).is_some() {
+            message.push_str(&format!(
+                "\nnot all guaranteed parts can be had at the same time on {} GPUs; each is cut in proportion then",
+                self.gpus.len()
+            ));
         }
         if let Some(warning) = unknown(&party) {
             message.push_str(&format!("\n{warning}"));
@@ -194,11 +198,6 @@ impl Service {
             self.tell_parties(id, uid, &project);
         }
     }
-}
-
-/// What of a quota this service does not act on.
-fn not_yet() -> &'static str {
-    "recorded: the guaranteed part and the weight are not acted on yet, the queue is first come, first served; --max holds"
 }
 
 /// `1.5 guaranteed, weight 2, at most 3`.

@@ -4,12 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::claim::Class;
+use crate::ledger::GpuFacts;
+use crate::quota::{Party, Quota};
+use crate::units::Bytes;
 use crate::units::Share;
 
-struct World {
-    machine: Machine,
-    now: Now,
-    log: Vec<Action>,
+pub(super) struct World {
+    pub(super) machine: Machine,
+    pub(super) now: Now,
+    pub(super) log: Vec<Action>,
     /// Truth: bytes in use by claim and GPU.
     used: std::collections::BTreeMap<(ClaimId, usize), Bytes>,
 }
@@ -26,7 +29,7 @@ fn facts(gib: u64) -> GpuFacts {
 }
 
 impl World {
-    fn new(gpus: &[u64]) -> Self {
+    pub(super) fn new(gpus: &[u64]) -> Self {
         let mut world = Self {
             machine: Machine::default(),
             now: Duration::ZERO,
@@ -37,7 +40,7 @@ impl World {
         world
     }
 
-    fn send(&mut self, event: Event) {
+    pub(super) fn send(&mut self, event: Event) {
         let mut todo = vec![event];
         while let Some(event) = todo.pop() {
             for action in self.machine.step(self.now, event) {
@@ -51,13 +54,13 @@ impl World {
         self.check();
     }
 
-    fn submit(&mut self, id: u64, share: u32) {
+    pub(super) fn submit(&mut self, id: u64, share: u32) {
         let request =
             Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap();
         self.submit_request(id, request, None);
     }
 
-    fn submit_request(&mut self, id: u64, request: Request, patience: Option<Duration>) {
+    pub(super) fn submit_request(&mut self, id: u64, request: Request, patience: Option<Duration>) {
         self.send(Event::Submit {
             id: ClaimId(id),
             request,
@@ -65,7 +68,7 @@ impl World {
         });
     }
 
-    fn granted(&self, id: u64) -> Option<Vec<usize>> {
+    pub(super) fn granted(&self, id: u64) -> Option<Vec<usize>> {
         self.machine
             .ledger()
             .slices(ClaimId(id))
@@ -265,6 +268,8 @@ enum Step {
         share: u32,
         limit: bool,
         patience: Option<u64>,
+        uid: u32,
+        lease: Option<u64>,
     },
     Gone(usize),
     Use {
@@ -295,13 +300,20 @@ fn changes() -> impl Strategy<Value = Change> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        (1u32..=1000, any::<bool>(), prop::option::of(0u64..100)).prop_map(
-            |(share, limit, patience)| Step::Submit {
+        (
+            1u32..=1000,
+            any::<bool>(),
+            prop::option::of(0u64..100),
+            0u32..3,
+            prop::option::of(1u64..1000)
+        )
+            .prop_map(|(share, limit, patience, uid, lease)| Step::Submit {
                 share,
                 limit,
-                patience
-            }
-        ),
+                patience,
+                uid,
+                lease
+            }),
         (0usize..20).prop_map(Step::Gone),
         (0usize..20, any::<u8>()).prop_map(|(claim, part)| Step::Use { claim, part }),
         (0usize..20, changes(), prop::option::of(0u64..100)).prop_map(
@@ -438,9 +450,11 @@ proptest! {
         for step in steps {
             let holders: Vec<ClaimId> = w.machine.ledger().held().map(|(id, _)| id).collect();
             match step {
-                Step::Submit { share, limit, patience } => {
+                Step::Submit { share, limit, patience, uid, lease } => {
                     let mut r = Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap();
                     r.mem_limit = limit.then_some(Bytes::gib(80));
+                    r.uid = uid;
+                    r.lease = lease.map(Duration::from_secs);
                     w.submit_request(next, r, patience.map(Duration::from_secs));
                     next += 1;
                 }
@@ -470,6 +484,14 @@ proptest! {
                     w.send(Event::Tick);
                 }
             }
+            // Nothing stays idle that the first in the queue could have.
+            if let Some(Ask::Claim { id, request, .. }) = w.machine.queue.first().map(|f| &f.ask) {
+                prop_assert!(
+                    place::best_fit(w.machine.ledger(), request, &[]).is_none(),
+                    "{id} could start"
+                );
+            }
+            // A lease that has ended is told once; the service then ends the claim.
             for (id, slices) in w.machine.ledger().held() {
                 let used = w.used.get(&(id, slices[0].gpu)).copied().unwrap_or_default();
                 prop_assert!(used <= slices[0].mem_cap, "{id} is over its cap");

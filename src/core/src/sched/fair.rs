@@ -110,6 +110,11 @@ impl History {
         self.at_s = self.at_s.max(now_s);
     }
 
+    /// Adds GPU-seconds held before the last call.
+    pub fn add(&mut self, gpu_seconds: f64) {
+        self.sum += gpu_seconds.max(0.0);
+    }
+
     /// GPU-seconds that are remembered as of the last call.
     #[must_use]
     pub fn gpu_seconds(&self) -> f64 {

@@ -1,0 +1,165 @@
+//! What can happen, and what the service must do.
+
+use std::time::Duration;
+
+use super::Now;
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{GpuFacts, Slice};
+use crate::quota::{Party, Quota};
+use crate::reason::Reason;
+use crate::resize::{Change, ResizeError};
+use crate::units::Bytes;
+
+/// What can happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Fresh facts about all GPUs.
+    Gpus(Vec<GpuFacts>),
+    /// Somebody asks; `patience` is how long he waits (`None` for ever, zero not at all).
+    Submit {
+        /// Its id, given by the caller, never used before.
+        id: ClaimId,
+        /// What it asks.
+        request: Request,
+        /// How long it waits.
+        patience: Option<Duration>,
+    },
+    /// The owner of a granted claim wants it larger or smaller. A later one for the same claim replaces it.
+    Resize {
+        /// Number of this wish, given by the caller, never used before.
+        ticket: u64,
+        /// The claim.
+        id: ClaimId,
+        /// What changes.
+        change: Change,
+        /// How long it waits for room (`None` for ever, zero not at all).
+        patience: Option<Duration>,
+    },
+    /// A wish to resize is taken back.
+    Unwish {
+        /// Its number.
+        ticket: u64,
+    },
+    /// The charges of all claims as read from the pages, after the caps of the last actions took effect:
+    /// the answer to one [`Action::Measure`].
+    Measured(Vec<(ClaimId, usize, Bytes)>),
+    /// A claim found again after a restart.
+    Restore {
+        /// Its id.
+        id: ClaimId,
+        /// What it holds.
+        slices: Vec<Slice>,
+        /// When its lease ends.
+        ends: Option<Now>,
+    },
+    /// The claim holds nothing any more, or the waiting claim was withdrawn.
+    Gone {
+        /// Its id.
+        id: ClaimId,
+    },
+    /// All quotas, anew.
+    Quotas(Vec<Quota>),
+    /// Whom a claim counts for; told before it is submitted or restored.
+    Parties {
+        /// The claim.
+        id: ClaimId,
+        /// Its owner, groups and project.
+        parties: Vec<Party>,
+    },
+    /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
+    Drain {
+        /// UUID of the GPU.
+        uuid: String,
+        /// No new claims there.
+        on: bool,
+    },
+    /// A process that runs outside claims is to become one, now or not at all.
+    Adopt {
+        /// Its id, given by the caller, never used before.
+        id: ClaimId,
+        /// What is claimed for it, on the GPUs that it uses.
+        request: Request,
+        /// What it has by GPU: in the facts as unclaimed.
+        held: Vec<(usize, Bytes)>,
+    },
+    /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
+    Uncapped(Vec<(ClaimId, usize, Bytes)>),
+    /// What owners had before this machine was started, in GPU-seconds that are still remembered.
+    Remember(Vec<(u32, u64)>),
+    /// Time passes.
+    Tick,
+}
+
+/// What the service must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write this cap into the claim's page.
+    Cap {
+        /// The claim.
+        id: ClaimId,
+        /// The slice with its new `mem_cap`.
+        slice: Slice,
+    },
+    /// Read all pages and answer with [`Event::Measured`], once for each of these: somebody waits.
+    Measure,
+    /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow
+    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes it.
+    Resize {
+        /// Number of the wish.
+        ticket: u64,
+        /// The claim.
+        id: ClaimId,
+        /// What it held.
+        before: Vec<Slice>,
+        /// What it holds now.
+        slices: Vec<Slice>,
+    },
+    /// A wish to resize waits; sent when its place or reason changes.
+    ResizeWaits {
+        /// Number of the wish.
+        ticket: u64,
+        /// 1 is the head of the queue.
+        position: usize,
+        /// Why.
+        error: ResizeError,
+    },
+    /// A wish to resize is refused; the claim keeps what it has.
+    ResizeRefused {
+        /// Number of the wish.
+        ticket: u64,
+        /// Why.
+        error: ResizeError,
+    },
+    /// The claim is granted.
+    Grant {
+        /// The claim.
+        id: ClaimId,
+        /// What it holds.
+        slices: Vec<Slice>,
+        /// When its lease ends.
+        ends: Option<Now>,
+    },
+    /// The claim waits; sent when its place or reason changes.
+    Wait {
+        /// The claim.
+        id: ClaimId,
+        /// 1 is the head.
+        position: usize,
+        /// Why.
+        reason: Reason,
+    },
+    /// The claim is refused for good.
+    Refuse {
+        /// The claim.
+        id: ClaimId,
+        /// Why.
+        reason: Reason,
+        /// It could run another time: only its patience is over.
+        for_now: bool,
+    },
+    /// The lease of a claim is over.
+    LeaseOver {
+        /// The claim.
+        id: ClaimId,
+    },
+}

@@ -1,0 +1,362 @@
+//! The order of service of claims that wait, and what each of them keeps from those that come later.
+//!
+//! First come claims that are *due* (they have waited for long), then entitled ones: those that fit beside what
+//! their owner holds into what he is guaranteed. Among the same standing goes the owner who has had the least of
+//! the machine lately, by levels, then the one who asked first. A claim that cannot start keeps others from
+//! starting where that would delay it: a due or entitled one on every GPU it could use, another on those alone
+//! where it lacks the least. A later claim whose lease ends before the earlier one could start is in nobody's
+//! way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Ask, Machine, Now, Waiting};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{GpuFacts, Ledger};
+use crate::place;
+use crate::quota::Party as QuotaParty;
+use crate::sched::fair::{History, Party, guarantees, level};
+use crate::units::{Bytes, Share};
+
+/// Who has waited for longer comes first whatever his standing, so that nobody waits for ever.
+pub const DUE: Duration = Duration::from_secs(4 * 3600);
+/// What was held while nobody waited counts for this part: it cost nobody anything.
+const IDLE_WEIGHT: f64 = 0.5;
+/// For so many of the first in the queue the reason and the earliest start are worked out at every decision.
+pub(super) const FORESEEN: usize = 16;
+
+/// Shares of the machine in the past, by owner.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    by_owner: BTreeMap<u32, History>,
+    at: Now,
+}
+
+/// From whose guarantee claims are served.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// A user without an entry of his own: an equal part of what entries leave.
+    User(u32),
+    /// A user, group or project with an entry.
+    Party(QuotaParty),
+}
+
+/// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
+fn size(ledger: &Ledger, request: &Request) -> f64 {
+    let most = ledger.gpus().iter().filter_map(GpuFacts::capacity).max();
+    let memory = match (request.mem, most) {
+        (Some(Bytes(mem)), Some(Bytes(most))) if most > 0 => mem as f64 / most as f64,
+        (Some(_), _) => 0.0,
+        (None, _) => request.share.as_f64(),
+    };
+    memory.max(request.sm.as_f64()) * f64::from(request.gpus)
+}
+
+impl Machine {
+    /// From whose guarantee a claim is served.
+    fn owner(&self, id: ClaimId, uid: u32) -> Owner {
+        match self.quotas.guarantee(id) {
+            Some((party, Some(_), _)) => Owner::Party(party.clone()),
+            _ => Owner::User(uid),
+        }
+    }
+
+    /// GPUs held now, by owner.
+    fn held_by<K: Ord>(&self, of: impl Fn(ClaimId, u32) -> K) -> BTreeMap<K, f64> {
+        let mut held: BTreeMap<K, f64> = BTreeMap::new();
+        for (id, slices) in self.ledger.held() {
+            for slice in slices {
+                let whole = self
+                    .ledger
+                    .gpus()
+                    .get(slice.gpu)
+                    .and_then(GpuFacts::capacity);
+                let memory = match whole {
+                    Some(Bytes(whole)) if whole > 0 => slice.mem.0 as f64 / whole as f64,
+                    _ => 0.0,
+                };
+                *held.entry(of(id, slice.uid)).or_default() += memory.max(slice.sm.as_f64());
+            }
+        }
+        held
+    }
+
+    /// Adds what was held since the last call to the owners' past.
+    pub(super) fn account(&mut self, now: Now) {
+        if now <= self.past.at {
+            return;
+        }
+        let weight = if self.queue.is_empty() {
+            IDLE_WEIGHT
+        } else {
+            1.0
+        };
+        let held = self.held_by(|_, uid| uid);
+        for uid in held.keys() {
+            let since = self.past.at.as_secs_f64();
+            let history = self.past.by_owner.entry(*uid).or_default();
+            history.hold(since, 0.0, 0.0);
+        }
+        for (uid, history) in &mut self.past.by_owner {
+            let gpus = held.get(uid).copied().unwrap_or(0.0);
+            history.hold(now.as_secs_f64(), gpus, weight);
+        }
+        self.past.by_owner.retain(|_, h| h.gpu_seconds() > 1.0);
+        self.past.at = now;
+    }
+
+    /// GPU-seconds that an owner has had lately, forgotten by halves.
+    #[must_use]
+    pub fn past(&self, uid: u32) -> f64 {
+        let history = self.past.by_owner.get(&uid);
+        history.map_or(0.0, History::gpu_seconds)
+    }
+
+    /// Remembers what an owner had before this machine was started.
+    pub(super) fn remember(&mut self, uid: u32, gpu_seconds: u64) {
+        let history = self.past.by_owner.entry(uid).or_default();
+        history.add(gpu_seconds as f64);
+    }
+
+    /// GPUs that each owner is guaranteed now: what an administrator has said, and equal parts of the rest for
+    /// the others who hold or wait. What is guaranteed to somebody who wants nothing now is not kept free.
+    fn guaranteed(&self) -> BTreeMap<Owner, f64> {
+        let mut demand = self.held_by(|id, uid| self.owner(id, uid));
+        for waiting in &self.queue {
+            if let Ask::Claim { id, request, .. } = &waiting.ask {
+                let owner = self.owner(*id, request.uid);
+                *demand.entry(owner).or_default() += size(&self.ledger, request);
+            }
+        }
+        let quota = |owner: &Owner| {
+            let own = |(party, _): &(&QuotaParty, Share)| matches!(owner, Owner::Party(p) if *p == **party);
+            self.quotas.guaranteed().find(own).map(|(_, s)| s.as_f64())
+        };
+        let parties: Vec<Party> = demand
+            .iter()
+            .map(|(owner, demand)| Party {
+                quota: quota(owner),
+                weight: 1.0,
+                max: None,
+                demand: *demand,
+            })
+            .collect();
+        let able = |g: &&GpuFacts| g.healthy && g.allocatable().is_some();
+        let gpus = self.ledger.gpus().iter().filter(able).count();
+        demand
+            .into_keys()
+            .zip(guarantees(gpus as f64, &parties))
+            .collect()
+    }
+
+    /// Puts the queue in the order of service.
+    pub(super) fn order(&mut self, now: Now) {
+        let sure = self.guaranteed();
+        let mut held = self.held_by(|id, uid| self.owner(id, uid));
+        self.queue.sort_by_key(|w| w.seq);
+        let mut queue = std::mem::take(&mut self.queue);
+        for waiting in &mut queue {
+            waiting.due = now.saturating_sub(waiting.since) >= DUE;
+            let Ask::Claim { id, request, .. } = &waiting.ask else {
+                continue;
+            };
+            let weight = self
+                .quotas
+                .guarantee(*id)
+                .map_or(1000, |(_, _, w)| w.max(1));
+            waiting.level = level(self.past(request.uid) * 1000.0 / f64::from(weight));
+            let size = size(&self.ledger, request);
+            let owner = self.owner(*id, request.uid);
+            let sure = sure.get(&owner).copied().unwrap_or(0.0);
+            let held = held.entry(owner).or_default();
+            waiting.entitled = *held + size <= sure + 1e-9;
+            // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed.
+            if size <= sure + 1e-9 {
+                *held += size;
+            }
+        }
+        queue.sort_by_key(|w| (!w.due, !w.entitled, w.level, w.seq));
+        self.queue = queue;
+    }
+
+    /// What a claim that cannot start keeps from later ones, and when it could start at the earliest.
+    pub(super) fn hold_back(
+        &self,
+        now: Now,
+        waiting: &mut Waiting,
+        ahead: &[Waiting],
+        round: &mut Round,
+    ) {
+        waiting.blocks = waiting.gpus(&self.ledger);
+        if let (Ask::Claim { request, .. }, false) = (&waiting.ask, waiting.due || waiting.entitled)
+            && !waiting.blocks.is_empty()
+        {
+            waiting.blocks = self.nearest(request, round);
+        }
+        waiting.expected = None;
+        if let (Ask::Claim { id, request, .. }, true) = (&waiting.ask, ahead.len() < FORESEEN) {
+            waiting.expected = self.earliest(now, *id, request, ahead);
+        }
+        round.keep(waiting);
+    }
+
+    /// When a claim could start at the earliest: when the leases that have an end have ended, and those ahead
+    /// have started. `None` where that needs claims to end of which nobody knows when.
+    fn earliest(&self, now: Now, id: ClaimId, request: &Request, ahead: &[Waiting]) -> Option<Now> {
+        if self.leases.is_empty() {
+            return None;
+        }
+        let mut ends: Vec<(Now, ClaimId)> = self.leases.iter().map(|(id, at)| (*at, *id)).collect();
+        ends.sort_unstable();
+        let mut later = self.ledger.clone();
+        let mut placed: Vec<ClaimId> = Vec::new();
+        for (at, ended) in ends {
+            later.remove(ended);
+            let first = ahead.iter().filter_map(|w| match &w.ask {
+                Ask::Claim { id, request, .. } => Some((*id, request)),
+                Ask::Resize { .. } => None,
+            });
+            for (id, request) in first {
+                if !placed.contains(&id)
+                    && let Some(slices) = place::best_fit(&later, request, &[])
+                {
+                    later.insert(id, slices);
+                    placed.push(id);
+                }
+            }
+            if place::best_fit(&later, request, &[]).is_some() && !placed.contains(&id) {
+                return Some(at.max(now));
+            }
+        }
+        None
+    }
+
+    /// When a waiting claim could start at the earliest, by the leases of those who hold.
+    #[must_use]
+    pub fn expected_start(&self, id: ClaimId) -> Option<Now> {
+        let own = |w: &&Waiting| matches!(&w.ask, Ask::Claim { id: i, .. } if *i == id);
+        self.queue.iter().find(own)?.expected
+    }
+
+    /// Whether a waiting claim is within what its owner is guaranteed.
+    #[must_use]
+    pub fn is_entitled(&self, id: ClaimId) -> bool {
+        let own = |w: &&Waiting| matches!(&w.ask, Ask::Claim { id: i, .. } if *i == id);
+        self.queue.iter().find(own).is_some_and(|w| w.entitled)
+    }
+
+    /// What would become of a request made now: where it would start, or why it would wait.
+    ///
+    /// # Errors
+    /// The reason why it would not start at once.
+    pub fn what_if(&self, now: Now, request: &Request) -> Result<Vec<crate::Slice>, crate::Reason> {
+        if let Some(reason) = crate::reason::never(&self.ledger, request) {
+            return Err(reason);
+        }
+        let mut round = Round::new(&self.ledger);
+        for waiting in &self.queue {
+            round.keep(waiting);
+        }
+        let blocked = round.blocked(now, request);
+        place::best_fit(&self.ledger, request, &blocked).ok_or_else(|| {
+            let ahead = self.queue.last().map(Waiting::id);
+            crate::reason::waits(&self.ledger, request, &blocked, ahead)
+        })
+    }
+}
+
+impl Machine {
+    /// The GPUs on which a request lacks the least, as many as it wants.
+    fn nearest(&self, request: &Request, round: &Round) -> Vec<usize> {
+        let ledger = &self.ledger;
+        let lacks = |g: usize| {
+            let of = ledger.gpus()[g].allocatable().unwrap_or_default();
+            let (free, sms) = round.rooms[g];
+            let mem = Ledger::mem_wanted(request, of).saturating_sub(free);
+            let sm = request.sm.saturating_sub(sms);
+            let part = if of == Bytes::ZERO {
+                Share::ONE.milli()
+            } else {
+                u32::try_from(u128::from(mem.0) * 1000 / u128::from(of.0)).unwrap_or(u32::MAX)
+            };
+            (part.max(sm.milli()), g)
+        };
+        let mut able: Vec<usize> = place::candidates(ledger, request)
+            .into_iter()
+            .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g))
+            .collect();
+        able.sort_by_key(|&g| lacks(g));
+        able.truncate(request.gpus as usize);
+        able
+    }
+}
+
+/// One walk through the queue: what is free, and what is kept for those that came before. Without it each
+/// waiting claim would add up all that is held anew.
+#[derive(Debug)]
+pub(super) struct Round {
+    rooms: Vec<(Bytes, Share)>,
+    kept: Vec<u32>,
+    /// Those whose earliest start is known, with what is kept for them.
+    foreseen: Vec<(Now, Vec<usize>)>,
+}
+
+impl Round {
+    pub(super) fn new(ledger: &Ledger) -> Self {
+        let mut round = Self {
+            rooms: Vec::new(),
+            kept: vec![0; ledger.gpus().len()],
+            foreseen: Vec::new(),
+        };
+        round.look(ledger);
+        round
+    }
+
+    /// Somebody has started: looks again at what is free.
+    pub(super) fn look(&mut self, ledger: &Ledger) {
+        let gpus = 0..ledger.gpus().len();
+        self.rooms = gpus
+            .map(|g| (ledger.mem_free(g), ledger.sm_free(g)))
+            .collect();
+    }
+
+    /// Keeps what a waiting claim keeps.
+    pub(super) fn keep(&mut self, waiting: &Waiting) {
+        for &g in &waiting.blocks {
+            if let Some(kept) = self.kept.get_mut(g) {
+                *kept += 1;
+            }
+        }
+        if let Some(start) = waiting.expected {
+            self.foreseen.push((start, waiting.blocks.clone()));
+        }
+    }
+
+    /// GPUs that are kept from a request.
+    pub(super) fn blocked(&self, now: Now, request: &Request) -> Vec<bool> {
+        let mut kept = self.kept.clone();
+        if let Some(gone) = request.lease.map(|l| now.saturating_add(l)) {
+            for (start, blocks) in &self.foreseen {
+                if gone <= *start {
+                    for &g in blocks {
+                        kept[g] = kept[g].saturating_sub(1);
+                    }
+                }
+            }
+        }
+        kept.into_iter().map(|k| k > 0).collect()
+    }
+
+    /// Whether a request could start, by sums alone: most that wait could not.
+    pub(super) fn may_fit(&self, ledger: &Ledger, request: &Request, blocked: &[bool]) -> bool {
+        let able = place::candidates(ledger, request).into_iter().filter(|&g| {
+            let of = ledger.gpus()[g].allocatable().unwrap_or_default();
+            let (free, sms) = self.rooms[g];
+            !blocked[g] && Ledger::mem_wanted(request, of) <= free && request.sm <= sms
+        });
+        able.count() >= request.gpus as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

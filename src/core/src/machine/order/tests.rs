@@ -1,0 +1,194 @@
+//! Who goes first, in virtual time.
+
+use super::super::tests::World;
+use super::super::{Event, Machine};
+use super::*;
+use crate::claim::Class;
+
+fn request(share: &str, uid: u32) -> Request {
+    let share = share.parse().expect("a share");
+    let mut request = Request::from_gpus(share, Share::ONE, Class::Batch).expect("valid");
+    request.uid = uid;
+    request
+}
+
+fn ask(w: &mut World, id: u64, share: &str, uid: u32) {
+    w.submit_request(id, request(share, uid), None);
+}
+
+fn waiting(machine: &Machine) -> Vec<u64> {
+    machine.queue().map(|(id, _)| id.0).collect()
+}
+
+fn gone(w: &mut World, id: u64) {
+    w.send(Event::Gone { id: ClaimId(id) });
+}
+
+#[test]
+fn who_has_nothing_goes_before_the_next_claim_of_one_who_has_all() {
+    let mut w = World::new(&[24]);
+    ask(&mut w, 1, "0.5", 7);
+    ask(&mut w, 2, "0.5", 7);
+    ask(&mut w, 3, "0.5", 7);
+    ask(&mut w, 4, "0.5", 8);
+    assert_eq!(waiting(&w.machine), [4, 3]);
+    assert!(w.machine.is_entitled(ClaimId(4)) && !w.machine.is_entitled(ClaimId(3)));
+    gone(&mut w, 1);
+    assert_eq!(w.granted(4), Some(vec![0]));
+    assert_eq!(w.granted(3), None);
+    gone(&mut w, 2);
+    assert_eq!(w.granted(3), Some(vec![0]));
+}
+
+#[test]
+fn among_borrowers_goes_first_who_had_less_lately() {
+    let mut w = World::new(&[24]);
+    ask(&mut w, 1, "1", 7);
+    w.now = Duration::from_secs(2 * 3600);
+    // Both want more than their half.
+    ask(&mut w, 2, "1", 7);
+    ask(&mut w, 3, "1", 8);
+    assert!(w.machine.past(7) > 3600.0 / 2.0);
+    gone(&mut w, 1);
+    assert_eq!(w.granted(3), Some(vec![0]));
+    assert_eq!(waiting(&w.machine), [2]);
+}
+
+#[test]
+fn nobody_waits_for_ever() {
+    let mut w = World::new(&[24]);
+    ask(&mut w, 1, "1", 7);
+    ask(&mut w, 2, "1", 7);
+    let mut next = 3;
+    // Others, each with a guarantee of his own, keep coming.
+    while w.granted(2).is_none() {
+        assert!(w.now < DUE + Duration::from_secs(7200), "it starves");
+        w.now += Duration::from_secs(600);
+        ask(&mut w, next, "0.5", 8 + u32::try_from(next).expect("few"));
+        let held: Vec<u64> = w.machine.ledger().held().map(|(id, _)| id.0).collect();
+        gone(&mut w, held[0]);
+        next += 1;
+    }
+    assert!(w.now >= DUE);
+}
+
+#[test]
+fn a_borrower_keeps_only_the_gpus_where_it_lacks_least() {
+    let mut w = World::new(&[24, 24]);
+    // One owner is guaranteed one GPU and holds one and a half.
+    ask(&mut w, 1, "1", 7);
+    ask(&mut w, 2, "0.5", 7);
+    ask(&mut w, 9, "0.4", 8);
+    // He waits for a whole one: GPU 0 lacks 1.0 and GPU 1 lacks 0.9, so GPU 1 is kept for him.
+    ask(&mut w, 3, "1", 7);
+    assert!(!w.machine.is_entitled(ClaimId(3)));
+    ask(&mut w, 4, "0.1", 7);
+    assert_eq!(
+        w.granted(4),
+        None,
+        "behind the first, on the GPU that is kept"
+    );
+    gone(&mut w, 1);
+    assert_eq!(
+        w.granted(3),
+        Some(vec![0]),
+        "it takes whichever comes first"
+    );
+    assert_eq!(w.granted(4), Some(vec![1]));
+}
+
+#[test]
+fn a_lease_that_ends_in_time_is_in_nobodys_way() {
+    let mut w = World::new(&[24]);
+    let mut first = request("0.5", 7);
+    first.lease = Some(Duration::from_secs(600));
+    w.submit_request(1, first, None);
+    ask(&mut w, 2, "1", 7);
+    assert_eq!(
+        w.machine.expected_start(ClaimId(2)),
+        Some(Duration::from_secs(600))
+    );
+    let mut long = request("0.25", 7);
+    long.lease = Some(Duration::from_secs(601));
+    w.submit_request(3, long, None);
+    assert_eq!(w.granted(3), None, "it would delay the first");
+    let mut short = request("0.25", 7);
+    short.lease = Some(Duration::from_secs(600));
+    gone(&mut w, 3);
+    w.submit_request(4, short, None);
+    assert_eq!(w.granted(4), Some(vec![0]));
+}
+
+#[test]
+fn an_entry_guarantees_more_than_an_equal_part_and_a_weight_counts() {
+    use crate::quota::{Party, Quota};
+    let mut w = World::new(&[24, 24]);
+    let vision = Party::Project("vision".into());
+    w.send(Event::Quotas(vec![Quota {
+        party: vision.clone(),
+        gpus: Some("1.5".parse().expect("a share")),
+        weight_milli: None,
+        max: None,
+    }]));
+    let enter = |w: &mut World, id: u64| {
+        let parties = vec![vision.clone()];
+        w.send(Event::Parties {
+            id: ClaimId(id),
+            parties,
+        });
+    };
+    ask(&mut w, 1, "1", 7);
+    ask(&mut w, 2, "1", 7);
+    ask(&mut w, 3, "0.5", 8);
+    enter(&mut w, 4);
+    ask(&mut w, 4, "1", 9);
+    enter(&mut w, 5);
+    ask(&mut w, 5, "0.5", 9);
+    // The project has 1.5 and claims it; the two others are guaranteed a quarter each.
+    assert_eq!(waiting(&w.machine), [4, 5, 3]);
+    assert!(w.machine.is_entitled(ClaimId(5)) && !w.machine.is_entitled(ClaimId(3)));
+    gone(&mut w, 1);
+    assert_eq!(w.granted(4), Some(vec![0]));
+}
+
+#[test]
+fn what_if_changes_nothing() {
+    let mut w = World::new(&[24]);
+    assert!(w.machine.what_if(w.now, &request("1", 7)).is_ok());
+    ask(&mut w, 1, "0.75", 7);
+    let told = w
+        .machine
+        .what_if(w.now, &request("0.5", 7))
+        .expect_err("no room");
+    assert_eq!(told.would_start(), Some(Share::from_milli(250)));
+    assert_eq!(waiting(&w.machine), Vec::<u64>::new());
+}
+
+#[test]
+fn the_past_is_remembered_and_forgotten() {
+    let mut w = World::new(&[24]);
+    w.send(Event::Remember(vec![(7, 7200)]));
+    assert!((w.machine.past(7) - 7200.0).abs() < 1.0);
+    ask(&mut w, 1, "1", 9);
+    ask(&mut w, 2, "1", 7);
+    ask(&mut w, 3, "1", 8);
+    assert_eq!(waiting(&w.machine), [3, 2]);
+    w.now = Duration::from_secs(48 * 3600);
+    w.send(Event::Tick);
+    assert!(w.machine.past(7) < 2000.0);
+}
+
+#[test]
+fn a_full_machine_is_decided_on() {
+    let mut w = World::new(&[48; 16]);
+    for id in 1..=120 {
+        let share = ["0.1", "0.25", "0.5", "1"][id as usize % 4];
+        ask(&mut w, id, share, 1000 + id as u32 % 9);
+    }
+    let held = w.machine.ledger().held().count();
+    assert!(held >= 32 && w.machine.queue().count() == 120 - held);
+    for id in 1..=120 {
+        gone(&mut w, id);
+    }
+    assert_eq!(w.machine.queue().count(), 0);
+}
