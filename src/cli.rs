@@ -26,6 +26,7 @@ mod screen;
 mod smi;
 mod table;
 mod waiting;
+mod why;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -94,6 +95,8 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
         Some(Command::Adopt(args)) => adopt::run(socket, &args),
+        Some(Command::Why(args)) => why::why(socket, &args),
+        Some(Command::Log(args)) => why::log(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),

@@ -30,6 +30,7 @@ mod server;
 mod service;
 mod setup;
 mod stats;
+mod story;
 mod strict;
 mod tell;
 mod view;

@@ -52,6 +52,9 @@ _gshare() {
             gshare,join)
                 cmd="gshare__subcmd__join"
                 ;;
+            gshare,log)
+                cmd="gshare__subcmd__log"
+                ;;
             gshare,man)
                 cmd="gshare__subcmd__man"
                 ;;
@@ -84,6 +87,9 @@ _gshare() {
                 ;;
             gshare,status)
                 cmd="gshare__subcmd__status"
+                ;;
+            gshare,why)
+                cmd="gshare__subcmd__why"
                 ;;
             gshare__subcmd__admin,drain)
                 cmd="gshare__subcmd__admin__subcmd__drain"
@@ -220,6 +226,9 @@ _gshare() {
             gshare__subcmd__help,join)
                 cmd="gshare__subcmd__help__subcmd__join"
                 ;;
+            gshare__subcmd__help,log)
+                cmd="gshare__subcmd__help__subcmd__log"
+                ;;
             gshare__subcmd__help,man)
                 cmd="gshare__subcmd__help__subcmd__man"
                 ;;
@@ -249,6 +258,9 @@ _gshare() {
                 ;;
             gshare__subcmd__help,status)
                 cmd="gshare__subcmd__help__subcmd__status"
+                ;;
+            gshare__subcmd__help,why)
+                cmd="gshare__subcmd__help__subcmd__why"
                 ;;
             gshare__subcmd__help__subcmd__admin,drain)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__drain"
@@ -293,7 +305,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --help --version claim run shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1001,7 +1013,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__claim)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --short --json --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --short --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1487,7 +1499,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="claim shell join env ps queue status smi release adopt resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1836,6 +1848,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__man)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1976,8 +2002,51 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__why)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__join)
             opts="-q -h --quiet --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__log)
+            opts="-h --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2491,6 +2560,35 @@ _gshare() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__why)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then

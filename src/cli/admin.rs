@@ -296,7 +296,7 @@ fn row(entry: &AuditEntry) -> Vec<String> {
 }
 
 /// `2026-11-20 18:31:02` in the user's time zone.
-fn local_time(unix_ms: u64) -> String {
+pub(crate) fn local_time(unix_ms: u64) -> String {
     let at = i64::try_from(unix_ms).ok();
     let at = at.and_then(chrono::DateTime::from_timestamp_millis);
     at.map_or_else(String::new, |at| {

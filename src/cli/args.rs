@@ -15,7 +15,7 @@ use gshare_core::{Bytes, Class, Share};
 
 pub use adopt::AdoptArgs;
 use setup::SetupArgs;
-use sizes::{ReplayArgs, ResizeArgs};
+use sizes::{ClaimIdArgs, ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -114,6 +114,12 @@ pub enum Command {
             open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its\n\
             next start in a claim: a program that runs cannot be given one.")]
     Adopt(AdoptArgs),
+    /// Say why a claim waits, what would start now, and when it starts at the earliest
+    #[command(after_long_help = "Example:\n  gshare why c22")]
+    Why(ClaimIdArgs),
+    /// Show what happened to a claim, also to one that has ended
+    #[command(after_long_help = "Example:\n  gshare log c3")]
+    Log(ClaimIdArgs),
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
@@ -256,6 +262,9 @@ pub struct ClaimArgs {
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,
+    /// Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)
+    #[arg(long)]
+    pub dry_run: bool,
     /// Print the grant as JSON: to stdout without a command, else to stderr
     #[arg(long, conflicts_with = "short")]
     pub json: bool,

@@ -39,6 +39,9 @@ pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) ->
     spec.command = shown_command(&args.command);
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
+    if args.dry_run {
+        return try_it(socket, spec, args.json);
+    }
     let mut phases = Phases {
         main_ns: started_ns,
         parsed_ns: now_ns(),
@@ -55,6 +58,20 @@ pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) ->
     }
     let command = container::placed(socket, &args.command, &granted, args.size.quiet)?;
     become_command(&command, &granted, args.size.phases.as_deref(), phases)
+}
+
+/// Says whether a claim would start.
+fn try_it(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
+    let reply = connect::connect(socket)?.call(&Call::Try(Box::new(spec)))?;
+    let Reply::Done { message } = reply else {
+        return Err(unexpected(&reply));
+    };
+    if json {
+        out::json(&serde_json::json!({ "starts": true, "message": message }))?;
+    } else {
+        out::print(&format!("{message}\n"))?;
+    }
+    Ok(0)
 }
 
 pub(crate) fn shell(socket: Option<&Path>, args: &ShellArgs, started_ns: u64) -> Outcome {

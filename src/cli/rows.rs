@@ -181,6 +181,7 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
         ("LIM", Align::Right),
         ("MEM GiB", Align::Right),
         ("WAITS", Align::Right),
+        ("STARTS", Align::Right),
         ("WHAT", Align::Left),
     ]);
     for waiting in &snapshot.queue {
@@ -194,6 +195,9 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             format!("{:.2}", waiting.sm_limit),
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
+            waiting
+                .expected_ms
+                .map_or_else(unknown, |at| format!("in {}", age(snapshot.taken_ms, at))),
             waiting.what.clone(),
         ]);
     }

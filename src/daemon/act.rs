@@ -30,6 +30,9 @@ impl Service {
                     Action::Grant { id, slices, ends } => {
                         if !self.grant(id, &slices, ends) {
                             self.todo.push_back(Event::Gone { id });
+                        } else if let Some(live) = self.claims.get(&id) {
+                            let size = self.size_text(&live.record).unwrap_or_default();
+                            self.write_down(id, &format!("granted: {size}"));
                         }
                         self.dirty = true;
                     }
@@ -91,10 +94,11 @@ impl Service {
         let Some(asked) = self.waiting.get_mut(&id) else {
             return;
         };
-        if !std::mem::replace(&mut asked.told, true)
-            && let Err(error) = self.journal.set_meta("told", &id.0.to_string())
-        {
-            tracing::warn!(%id, %error, "a restarted service may use this number again");
+        if !std::mem::replace(&mut asked.told, true) {
+            if let Err(error) = self.journal.set_meta("told", &id.0.to_string()) {
+                tracing::warn!(%id, %error, "a restarted service may use this number again");
+            }
+            self.write_down(id, &format!("waits: {}", self.waits_text(id, reason)));
         }
         let Some(asked) = self.waiting.get(&id) else {
             return;

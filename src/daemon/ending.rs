@@ -340,6 +340,8 @@ impl Service {
                     self.names.user(live.record.uid)
                 ),
             );
+        } else {
+            self.write_down(id, &format!("ended: {cause}"));
         }
         self.touch();
     }

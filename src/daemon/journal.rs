@@ -2,6 +2,7 @@
 //! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
 mod admin;
+mod story;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -243,6 +244,7 @@ impl Journal {
         }
         db.execute_batch(SCHEMA).map_err(open)?;
         db.execute_batch(admin::SCHEMA).map_err(open)?;
+        db.execute_batch(story::SCHEMA).map_err(open)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(open)?;
         Ok(Self { db })

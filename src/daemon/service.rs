@@ -280,6 +280,7 @@ impl Service {
         service.watch_driver_files();
         service.look_up_owners();
         service.refresh_facts();
+        service.remember_past();
         service.measure_overheads();
         service.tell_arbiter();
         Ok(service)
@@ -389,6 +390,8 @@ impl Service {
             }),
             Call::Join { id, parent } => self.join(&peer, &id, parent),
             Call::Env { id } => self.env(&peer, &id),
+            Call::Try(spec) => self.try_claim(&peer, &spec),
+            Call::Log { id } => self.log(&peer, &id),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
             Call::Admin(call) => self.admin(&peer, call),
@@ -482,6 +485,9 @@ impl Service {
     /// Remembers something worth telling.
     pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
         tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
+        if let Some(id) = claim {
+            self.write_down(id, &text);
+        }
         self.notices.push_front(Notice {
             at_ms: unix_ms(),
             claim: claim.map(|c| c.to_string()),

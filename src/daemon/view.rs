@@ -335,6 +335,11 @@ impl Service {
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
                     .map(|s| format!("-g {}", super::convert::short_share(s))),
+                entitled: self.machine.is_entitled(id),
+                expected_ms: self.machine.expected_start(id).map(|at| {
+                    let left = at.saturating_sub(self.now());
+                    unix_ms().saturating_add(super::millis(left))
+                }),
             })
         };
         queue.filter_map(view).collect()

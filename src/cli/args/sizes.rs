@@ -6,6 +6,16 @@ use clap::{Args, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Share};
 
+/// A command that names one claim.
+#[derive(Args, Clone, Debug)]
+pub struct ClaimIdArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `gshare resize`.
 #[derive(Args, Clone, Debug)]
 pub struct ResizeArgs {

@@ -497,4 +497,6 @@ fn caps(changed: Vec<(ClaimId, Slice)>) -> impl Iterator<Item = Action> {
 }
 
 #[cfg(test)]
+mod histories;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Notice, Snapshot};
 
 /// The first line a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +136,14 @@ pub enum Call {
     /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
     /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
     Resize(Box<ResizeSpec>),
+    /// Whether a claim would start now; nothing is claimed. Answers [`Reply::Done`], or [`Reply::Error`] with why
+    /// it would wait.
+    Try(Box<ClaimSpec>),
+    /// What happened to a claim, oldest first. Answers [`Reply::Log`].
+    Log {
+        /// The claim: its id, also of one that has ended, or its name.
+        id: String,
+    },
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
     /// Makes a running process a claim, of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
@@ -248,6 +256,13 @@ pub enum Reply {
     Done {
         /// `c3 released`.
         message: String,
+    },
+    /// What happened to a claim, oldest first.
+    Log {
+        /// The claim.
+        id: String,
+        /// What happened.
+        entries: Vec<Notice>,
     },
     /// The state of everything.
     Snapshot(Box<Snapshot>),

@@ -339,6 +339,12 @@ pub struct QueueView {
     pub reason: String,
     /// Arguments that would start now: `-g 0.2`.
     pub would_start: Option<String>,
+    /// It is within what its owner is guaranteed.
+    #[serde(default)]
+    pub entitled: bool,
+    /// When it starts at the earliest by the leases of those who hold, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
 }
 
 /// Totals of a user.

@@ -99,6 +99,14 @@ impl History {
     /// After this many seconds half of it is forgotten.
     pub const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 
+    /// GPU-seconds that are still remembered of `gpus` held from `from_ago_s` to `to_ago_s` seconds ago.
+    #[must_use]
+    pub fn of(gpus: f64, from_ago_s: f64, to_ago_s: f64) -> f64 {
+        let keep = |ago: f64| (-ago * std::f64::consts::LN_2 / Self::HALF_LIFE_S).exp();
+        let scale = Self::HALF_LIFE_S / std::f64::consts::LN_2;
+        (gpus * scale * (keep(to_ago_s) - keep(from_ago_s))).max(0.0)
+    }
+
     /// Adds `gpus` held from the last call until `now_s`; what was borrowed while nobody wanted it counts as
     /// `weight` of it.
     pub fn hold(&mut self, now_s: f64, gpus: f64, weight: f64) {
@@ -232,6 +240,9 @@ mod tests {
         assert!((h.gpu_seconds() - 100.0).abs() < 0.1);
         h.hold(100.0 + History::HALF_LIFE_S, 0.0, 1.0);
         assert!((h.gpu_seconds() - 50.0).abs() < 0.1);
+        // The same, an interval at a time.
+        let day = History::HALF_LIFE_S;
+        assert!((History::of(1.0, day + 100.0, day) - 50.0).abs() < 0.1);
         assert_eq!([599.0, 600.0, 3600.0, 14_400.0].map(level), [0, 1, 2, 3]);
     }
 

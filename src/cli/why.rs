@@ -1,0 +1,115 @@
+//! `gshare why` and `gshare log`: one claim, in words.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gshare_core::units::show_duration;
+use gshare_proto::{Call, ClaimView, QueueView, Reply, Snapshot};
+use serde_json::json;
+
+use super::args::sizes::ClaimIdArgs;
+use super::claim::unexpected;
+use super::failure::{self, Failure};
+use super::table::plain;
+use super::waiting::ordinal;
+use super::{Outcome, connect, out};
+
+pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
+    let reply = connect::connect(socket)?.call(&Call::Snapshot)?;
+    let Reply::Snapshot(snapshot) = reply else {
+        return Err(unexpected(&reply));
+    };
+    let means = |id: &str, name: Option<&String>| {
+        id == args.id || id.strip_prefix('c') == Some(&args.id) || name == Some(&args.id)
+    };
+    if let Some(waiting) = snapshot
+        .queue
+        .iter()
+        .find(|q| means(&q.id, q.name.as_ref()))
+    {
+        if args.json {
+            out::json(waiting)?;
+        } else {
+            out::print(&waits(waiting, &snapshot))?;
+        }
+        return Ok(0);
+    }
+    let Some(held) = snapshot
+        .claims
+        .iter()
+        .find(|c| means(&c.id, c.name.as_ref()))
+    else {
+        let text = format!("there is no claim `{}`", args.id);
+        return Err(Failure::new(failure::USAGE, text).with_hint(
+            "gshare queue lists those that wait; gshare log ID tells of those that have ended",
+        ));
+    };
+    if args.json {
+        out::json(held)?;
+    } else {
+        out::print(&runs(held, snapshot.taken_ms))?;
+    }
+    Ok(0)
+}
+
+fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
+    let span = |ms: u64| show_duration(Duration::from_millis(ms));
+    let mut lines = vec![format!(
+        "{} waits for {} ({} of {}): {}",
+        waiting.id,
+        span(snapshot.taken_ms.saturating_sub(waiting.since_ms)),
+        ordinal(waiting.position),
+        snapshot.queue.len(),
+        plain(&waiting.reason)
+    )];
+    let user = plain(&waiting.user);
+    lines.push(if waiting.entitled {
+        format!("it is within what {user} is guaranteed, so it goes before those who are above that")
+    } else {
+        format!(
+            "with it {user} would have more than is guaranteed: those who have less go first, then who has had less lately"
+        )
+    });
+    if let Some(arguments) = &waiting.would_start {
+        lines.push(format!("{} starts now", plain(arguments)));
+    }
+    lines.push(match waiting.expected_ms {
+        Some(at) => format!(
+            "it starts in {} at the earliest, when leases end",
+            span(at.saturating_sub(snapshot.taken_ms))
+        ),
+        None => "when it starts is not known: it needs claims to end that have no lease".to_owned(),
+    });
+    lines.join("\n") + "\n"
+}
+
+fn runs(claim: &ClaimView, now_ms: u64) -> String {
+    let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
+    let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
+    format!(
+        "{} does not wait: it has had its part of GPU {} for {} ({})\n",
+        claim.id,
+        gpus.join(","),
+        show_duration(span),
+        plain(&claim.state_text)
+    )
+}
+
+pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
+    let call = Call::Log {
+        id: args.id.clone(),
+    };
+    let reply = connect::connect(socket)?.call(&call)?;
+    let Reply::Log { id, entries } = reply else {
+        return Err(unexpected(&reply));
+    };
+    if args.json {
+        out::json(&json!({ "id": id, "entries": entries }))?;
+        return Ok(0);
+    }
+    for entry in &entries {
+        let at = super::admin::local_time(entry.at_ms);
+        out::print(&format!("{at}  {}\n", plain(&entry.text)))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,121 @@
+//! What is told of claims: whether one would start, what happened to one, and what users held lately.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_core::ClaimId;
+use gshare_core::machine::Event;
+use gshare_core::sched::fair::History;
+use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, WireError};
+
+use super::journal::ClaimRecord;
+use super::server::Peer;
+use super::service::Service;
+use super::{convert, unix_ms};
+
+/// What happened is kept for so long.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Nothing that ended before is remembered when it comes to whose turn it is.
+const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+fn before(span: Duration) -> u64 {
+    let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    unix_ms().saturating_sub(ms)
+}
+
+impl Service {
+    /// Whether a claim would start now.
+    pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
+        let (request, ..) = convert::request(self, peer, spec)?;
+        match self.machine.what_if(self.now(), &request) {
+            Ok(slices) => {
+                let parts: Vec<String> = slices
+                    .iter()
+                    .map(|s| {
+                        format!(
+                            "{} and {} % of the SMs of GPU {}",
+                            s.mem,
+                            s.sm.percent(),
+                            s.gpu
+                        )
+                    })
+                    .collect();
+                Ok(Reply::Done {
+                    message: format!("would start now: {}", parts.join(", ")),
+                })
+            }
+            Err(reason) => {
+                let text = self.held_text(reason.to_string(), reason.holders());
+                let error = WireError::new(ErrorCode::NotAvailable, format!("would wait: {text}"));
+                Err(match reason.would_start() {
+                    Some(share) => {
+                        error.with_hint(format!("-g {} starts now", convert::short_share(share)))
+                    }
+                    None => error,
+                })
+            }
+        }
+    }
+
+    /// What happened to a claim.
+    pub(crate) fn log(&self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let id = match word.parse::<ClaimId>() {
+            Ok(id) => id,
+            Err(_) => self.find(peer, word)?,
+        };
+        let failed =
+            |e| WireError::new(ErrorCode::Internal, format!("{:#}", anyhow::Error::from(e)));
+        let events = self.journal.events(id).map_err(failed)?;
+        if events.is_empty() {
+            let text = format!("nothing is known of {id}");
+            return Err(WireError::new(ErrorCode::NoClaim, text)
+                .with_hint("what happened is kept for 30 days; gshare ps lists the claims"));
+        }
+        let entries = events.into_iter().map(|(at_ms, text)| Notice {
+            at_ms,
+            claim: Some(id.to_string()),
+            text,
+        });
+        Ok(Reply::Log {
+            id: id.to_string(),
+            entries: entries.collect(),
+        })
+    }
+
+    /// Writes down what happened to a claim. A full disk loses that, nothing else.
+    pub(crate) fn write_down(&self, id: ClaimId, text: &str) {
+        if let Err(error) = self.journal.add_event(unix_ms(), id, text) {
+            tracing::warn!(%id, %error, "what happened to a claim could not be written down");
+        }
+    }
+
+    /// Tells the core what users held before this service was started.
+    pub(crate) fn remember_past(&mut self) {
+        if let Err(error) = self.journal.forget_events(before(KEPT)) {
+            tracing::warn!(%error, "what happened long ago could not be forgotten");
+        }
+        let ended = match self.journal.ended_since(before(REMEMBERED)) {
+            Ok(ended) => ended,
+            Err(error) => {
+                tracing::warn!(%error, "what users held lately is not known");
+                return;
+            }
+        };
+        let now = unix_ms();
+        let live = self.claims.values().map(|l| (&l.record, now));
+        let ended = ended.iter().map(|(record, at)| (record, *at));
+        let mut past: BTreeMap<u32, f64> = BTreeMap::new();
+        for (record, until) in ended.chain(live) {
+            let ago = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
+            let gpus = self.gpus_of(record);
+            *past.entry(record.uid).or_default() +=
+                History::of(gpus, ago(record.granted_ms), ago(until));
+        }
+        let past = past.into_iter().map(|(uid, s)| (uid, s as u64)).collect();
+        self.drive(Event::Remember(past));
+    }
+
+    fn gpus_of(&self, record: &ClaimRecord) -> f64 {
+        record.slices.iter().map(|s| self.share_of(s)).sum()
+    }
+}

@@ -1,0 +1,98 @@
+//! Claims that wait: why, until when, and what became of them.
+
+mod support;
+
+use std::process::Output;
+use std::time::Duration;
+
+use gshare::station::Station;
+use support::{Raw, claim_of, station, until};
+
+fn run(station: &Station, args: &[&str]) -> Output {
+    let mut command = station.command();
+    command.args(args);
+    command.output().expect("runs")
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+#[test]
+fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
+    let station = station();
+    let mut held = Raw::claim(
+        &station,
+        &["-q", "-g", "0.75", "--gpu-ids", "0", "-t", "1h"],
+    );
+    let held_id = {
+        let snapshot = station.snapshot().expect("served");
+        claim_of(&snapshot, held.pid()).expect("listed").id.clone()
+    };
+    let free = run(
+        &station,
+        &["claim", "-g", "0.25", "--gpu-ids", "0", "--dry-run"],
+    );
+    assert_eq!(free.status.code(), Some(0), "{}", text(&free));
+    assert!(text(&free).contains("would start now"), "{}", text(&free));
+    let full = run(
+        &station,
+        &["claim", "-g", "0.5", "--gpu-ids", "0", "--dry-run"],
+    );
+    assert_eq!(full.status.code(), Some(75), "{}", text(&full));
+    assert!(
+        text(&full).contains("would wait") && text(&full).contains(&held_id),
+        "{}",
+        text(&full)
+    );
+    assert!(
+        station.snapshot().expect("served").queue.is_empty(),
+        "nothing was claimed"
+    );
+
+    let mut patient = station.command();
+    patient.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "0", "--", "true"]);
+    let mut patient = patient.spawn().expect("runs");
+    let waiting = until("it waits", Duration::from_secs(5), || {
+        station.snapshot().ok()?.queue.first().cloned()
+    });
+    let left = waiting.expected_ms.expect("the holder has a lease");
+    let now = station.snapshot().expect("served").taken_ms;
+    let minutes = left.saturating_sub(now) / 60_000;
+    assert!((58..=60).contains(&minutes), "in {minutes} min");
+    assert!(waiting.entitled, "its owner is alone and may have all");
+    let why = run(&station, &["why", &waiting.id]);
+    assert_eq!(why.status.code(), Some(0));
+    for words in [
+        "wants",
+        &held_id,
+        "guaranteed",
+        "-g 0.25 starts now",
+        "at the earliest",
+    ] {
+        assert!(text(&why).contains(words), "{words}: {}", text(&why));
+    }
+    let queue = run(&station, &["queue"]);
+    assert!(
+        text(&queue).contains("in 1h") || text(&queue).contains("in 59m"),
+        "{}",
+        text(&queue)
+    );
+
+    held.kill();
+    assert_eq!(patient.wait().expect("reaped").code(), Some(0));
+    let log = until("its end is written down", Duration::from_secs(5), || {
+        let log = text(&run(&station, &["log", &waiting.id]));
+        log.contains("ended: command exited").then_some(log)
+    });
+    let order: Vec<usize> = ["waits: wants", "granted: 0.50 of GPU 0", "ended"]
+        .iter()
+        .map(|w| log.find(w).unwrap_or_else(|| panic!("{w}: {log}")))
+        .collect();
+    assert!(order.is_sorted(), "{log}");
+    let unknown = run(&station, &["log", "c999"]);
+    assert_eq!(unknown.status.code(), Some(64), "{}", text(&unknown));
+    let running = run(&station, &["why", "c999"]);
+    assert_eq!(running.status.code(), Some(64), "{}", text(&running));
+}
