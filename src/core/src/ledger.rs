@@ -269,7 +269,7 @@ impl Ledger {
 
     /// Bytes that `request` needs on this GPU. Of an instance a part of the *whole* GPU is asked: one that is
     /// nominally large enough gives all it has.
-    fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
+    pub(crate) fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
         let Sharing::Instance { mem, sm } = facts.sharing else {
             return Some(Self::mem_wanted(request, of));
         };

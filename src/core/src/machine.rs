@@ -334,6 +334,7 @@ impl Machine {
 
     fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
         self.order(now);
+        self.foresee(now);
         let mut round = Round::new(&self.ledger);
         let mut still: Vec<Waiting> = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter();
@@ -418,7 +419,7 @@ impl Machine {
             });
             *told = Some(now_told);
         }
-        self.hold_back(now, &mut waiting, ahead, round);
+        self.hold_back(&mut waiting, round);
         Some(waiting)
     }
 

@@ -42,14 +42,17 @@ enum Owner {
 }
 
 /// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
-fn size(ledger: &Ledger, request: &Request) -> f64 {
-    let most = ledger.gpus().iter().filter_map(GpuFacts::capacity).max();
+fn size(most: Option<Bytes>, request: &Request) -> f64 {
     let memory = match (request.mem, most) {
         (Some(Bytes(mem)), Some(Bytes(most))) if most > 0 => mem as f64 / most as f64,
         (Some(_), _) => 0.0,
         (None, _) => request.share.as_f64(),
     };
     memory.max(request.sm.as_f64()) * f64::from(request.gpus)
+}
+
+fn largest(ledger: &Ledger) -> Option<Bytes> {
+    ledger.gpus().iter().filter_map(GpuFacts::capacity).max()
 }
 
 impl Machine {
@@ -122,10 +125,11 @@ impl Machine {
     /// the others who hold or wait. What is guaranteed to somebody who wants nothing now is not kept free.
     fn guaranteed(&self) -> BTreeMap<Owner, f64> {
         let mut demand = self.held_by(|id, uid| self.owner(id, uid));
+        let most = largest(&self.ledger);
         for waiting in &self.queue {
             if let Ask::Claim { id, request, .. } = &waiting.ask {
                 let owner = self.owner(*id, request.uid);
-                *demand.entry(owner).or_default() += size(&self.ledger, request);
+                *demand.entry(owner).or_default() += size(most, request);
             }
         }
         let quota = |owner: &Owner| {
@@ -153,6 +157,7 @@ impl Machine {
     pub(super) fn order(&mut self, now: Now) {
         let sure = self.guaranteed();
         let mut held = self.held_by(|id, uid| self.owner(id, uid));
+        let most = largest(&self.ledger);
         self.queue.sort_by_key(|w| w.seq);
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
@@ -165,7 +170,7 @@ impl Machine {
                 .guarantee(*id)
                 .map_or(1000, |(_, _, w)| w.max(1));
             waiting.level = level(self.past(request.uid) * 1000.0 / f64::from(weight));
-            let size = size(&self.ledger, request);
+            let size = size(most, request);
             let owner = self.owner(*id, request.uid);
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
             let held = held.entry(owner).or_default();
@@ -179,56 +184,46 @@ impl Machine {
         self.queue = queue;
     }
 
-    /// What a claim that cannot start keeps from later ones, and when it could start at the earliest.
-    pub(super) fn hold_back(
-        &self,
-        now: Now,
-        waiting: &mut Waiting,
-        ahead: &[Waiting],
-        round: &mut Round,
-    ) {
+    /// What a claim that cannot start keeps from later ones.
+    pub(super) fn hold_back(&self, waiting: &mut Waiting, round: &mut Round) {
         waiting.blocks = waiting.gpus(&self.ledger);
         if let (Ask::Claim { request, .. }, false) = (&waiting.ask, waiting.due || waiting.entitled)
             && !waiting.blocks.is_empty()
         {
             waiting.blocks = self.nearest(request, round);
         }
-        waiting.expected = None;
-        if let (Ask::Claim { id, request, .. }, true) = (&waiting.ask, ahead.len() < FORESEEN) {
-            waiting.expected = self.earliest(now, *id, request, ahead);
-        }
         round.keep(waiting);
     }
 
-    /// When a claim could start at the earliest: when the leases that have an end have ended, and those ahead
-    /// have started. `None` where that needs claims to end of which nobody knows when.
-    fn earliest(&self, now: Now, id: ClaimId, request: &Request, ahead: &[Waiting]) -> Option<Now> {
-        if self.leases.is_empty() {
-            return None;
+    /// When the first in the queue could start at the earliest: when leases have ended, and those ahead have
+    /// started. Nothing is said where that needs claims to end of which nobody knows when.
+    pub(super) fn foresee(&mut self, now: Now) {
+        for waiting in &mut self.queue {
+            waiting.expected = None;
+        }
+        if self.leases.is_empty() || self.queue.is_empty() {
+            return;
         }
         let mut ends: Vec<(Now, ClaimId)> = self.leases.iter().map(|(id, at)| (*at, *id)).collect();
         ends.sort_unstable();
         let mut later = self.ledger.clone();
-        let mut placed: Vec<ClaimId> = Vec::new();
-        for (at, ended) in ends {
+        for (at, ended) in ends.into_iter().take(FORESEEN) {
             later.remove(ended);
-            let first = ahead.iter().filter_map(|w| match &w.ask {
-                Ask::Claim { id, request, .. } => Some((*id, request)),
-                Ask::Resize { .. } => None,
-            });
-            for (id, request) in first {
-                if !placed.contains(&id)
-                    && let Some(slices) = place::best_fit(&later, request, &[])
+            let round = Round::new(&later);
+            let none = vec![false; later.gpus().len()];
+            for waiting in self.queue.iter_mut().take(FORESEEN) {
+                let Ask::Claim { id, request, .. } = &waiting.ask else {
+                    continue;
+                };
+                if waiting.expected.is_none()
+                    && round.may_fit(&later, request, &none)
+                    && let Some(slices) = place::best_fit(&later, request, &none)
                 {
-                    later.insert(id, slices);
-                    placed.push(id);
+                    later.insert(*id, slices);
+                    waiting.expected = Some(at.max(now));
                 }
             }
-            if place::best_fit(&later, request, &[]).is_some() && !placed.contains(&id) {
-                return Some(at.max(now));
-            }
         }
-        None
     }
 
     /// When a waiting claim could start at the earliest, by the leases of those who hold.
@@ -350,9 +345,11 @@ impl Round {
     /// Whether a request could start, by sums alone: most that wait could not.
     pub(super) fn may_fit(&self, ledger: &Ledger, request: &Request, blocked: &[bool]) -> bool {
         let able = place::candidates(ledger, request).into_iter().filter(|&g| {
-            let of = ledger.gpus()[g].allocatable().unwrap_or_default();
+            let facts = &ledger.gpus()[g];
+            let of = facts.allocatable().unwrap_or_default();
             let (free, sms) = self.rooms[g];
-            !blocked[g] && Ledger::mem_wanted(request, of) <= free && request.sm <= sms
+            let needed = Ledger::mem_needed(facts, request, of);
+            !blocked[g] && needed.is_some_and(|n| n <= free) && request.sm <= sms
         });
         able.count() >= request.gpus as usize
     }
