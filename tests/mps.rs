@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
-use gshare_proto::Snapshot;
+use gshare_proto::{Snapshot, Source};
 use gshare_sim_board::ProcessSnapshot;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -189,6 +189,44 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
         ("ok 32".into(), "ok 1".into())
     );
     assert_ne!(servers(&station).remove(0).id, server.id);
+}
+
+#[test]
+fn what_was_given_is_read_back_and_a_resize_counts_for_the_next_program() {
+    let station = workstation("");
+    let program = support::example("raw_client");
+    let mut command = station.command();
+    // One after the other from a shell whose environment is that of the grant.
+    let script = "\"$0\"; \"$0\"";
+    command.args([
+        "claim", "-q", "-g", "0.25", "--name", "run", "--", "sh", "-c", script,
+    ]);
+    command.arg(program);
+    let mut shell = Raw::start(command);
+    assert_eq!(shell.ask("sms"), "ok 32");
+    let given = |what: f64| {
+        until("the SMs that the driver showed", SOON, || {
+            let snapshot = station.snapshot().ok()?;
+            let figure = snapshot.claims.first()?.gpus[0].mps_sms?;
+            (figure.value == what && figure.source == Source::Shim && !figure.estimate)
+                .then_some(())
+        });
+    };
+    given(32.0);
+    let resized = station
+        .command()
+        .args(["resize", "run", "-g", "0.5"])
+        .output();
+    assert!(resized.expect("runs").status.success());
+    assert_eq!(
+        shell.ask("sms"),
+        "ok 32",
+        "a program that runs keeps its part"
+    );
+    shell.tell("quit");
+    assert_eq!(shell.line(), "ok ready");
+    assert_eq!(shell.ask("sms"), "ok 66");
+    given(66.0);
 }
 
 #[test]

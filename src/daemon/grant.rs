@@ -239,6 +239,9 @@ impl Service {
             .and_then(|r| r.slices.iter().find(|s| &s.uuid == uuid))
             .map_or_else(token, |s| s.token);
         let limits = self.new_limits(id, slice, token)?;
+        if let Some(record) = record {
+            self.write_mps_part(record, slice.gpu, &limits);
+        }
         let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
         Ok(Seat::new(slice.gpu, limits, usage))
     }

@@ -6,11 +6,13 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
 use gshare_core::ClaimId;
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::mps::{self, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
+use gshare_proto::{Figure, Source};
 
 use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
 use super::service::Service;
@@ -367,6 +369,34 @@ impl Service {
             .gpu_index(&slice.uuid)
             .and_then(|g| self.last_reading(g)?.sm_count);
         mps::percentage_for(share, sms)
+    }
+
+    /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
+    pub(crate) fn write_mps_part(&self, record: &ClaimRecord, gpu: usize, limits: &LimitsFile) {
+        let uuid = &self.gpus[gpu].uuid;
+        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let held = record.slices.iter().find(through);
+        let thousandths = held.map_or(0, |s| (self.mps_percentage(s) * 1000.0).round() as u32);
+        limits.set_mps_percentage(thousandths);
+    }
+
+    /// SMs that a claim's programs have through MPS: what the driver showed the newest of them, else what MPS
+    /// would make of what is asked.
+    pub(crate) fn mps_figure(&self, slice: &SliceRecord, slots: &[SlotView]) -> Option<Figure> {
+        let told = slots.iter().filter_map(|s| s.mps_sms).max();
+        let asked = self.mps_sms(slice).map(f64::from);
+        match told {
+            Some(sms) if slice.held == HeldRecord::Mps => Some(Figure {
+                value: sms as f64,
+                source: Source::Shim,
+                estimate: false,
+            }),
+            _ => asked.map(|value| Figure {
+                value,
+                source: Source::Ledger,
+                estimate: true,
+            }),
+        }
     }
 
     /// SMs that a claim's programs get through MPS by what is asked: a prediction.

@@ -180,6 +180,12 @@ impl Service {
             live.record = record;
         }
         self.limit_memory(id);
+        // Through MPS the part of the SMs is fixed for programs that run: the next ones get this.
+        if let Some(live) = self.claims.get(&id) {
+            for seat in &live.seats {
+                self.write_mps_part(&live.record, seat.gpu, &seat.limits);
+            }
+        }
         self.tell_resized(id, &old, slices, wish);
         None
     }

@@ -182,6 +182,7 @@ impl Service {
         // The service may have died between the journal and the pages of a resize.
         limits.set_memory_request(slice.mem.0);
         limits.set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+        self.write_mps_part(record, slice.gpu, &limits);
         limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
         Ok(Seat::new(slice.gpu, limits, usage))

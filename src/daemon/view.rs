@@ -278,11 +278,7 @@ impl Service {
             uuid: slice.uuid.clone(),
             sm_request: f64::from(slice.sm_milli) / 1000.0,
             sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
-            mps_sms: self.mps_sms(slice).map(|sms| Figure {
-                value: f64::from(sms),
-                source: Source::Ledger,
-                estimate: true,
-            }),
+            mps_sms: self.mps_figure(slice, slots),
             mem_request: slice.mem,
             mem_limit: slice.mem_limit,
             mem_charge: Some(

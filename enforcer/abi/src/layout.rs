@@ -76,6 +76,9 @@ pub struct LimitsPage {
     pub claimable_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the service's last sign of life, in nanoseconds.
     pub heartbeat_ns: AtomicU64,
+    /// Part of the SMs through MPS in thousandths of a percent, for programs that start now; 0 where the claim
+    /// does not run through MPS.
+    pub mps_percentage_milli: AtomicU32,
     /// Whose turn it is on the GPU.
     pub turn: Turn,
 }
@@ -173,7 +176,9 @@ pub struct Slot {
     /// were last found to have grown; 0 before the first.
     pub(crate) launches_seen: AtomicU64,
     pub(crate) launched_ns: AtomicU64,
-    _pad1: [AtomicU64; 7],
+    /// SMs that the driver shows to a client of MPS, by its own reading; 0 for a process that is none.
+    pub mps_sms: AtomicU64,
+    _pad1: [AtomicU64; 6],
 }
 
 impl Slot {
@@ -200,6 +205,7 @@ impl Slot {
             &self.flags,
             &self.launches_seen,
             &self.launched_ns,
+            &self.mps_sms,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -73,6 +73,7 @@ pub(crate) struct Helpers {
     pub(crate) ctx_get_device: Option<unsafe extern "C" fn(*mut Device) -> CuResult>,
     pub(crate) device_get_count: Option<unsafe extern "C" fn(*mut i32) -> CuResult>,
     pub(crate) device_get: Option<unsafe extern "C" fn(*mut Device, i32) -> CuResult>,
+    pub(crate) device_attribute: Option<unsafe extern "C" fn(*mut i32, i32, Device) -> CuResult>,
     pub(crate) device_get_uuid: Option<unsafe extern "C" fn(*mut [u8; 16], Device) -> CuResult>,
     pub(crate) total_mem: Option<unsafe extern "C" fn(*mut usize, Device) -> CuResult>,
     pub(crate) primary_state: Option<unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuResult>,

@@ -112,6 +112,7 @@ fn load() -> Loaded {
         ctx_get_device: helper!(c"cuCtxGetDevice"),
         device_get_count: helper!(c"cuDeviceGetCount"),
         device_get: helper!(c"cuDeviceGet"),
+        device_attribute: helper!(c"cuDeviceGetAttribute"),
         device_get_uuid: helper!(c"cuDeviceGetUuid_v2", c"cuDeviceGetUuid"),
         total_mem: helper!(c"cuDeviceTotalMem_v2"),
         primary_state: helper!(c"cuDevicePrimaryCtxGetState"),

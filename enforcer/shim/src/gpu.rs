@@ -330,6 +330,14 @@ impl Gpu {
         ledger.made(&reservation, bytes);
     }
 
+    /// Notes the SMs of a client of MPS.
+    pub(crate) fn note_mps(&self, sms: u64) {
+        let ledger = self.ledger();
+        if ledger.seat.holds() {
+            ledger.seat.slot().mps_sms.store(sms, Ordering::Relaxed);
+        }
+    }
+
     /// Sets bits in the slot's flags.
     pub(crate) fn note(&self, flags: u64) {
         let ledger = self.ledger();

@@ -20,7 +20,7 @@ use gshare_abi::{
     wire::{Answer, register},
 };
 
-use crate::{ledger::Seat, paths, process::Process, say, trampoline};
+use crate::{ledger::Seat, mps, paths, process::Process, say, trampoline};
 
 /// Longest wait for one answer of the service when the process starts.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -173,6 +173,7 @@ pub(crate) fn enter() -> bool {
             });
             match standing {
                 Standing::Member(joined) => {
+                    mps::before_init(&joined);
                     page.answer.store(Box::into_raw(joined), Ordering::Release);
                 }
                 Standing::Open => {}
@@ -202,6 +203,7 @@ pub(crate) fn settle() {
             if let Some(gpu) = process.gpus.first() {
                 trampoline::watch(gpu.limits());
             }
+            let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
             page.process.store(process, Ordering::Release);
         }
     }

@@ -32,6 +32,7 @@ mod ledger;
 mod live;
 mod map;
 mod mark;
+mod mps;
 mod paths;
 mod pools;
 mod process;

@@ -177,6 +177,12 @@ impl LimitsFile {
         page.sm_limit_permille.store(limit, Ordering::Relaxed);
     }
 
+    /// Sets the part of the SMs that programs get through MPS, in thousandths of a percent; 0 for none.
+    pub fn set_mps_percentage(&self, thousandths: u32) {
+        let word = &self.page().mps_percentage_milli;
+        word.store(thousandths, Ordering::Relaxed);
+    }
+
     /// Sets the number by which people know the GPU (NVML's index); members name it in messages.
     pub fn set_gpu_index(&self, index: Option<u32>) {
         let word = index.map_or(0, |index| index.saturating_add(1));

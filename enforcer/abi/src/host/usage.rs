@@ -75,6 +75,8 @@ pub struct SlotView {
     pub last_refusal_ns: Option<u64>,
     /// Bit 0: the process allocated managed memory.
     pub flags: u64,
+    /// SMs that the driver shows to it as a client of MPS.
+    pub mps_sms: Option<u64>,
 }
 
 /// A usage page of which only the words for the arbiter are read, by a thread of its own.
@@ -334,6 +336,7 @@ impl UsageMemfd {
                     last_refused_bytes: (refusals > 0).then(|| read(&words.last_refused_bytes)),
                     last_refusal_ns: some(read(&words.last_refusal_ns)),
                     flags: read(&words.flags),
+                    mps_sms: some(read(&words.mps_sms)),
                 }
             })
             .collect()
