@@ -138,6 +138,11 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
                 percent(g.sm_limit * 100.0)
             ),
         ));
+        if let Some(sms) = g.mps_sms {
+            let about = if sms.estimate { "~" } else { "" };
+            let text = format!("{about}{:.0} SMs, side by side with others", sms.value);
+            out.push(("  MPS", text));
+        }
         out.push((
             "  memory",
             format!(
