@@ -303,6 +303,17 @@ impl Station {
         Ok(())
     }
 
+    /// Ends the MPS daemons, which outlive their service.
+    fn end_mps(&self) {
+        let program = mps_program(&self.sim_dir());
+        let dirs = std::fs::read_dir(self.dir.path().join("run/mps"));
+        for dir in dirs.into_iter().flatten().flatten() {
+            if let Ok(control) = gshare_enforcer::mps::Control::new(&program, &dir.path()) {
+                let _ = control.quit(1);
+            }
+        }
+    }
+
     /// Ends everything that claims still run.
     fn end_members(&self) {
         let pids: Vec<u32> = self
@@ -333,6 +344,7 @@ impl Drop for Station {
     fn drop(&mut self) {
         self.end_members();
         let _ = self.stop_service(Signal::SIGTERM);
+        self.end_mps();
     }
 }
 
