@@ -44,6 +44,15 @@ pub(crate) struct Server {
     pub(crate) stream: Option<UnixStream>,
 }
 
+impl Server {
+    /// Lets the server end: it lives for as long as its connection.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) pid: u32,
@@ -230,17 +239,9 @@ impl Control {
     }
 
     fn quit(&self, mut to: &UnixStream) {
-        let (streams, status) = {
-            let mut state = self.state();
-            let streams: Vec<_> = state
-                .servers
-                .iter_mut()
-                .filter_map(|s| s.stream.take())
-                .collect();
-            (streams, state.last_status)
-        };
-        drop(streams);
         let mut state = self.state();
+        let status = state.last_status;
+        state.servers.iter_mut().for_each(Server::let_go);
         let end = Instant::now() + PATIENCE;
         while !state.servers.is_empty() && Instant::now() < end {
             state = self.wait(state, Duration::from_millis(100));
@@ -344,7 +345,7 @@ impl Control {
                 None => {
                     let idle = state.clients.is_empty();
                     for other in state.servers.iter_mut().filter(|_| idle) {
-                        other.stream = None;
+                        other.let_go();
                     }
                     if state.servers.is_empty() && self.start_server(&mut state, uid).is_none() {
                         return Err(805);

@@ -162,7 +162,7 @@ impl Control {
                 "Insufficient privileges for UID {uid}. Only the root user may shutdown another user's server.\n"
             );
         }
-        server.stream = None;
+        server.let_go();
         String::new()
     }
 
