@@ -54,12 +54,16 @@ fn machine() -> Vec<Check> {
     let search = Search::of_this_process();
     let library = |library, name: &str| match search.locate(library) {
         Ok(path) => local("driver and GPUs", name, "ok", path.display().to_string()),
-        Err(why) => Check {
-            fix: Some(
-                "install NVIDIA's driver; to try gshare without a GPU: gshare demo".to_owned(),
-            ),
-            ..local("driver and GPUs", name, "missing", why.to_string())
-        },
+        Err(why) => {
+            // Where it was looked for is long; what mends it is said below.
+            let text = why.to_string();
+            let why = text.split("\nhint: ").next().unwrap_or_default();
+            let how = "install NVIDIA's driver; to try gshare without a GPU: gshare demo";
+            Check {
+                fix: Some(how.to_owned()),
+                ..local("driver and GPUs", name, "missing", why.to_owned())
+            }
+        }
     };
     let cgroups = match Mount::find() {
         Ok(mount) => local(

@@ -20,6 +20,7 @@ impl Service {
         gpus(&mut page, &snapshot);
         claims(&mut page, &snapshot);
         users(&mut page, &snapshot);
+        self.quota_figures(&mut page);
         self.service_figures(&mut page, &snapshot);
         process_figures(&mut page);
         page.finish()
@@ -198,6 +199,30 @@ impl Service {
         page.histogram("gshare_queue_wait_seconds", waits, &stats.waits);
         let decisions = "Time of one decision: a request, a tick, fresh facts.";
         page.histogram("gshare_decision_seconds", decisions, &stats.decisions);
+    }
+
+    fn quota_figures(&self, page: &mut Page) {
+        type Read = fn(&gshare_core::Quota) -> Option<f64>;
+        let quotas = self.quotas();
+        let families: [(&str, &str, Read); 2] = [
+            (
+                "gshare_quota_gpus",
+                "GPUs guaranteed to a user, group or project.",
+                |q| q.gpus.map(gshare_core::Share::as_f64),
+            ),
+            (
+                "gshare_quota_max_gpus",
+                "The most GPUs that it may hold at a time.",
+                |q| q.max.map(gshare_core::Share::as_f64),
+            ),
+        ];
+        for (name, help, read) in families {
+            page.family(name, GAUGE, help);
+            for quota in &quotas {
+                let party = quota.party.to_string();
+                page.sample(name, &[("party", &party)], read(quota));
+            }
+        }
     }
 
     fn refusals_ever(&self, snapshot: &Snapshot) -> u64 {

@@ -191,7 +191,7 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
         ];
         page.sample("gshare_claim_info", &labels, Some(1.0));
     }
-    let families: [(&str, &str, &str, Read); 5] = [
+    let families: [(&str, &str, &str, Read); 9] = [
         (
             "gshare_claim_start_time_seconds",
             GAUGE,
@@ -218,6 +218,30 @@ fn claims_alone(page: &mut Page, snapshot: &Snapshot) {
             COUNTER,
             "Its allocations that were refused at the cap.",
             |c| Some(c.refusals as f64),
+        ),
+        (
+            "gshare_claim_contended",
+            GAUGE,
+            "1 while it takes turns with others on a GPU; absent where nothing holds its share of GPU time.",
+            |c| c.turns.map(|t| f64::from(u8::from(t.contended))),
+        ),
+        (
+            "gshare_claim_turn_seconds_total",
+            COUNTER,
+            "Its turns so far; time alone on a GPU is not in it.",
+            |c| c.turns.map(|t| t.turns_ms as f64 / 1000.0),
+        ),
+        (
+            "gshare_claim_throttled_seconds",
+            GAUGE,
+            "Time during which launches of its present processes were held back.",
+            |c| c.turns.map(|t| t.held_back_ms as f64 / 1000.0),
+        ),
+        (
+            "gshare_claim_overuse",
+            GAUGE,
+            "1 while it uses more than is counted for it.",
+            |c| Some(f64::from(u8::from(c.overuse.is_some()))),
         ),
     ];
     for (name, kind, help, read) in families {
