@@ -80,6 +80,10 @@ pub(super) fn stop() -> Result<(), Failure> {
 
 /// Takes away what the stopped service has left, unless processes of claims still live there.
 pub(super) fn leave() -> Result<(), Failure> {
+    // Nobody would let anybody through them any more.
+    if let Err(error) = gshare_enforcer::device::Guard::lift_all() {
+        out::note(&format!("filters of `deny` may be left: {error}"));
+    }
     if members() == 0 {
         systemctl(&["stop", CLAIMS])?;
         // The pages of claims that are over; the next boot would take them anyway.
