@@ -1,8 +1,6 @@
 //! The gate: while claims share a GPU, launches go as far as the claim's turn reaches and then wait.
-//!
-//! The logic is `gshare_gate`'s. This is what it needs of the world: a lock on the rare path, sleeping on
-//! futexes, pairs of events around some launches, and one thread per GPU that waits for those events. On
-//! a GPU that nobody shares a launch reads one word of the limits page and goes on.
+//! The logic is `gshare_gate`'s; here is what it needs of the world: a lock on the rare path, futexes, pairs of
+//! events, a thread per GPU that waits for them. A GPU that nobody shares costs a launch one word read.
 
 use std::{
     collections::VecDeque,
@@ -25,8 +23,7 @@ use crate::{
     process::Process,
 };
 
-/// A thread that was to ask again and did not, for so long after its time, is taken for gone: what it was
-/// doing ended otherwise.
+/// A thread that was to ask again and did not, for so long after its time, is taken for gone.
 const GONE_NS: u64 = 250_000_000;
 /// Streams of which the gate remembers what they were granted.
 const MOST_STREAMS: usize = 256;
@@ -46,7 +43,6 @@ pub(crate) struct Gate {
     watch: AtomicU32,
     /// A thread that ends a context waits for the events in it.
     leaving: AtomicBool,
-    /// Contexts that have ended.
     ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
@@ -359,8 +355,7 @@ impl Gate {
         None
     }
 
-    /// Before a thread sleeps: an event behind what it has launched on its stream, so that the end of
-    /// that is seen.
+    /// Before a thread sleeps: an event behind what it has launched on its stream, to see the end of that.
     fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle) {
         let at = events::context().zip(events::recordable(stream));
         let Some((context, stream)) = at else { return };
@@ -499,8 +494,7 @@ impl Gate {
         }
     }
 
-    /// Waits for the events that are in a context now, and destroys those that nothing uses: whoever ends a
-    /// context waits for its work in any case.
+    /// Waits for the events in a context, which its end does in any case, and destroys those that nothing uses.
     fn forget_context(&self, context: Handle) {
         let until = monotonic_ns() + PATIENCE_NS;
         let last = {
@@ -548,8 +542,7 @@ impl Inner {
         at == 0
     }
 
-    /// Lets go of threads that should have asked again long ago. A caller that was taken for gone waits
-    /// anew.
+    /// Lets go of threads that should have asked again long ago; one that was taken for gone waits anew.
     fn drop_gone(&mut self, now: u64, ticket: &mut Option<u64>) {
         if let Some(mine) = *ticket
             && self.waiters.iter().all(|waiter| waiter.ticket != mine)
