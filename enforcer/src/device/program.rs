@@ -67,6 +67,12 @@ pub fn program(rules: &DeviceRules) -> Vec<Insn> {
     ];
     out.extend(allow());
     for (major, minors) in rules.table() {
+        // The kernel refuses a program with a part that nothing leads to.
+        if minors.is_empty() {
+            out.push(Insn::skip_unless_equal(Reg::R3, major, 2));
+            out.extend(deny());
+            continue;
+        }
         let comparisons = distance(minors.len());
         out.push(Insn::skip_unless_equal(Reg::R3, major, comparisons + 4));
         for (done, minor) in (0..).zip(minors) {
@@ -180,5 +186,46 @@ mod tests {
             open(1, 3) && open(226, 0),
             "/dev/null and a DRM node stay as they were"
         );
+    }
+
+    #[test]
+    fn every_instruction_is_led_to() {
+        let majors = Majors {
+            nvidia: 195,
+            uvm: Some(510),
+            caps: Some(234),
+        };
+        for (minors, caps) in [
+            (vec![], vec![]),
+            (vec![0, 3], vec![]),
+            (vec![1], vec![12, 13]),
+        ] {
+            let rules = DeviceRules {
+                caps: caps.into_iter().collect(),
+                ..DeviceRules::gpus(majors.clone(), minors)
+            };
+            let program: Vec<[u8; 8]> = program(&rules).into_iter().map(Insn::to_bytes).collect();
+            let mut seen = vec![false; program.len()];
+            let mut open = vec![0];
+            while let Some(at) = open.pop() {
+                if std::mem::replace(&mut seen[at], true) {
+                    continue;
+                }
+                let (code, far) = (
+                    program[at][0],
+                    i16::from_ne_bytes([program[at][2], program[at][3]]),
+                );
+                // Exit leads nowhere, a comparison to two places.
+                if code == 0x95 {
+                    continue;
+                }
+                open.push(at + 1);
+                if matches!(code, 0x16 | 0x56) {
+                    open.push(at + 1 + usize::try_from(far).unwrap());
+                }
+            }
+            assert!(seen.iter().all(|s| *s), "{rules:?}: {seen:?}");
+            assert!(!allowed(&rules, OTHER, 2, 234, 99));
+        }
     }
 }
