@@ -198,7 +198,6 @@ fn quota_table(quotas: &[QuotaView]) -> String {
         ]);
     }
     table.text(out::columns(), out::colour())
-        + "only AT MOST is acted on so far; the queue is first come, first served\n"
 }
 
 fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome {
