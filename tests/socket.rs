@@ -74,9 +74,13 @@ fn garbage_gets_an_error_and_others_are_served() {
         "no_claim",
     );
     check(&after(b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n"), "bad_request");
-    check(b"{\"op\":\"register\",\"abi\":1}\n", "bad_request");
+    check(b"{\"op\":\"register\",\"abi\":2}\n", "bad_request");
     check(
         b"{\"op\":\"register\",\"abi\":1,\"pid\":1,\"hint\":1}\n",
+        "\"code\":\"abi\"",
+    );
+    check(
+        b"{\"op\":\"register\",\"abi\":2,\"pid\":1,\"hint\":1}\n",
         "no_claim",
     );
 }

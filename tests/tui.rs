@@ -173,10 +173,7 @@ fn without_a_service_the_screen_looks_only() {
         .current_dir(home.path());
     let mut screen = Terminal::start(&command, 40, 120);
     screen.wait("the four GPUs", SOON, four_gpus);
-    screen.shows(
-        &["look only: no gshare service", "sudo gshare daemon"],
-        SOON,
-    );
+    screen.shows(&["look only: no gshare service", "sudo gshare setup"], SOON);
     // What runs is seen; with nobody to ask, it is in no claim.
     let mut outside =
         Raw::start(station.client_environment(Command::new(support::example("raw_client"))));

@@ -185,6 +185,7 @@ fn service_that_is_killed() {
 fn the_filter_outlives_the_service() {
     let Some(mut f) = Fixture::new() else { return };
     f.majors.uvm = None;
+    f.majors.caps = None;
     let name = f
         .tree
         .0

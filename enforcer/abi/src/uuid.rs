@@ -94,7 +94,8 @@ mod tests {
             "GPU-0123abcd-4567-89ef-0011-aabbccddeef",
             "GPU-0123abcd-4567-89ef-0011-aabbccddeefg",
             "GPU-0123abcd04567-89ef-0011-aabbccddeeff",
-            "MIG-0123abcd-4567-89ef-0011-aabbccddeeff",
+            "MIG-0123abcd-4567-89ef-0011-aabbccddeef",
+            "XPU-0123abcd-4567-89ef-0011-aabbccddeeff",
         ] {
             let error = text.parse::<GpuUuid>().unwrap_err();
             assert!(error.to_string().contains(text), "{error}");

@@ -275,7 +275,7 @@ impl Machine {
     fn enqueue(&mut self, now: Now, ask: Ask, patience: Option<Duration>) {
         self.next_seq += 1;
         let mut waiting = Waiting {
-            entitled: matches!(ask, Ask::Resize { .. }),
+            entitled: false,
             ask,
             deadline: patience.map(|p| now.saturating_add(p)),
             seq: self.next_seq,

@@ -427,9 +427,11 @@ fn globals() -> i32 {
         for signal in 1..32 {
             let mut action: libc::sigaction = std::mem::zeroed();
             let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);
-            // Rust's own: SIGPIPE ignored, SIGSEGV and SIGBUS for stack overflows.
-            let own = [libc::SIGPIPE, libc::SIGSEGV, libc::SIGBUS].contains(&signal);
-            if asked == 0 && !own && action.sa_sigaction != libc::SIG_DFL {
+            // Rust's own: SIGSEGV and SIGBUS for stack overflows. What is ignored was inherited (nohup, a shell's
+            // background) or is Rust's SIGPIPE.
+            let own = [libc::SIGSEGV, libc::SIGBUS].contains(&signal);
+            let untouched = [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+            if asked == 0 && !own && !untouched {
                 wrong += 1000 + signal;
             }
         }

@@ -163,6 +163,8 @@ impl Machine {
         for waiting in &mut queue {
             waiting.due = now.saturating_sub(waiting.since) >= DUE;
             let Ask::Claim { id, request, .. } = &waiting.ask else {
+                // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
+                waiting.level = self.level_of_wish(&waiting.ask);
                 continue;
             };
             let weight = self
@@ -182,6 +184,15 @@ impl Machine {
         }
         queue.sort_by_key(|w| (!w.due, !w.entitled, w.level, w.seq));
         self.queue = queue;
+    }
+
+    /// The level of the owner whose claim is to be resized.
+    fn level_of_wish(&self, ask: &Ask) -> u8 {
+        let Ask::Resize { id, .. } = ask else {
+            return 0;
+        };
+        let slice = self.ledger.slices(*id).and_then(|s| s.first());
+        slice.map_or(0, |s| level(self.past(s.uid)))
     }
 
     /// What a claim that cannot start keeps from later ones.
