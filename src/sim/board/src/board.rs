@@ -441,10 +441,12 @@ impl Board {
     /// # Errors
     /// If the GPU is lost or absent.
     pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
+        let held = self.held(gpu);
         self.change(true, |s| {
             s.check_gpu(gpu)?;
-            let free = s.free_for(slot.id, gpu);
-            Ok((free, s.gpus()[gpu].model().cuda_total()))
+            let (free, total) = (s.free_for(slot.id, gpu), s.gpus()[gpu].model().cuda_total());
+            let (left, limit) = held.as_ref().map_or((free, total), |h| h.left(s, gpu));
+            Ok((free.min(left), total.min(limit)))
         })
     }
 
