@@ -5,16 +5,23 @@ use std::process::Command;
 
 use serde_json::Value;
 
-#[test]
-fn bench_schedule_ends_with_its_figures() {
+/// What a quick run of a benchmark prints, and its last line.
+fn quick(args: &[&str]) -> (String, Value) {
     let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
-        .args(["bench", "schedule", "--quick", "--runs", "1"])
+        .args(["bench", "--quick"])
+        .args(args)
         .output()
         .expect("starts");
     let text = String::from_utf8(output.stdout).expect("text");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
-    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let line = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    (text, line)
+}
+
+#[test]
+fn bench_schedule_ends_with_its_figures() {
+    let (_, line) = quick(&["schedule", "--runs", "1"]);
     assert_eq!(
         (&line["bench"], &line["judged"]),
         (&"schedule".into(), &false.into())
@@ -80,14 +87,7 @@ fn replay_compares_policies_and_names_what_is_wrong() {
 
 #[test]
 fn bench_shim_ends_with_its_figures() {
-    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
-        .args(["bench", "shim", "--quick", "--runs", "2"])
-        .output()
-        .expect("starts");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
-    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let (_, line) = quick(&["shim", "--runs", "2"]);
     assert_eq!(
         (&line["bench"], &line["rounds"]),
         (&"shim".into(), &2.into())
@@ -130,14 +130,7 @@ fn an_unknown_benchmark_is_refused_with_those_that_exist() {
 
 #[test]
 fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
-    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
-        .args(["bench", "gate", "--quick"])
-        .output()
-        .expect("starts");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
-    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let (text, line) = quick(&["gate"]);
     // Without the gate 10:90 misses by more than 20 points.
     assert_eq!(line["void"], false, "{text}");
     let mix = &line["measured"][0];
@@ -153,14 +146,7 @@ fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
 
 #[test]
 fn bench_llm_and_vision_measures_both_clients() {
-    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
-        .args(["bench", "llm_and_vision", "--quick"])
-        .output()
-        .expect("starts");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
-    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let (text, line) = quick(&["llm_and_vision"]);
     let rows = line["measured"].as_array().expect("rows");
     assert_eq!(rows.len(), 8, "{text}");
     for row in rows {
@@ -173,14 +159,7 @@ fn bench_llm_and_vision_measures_both_clients() {
 
 #[test]
 fn bench_density_runs_one_list_in_three_ways() {
-    let output = Command::new(env!("CARGO_BIN_EXE_gshare"))
-        .args(["bench", "density", "--quick"])
-        .output()
-        .expect("starts");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
-    let line: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let (text, line) = quick(&["density"]);
     let rows = line["measured"].as_array().expect("rows");
     let way = |name: &str| rows.iter().find(|r| r["way"] == name).expect("a way");
     let multiple = |name: &str| way(name)["multiple"].as_f64();

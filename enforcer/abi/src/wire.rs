@@ -1,7 +1,8 @@
 //! The message by which a member obtains its pages, both sides.
 //!
 //! The member sends one JSON line, the service answers with one. A positive answer carries two
-//! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page.
+//! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page. Behind
+//! all pairs may follow one doorbell for each GPU.
 
 mod json;
 mod launch;
@@ -85,6 +86,18 @@ fn missing(field: &str) -> Malformed {
     Malformed(format!("`{field}` is missing or of the wrong kind"))
 }
 
+/// Code and sentence of an answer that refuses; `None` if it grants.
+fn refusal(answer: &Value) -> Result<Option<(String, String)>, Malformed> {
+    match answer.get("ok") {
+        Some(Value::Bool(true)) => Ok(None),
+        Some(Value::Bool(false)) => Ok(Some((
+            answer.text("code").unwrap_or("unknown").to_owned(),
+            answer.text("message").unwrap_or_default().to_owned(),
+        ))),
+        _ => Err(missing("ok")),
+    }
+}
+
 impl Register {
     /// Whether a line asks for registration, without looking at the rest of it.
     pub fn is_register(line: &str) -> bool {
@@ -129,15 +142,8 @@ impl Answer {
     /// Reads the line.
     pub fn parse(line: &str) -> Result<Self, Malformed> {
         let value = Value::parse(line)?;
-        match value.get("ok") {
-            Some(Value::Bool(true)) => {}
-            Some(Value::Bool(false)) => {
-                return Ok(Self::Refused {
-                    code: value.text("code").unwrap_or("unknown").to_owned(),
-                    message: value.text("message").unwrap_or_default().to_owned(),
-                });
-            }
-            _ => return Err(missing("ok")),
+        if let Some((code, message)) = refusal(&value)? {
+            return Ok(Self::Refused { code, message });
         }
         let Some(Value::Array(entries)) = value.get("gpus") else {
             return Err(missing("gpus"));

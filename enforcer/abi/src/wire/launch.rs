@@ -2,7 +2,7 @@
 //! holds a capability while it reads it, so there is nothing in it that it does not need.
 
 use super::json::{Value, quote};
-use super::{Malformed, missing};
+use super::{Malformed, missing, refusal};
 
 /// The launcher asks to become the command of a claim, or one more process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,15 +80,8 @@ impl LaunchAnswer {
     /// [`Malformed`] naming the field.
     pub fn parse(line: &str) -> Result<Self, Malformed> {
         let value = Value::parse(line)?;
-        match value.get("ok") {
-            Some(Value::Bool(true)) => {}
-            Some(Value::Bool(false)) => {
-                return Ok(Self::Refused {
-                    code: value.text("code").unwrap_or("unknown").to_owned(),
-                    message: value.text("message").unwrap_or_default().to_owned(),
-                });
-            }
-            _ => return Err(missing("ok")),
+        if let Some((code, message)) = refusal(&value)? {
+            return Ok(Self::Refused { code, message });
         }
         let Some(Value::Array(majors)) = value.get("majors") else {
             return Err(missing("majors"));

@@ -167,11 +167,7 @@ impl Machine {
                 waiting.level = self.level_of_wish(&waiting.ask);
                 continue;
             };
-            let weight = self
-                .quotas
-                .guarantee(*id)
-                .map_or(1000, |(_, _, w)| w.max(1));
-            waiting.level = level(self.past(request.uid) * 1000.0 / f64::from(weight));
+            waiting.level = self.level_of(*id, request.uid);
             let size = size(most, request);
             let owner = self.owner(*id, request.uid);
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
@@ -186,13 +182,20 @@ impl Machine {
         self.queue = queue;
     }
 
+    /// How much of the machine the owner of a claim has had lately, by his weight.
+    fn level_of(&self, id: ClaimId, uid: u32) -> u8 {
+        let guarantee = self.quotas.guarantee(id);
+        let weight = guarantee.map_or(1000, |(_, _, w)| w.max(1));
+        level(self.past(uid) * 1000.0 / f64::from(weight))
+    }
+
     /// The level of the owner whose claim is to be resized.
     fn level_of_wish(&self, ask: &Ask) -> u8 {
         let Ask::Resize { id, .. } = ask else {
             return 0;
         };
         let slice = self.ledger.slices(*id).and_then(|s| s.first());
-        slice.map_or(0, |s| level(self.past(s.uid)))
+        slice.map_or(0, |s| self.level_of(*id, s.uid))
     }
 
     /// What a claim that cannot start keeps from later ones.

@@ -421,22 +421,8 @@ impl Board {
         }
     }
 
-    /// Bytes that CUDA can still hand out on a GPU, and bytes in all.
-    ///
-    /// # Errors
-    /// If the GPU is lost or absent.
-    pub fn memory(&self, gpu: usize) -> Result<(u64, u64), BoardError> {
-        let held = self.held(gpu);
-        self.change(true, |s| {
-            s.check_gpu(gpu)?;
-            let (free, total) = (s.free_bytes(gpu), s.gpus()[gpu].model().cuda_total());
-            // A limited group sees its limit as the whole.
-            let (left, limit) = held.as_ref().map_or((free, total), |h| h.left(s, gpu));
-            Ok((free.min(left), total.min(limit)))
-        })
-    }
-
-    /// As [`Board::memory`], for one process: a client of MPS may have less.
+    /// Bytes that CUDA can still hand out to a process on a GPU, and bytes in all: a client of MPS may have
+    /// less than others.
     ///
     /// # Errors
     /// If the GPU is lost or absent.
@@ -445,6 +431,7 @@ impl Board {
         self.change(true, |s| {
             s.check_gpu(gpu)?;
             let (free, total) = (s.free_for(slot.id, gpu), s.gpus()[gpu].model().cuda_total());
+            // A limited group sees its limit as the whole.
             let (left, limit) = held.as_ref().map_or((free, total), |h| h.left(s, gpu));
             Ok((free.min(left), total.min(limit)))
         })
