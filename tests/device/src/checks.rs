@@ -2,6 +2,7 @@
 
 mod arrays;
 mod capture;
+mod checkpoint;
 mod context;
 mod graphs;
 mod ipc;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> Vec<Check> {
         capture::list(),
         ipc::list(),
         process::list(),
+        checkpoint::list(),
         monitor::list(),
     ];
     lists.into_iter().flatten().collect()
@@ -63,6 +65,7 @@ pub(crate) fn role(args: &[String]) -> ExitCode {
         Some("ipc-memory") => ipc::read_and_write(&args[1..]),
         Some("ipc-event") => ipc::wait_for_event(&args[1..]),
         Some("import-fd") => ipc::import(&args[1..]),
+        Some("target") => checkpoint::target(),
         Some("hold") => process::hold(&args[1..]),
         _ => return ExitCode::from(2),
     }

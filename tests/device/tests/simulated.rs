@@ -26,7 +26,9 @@ fn run(model: &str, args: &[&str]) -> (String, bool) {
     }
     let mut spec = BoardSpec::new(&[model, model]);
     spec.cuda_version = 13_000;
-    let _board = Board::create(&dir.path().join("board"), &spec).expect("board");
+    let board = Board::create(&dir.path().join("board"), &spec).expect("board");
+    let fixed = std::time::Duration::from_millis(2);
+    board.set_checkpoint_rate(fixed, 1 << 40).expect("rate");
     let out = Command::new(env!("CARGO_BIN_EXE_gshare-device"))
         .args(args)
         .env("LD_LIBRARY_PATH", &lib)

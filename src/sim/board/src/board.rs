@@ -1,10 +1,12 @@
 //! The board as processes use it: every call is one commit, and every look advances the time.
 
 mod faults;
+mod park;
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::now_ns;
@@ -14,7 +16,7 @@ use crate::models::index_of;
 use crate::process::ProcessInfo;
 use crate::slots::SlotLocks;
 use crate::snapshot::{self, BoardSnapshot};
-use crate::state::{MAX_DEPS, MAX_PROCS, MemoryKind, State, Submit};
+use crate::state::{MAX_DEPS, MAX_GPUS, MAX_PROCS, MemoryKind, State, Submit};
 use crate::store::{OpenError, Store, zeroed};
 
 /// A waiter looks again after this many nanoseconds at the latest, so that it also sees neighbours
@@ -24,6 +26,8 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 const REAP_NS: u64 = 1_000_000;
 /// A look commits what it found if the board has not moved for this many nanoseconds.
 const STALE_NS: u64 = 50_000_000;
+
+pub use park::{CheckpointFault, CheckpointHow, CheckpointStep};
 
 /// What a new board holds.
 #[derive(Debug, Clone)]
@@ -99,6 +103,8 @@ pub struct Board {
     store: Store,
     locks: SlotLocks,
     scratch: Mutex<Scratch>,
+    /// The GPU behind each number that this process uses: another one after a move.
+    at: [AtomicUsize; MAX_GPUS],
 }
 
 struct Scratch {
@@ -238,6 +244,7 @@ impl Board {
                 state: zeroed(),
                 other: None,
             }),
+            at: std::array::from_fn(AtomicUsize::new),
         })
     }
 
@@ -245,6 +252,13 @@ impl Board {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The GPU behind a number that this process uses.
+    #[must_use]
+    pub fn gpu_at(&self, gpu: usize) -> usize {
+        let at = self.at.get(gpu);
+        at.map_or(gpu, |at| at.load(Ordering::Relaxed))
     }
 
     fn scratch(&self) -> MutexGuard<'_, Scratch> {
@@ -359,6 +373,7 @@ impl Board {
     /// # Errors
     /// If the GPU is full, lost or absent.
     pub fn add_context(&self, slot: Slot, gpu: usize) -> Result<u64, BoardError> {
+        let gpu = self.gpu_at(gpu);
         let held = self.held(gpu);
         self.retry_full(|s| {
             s.check_gpu(gpu)?;
@@ -373,6 +388,7 @@ impl Board {
     /// # Errors
     /// If the process is not on the board, or the GPU is lost or absent.
     pub fn remove_context(&self, slot: Slot, gpu: usize, context: u64) -> Result<(), BoardError> {
+        let gpu = self.gpu_at(gpu);
         self.change(false, |s| s.remove_context(slot.id, gpu, context))?;
         self.store.wake();
         Ok(())
@@ -389,6 +405,7 @@ impl Board {
         kind: MemoryKind,
         bytes: u64,
     ) -> Result<u64, BoardError> {
+        let gpu = self.gpu_at(gpu);
         let held = self.held(gpu).filter(|_| kind != MemoryKind::Managed);
         self.retry_full(|s| {
             s.within(held.as_ref(), gpu, bytes)?;
@@ -407,6 +424,7 @@ impl Board {
         kind: MemoryKind,
         bytes: u64,
     ) -> Result<(), BoardError> {
+        let gpu = self.gpu_at(gpu);
         self.change(false, |s| s.release(slot.id, gpu, kind, bytes))
     }
 
@@ -427,6 +445,7 @@ impl Board {
     /// # Errors
     /// If the GPU is lost or absent.
     pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
+        let gpu = self.gpu_at(gpu);
         let held = self.held(gpu);
         self.change(true, |s| {
             s.check_gpu(gpu)?;
@@ -443,7 +462,7 @@ impl Board {
     /// [`BoardError::Full`] if the process has too much in the queue: wait for some of it.
     pub fn submit(&self, slot: Slot, work: &Work) -> Result<(u64, Vec<Finished>), BoardError> {
         let submit = Submit {
-            gpu: work.gpu,
+            gpu: self.gpu_at(work.gpu),
             context: work.context,
             shape: work.shape,
             block_ns: work.block_ns,

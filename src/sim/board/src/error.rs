@@ -60,6 +60,11 @@ pub enum BoardError {
     },
     /// A block of this shape fits on no SM of the GPU.
     TooLarge,
+    /// Memory cannot be moved to a GPU of another model, nor to an instance.
+    OtherModel {
+        /// The GPU that it was to go to.
+        gpu: usize,
+    },
 }
 
 impl fmt::Display for BoardError {
@@ -85,6 +90,7 @@ impl fmt::Display for BoardError {
             }
             Self::Lost { gpu } => write!(f, "GPU {gpu} is lost"),
             Self::Fault { code } => write!(f, "the process has had a fault (CUDA error {code})"),
+            Self::OtherModel { gpu } => write!(f, "GPU {gpu} is of another model"),
             Self::TooLarge => write!(f, "a block of this shape fits on no SM"),
         }
     }

@@ -18,7 +18,9 @@ mod snapshot;
 mod state;
 mod store;
 
-pub use board::{Board, BoardSpec, Finished, Slot, Work};
+pub use board::{
+    Board, BoardSpec, CheckpointFault, CheckpointHow, CheckpointStep, Finished, Slot, Work,
+};
 pub use clock::now_ns;
 pub use cost::{Phase, Shape, block_ns_from_instructions, phases, resident_blocks};
 pub use costs::Costs;

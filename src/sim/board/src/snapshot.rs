@@ -219,7 +219,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
         let processes = state
             .uses()
             .iter()
-            .filter(|u| u.owner != 0 && u.gpu == index as u64)
+            .filter(|u| u.owner != 0 && u.gpu == index as u64 && u.parked == 0)
             .filter_map(|u| {
                 let slot = state.procs().iter().position(|p| p.id == u.owner)?;
                 let p = &state.procs()[slot];

@@ -7,6 +7,7 @@
 
 mod memory;
 mod mps;
+mod park;
 mod sched;
 
 pub(crate) use sched::Submit;
@@ -46,7 +47,11 @@ pub(crate) struct Head {
     pub kernel_hwm: u64,
     pub cuda_version: u64,
     pub nvml_hang: u64,
-    pub reserved: [u64; 3],
+    /// What moving memory between a GPU and the host takes whatever its size, in nanoseconds, and the bytes of
+    /// it a second; 0 for the defaults.
+    pub checkpoint: [u64; 2],
+    /// A fault of checkpoints: what fails in the upper, how in the lower half; 0 for none.
+    pub checkpoint_fault: u64,
     pub driver_version: [u8; 32],
 }
 
@@ -137,6 +142,8 @@ pub(crate) struct Use {
     pub pinned: u64,
     /// The code that every call ends with since a fault; 0 for none.
     pub fault: u64,
+    /// 1 while the memory of the process is in the host's.
+    pub parked: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
@@ -149,8 +156,17 @@ impl Use {
         self.mps != 0 && self.mps != self.owner
     }
 
-    /// Bytes of device memory, context overhead included.
+    /// Bytes that it has on the GPU now, context overhead included.
     pub(crate) fn device_bytes(&self) -> u64 {
+        if self.parked != 0 {
+            0
+        } else {
+            self.own_bytes()
+        }
+    }
+
+    /// The same, wherever the bytes are.
+    pub(crate) fn own_bytes(&self) -> u64 {
         let [device, pool, virt, _managed] = self.bytes;
         device
             .saturating_add(pool)
@@ -196,7 +212,7 @@ const _: () = assert!(size_of::<Head>() == 128);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 608);
 const _: () = assert!(size_of::<Proc>() == 96);
-const _: () = assert!(size_of::<Use>() == 384);
+const _: () = assert!(size_of::<Use>() == 392);
 const _: () = assert!(size_of::<Kernel>() == 136);
 const _: () = assert!(
     size_of::<State>()

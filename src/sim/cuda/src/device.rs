@@ -51,7 +51,10 @@ fn set_text(out: Out<u8>, len: i32, text: &str) -> R {
 }
 
 fn uuid(d: &Driver, out: Out<[u8; 16]>, device: i32) -> R {
-    out.set(d.device(device)?.uuid)
+    // Of the GPU that the device is on now.
+    let at = d.board.gpu_at(d.device(device)?.gpu);
+    let uuid = d.uuids.get(at).copied();
+    out.set(uuid.ok_or(INVALID_DEVICE)?)
 }
 
 /// `CUdevprop`.

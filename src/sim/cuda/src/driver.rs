@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use gshare_sim_board::{Board, BoardError, Finished, MAX_DEPS, Model, ProcessInfo, Slot, now_ns};
+use gshare_sim_board::{
+    Board, BoardError, BoardSnapshot, Finished, MAX_DEPS, Model, ProcessInfo, Slot, now_ns,
+};
 
 use crate::array::{Array, Mipmap};
 use crate::capture::Capture;
+use crate::checkpoint;
 use crate::code::{
     CUresult, DEINITIALIZED, INVALID_DEVICE, LAUNCH_OUT_OF_RESOURCES, NO_DEVICE, NOT_INITIALIZED,
     OUT_OF_MEMORY, R, UNKNOWN,
@@ -39,7 +42,6 @@ pub(crate) struct Device {
     /// Index on the board.
     pub gpu: usize,
     pub model: &'static Model,
-    pub uuid: [u8; 16],
     pub pci_bus: u32,
 }
 
@@ -126,6 +128,12 @@ pub(crate) struct Driver {
     pub changed: Condvar,
     /// What makes this process a client of MPS.
     pub mps: Option<mps::Client>,
+    /// `CUDA_VISIBLE_DEVICES` hides GPUs that the process could open.
+    pub is_subset: bool,
+    /// The UUIDs of all GPUs of the board.
+    pub uuids: Vec<[u8; 16]>,
+    /// Where the device nodes are.
+    nodes: PathBuf,
     /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
     pub memory_gate: RwLock<()>,
 }
@@ -206,6 +214,7 @@ pub(crate) fn init() -> R {
     let uuids: Vec<String> = seen.gpus.iter().map(|g| g.uuid.clone()).collect();
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let chosen = visible::chosen(&accessible, &uuids, variable.as_deref());
+    let is_subset = chosen.len() < visible::chosen(&accessible, &uuids, None).len();
     let mps = mps::connect()?;
     let part = |gpu: usize| mps.as_ref().map(|c| c.part(&seen, gpu));
     let devices: Vec<Device> = chosen
@@ -218,7 +227,6 @@ pub(crate) fn init() -> R {
                 Some(Some((sms, _))) => mps::with_sms(seen.gpus[gpu].model, sms),
                 _ => seen.gpus[gpu].model,
             },
-            uuid: seen.gpus[gpu].uuid_bytes,
             pci_bus: seen.gpus[gpu].pci_bus,
         })
         .filter(|d| !seen.gpus[d.gpu].lost)
@@ -256,9 +264,12 @@ pub(crate) fn init() -> R {
         tables: Mutex::new(tables),
         changed: Condvar::new(),
         mps,
+        is_subset,
+        uuids: seen.gpus.iter().map(|g| g.uuid_bytes).collect(),
+        nodes: dev,
         memory_gate: RwLock::new(()),
     };
-    let _ = DRIVER.set(driver);
+    checkpoint::start(DRIVER.get_or_init(|| driver));
     Ok(())
 }
 
@@ -346,6 +357,11 @@ impl Driver {
             .ok()
             .and_then(|i| self.devices.get(i))
             .ok_or(INVALID_DEVICE)
+    }
+
+    /// Whether this process may open the node of a GPU of the board.
+    pub(crate) fn may_open(&self, board: &BoardSnapshot, gpu: usize) -> bool {
+        visible::accessible(board, &self.nodes).contains(&gpu)
     }
 
     /// Learns of faults that came from other clients of the MPS server, before the work that they ended is

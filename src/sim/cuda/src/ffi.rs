@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::callback;
+use crate::checkpoint;
 use crate::code::{CUresult, INVALID_VALUE, NOT_PERMITTED, R, SUCCESS, UNKNOWN};
 use crate::driver::{self, Driver};
 
@@ -170,7 +171,9 @@ pub(crate) fn with(body: impl FnOnce(&'static Driver) -> R) -> CUresult {
         if callback::inside() {
             return Err(NOT_PERMITTED);
         }
-        body(driver::get()?)
+        let driver = driver::get()?;
+        let _inside = checkpoint::enter()?;
+        body(driver)
     })
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gshare_sim_board::{GRANULARITY, ProcessInfo};
 
+use crate::checkpoint;
 use crate::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, OUT_OF_MEMORY, R};
 use crate::driver::Driver;
 use crate::event::Event;
@@ -267,6 +268,7 @@ impl Driver {
 
 export! {
     cuIpcGetMemHandle(out: Out<Handle>, addr: u64) |d| {
+        checkpoint::shares();
         out.check()?;
         let t = d.tables();
         d.current(&t)?;
@@ -285,9 +287,11 @@ export! {
         })
     };
     cuIpcOpenMemHandle(out: Out<u64>, handle: Handle, flags: u32) |d| {
+        checkpoint::shares();
         d.open_memory(out, handle, flags)
     };
     cuIpcOpenMemHandle_v2(out: Out<u64>, handle: Handle, flags: u32) |d| {
+        checkpoint::shares();
         d.open_memory(out, handle, flags)
     };
     cuIpcCloseMemHandle(addr: u64) |d| {
@@ -301,6 +305,7 @@ export! {
         d.close_memory(addr)
     };
     cuIpcGetEventHandle(out: Out<Handle>, event: u64) |d| {
+        checkpoint::shares();
         out.check()?;
         let t = d.tables();
         let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
@@ -312,6 +317,7 @@ export! {
         }
     };
     cuIpcOpenEventHandle(out: Out<u64>, handle: Handle) |d| {
+        checkpoint::shares();
         out.check()?;
         let mut t = d.tables();
         let context = d.current(&t)?;

@@ -19,6 +19,7 @@ mod array;
 mod attributes;
 mod callback;
 mod capture;
+mod checkpoint;
 mod code;
 mod context;
 mod copy;

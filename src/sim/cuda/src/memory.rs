@@ -253,6 +253,12 @@ pub(crate) fn place_in_file(addr: u64) -> Option<(u64, u64, u64, i32)> {
     (addr - base < len).then_some((base, len, offset, s.file))
 }
 
+/// The memory file of the process, if it has made one.
+pub(crate) fn shared_file() -> Option<i32> {
+    let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.as_ref().map(|s| s.file)
+}
+
 /// Unmaps part of what [`map_anonymous`] made.
 pub(crate) fn unmap(base: u64, len: u64) {
     if len > 0 {
@@ -296,6 +302,14 @@ impl Source for Blocks<'_> {
         }
         let _ = d.board.free(d.slot, self.gpu, self.kind, size);
         self.gone.push(base);
+    }
+}
+
+impl Tables {
+    /// Whether there is managed memory.
+    pub(crate) fn has_managed(&self) -> bool {
+        let allocs = self.memory.allocs.values();
+        allocs.into_iter().any(|a| a.kind == Kind::Managed)
     }
 }
 

@@ -45,6 +45,12 @@ table! {
     "cuArrayGetDescriptor" cuArrayGetDescriptor_v2 3020 2 false;
     "cuArrayGetMemoryRequirements" cuArrayGetMemoryRequirements 11060 1 false;
     "cuArrayGetPlane" cuArrayGetPlane 11020 1 false;
+    "cuCheckpointProcessCheckpoint" cuCheckpointProcessCheckpoint 12080 1 false;
+    "cuCheckpointProcessGetRestoreThreadId" cuCheckpointProcessGetRestoreThreadId 12080 1 false;
+    "cuCheckpointProcessGetState" cuCheckpointProcessGetState 12080 1 false;
+    "cuCheckpointProcessLock" cuCheckpointProcessLock 12080 1 false;
+    "cuCheckpointProcessRestore" cuCheckpointProcessRestore 12080 1 false;
+    "cuCheckpointProcessUnlock" cuCheckpointProcessUnlock 12080 1 false;
     "cuCtxCreate" cuCtxCreate_v2 3020 2 false;
     "cuCtxCreate" cuCtxCreate_v3 11040 3 false;
     "cuCtxCreate" cuCtxCreate_v4 12050 4 false;

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use gshare_sim_board::{GRANULARITY, MemoryKind};
 
+use crate::checkpoint;
 use crate::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, R};
 use crate::driver::{self, Driver, code_of};
 use crate::ffi::{In, Out, export};
@@ -110,6 +111,15 @@ impl Vmm {
         let fd = memory_file(c"simulated-vidmem")?;
         self.file = Some(fd);
         Ok(fd)
+    }
+
+    /// The files that hold physical memory of this process.
+    pub(crate) fn files(&self) -> Vec<i32> {
+        let own = self.physical.values().filter(|p| p.backing.inode.is_some());
+        let mut files: Vec<i32> = own.map(|p| p.backing.file).chain(self.file).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
     }
 
     fn mapping_at(&self, addr: u64) -> Option<(u64, Mapping)> {
@@ -431,6 +441,7 @@ export! {
         if fd < 0 {
             return Err(OUT_OF_MEMORY);
         }
+        checkpoint::shares();
         out.set(fd)
     };
     cuMemImportFromShareableHandle(out: Out<u64>, handle: u64, kind: u32) |d| {
@@ -441,6 +452,7 @@ export! {
         let file = i32::try_from(handle).map_err(|_| INVALID_VALUE)?;
         let mut t = d.tables();
         let (backing, prop) = d.import(&mut t.vmm, file)?;
+        checkpoint::shares();
         let handle = t.handle();
         let physical = Physical { prop, backing, references: 1, mappings: 0 };
         t.vmm.physical.insert(handle, physical);

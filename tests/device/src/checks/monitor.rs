@@ -19,7 +19,7 @@ fn begin() {
 }
 
 /// The NVML device that CUDA's first device is.
-fn device() -> u64 {
+pub(super) fn device() -> u64 {
     begin();
     need!(cuInit(0u32));
     let mut id = [0u8; 32];
@@ -54,6 +54,11 @@ fn processes(d: u64) -> Vec<Process> {
     }
     list.truncate(n as usize);
     list
+}
+
+/// Whether NVML lists a process on a device.
+pub(super) fn lists(d: u64, pid: u32) -> bool {
+    processes(d).iter().any(|p| p.pid == pid)
 }
 
 fn text(bytes: &[u8]) -> String {

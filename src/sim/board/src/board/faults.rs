@@ -26,6 +26,7 @@ impl Board {
     /// # Errors
     /// If the GPU is absent.
     pub fn raise_xid(&self, gpu: usize, code: u64) -> Result<(), BoardError> {
+        let gpu = self.gpu_at(gpu);
         self.on_gpu(gpu, |s| raise(s, gpu, code))
     }
 
@@ -61,6 +62,7 @@ impl Board {
         sms: u32,
         pinned: u64,
     ) -> Result<(), BoardError> {
+        let gpu = self.gpu_at(gpu);
         self.change(true, |s| s.join_mps(slot.id, gpu, server, sms, pinned))
     }
 
@@ -69,6 +71,7 @@ impl Board {
     /// # Errors
     /// None at present.
     pub fn spread_fault(&self, slot: Slot, gpu: usize, code: u32) -> Result<(), BoardError> {
+        let gpu = self.gpu_at(gpu);
         self.change(false, |s| {
             s.spread_fault(slot.id, gpu, code);
             Ok(())
@@ -80,6 +83,7 @@ impl Board {
     /// The code of a fault that this process has had on a GPU.
     #[must_use]
     pub fn fault_of(&self, slot: Slot, gpu: usize) -> Option<u32> {
+        let gpu = self.gpu_at(gpu);
         let found = self.change(true, |s| Ok(s.fault_of(slot.id, gpu)));
         found.ok().flatten()
     }

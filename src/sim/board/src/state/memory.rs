@@ -76,6 +76,7 @@ impl State {
             sms: 0,
             pinned: 0,
             fault: 0,
+            parked: 0,
             busy_ns: 0.0,
             sm_ns: 0.0,
             warp_ns: 0.0,

@@ -73,6 +73,13 @@ impl Tables {
                 })
     }
 
+    /// Addresses and lengths of the graph memory that lives.
+    pub(crate) fn graph_memory(&self) -> Vec<(u64, u64)> {
+        let all = self.graphs.memory.values();
+        let live = all.flat_map(|m| m.live.values());
+        live.map(|va| (va.addr, va.len)).collect()
+    }
+
     /// Whether an allocation node made this address.
     pub(crate) fn is_graph_memory(&self, addr: u64) -> bool {
         let live = |m: &GraphMemory| m.live.contains_key(&addr);
