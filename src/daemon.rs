@@ -95,6 +95,8 @@ pub(crate) enum Msg {
     },
     /// Files of the driver have changed.
     DriverFiles,
+    /// Cgroups or sessions have come or gone.
+    Places,
     /// A connection ended.
     Closed {
         /// Which.

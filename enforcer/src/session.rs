@@ -12,7 +12,9 @@ pub const SESSIONS: &str = "/run/systemd/sessions";
 #[must_use]
 pub fn graphical_cgroups(sessions: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(sessions).into_iter().flatten().flatten();
-    let texts = files.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    // Beside each lies a pipe (`c1.ref`) whose other end the session holds: reading it would wait for its end.
+    let plain = files.filter(|entry| entry.file_type().is_ok_and(|t| t.is_file()));
+    let texts = plain.filter_map(|entry| fs::read_to_string(entry.path()).ok());
     let mut found: Vec<PathBuf> = texts
         .filter_map(|text| graphical(&text))
         .flatten()
@@ -67,6 +69,14 @@ mod tests {
         );
         write("8", "UID=1002\nTYPE=x11\nSCOPE=../../x.scope\nSEAT=seat0\n");
         write("9", "");
+        // Held open for writing as logind's are; who reads it waits.
+        let pipe = dir.path().join("2.ref");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let _held = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&pipe)
+            .unwrap();
         let found = graphical_cgroups(dir.path());
         let wanted = [
             "/user.slice/user-1000.slice/session-2.scope",

@@ -129,6 +129,14 @@ impl Service {
                 filters.set_on_new(cgroup, &rules)?;
             }
         }
+        if self
+            .claims
+            .get(&id)
+            .is_some_and(|l| l.record.lodging.is_some())
+        {
+            // Outside the tree it is exempt from `deny` by its own id.
+            self.places_changed();
+        }
         phases.end("filter");
         let seats: Vec<Seat> = slices
             .iter()

@@ -6,8 +6,10 @@ mod deny;
 mod doctor;
 mod limits;
 mod overuse;
+mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use gshare_config::{Mode, Unclaimed};
 use gshare_core::ClaimId;
@@ -31,6 +33,8 @@ pub(crate) struct Policy {
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
     /// The filter that keeps programs outside claims from GPUs.
     pub(crate) denial: Option<Denial>,
+    /// The directories where cgroups and sessions appear that are watched.
+    watched: BTreeSet<PathBuf>,
     /// Whether the driver limits the memory of control groups, by GPU, where that is known.
     pub(crate) limits: BTreeMap<usize, Result<(), String>>,
     /// gshare's own processes besides the service, which are nobody's use: they and their descendants.

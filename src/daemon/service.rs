@@ -334,6 +334,7 @@ impl Service {
                 drop(turn);
             }
             Msg::DriverFiles => self.driver_files_changed(),
+            Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
             Msg::Exited { claim, process } => self.exited(claim, process),
             Msg::Scrape(out) => self.scrape(out),

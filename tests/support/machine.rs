@@ -12,9 +12,9 @@ use gshare_sim_board::{Board, BoardSpec};
 use super::until;
 
 /// What the machine has beside Debian's required packages.
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin";
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin,cron,at";
 /// Changes when the packages do: an old directory is not used.
-const ROOT: &str = "systemd-root-1";
+const ROOT: &str = "systemd-root-2";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// A machine; dropping it switches it off and forgets what was written.

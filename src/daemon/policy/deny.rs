@@ -11,6 +11,7 @@ use gshare_enforcer::proc;
 use gshare_enforcer::session;
 
 use super::super::service::Service;
+use super::places;
 
 /// Services that start users' programs, where the filter is besides the top-level cgroups.
 const SERVICES: [&str; 6] = [
@@ -57,6 +58,7 @@ impl Service {
         let (before, trouble) = (denial.places.len(), denial.trouble.clone());
         match self.places() {
             Some((mount, places)) if self.unclaimed_policy() == Unclaimed::Deny => {
+                self.watch_places(&mount);
                 self.deny(&mut denial, &mount, places);
             }
             _ => lift(&mut denial),
@@ -77,6 +79,35 @@ impl Service {
             self.notice(None, text.to_owned());
         }
         self.policy.denial = Some(denial);
+    }
+
+    /// Cgroups or sessions have come or gone since the last look at the driver.
+    pub(crate) fn places_changed(&mut self) {
+        if self.unclaimed_policy() == Unclaimed::Deny {
+            self.apply_denial();
+        }
+    }
+
+    /// Watches where cgroups and sessions appear, once for each set of directories.
+    fn watch_places(&mut self, mount: &Mount) {
+        let named = self.config.policy.deny_cgroups.iter().flatten();
+        let patterns = named.map(String::as_str).chain(SERVICES);
+        let parents = patterns.filter_map(|path| {
+            let (parent, _) = path.rsplit_once('/')?;
+            mount.dir_of(if parent.is_empty() { "/" } else { parent })
+        });
+        let mut dirs: BTreeSet<PathBuf> = parents.collect();
+        dirs.extend([mount.point.clone(), PathBuf::from(session::SESSIONS)]);
+        dirs.retain(|dir| dir.is_dir());
+        if dirs == self.policy.watched {
+            return;
+        }
+        match places::watch(&dirs, self.events.clone()) {
+            Ok(()) => self.policy.watched = dirs,
+            Err(error) => {
+                tracing::warn!(%error, "new cgroups are not watched: they get their filter at the next look");
+            }
+        }
     }
 
     fn deny(&self, denial: &mut Denial, mount: &Mount, places: BTreeSet<PathBuf>) {
