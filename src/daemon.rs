@@ -14,6 +14,7 @@ mod gpus;
 mod grant;
 mod history;
 mod journal;
+mod levers;
 mod lock;
 mod manager;
 mod members;

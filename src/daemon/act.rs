@@ -83,6 +83,15 @@ impl Service {
                         error,
                     } => self.resize_waits(ticket, position, &error),
                     Action::ResizeRefused { ticket, error } => self.resize_refused(ticket, &error),
+                    action
+                    @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
+                        self.pull(action);
+                    }
+                    Action::Announce { .. }
+                    | Action::Retract { .. }
+                    | Action::Share { .. }
+                    | Action::Requeue { .. }
+                    | Action::Kill { .. } => {}
                     Action::LeaseOver { id } => self.terminate(id, "lease ended"),
                 }
             }

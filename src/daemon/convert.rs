@@ -128,6 +128,13 @@ pub(crate) fn request(
         adopted: false,
         uncapped: false,
         place: None,
+        only: {
+            let named = request.only_gpus.iter();
+            let gpus = named.filter_map(|g| service.gpus.get(*g as usize));
+            gpus.map(|g| g.uuid.clone()).collect()
+        },
+        holding: super::journal::HoldingRecord::Here,
+        requeue: false,
     };
     Ok((request, patience, record))
 }

@@ -149,6 +149,7 @@ impl Service {
             && self.mode_is_ready(gpu);
         GpuFacts {
             uuid: identity.uuid.clone(),
+            model: identity.model.clone(),
             usable,
             reserve: if display {
                 memory.display_reserve

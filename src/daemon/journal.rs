@@ -2,6 +2,7 @@
 //! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
 mod admin;
+mod holding;
 mod story;
 
 use std::os::unix::fs::PermissionsExt;
@@ -12,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
+pub(crate) use holding::HoldingRecord;
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +158,15 @@ pub(crate) struct ClaimRecord {
     /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
     #[serde(default)]
     pub(crate) uncapped: bool,
+    /// UUIDs of the GPUs that it may use; none named: any.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
+    /// Where it is.
+    #[serde(default)]
+    pub(crate) holding: HoldingRecord,
+    /// Its command may be ended and started anew.
+    #[serde(default)]
+    pub(crate) requeue: bool,
 }
 
 impl ClaimRecord {
@@ -469,6 +480,9 @@ mod tests {
             adopted: false,
             uncapped: false,
             place: None,
+            only: Vec::new(),
+            holding: HoldingRecord::Here,
+            requeue: false,
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gshare_core::machine::Event;
+use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
@@ -165,7 +166,8 @@ impl Service {
             self.notice(Some(id), text);
             return Some(Event::Restore {
                 id,
-                slices: before,
+                request: None,
+                holding: Holding::Here(before),
                 ends: self.machine.lease_end(id),
             });
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_core::machine::Event;
-use gshare_core::{Bytes, ClaimId, Share, Slice};
+use gshare_core::machine::lever::Holding;
+use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
@@ -92,7 +93,29 @@ impl Service {
             self.watch_exit(id, process, fd);
         }
         self.tell_parties(id, uid, &project);
-        self.drive(Event::Restore { id, slices, ends });
+        let request = self.restored_request(id, &slices).map(Box::new);
+        self.drive(Event::Restore {
+            id,
+            request,
+            holding: Holding::Here(slices),
+            ends,
+        });
+    }
+
+    /// What a claim asked for, as far as the journal says.
+    fn restored_request(&self, id: ClaimId, slices: &[Slice]) -> Option<Request> {
+        let record = &self.claims.get(&id)?.record;
+        let first = slices.first()?;
+        let class = record.class.parse().unwrap_or_default();
+        let mut request = Request::from_gpus(first.sm, first.sm_limit, class).ok()?;
+        request.gpus = u32::try_from(slices.len()).ok()?;
+        request.mem = Some(first.mem);
+        request.mem_limit = Some(first.mem_limit);
+        request.sm = first.sm;
+        request.uid = record.uid;
+        let only = record.only.iter().filter_map(|uuid| self.gpu_index(uuid));
+        request.only_gpus = only.filter_map(|g| u32::try_from(g).ok()).collect();
+        Some(request)
     }
 
     fn restored_cgroup(&mut self, record: &ClaimRecord, slices: &[Slice]) -> Option<ClaimCgroup> {

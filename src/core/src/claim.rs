@@ -144,6 +144,22 @@ impl Request {
         })
     }
 
+    /// A request that has no sizes yet.
+    pub(crate) fn nothing(sm: Share) -> Self {
+        Self {
+            gpus: 1,
+            share: sm,
+            mem: None,
+            mem_limit: None,
+            sm,
+            sm_limit: sm,
+            only_gpus: Vec::new(),
+            lease: None,
+            class: Class::default(),
+            uid: 0,
+        }
+    }
+
     /// Checks that limits are not below requests and that something is asked.
     ///
     /// # Errors

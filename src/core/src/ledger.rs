@@ -52,6 +52,8 @@ pub enum Held {
 pub struct GpuFacts {
     /// `GPU-...`, the identity.
     pub uuid: String,
+    /// Full product name.
+    pub model: String,
     /// Bytes that the driver lets programs have: physical total less the driver's own reserve. `None`
     /// while the driver does not answer.
     pub usable: Option<Bytes>,
@@ -121,6 +123,8 @@ pub const GRANULARITY: u64 = 2 << 20;
 pub struct Ledger {
     gpus: Vec<GpuFacts>,
     held: BTreeMap<ClaimId, Vec<Slice>>,
+    /// Where claims go that are on their way: theirs as well.
+    reserved: BTreeMap<ClaimId, Vec<Slice>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
     /// What processes outside claims hold that are accounted as claims of their own: in
@@ -136,6 +140,17 @@ impl Ledger {
     #[must_use]
     pub fn gpus(&self) -> &[GpuFacts] {
         &self.gpus
+    }
+
+    /// Whether a GPU is of the kind that others are: what ran there can run here.
+    #[must_use]
+    pub fn alike(&self, gpu: usize, others: &[usize]) -> bool {
+        let kind = |g: usize| {
+            let facts = self.gpus.get(g)?;
+            let divided = matches!(facts.sharing, Sharing::Instance { .. });
+            (!divided).then_some((&facts.model, facts.usable))
+        };
+        kind(gpu).is_some() && others.iter().all(|&o| kind(o) == kind(gpu))
     }
 
     /// Takes fresh facts. GPUs are matched by position; their number does not change while the service runs.
@@ -178,7 +193,24 @@ impl Ledger {
 
     /// Takes a claim out; false if it held nothing.
     pub fn remove(&mut self, id: ClaimId) -> bool {
+        self.reserved.remove(&id);
         self.held.remove(&id).is_some()
+    }
+
+    /// Reserves where a claim is to go, on GPUs on which it is not.
+    pub fn reserve(&mut self, id: ClaimId, slices: Vec<Slice>) {
+        self.reserved.insert(id, slices);
+    }
+
+    /// Gives back what was reserved for a claim.
+    pub fn unreserve(&mut self, id: ClaimId) -> Option<Vec<Slice>> {
+        self.reserved.remove(&id)
+    }
+
+    /// Where a claim is to go.
+    #[must_use]
+    pub fn reserved(&self, id: ClaimId) -> Option<&[Slice]> {
+        self.reserved.get(&id).map(Vec::as_slice)
     }
 
     /// Takes what the auto-claims hold.
@@ -202,12 +234,15 @@ impl Ledger {
     }
 
     fn on(&self, gpu: usize) -> impl Iterator<Item = (ClaimId, &Slice)> {
-        self.held().flat_map(move |(id, slices)| {
-            slices
-                .iter()
-                .filter(move |s| s.gpu == gpu)
-                .map(move |s| (id, s))
-        })
+        self.held
+            .iter()
+            .chain(&self.reserved)
+            .flat_map(move |(id, slices)| {
+                slices
+                    .iter()
+                    .filter(move |s| s.gpu == gpu)
+                    .map(move |s| (*id, s))
+            })
     }
 
     /// Bytes requested on a GPU.

@@ -2,11 +2,15 @@
 //!
 //! Claims that wait are served in the order of `order`: entitled ones first, then whoever has had least.
 
+mod holding;
+pub mod lever;
 mod order;
+mod reclaim;
 
 pub use event::{Action, Event};
 pub use order::DUE;
 use order::{FORESEEN, Round};
+pub use reclaim::ReclaimRules;
 
 mod adopt;
 mod event;
@@ -102,6 +106,7 @@ pub struct Machine {
     adopting: Vec<adopt::Adopting>,
     next_seq: u64,
     past: order::Past,
+    reclaim: reclaim::Reclaim,
 }
 
 impl Machine {
@@ -213,7 +218,10 @@ impl Machine {
             }
             Event::Measured(charges) => {
                 for (id, gpu, charge) in charges {
-                    self.ledger.set_charge(id, gpu, charge);
+                    // What is on its way is charged as it was until it has arrived.
+                    if !self.reclaim.transit.contains_key(&id) {
+                        self.ledger.set_charge(id, gpu, charge);
+                    }
                 }
                 self.measuring = self.measuring.saturating_sub(1);
                 if self.measuring == 0 {
@@ -221,9 +229,46 @@ impl Machine {
                     self.schedule(now, &mut actions);
                 }
             }
-            Event::Restore { id, slices, ends } => {
-                self.ledger.insert(id, slices);
+            Event::Restore {
+                id,
+                request,
+                holding,
+                ends,
+            } => {
+                self.restore(now, id, request, holding);
                 self.set_lease(id, ends);
+            }
+            Event::Reclaim(rules) => self.reclaim.rules = rules,
+            Event::HostRam(most) => self.reclaim.host_ram = most,
+            Event::Levers { id, levers } => {
+                if let Some(granted) = self.reclaim.granted.get_mut(&id) {
+                    granted.levers = levers;
+                }
+                self.settle(&mut actions);
+            }
+            Event::Wish { id, wish } => {
+                self.wish(now, id, wish, &mut actions);
+                self.settle(&mut actions);
+            }
+            Event::Wanted { id } => {
+                self.wanted(now, id);
+                self.settle(&mut actions);
+            }
+            Event::Parked { id, host } => {
+                self.parked(now, id, host);
+                self.settle(&mut actions);
+            }
+            Event::Unparked { id } => {
+                self.unparked(now, id);
+                self.settle(&mut actions);
+            }
+            Event::Moved { id } => {
+                self.moved(now, id);
+                self.settle(&mut actions);
+            }
+            Event::LeverFailed { id, failure, .. } => {
+                self.lever_failed(now, id, failure);
+                self.settle(&mut actions);
             }
             Event::Quotas(quotas) => {
                 self.quotas.set(&quotas);
@@ -239,6 +284,7 @@ impl Machine {
                 self.queue.retain(|w| w.id() != id);
                 self.set_lease(id, None);
                 self.ledger.remove(id);
+                self.forget(id);
                 self.quotas.leave(id);
                 self.settle(&mut actions);
             }
@@ -380,14 +426,23 @@ impl Machine {
         let id = *id;
         let blocked = round.blocked(now, request);
         let kept = self.quotas.keeps(&self.ledger, id, request);
+        if self.rests(now, id) {
+            waiting.blocks = Vec::new();
+            return Some(waiting);
+        }
         if kept.is_none()
             && round.may_fit(&self.ledger, request, &blocked)
             && let Some(slices) = place::best_fit(&self.ledger, request, &blocked)
         {
-            let ends = request.lease.map(|l| now.saturating_add(l));
-            self.ledger.insert(id, slices.clone());
-            self.set_lease(id, ends);
-            actions.push(Action::Grant { id, slices, ends });
+            if self.comes_back(id) {
+                self.unpark(id, &slices, actions);
+            } else {
+                let ends = request.lease.map(|l| now.saturating_add(l));
+                self.ledger.insert(id, slices.clone());
+                self.set_lease(id, ends);
+                actions.push(Action::Grant { id, slices, ends });
+                self.note_grant(now, &waiting);
+            }
             round.look(&self.ledger);
             return None;
         }
@@ -446,7 +501,13 @@ impl Machine {
             let waits = |w: &&Waiting| w.blocks.contains(&gpu);
             ahead.iter().find(waits).map(Waiting::id)
         };
-        let decided = resize::target(&self.ledger, id, change)
+        let still = if self.reclaim.transit.contains_key(&id) {
+            Err(ResizeError::OnItsWay { id })
+        } else {
+            Ok(())
+        };
+        let decided = still
+            .and_then(|()| resize::target(&self.ledger, id, change))
             .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t))
             .and_then(|t| match self.quotas.keeps_from(&self.ledger, id, &t) {
                 Some(over) => Err(ResizeError::Quota(over)),

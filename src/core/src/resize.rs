@@ -42,6 +42,12 @@ pub enum ResizeError {
         /// The claim.
         id: ClaimId,
     },
+    /// It is on its way to other GPUs, to the host or back.
+    #[error("{id} is on its way to another place")]
+    OnItsWay {
+        /// The claim.
+        id: ClaimId,
+    },
     /// A later wish took the place of this one.
     #[error("a later resize of {id} took the place of this one")]
     Replaced {
@@ -107,7 +113,11 @@ impl ResizeError {
     pub fn for_now(&self) -> bool {
         matches!(
             self,
-            Self::NoRoom(_) | Self::Behind { .. } | Self::NoAnswer { .. } | Self::Quota(_)
+            Self::NoRoom(_)
+                | Self::Behind { .. }
+                | Self::NoAnswer { .. }
+                | Self::Quota(_)
+                | Self::OnItsWay { .. }
         )
     }
 

@@ -5,6 +5,7 @@ use super::*;
 fn gpu(gib: u64) -> GpuFacts {
     GpuFacts {
         uuid: "GPU-0".into(),
+        model: "G".into(),
         usable: Some(Bytes::gib(gib)),
         reserve: Bytes::ZERO,
         unclaimed: Bytes::ZERO,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Now;
+use super::lever::{Cause, Failure, Holding, Lever, Levers, ParkedBy, Wish};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Slice};
 use crate::quota::{Party, Quota};
@@ -47,8 +48,10 @@ pub enum Event {
     Restore {
         /// Its id.
         id: ClaimId,
-        /// What it holds.
-        slices: Vec<Slice>,
+        /// What it asked for; `None` leaves what is known.
+        request: Option<Box<Request>>,
+        /// Where it is.
+        holding: Holding,
         /// When its lease ends.
         ends: Option<Now>,
     },
@@ -86,6 +89,55 @@ pub enum Event {
     Uncapped(Vec<(ClaimId, usize, Bytes)>),
     /// What owners had before this machine was started, in GPU-seconds that are still remembered.
     Remember(Vec<(u32, u64)>),
+    /// What can be done to a claim has changed.
+    Levers {
+        /// The claim.
+        id: ClaimId,
+        /// All of it.
+        levers: Levers,
+    },
+    /// Rules of taking capacity back.
+    Reclaim(super::ReclaimRules),
+    /// Host memory that parked claims may take together.
+    HostRam(Bytes),
+    /// A person wants something of a claim of his: at once, without a countdown.
+    Wish {
+        /// The claim.
+        id: ClaimId,
+        /// What.
+        wish: Wish,
+    },
+    /// A member of a detached claim needs the GPU.
+    Wanted {
+        /// The claim.
+        id: ClaimId,
+    },
+    /// [`Action::Park`] is done: nothing of the claim is on a GPU.
+    Parked {
+        /// The claim.
+        id: ClaimId,
+        /// Host memory that it takes.
+        host: Bytes,
+    },
+    /// [`Action::Unpark`] is done.
+    Unparked {
+        /// The claim.
+        id: ClaimId,
+    },
+    /// [`Action::Move`] is done: nothing of the claim is on the GPUs that it left.
+    Moved {
+        /// The claim.
+        id: ClaimId,
+    },
+    /// A lever did not work; the claim is where it was.
+    LeverFailed {
+        /// The claim.
+        id: ClaimId,
+        /// Why, for what is tried next.
+        failure: Failure,
+        /// Why, in words.
+        why: String,
+    },
     /// Time passes.
     Tick,
 }
@@ -103,7 +155,8 @@ pub enum Action {
     /// Read all pages and answer with [`Event::Measured`], once for each of these: somebody waits.
     Measure,
     /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow
-    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes it.
+    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes
+    /// it.
     Resize {
         /// Number of the wish.
         ticket: u64,
@@ -156,6 +209,72 @@ pub enum Action {
         reason: Reason,
         /// It could run another time: only its patience is over.
         for_now: bool,
+    },
+    /// Something is taken from a claim at `at` unless things change: tell its owner.
+    Announce {
+        /// The claim.
+        id: ClaimId,
+        /// What is done.
+        lever: Lever,
+        /// The GPUs it goes to, where it moves.
+        to: Vec<usize>,
+        /// When.
+        at: Now,
+        /// For whom.
+        cause: Cause,
+    },
+    /// What was announced is not done.
+    Retract {
+        /// The claim.
+        id: ClaimId,
+        /// What was announced.
+        lever: Lever,
+    },
+    /// The claim's memory goes to the host; answered by [`Event::Parked`] or [`Event::LeverFailed`].
+    Park {
+        /// The claim.
+        id: ClaimId,
+        /// Its processes are frozen as well.
+        freeze: bool,
+        /// Who wants it.
+        by: ParkedBy,
+    },
+    /// The claim comes back; answered by [`Event::Unparked`] or [`Event::LeverFailed`].
+    Unpark {
+        /// The claim.
+        id: ClaimId,
+        /// What it holds then.
+        to: Vec<Slice>,
+    },
+    /// The claim goes to other GPUs; answered by [`Event::Moved`] or [`Event::LeverFailed`].
+    Move {
+        /// The claim.
+        id: ClaimId,
+        /// What it holds.
+        from: Vec<Slice>,
+        /// What it holds then.
+        to: Vec<Slice>,
+    },
+    /// A claim's share of the SMs is another for a while: journal it and write it into its pages.
+    Share {
+        /// The claim.
+        id: ClaimId,
+        /// What it holds now.
+        slices: Vec<Slice>,
+    },
+    /// The claim's command is ended, to be started anew when there is room.
+    Requeue {
+        /// The claim.
+        id: ClaimId,
+        /// For whom.
+        cause: Cause,
+    },
+    /// The claim is ended.
+    Kill {
+        /// The claim.
+        id: ClaimId,
+        /// For whom.
+        cause: Cause,
     },
     /// The lease of a claim is over.
     LeaseOver {

@@ -17,6 +17,7 @@ pub(super) struct World {
 fn facts(gib: u64) -> GpuFacts {
     GpuFacts {
         uuid: format!("GPU-{gib}"),
+        model: "G".into(),
         usable: Some(Bytes::gib(gib)),
         reserve: Bytes::ZERO,
         unclaimed: Bytes::ZERO,

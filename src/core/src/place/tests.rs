@@ -7,6 +7,7 @@ use crate::ledger::GpuFacts;
 fn gpu(gib: u64, sharing: Sharing) -> GpuFacts {
     GpuFacts {
         uuid: format!("GPU-{gib}"),
+        model: "G".into(),
         usable: Some(Bytes::gib(gib)),
         reserve: Bytes::ZERO,
         unclaimed: Bytes::ZERO,

@@ -19,6 +19,7 @@ impl World {
     fn new(gpus: usize) -> Self {
         let facts = |g| GpuFacts {
             uuid: format!("GPU-{g}"),
+            model: "G".into(),
             usable: Some(Bytes::gib(24)),
             reserve: Bytes::ZERO,
             unclaimed: Bytes::ZERO,
@@ -294,10 +295,10 @@ fn what_could_not_be_journaled_is_undone_before_anything_else_is_decided() {
         for action in w.machine.step(Duration::ZERO, event) {
             match action {
                 Action::Resize { id, before, .. } => {
-                    let slices = before;
                     todo.push_back(Event::Restore {
                         id,
-                        slices,
+                        request: None,
+                        holding: crate::machine::lever::Holding::Here(before),
                         ends: None,
                     });
                 }

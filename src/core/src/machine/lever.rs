@@ -1,0 +1,165 @@
+//! Ways to take GPU capacity back from claims that run, what can come of them, and where a claim is meanwhile.
+
+use crate::claim::ClaimId;
+use crate::ledger::Slice;
+use crate::machine::Now;
+use crate::units::Bytes;
+
+/// A way to take capacity back, the gentlest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lever {
+    /// What is lent above the requests is lent no more.
+    Caps,
+    /// A borrower's request of SMs is lowered for a while.
+    Share,
+    /// The GPU memory of a claim goes to the host, its processes live on.
+    Detach,
+    /// A claim goes to other GPUs with all that it has.
+    Move,
+    /// Detached, and its processes frozen.
+    Suspend,
+    /// Its command is ended and starts anew when there is room.
+    Requeue,
+    /// Its processes are ended for good.
+    Kill,
+}
+
+impl Lever {
+    /// What is done to the claim, after its number: `c3 moves to another GPU`.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Self::Caps => "gets nothing above its request",
+            Self::Share => "gets a smaller share of the SMs",
+            Self::Detach => "is detached",
+            Self::Move => "moves to another GPU",
+            Self::Suspend => "is suspended",
+            Self::Requeue => "is ended and queued again",
+            Self::Kill => "is ended",
+        }
+    }
+}
+
+/// Why a lever did not work. The claim is where it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The driver or the claim cannot do that.
+    Refused,
+    /// It took too long and was undone.
+    TimedOut,
+    /// A thread was in a call of the driver that did not end.
+    Busy,
+    /// Too little host memory for what it has.
+    HostRam,
+    /// A process died in the middle: the claim ends.
+    Lost,
+}
+
+/// What can be done to a claim, as far as the service knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Levers {
+    /// Its memory can go to the host and back; else why not.
+    pub park: Result<(), String>,
+    /// It can go to other GPUs of the same model; else why not.
+    pub movable: Result<(), String>,
+    /// Its command may be ended and started anew.
+    pub requeue: bool,
+    /// It has run nothing for so long that it is detached when somebody waits.
+    pub idle: bool,
+}
+
+impl Default for Levers {
+    fn default() -> Self {
+        let unknown = || Err("nothing is known of its processes yet".to_owned());
+        Self {
+            park: unknown(),
+            movable: unknown(),
+            requeue: false,
+            idle: false,
+        }
+    }
+}
+
+/// Who had a claim parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParkedBy {
+    /// Its owner or an administrator: it comes back when asked, or (not frozen) when a member needs the GPU.
+    Person,
+    /// It ran nothing and somebody waited: it comes back when a member needs the GPU.
+    Idle,
+    /// Others came first: it comes back as soon as there is room.
+    Reclaim,
+}
+
+/// A claim whose memory lies in the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parked {
+    /// What it held, each with the bytes that lie in the host as its charge. It wants the same back.
+    pub slices: Vec<Slice>,
+    /// Host memory that it takes.
+    pub host: Bytes,
+    /// Its processes are frozen.
+    pub frozen: bool,
+    /// Who did it.
+    pub by: ParkedBy,
+    /// Since when.
+    pub since: Now,
+    /// It waits to come back.
+    pub back: bool,
+}
+
+/// Where a granted claim is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// On its GPUs.
+    Here(Vec<Slice>),
+    /// On its way to the host; the GPUs are its own until that is answered.
+    Parking {
+        /// What it holds.
+        slices: Vec<Slice>,
+        /// Its processes are to be frozen.
+        freeze: bool,
+        /// Who had it parked.
+        by: ParkedBy,
+    },
+    /// In the host.
+    Parked(Parked),
+    /// On its way back; both the host memory and the GPUs are its own.
+    Unparking {
+        /// Where it goes.
+        to: Vec<Slice>,
+        /// What it is until then.
+        parked: Parked,
+    },
+    /// On its way to other GPUs; both sides are its own.
+    Moving {
+        /// Where it is.
+        from: Vec<Slice>,
+        /// Where it goes.
+        to: Vec<Slice>,
+    },
+}
+
+/// What a person wants of a claim of his.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Memory to the host, processes live on.
+    Detach,
+    /// Back onto a GPU.
+    Attach,
+    /// Memory to the host, processes frozen.
+    Suspend,
+    /// Back onto a GPU, processes run again.
+    Resume,
+    /// What was announced is not done this time.
+    Keep,
+}
+
+/// For whom something is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The claim that waits; none where it is for the burst of those who run.
+    pub waiter: Option<ClaimId>,
+    /// That one is within what its owner is guaranteed.
+    pub entitled: bool,
+}

@@ -1,0 +1,85 @@
+//! Where claims are, as journaled.
+
+use gshare_core::machine::lever::ParkedBy;
+use serde::{Deserialize, Serialize};
+
+use super::SliceRecord;
+
+/// Where a claim is, as journaled; its slices are where its bytes are, or were.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HoldingRecord {
+    /// On its GPUs.
+    #[default]
+    Here,
+    /// On its way to the host.
+    Parking {
+        /// Its processes are to be frozen.
+        freeze: bool,
+        /// Who wants it.
+        by: ParkedByRecord,
+    },
+    /// In the host.
+    Parked(ParkedRecord),
+    /// On its way back.
+    Unparking {
+        /// Where it goes.
+        to: Vec<SliceRecord>,
+        /// What it is until then.
+        parked: ParkedRecord,
+    },
+    /// On its way to other GPUs.
+    Moving {
+        /// Where it goes.
+        to: Vec<SliceRecord>,
+    },
+}
+
+/// A parked claim, as journaled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ParkedRecord {
+    /// Bytes in the host.
+    pub(crate) host: u64,
+    /// Bytes by slice.
+    pub(crate) charges: Vec<u64>,
+    /// Its processes are frozen.
+    pub(crate) frozen: bool,
+    /// Who did it.
+    pub(crate) by: ParkedByRecord,
+    /// Since when, Unix milliseconds.
+    pub(crate) since_ms: u64,
+    /// It waits to come back.
+    pub(crate) back: bool,
+}
+
+/// Who had a claim parked, as journaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ParkedByRecord {
+    /// A person.
+    Person,
+    /// Idleness.
+    Idle,
+    /// Others who came first.
+    Reclaim,
+}
+
+impl From<ParkedByRecord> for ParkedBy {
+    fn from(record: ParkedByRecord) -> Self {
+        match record {
+            ParkedByRecord::Person => Self::Person,
+            ParkedByRecord::Idle => Self::Idle,
+            ParkedByRecord::Reclaim => Self::Reclaim,
+        }
+    }
+}
+
+impl From<ParkedBy> for ParkedByRecord {
+    fn from(by: ParkedBy) -> Self {
+        match by {
+            ParkedBy::Person => Self::Person,
+            ParkedBy::Idle => Self::Idle,
+            ParkedBy::Reclaim => Self::Reclaim,
+        }
+    }
+}
