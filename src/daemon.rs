@@ -10,6 +10,7 @@ mod convert;
 mod cover;
 mod doctor;
 mod ending;
+mod faces;
 mod gpus;
 mod grant;
 mod history;

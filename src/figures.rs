@@ -5,7 +5,9 @@ use std::path::Path;
 
 use gshare_enforcer::gpu::{GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
-use gshare_proto::{Figure, GpuState, GpuView, ProcessView, Source, UnclaimedView};
+use gshare_proto::{Figure, GpuState, GpuView, Identity, ProcessView, Source, UnclaimedView};
+
+use crate::identity;
 
 /// `NVIDIA GeForce RTX 4090` as `RTX 4090`; `NVIDIA H100 80GB HBM3` as `H100 80GB`.
 pub(crate) fn short_name(model: &str) -> String {
@@ -29,6 +31,29 @@ pub(crate) fn short_name(model: &str) -> String {
         plain.to_owned()
     } else {
         kept.join(" ")
+    }
+}
+
+/// What is shown of a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Face {
+    /// The command, for people.
+    pub(crate) what: String,
+    /// Notebook, script, model, unit.
+    pub(crate) identity: Identity,
+    /// Real user.
+    pub(crate) uid: Option<u32>,
+}
+
+impl Face {
+    /// Reads a process.
+    pub(crate) fn of(pid: i32) -> Self {
+        let (command, identity) = identity::of_process(pid);
+        Self {
+            what: what(None, &command),
+            identity,
+            uid: proc::uids(pid).map(|u| u.real),
+        }
     }
 }
 
@@ -91,40 +116,32 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
 pub(crate) fn unclaimed(
     process: &GpuProcess,
     gpu: u32,
+    face: Option<&Face>,
     user: impl Fn(u32) -> String,
 ) -> UnclaimedView {
-    let uid = proc::uids(process.pid).map(|u| u.real);
+    let uid = face.and_then(|f| f.uid);
     // What is shown is short; a command line may have megabytes.
     UnclaimedView {
         pid: process.pid.cast_unsigned(),
         uid,
         user: uid.map(user),
-        what: command_of(process.pid),
+        what: face.map_or_else(|| "-".to_owned(), |f| f.what.clone()),
         gpu,
         mem_used: process.bytes,
         graphics: process.graphics,
+        identity: face.map(|f| f.identity.clone()).unwrap_or_default(),
     }
 }
 
 /// A GPU process that belongs to a claim.
-pub(crate) fn claimed(process: &GpuProcess, gpu: u32) -> ProcessView {
+pub(crate) fn claimed(process: &GpuProcess, gpu: u32, face: Option<&Face>) -> ProcessView {
     ProcessView {
         pid: process.pid.cast_unsigned(),
         gpu,
         mem_used: process.bytes,
         time_busy: process.time_busy,
-        what: command_of(process.pid),
+        what: face.map_or_else(|| "-".to_owned(), |f| f.what.clone()),
     }
-}
-
-/// What a process runs, for people.
-pub(crate) fn command_of(pid: i32) -> String {
-    let command: Vec<String> = proc::cmdline(pid)
-        .unwrap_or_default()
-        .iter()
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
-    what(None, &command)
 }
 
 /// The command as people know it: its name, else program and script without directories.

@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod demo;
 mod figures;
 pub mod hidden;
+mod identity;
 pub mod launcher;
 pub mod monitor;
 mod setup;

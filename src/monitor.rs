@@ -52,7 +52,7 @@ fn snapshot(sample: &GpuSample, simulated: bool) -> Snapshot {
         .gpus
         .iter()
         .flat_map(|g| g.processes.iter().flatten().map(move |p| (g.index, p)))
-        .map(|(gpu, p)| figures::unclaimed(p, gpu, user))
+        .map(|(gpu, p)| figures::unclaimed(p, gpu, Some(&figures::Face::of(p.pid)), user))
         .collect();
     Snapshot {
         taken_ms: unix_ms(),

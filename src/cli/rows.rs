@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gshare_core::Bytes;
 use gshare_core::units::show_duration;
-use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Snapshot, UserView};
+use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Named, Snapshot, UserView};
 
 use super::table::{Align, Table, UNKNOWN};
 use super::waiting::ordinal;
@@ -123,10 +123,11 @@ fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
 pub(crate) fn csv(snapshot: &Snapshot) -> String {
     let mut out = String::from(
         "id,user,project,class,gpu,sm_request,sm_limit,mem_request_bytes,mem_limit_bytes,\
-         mem_charge_bytes,mem_used_bytes,time_busy_percent,sm_active_percent,since_ms,state,name,what\n",
+         mem_charge_bytes,mem_used_bytes,time_busy_percent,sm_active_percent,since_ms,state,name,what,notebook,model\n",
     );
     let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
     let figure = |f: Option<Figure>| f.map_or_else(String::new, |f| format!("{:.1}", f.value));
+    let word = |n: Option<&Named>| n.map_or_else(String::new, |n| n.value.clone());
     for claim in &snapshot.claims {
         // What has no cap holds what it uses, and is limited to nothing.
         let share_held = |s: f64| {
@@ -153,6 +154,8 @@ pub(crate) fn csv(snapshot: &Snapshot) -> String {
                 claim.state_text.clone(),
                 claim.name.clone().unwrap_or_default(),
                 claim.what.clone(),
+                word(claim.identity.notebook.as_ref()),
+                word(claim.identity.model.as_ref()),
             ];
             out.push_str(&fields.map(|f| csv_field(&f)).join(","));
             out.push('\n');

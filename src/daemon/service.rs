@@ -142,6 +142,8 @@ pub(crate) struct Service {
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::view::Names,
     pub(crate) owners: Owners,
+    /// What is shown of processes.
+    pub(crate) faces: super::faces::Faces,
     pub(crate) policy: Policy,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
@@ -249,6 +251,7 @@ impl Service {
             events,
             names: super::view::Names::new(),
             owners: Owners::default(),
+            faces: super::faces::Faces::default(),
             policy: Policy::default(),
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
@@ -386,6 +389,10 @@ impl Service {
                 return;
             }
             Call::Snapshot => Ok(Reply::Snapshot(Box::new(self.snapshot()))),
+            Call::History(_) | Call::Report(_) => Err(WireError::new(
+                ErrorCode::NotAvailable,
+                "this service keeps no history",
+            )),
             Call::Doctor => Ok(Reply::Doctor {
                 checks: self.doctor(),
             }),

@@ -18,6 +18,7 @@ use super::service::{Live, Service};
 use super::whose::Whose;
 use super::{container, unix_ms};
 use crate::figures::{self, what};
+use crate::identity;
 
 /// User names by uid, looked up once.
 #[derive(Debug)]
@@ -206,6 +207,7 @@ impl Service {
         members.sort_unstable();
         let containers = live.cgroup.as_ref().map(container::names_in);
         let containers = containers.unwrap_or_default();
+        let identity = self.identity_of(id, live);
         ClaimView {
             id: id.to_string(),
             name: record.name.clone(),
@@ -213,7 +215,14 @@ impl Service {
             user: self.names.user(record.uid),
             project: record.project.clone(),
             class: record.class.clone(),
-            what: what_in(&containers, record.name.as_deref(), &record.command),
+            what: what_in(
+                &containers,
+                record
+                    .name
+                    .as_deref()
+                    .or(identity::notebook_name(&identity)),
+                &record.command,
+            ),
             containers,
             command: record.command.clone(),
             pid: record
@@ -238,6 +247,8 @@ impl Service {
             idle_s,
             refusals,
             turns: self.turns_view(id, live),
+            identity,
+            usage: None,
         }
     }
 

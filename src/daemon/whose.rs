@@ -26,39 +26,61 @@ pub(crate) enum Whose {
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     of: HashMap<i32, Whose>,
+    /// The living ones for good.
+    keys: HashMap<i32, ProcessKey>,
     /// Watched processes that ended since.
     ended: HashSet<i32>,
+}
+
+impl Owners {
+    /// A process of the newest sample for good, if it lived.
+    pub(crate) fn key(&self, pid: i32) -> Option<ProcessKey> {
+        self.keys.get(&pid).copied()
+    }
 }
 
 impl Service {
     /// Looks up whose the processes of the newest sample are.
     pub(crate) fn look_up_owners(&mut self) {
         let pids: BTreeSet<i32> = self.driver_processes().map(|(_, p)| p.pid).collect();
-        let of = pids.into_iter().map(|pid| (pid, self.look_up(pid)));
+        let (mut of, mut keys) = (HashMap::new(), HashMap::new());
+        for pid in pids {
+            let stat = proc::stat(pid).filter(|s| !matches!(s.state, 'Z' | 'X'));
+            of.insert(pid, self.look_up(pid, stat.is_some()));
+            keys.extend(stat.map(|s| (pid, s.key())));
+        }
         self.owners = Owners {
-            of: of.collect(),
+            of,
+            keys,
             ended: HashSet::new(),
         };
+        let mut faces = std::mem::take(&mut self.faces);
         let (mut unclaimed, mut claimed) = (Vec::new(), Vec::new());
         for (gpu, p) in self.driver_processes() {
             match self.whose(p.pid) {
                 // Its memory is nobody's to claim, but it is no stranger either.
                 Whose::Outside if self.is_mps_server(p.pid) => {}
                 Whose::Outside => {
-                    unclaimed.push(figures::unclaimed(p, gpu, |uid| self.names.user(uid)));
+                    let face = self.owners.key(p.pid).map(|key| faces.of(key));
+                    let name = |uid| self.names.user(uid);
+                    unclaimed.push(figures::unclaimed(p, gpu, face.as_deref(), name));
                 }
-                Whose::Claim(_) => claimed.push(figures::claimed(p, gpu)),
+                Whose::Claim(_) => {
+                    let face = self.owners.key(p.pid).map(|key| faces.of(key));
+                    claimed.push(figures::claimed(p, gpu, face.as_deref()));
+                }
                 Whose::Gone => {}
             }
         }
+        self.faces = faces;
         self.unclaimed = unclaimed;
         self.claimed = claimed;
+        self.look_at_faces();
     }
 
     /// A process that looks dead has just ended, unless the driver still names it at the next look: then it
     /// is one that cannot be seen from here, or whose first thread alone has ended.
-    fn look_up(&self, pid: i32) -> Whose {
-        let lives = proc::stat(pid).is_some_and(|s| !matches!(s.state, 'Z' | 'X'));
+    fn look_up(&self, pid: i32, lives: bool) -> Whose {
         if !lives && self.owners.of.get(&pid) != Some(&Whose::Gone) {
             return Whose::Gone;
         }

@@ -17,7 +17,7 @@ use super::super::journal::ClaimRecord;
 use super::super::service::Service;
 use super::super::whose::Whose;
 use super::super::{convert, unix_ms};
-use crate::figures;
+use crate::{figures, identity};
 
 /// A process outside claims that is accounted as a claim.
 #[derive(Debug)]
@@ -254,7 +254,9 @@ impl Service {
     fn auto_view(&self, id: ClaimId, auto: &AutoClaim) -> ClaimView {
         let record = &auto.record;
         let pid = auto.pid().cast_unsigned();
-        let what = figures::what(None, &record.command);
+        let identity = self.faces_of(auto.process);
+        let notebook = identity::notebook_name(&identity);
+        let what = figures::what(notebook, &record.command);
         let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);
         let part = |(g, used): (&usize, &DriverUse)| ClaimGpu {
             gpu: number(*g),
@@ -294,6 +296,7 @@ impl Service {
             gpus: auto.uses.iter().map(part).collect(),
             members: vec![pid],
             processes: auto.uses.iter().map(process).collect(),
+            identity,
             ..ClaimView::default()
         }
     }

@@ -175,7 +175,7 @@ impl Service {
     /// `c3 uses 3.4 GiB on GPU 1 that nobody counts (python train.py, pid 31)`.
     fn overuse_text(&self, id: ClaimId, gpu: usize, finding: &Finding<ProcessKey>) -> String {
         let pid = finding.process.pid;
-        let who = format!("({}, pid {pid})", figures::command_of(pid));
+        let who = format!("({}, pid {pid})", figures::Face::of(pid).what);
         match finding.kind {
             Kind::Memory { excess } => {
                 format!("{id} uses {excess} on GPU {gpu} beyond what is counted {who}")

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
+use crate::history::{HistorySpec, HistoryView, ReportSpec, ReportView};
 use crate::snapshot::{Notice, Snapshot};
 
 /// The first line a client sends.
@@ -162,6 +163,10 @@ pub enum Call {
         #[serde(default)]
         min_interval_ms: u64,
     },
+    /// What was claimed and used over time. Answers [`Reply::History`].
+    History(HistorySpec),
+    /// What was claimed and used in sum, by user. Answers [`Reply::Report`].
+    Report(ReportSpec),
     /// What the service found and can do. Answers [`Reply::Doctor`].
     Doctor,
     /// A request of an administrator.
@@ -266,6 +271,10 @@ pub enum Reply {
     },
     /// The state of everything.
     Snapshot(Box<Snapshot>),
+    /// Claimed and used over time.
+    History(Box<HistoryView>),
+    /// Claimed and used in sum.
+    Report(Box<ReportView>),
     /// Lines of `gshare doctor`.
     Doctor {
         /// One row per mechanism.

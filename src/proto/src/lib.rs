@@ -12,6 +12,8 @@
 pub mod admin;
 pub mod call;
 pub mod client;
+pub mod health;
+pub mod history;
 pub mod snapshot;
 
 pub use gshare_core::units;
@@ -22,9 +24,15 @@ pub use call::{
     Resized, ResizedGpu, Wait, WireError,
 };
 pub use client::{Client, ClientError};
+pub use health::{Grade, HealthView, RemappedView, XidView};
+pub use history::{
+    GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
+    IdleHolding, ReportSpec, ReportView, Usage, UserReport,
+};
 pub use snapshot::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, ProcessView,
-    QueueView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Identity, Named,
+    Notice, ProcessView, QueueView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView,
+    UserView,
 };
 
 /// Version of the protocol that this build speaks.

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::DrainView;
+use crate::health::HealthView;
+use crate::history::Usage;
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,6 +166,9 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Watts.
     pub power_limit_w: Option<f64>,
+    /// How it is doing beside its load; absent where nothing is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthView>,
 }
 
 impl GpuView {
@@ -278,6 +283,46 @@ pub struct ClaimView {
     /// How its share of GPU time is held; absent where nothing holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<TurnsView>,
+    /// Who it is beside its command.
+    #[serde(default)]
+    pub identity: Identity,
+    /// What it claimed and used since it was granted; absent where nothing was looked at yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// A word and where it is from: such words are what users say of themselves, good for a screen, not for decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// The word.
+    pub value: String,
+    /// Where it is from: `JPY_SESSION_NAME of pid 77`.
+    pub source: String,
+}
+
+/// What a claim or process is, beside its command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Path of the notebook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notebook: Option<Named>,
+    /// Script or module that runs: `train.py`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Named>,
+    /// Name of the model or checkpoint that its arguments give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Named>,
+    /// The container or the unit of systemd that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Named>,
+}
+
+impl Identity {
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A claim's share of GPU time, summed over its GPUs.
@@ -366,6 +411,9 @@ pub struct UserView {
     pub waiting: f64,
     /// Number of granted claims.
     pub claims: u32,
+    /// Sums over the last 24 hours; absent while they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub day: Option<Usage>,
 }
 
 /// A GPU process outside claims.
@@ -385,6 +433,9 @@ pub struct UnclaimedView {
     pub mem_used: Option<u64>,
     /// Graphics process (exempt).
     pub graphics: bool,
+    /// What it is beside its command line.
+    #[serde(default)]
+    pub identity: Identity,
 }
 
 /// Something that happened.

@@ -92,6 +92,7 @@ impl Gpu {
             temperature_c: Some(61 + self.index),
             power_w: Some(285.0),
             power_limit_w: Some(450.0),
+            ..GpuView::default()
         }
     }
 }
@@ -161,6 +162,7 @@ fn user(uid: u32, name: &str, claimed: f64, used: Option<Figure>, waiting: f64) 
         mem_used: Some(gib(claimed * 16.0)),
         waiting,
         claims: if claimed > 0.0 { 1 } else { 0 },
+        ..UserView::default()
     }
 }
 
@@ -349,6 +351,7 @@ pub(crate) fn workstation() -> Snapshot {
             gpu: 3,
             mem_used: Some(gib(9.2)),
             graphics: false,
+            ..UnclaimedView::default()
         }],
         notices: vec![Notice {
             at_ms: NOW_MS - 15_000,

@@ -1,0 +1,326 @@
+//! What was claimed and what was used, over time and in sum. Shares and times are weighted by GPUs: half a GPU
+//! claimed for a minute is 30 GPU seconds. What is not known is absent, never 0.
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::Named;
+
+/// Whose lines a history has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryBy {
+    /// One line: the whole machine.
+    #[default]
+    All,
+    /// A line per GPU.
+    Gpu,
+    /// The line of the whole machine, then one per user.
+    User,
+    /// A line per claim.
+    Claim,
+}
+
+impl HistoryBy {
+    /// The word on the wire and for people.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Gpu => "gpu",
+            Self::User => "user",
+            Self::Claim => "claim",
+        }
+    }
+}
+
+/// What part of the history is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistorySpec {
+    /// From when, Unix milliseconds.
+    pub from_ms: u64,
+    /// Until when, Unix milliseconds; 0 is now.
+    #[serde(default)]
+    pub to_ms: u64,
+    /// Points wanted per line, about; 0 is 120.
+    #[serde(default)]
+    pub points: u32,
+    /// Whose lines.
+    #[serde(default)]
+    pub by: HistoryBy,
+    /// Only this GPU (index or UUID), user (login or uid) or claim (`c3`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Why claims did nothing, each in GPUs (or, in sums, GPU seconds) that were claimed meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// Outside working hours, with nothing running.
+    pub off_hours: f64,
+    /// Its programs wait for somebody: a notebook's kernel between cells, a shell.
+    pub kernel: f64,
+    /// Its programs compute on the processor.
+    pub cpu: f64,
+    /// Its programs wait for disks or network file systems.
+    pub io: f64,
+    /// It could not be told.
+    pub other: f64,
+}
+
+impl Idle {
+    /// All causes together.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.off_hours + self.kernel + self.cpu + self.io + self.other
+    }
+
+    /// Causes with their names, as they are shown.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, f64); 5] {
+        [
+            ("off hours", self.off_hours),
+            ("kernel idle", self.kernel),
+            ("CPU busy", self.cpu),
+            ("IO busy", self.io),
+            ("unknown", self.other),
+        ]
+    }
+
+    /// The cause with the most of it; absent where nothing idled.
+    #[must_use]
+    pub fn main(&self) -> Option<&'static str> {
+        let parts = self.parts().into_iter().filter(|(_, v)| *v > 0.0);
+        parts
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(name, _)| name)
+    }
+}
+
+/// A point of a line: means over its step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistoryPoint {
+    /// Begin of the step, Unix milliseconds.
+    pub at_ms: u64,
+    /// Part of the step in which a service looked, 0 to 1.
+    pub known: f64,
+    /// GPUs claimed (guaranteed SMs).
+    pub claimed: f64,
+    /// GPUs used: SM activity.
+    pub used: Option<f64>,
+    /// The use is partly an estimate: drawn with `~`.
+    #[serde(default)]
+    pub estimate: bool,
+    /// GPUs busy: time with any kernel resident.
+    pub busy: Option<f64>,
+    /// Bytes claimed.
+    pub mem_claimed: f64,
+    /// Bytes used.
+    pub mem_used: Option<f64>,
+    /// GPUs used above what was claimed.
+    pub borrowed: Option<f64>,
+    /// Claimed GPUs whose launches were held back.
+    pub throttled: Option<f64>,
+    /// GPUs asked for and not had.
+    pub waiting: f64,
+    /// GPUs claimed and idle.
+    pub idle: Idle,
+}
+
+/// A line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistorySeries {
+    /// UUID, uid, claim, or `all`.
+    pub key: String,
+    /// For people: `GPU 1`, `ada`, `c3 train.py`.
+    pub label: String,
+    /// uid of the owner, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Sums over the whole time.
+    pub usage: Usage,
+    /// Points, oldest first. Steps in which no service looked are left out.
+    pub points: Vec<HistoryPoint>,
+}
+
+/// Means per hour of the week, percent of the machine: seven rows, Monday first, of 24 hours of local time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heat {
+    /// Claimed.
+    pub claimed: Vec<Vec<Option<f32>>>,
+    /// Used (SM activity).
+    pub used: Vec<Vec<Option<f32>>>,
+}
+
+/// The answer to [`crate::Call::History`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistoryView {
+    /// From when, Unix milliseconds.
+    pub from_ms: u64,
+    /// Until when, Unix milliseconds.
+    pub to_ms: u64,
+    /// Length of a step in milliseconds.
+    pub step_ms: u64,
+    /// Number of GPUs of the machine.
+    pub gpu_count: u32,
+    /// Lines, the one with the most claimed first (GPUs by index).
+    pub series: Vec<HistorySeries>,
+    /// Hours of the week over the last five weeks, of the same claims; absent for lines per claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heat: Option<Heat>,
+}
+
+/// Sums over a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// GPU seconds claimed.
+    pub claimed_gpu_s: f64,
+    /// GPU seconds used (SM activity), over the time for which it is known.
+    pub used_gpu_s: Option<f64>,
+    /// Part of it is an estimate: drawn with `~`.
+    #[serde(default)]
+    pub estimate: bool,
+    /// Claimed GPU seconds for which use is known.
+    pub used_known_gpu_s: f64,
+    /// GPU seconds with any kernel resident.
+    pub busy_gpu_s: Option<f64>,
+    /// Byte seconds claimed.
+    pub mem_claimed_byte_s: f64,
+    /// Byte seconds used.
+    pub mem_used_byte_s: Option<f64>,
+    /// GPU seconds used above what was claimed.
+    pub borrowed_gpu_s: f64,
+    /// Claimed GPU seconds whose launches were held back.
+    pub throttled_gpu_s: f64,
+    /// GPU seconds asked for and not had.
+    pub waited_gpu_s: f64,
+    /// GPU seconds claimed and idle.
+    pub idle: Idle,
+}
+
+impl Usage {
+    /// Average use of what was claimed, in percent, over the time for which it is known. More than 100 where
+    /// claims borrowed.
+    #[must_use]
+    pub fn average_use(&self) -> Option<f64> {
+        let used = self.used_gpu_s?;
+        (self.used_known_gpu_s > 0.0).then(|| 100.0 * used / self.used_known_gpu_s)
+    }
+}
+
+/// A GPU in a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuReport {
+    /// Index now; absent for one that is gone.
+    pub gpu: Option<u32>,
+    /// UUID.
+    pub uuid: String,
+    /// Sums over its claims; use is the device's own.
+    pub usage: Usage,
+}
+
+/// A user in a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserReport {
+    /// uid.
+    pub uid: u32,
+    /// Name.
+    pub user: String,
+    /// Sums.
+    pub usage: Usage,
+    /// Over time.
+    pub series: Vec<HistoryPoint>,
+}
+
+/// A claim that held and idled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IdleHolding {
+    /// `c3`.
+    pub id: String,
+    /// Owner's name.
+    pub user: String,
+    /// Project.
+    pub project: String,
+    /// What ran, for people.
+    pub what: String,
+    /// Notebook, where it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notebook: Option<Named>,
+    /// Granted, Unix milliseconds.
+    pub since_ms: u64,
+    /// Seconds that it was held within the time of the report.
+    pub held_s: f64,
+    /// Sums.
+    pub usage: Usage,
+    /// The main cause.
+    pub cause: Option<String>,
+}
+
+/// What a report is asked over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportSpec {
+    /// From when, Unix milliseconds.
+    pub from_ms: u64,
+    /// Until when, Unix milliseconds; 0 is now.
+    #[serde(default)]
+    pub to_ms: u64,
+    /// Only this user (login or uid).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// The answer to [`crate::Call::Report`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReportView {
+    /// From when, Unix milliseconds.
+    pub from_ms: u64,
+    /// Until when, Unix milliseconds.
+    pub to_ms: u64,
+    /// Length of a step of the lines in milliseconds.
+    pub step_ms: u64,
+    /// Seconds in which a service looked.
+    pub known_s: f64,
+    /// Number of GPUs that were seen.
+    pub gpu_count: u32,
+    /// All users together (or the one asked for).
+    pub total: Usage,
+    /// GPUs.
+    pub gpus: Vec<GpuReport>,
+    /// Users, the one with the most claimed first.
+    pub users: Vec<UserReport>,
+    /// Claims that held and idled most, the worst first.
+    pub worst: Vec<IdleHolding>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn average_use_is_over_what_is_known() {
+        let usage = Usage {
+            claimed_gpu_s: 100.0,
+            used_gpu_s: Some(20.0),
+            used_known_gpu_s: 50.0,
+            ..Usage::default()
+        };
+        assert_eq!(usage.average_use(), Some(40.0));
+        assert_eq!(Usage::default().average_use(), None);
+        let unknown = Usage {
+            used_gpu_s: Some(0.0),
+            ..Usage::default()
+        };
+        assert_eq!(unknown.average_use(), None, "nothing was known");
+    }
+
+    #[test]
+    fn the_main_cause_is_the_largest() {
+        let idle = Idle {
+            kernel: 2.0,
+            io: 3.0,
+            ..Idle::default()
+        };
+        assert_eq!(idle.main(), Some("IO busy"));
+        assert_eq!(idle.total(), 5.0);
+        assert_eq!(Idle::default().main(), None);
+    }
+}
