@@ -98,7 +98,7 @@ u1   —           graphics  0         -     -       0.5         —    —    �
         .unwrap_or_default();
     assert!(second.starts_with("c3,ada,lab,batch,0,0.5,1,"), "{second}");
     assert!(
-        second.ends_with(",98.2,61.0,1000000,run,,\"python, train.py\""),
+        second.ends_with(",98.2,61.0,1000000,run,,\"python, train.py\",,"),
         "{second}"
     );
 
