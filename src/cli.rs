@@ -112,6 +112,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
             let start = crate::daemon::Start {
                 user: args.user,
                 config: args.config,
+                die_at: args.die_at,
             };
             exit_code(crate::daemon::run(&start))
         }

@@ -8,6 +8,7 @@ mod arbiter;
 mod container;
 mod convert;
 mod cover;
+mod die;
 mod doctor;
 mod ending;
 mod faces;
@@ -54,6 +55,7 @@ use gshare_proto::Call;
 use tokio::sync::mpsc;
 
 pub use cover::{COVER_ARGUMENT, cover};
+pub use die::STEPS;
 pub use overhead::PROBE_ARGUMENT;
 use server::{ConnId, Peer, Sender, Turn};
 use service::Service;
@@ -131,6 +133,8 @@ pub struct Start {
     pub user: bool,
     /// Another configuration file.
     pub config: Option<PathBuf>,
+    /// The step of a launch, of [`STEPS`], at which it kills itself; for tests.
+    pub die_at: Option<String>,
 }
 
 impl Start {
@@ -147,6 +151,7 @@ impl Start {
 /// # Errors
 /// When the configuration, the driver, the journal or the socket cannot be used.
 pub fn run(start: &Start) -> anyhow::Result<i32> {
+    die::choose(start.die_at.as_deref());
     let mode = Mode::of_process(start.user);
     let config = start.load(mode)?;
     manager::start_log(config.service.log.name());

@@ -169,12 +169,21 @@ impl Station {
     /// # Errors
     /// When it does not; the text has its log.
     pub fn start_service(&mut self) -> anyhow::Result<()> {
+        self.start_service_with(&[])
+    }
+
+    /// The same with more arguments.
+    ///
+    /// # Errors
+    /// When it does not answer; the text has its log.
+    pub fn start_service_with(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.log_path())?;
         let mut command = Command::new(&self.program);
         command.arg("daemon").arg("--config").arg(&self.config);
+        command.args(arguments);
         if !Uid::effective().is_root() {
             command.arg("--user");
         }
@@ -206,6 +215,16 @@ impl Station {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whether the service has ended by itself; it can be started again then.
+    pub fn service_ended(&mut self) -> bool {
+        let ended = self.service.as_mut().map(Child::try_wait);
+        let ended = matches!(ended, Some(Ok(Some(_))));
+        if ended {
+            self.service = None;
+        }
+        ended
     }
 
     /// The directory of the station.

@@ -71,6 +71,17 @@ fn a_service_killed_while_it_grants_leaves_nothing_half_done() {
 }
 
 #[test]
+fn a_service_killed_at_every_step_of_a_launch_leaves_nothing_half_done() {
+    let mut station = station();
+    let client = example("raw_client").display().to_string();
+    support::steps::each(&mut station, &client, false, |station, words| {
+        let mut command = station.command();
+        command.args(words);
+        command
+    });
+}
+
+#[test]
 fn after_a_restart_of_the_machine_no_old_claim_is_held() {
     let mut station = station();
     let mut command = station.command();

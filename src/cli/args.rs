@@ -424,6 +424,9 @@ pub struct DaemonArgs {
     /// Configuration file [default: /etc/gshare/gshare.toml, or your own]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
+    /// For tests: kill itself at this step of a launch
+    #[arg(long, value_name = "STEP", hide = true, value_parser = clap::builder::PossibleValuesParser::new(crate::daemon::STEPS))]
+    pub die_at: Option<String>,
 }
 
 /// `gshare demo`.

@@ -17,7 +17,7 @@ use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::server::Peer;
 use super::service::{Asked, Live, Seat, Service};
-use super::{convert, millis, unix_ms};
+use super::{convert, die, millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -66,6 +66,8 @@ impl Service {
                 self.stats.granted_after(Duration::from_millis(waited));
                 let reply = self.granted(id, phases);
                 asked.out.reply(&reply);
+                die::at("grant-told");
+                die::after_answer("grant-heard");
                 true
             }
             Err(error) => {
@@ -112,12 +114,15 @@ impl Service {
             })
             .collect();
         record.lodging = self.lodging(&record);
+        die::at("grant-decided");
         self.journal.put(&record)?;
+        die::at("grant-journaled");
         phases.end("journal");
         let live = Live::new(record);
         self.claims.insert(id, live);
 
         self.make_cgroup(id)?;
+        die::at("grant-cgroup");
         phases.end("cgroup");
         let rules = self.rules(slices.iter().map(|s| s.gpu));
         if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
@@ -137,6 +142,7 @@ impl Service {
             // Outside the tree it is exempt from `deny` by its own id.
             self.places_changed();
         }
+        die::at("grant-filter");
         phases.end("filter");
         let seats: Vec<Seat> = slices
             .iter()
@@ -146,10 +152,12 @@ impl Service {
             live.seats = seats;
         }
         self.limit_memory(id);
+        die::at("grant-memory-limit");
         phases.end("pages");
         if asked.record.process.is_some() {
             self.adopt_command(id, &asked.peer)?;
         }
+        die::at("grant-moved");
         phases.end("move");
         Ok(phases.done)
     }
@@ -247,10 +255,12 @@ impl Service {
             .and_then(|r| r.slices.iter().find(|s| &s.uuid == uuid))
             .map_or_else(token, |s| s.token);
         let limits = self.new_limits(id, slice, token)?;
+        die::at("grant-limits-page");
         if let Some(record) = record {
             self.write_mps_part(record, slice.gpu, &limits);
         }
         let usage = UsageMemfd::create(id.0, limits.page().uuid(), token)?;
+        die::at("grant-usage-page");
         Ok(Seat::new(slice.gpu, limits, usage))
     }
 

@@ -11,7 +11,7 @@ use gshare_enforcer::proc::{PidFd, ProcessKey};
 
 use super::server::{Peer, Sender};
 use super::service::{Ending, Service};
-use super::{Msg, convert};
+use super::{Msg, convert, die};
 
 /// Between two looks at a process whose end cannot be waited for.
 const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
@@ -32,8 +32,14 @@ impl Service {
 
     /// Hands a process its pages.
     pub(crate) fn register(&mut self, peer: &Peer, register: &Register, out: &Sender) {
+        die::at("member-asked");
         match self.seat(peer, register) {
-            Ok((answer, fds)) => out.raw(answer.line(), fds),
+            Ok((answer, fds)) => {
+                die::at("member-seated");
+                out.raw(answer.line(), fds);
+                die::at("member-told");
+                die::after_answer("member-heard");
+            }
             Err((code, message)) => {
                 tracing::debug!(
                     uid = peer.uid,

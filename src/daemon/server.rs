@@ -522,5 +522,6 @@ async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
+    super::die::answered();
     Ok(())
 }

@@ -29,7 +29,7 @@ use super::server::{ConnId, Peer, Sender};
 use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
 use super::whose::Owners;
-use super::{FIRST_LOOK, Msg, convert, setup, unix_ms};
+use super::{FIRST_LOOK, Msg, convert, die, setup, unix_ms};
 
 /// One granted claim.
 #[derive(Debug)]
@@ -372,6 +372,7 @@ impl Service {
     fn call(&mut self, peer: Peer, call: Call, out: &Sender) {
         let answer = match call {
             Call::Claim(spec) => {
+                die::at("claim-asked");
                 self.submit(peer, *spec, out.clone());
                 return;
             }

@@ -14,6 +14,7 @@ use gshare_enforcer::driver::{Library, Search};
 use gshare_enforcer::proc::PidFd;
 use gshare_proto::{Caps, ErrorCode, WireError};
 
+use super::die;
 use super::server::{Peer, Sender};
 use super::service::{Live, Service};
 use crate::launcher;
@@ -333,6 +334,7 @@ impl Service {
 
     /// Moves the launcher into its claim and tells it what to do.
     pub(crate) fn launch(&mut self, peer: &Peer, launch: &Launch, out: &Sender) {
+        die::at("launch-asked");
         let answer = match self.try_launch(peer, ClaimId(launch.claim)) {
             Ok(plan) => LaunchAnswer::Go(plan),
             Err((code, message)) => {
@@ -346,6 +348,8 @@ impl Service {
             }
         };
         out.raw(answer.line(), Vec::new());
+        die::at("launch-told");
+        die::after_answer("launch-heard");
     }
 
     fn try_launch(&mut self, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static str, String)> {
@@ -374,9 +378,11 @@ impl Service {
         let cgroup = cgroup.ok_or_else(|| unavailable(format!("{id} has no cgroup")))?;
         is_launcher(process.pid, &launcher).map_err(denied)?;
         alive(pidfd).map_err(denied)?;
+        die::at("launch-checked");
         cgroup
             .move_process(process.pid, Some(pidfd))
             .map_err(|error| ("internal", error.to_string()))?;
+        die::at("launch-moved");
         Ok(Plan {
             claim: id.0,
             majors: self.driver_majors(),

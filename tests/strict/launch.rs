@@ -116,6 +116,21 @@ fn a_service_killed_while_commands_are_launched_leaves_none_outside() {
 }
 
 #[test]
+fn a_service_killed_at_every_step_of_a_launch_leaves_nobody_outside() {
+    let test = "a_service_killed_at_every_step_of_a_launch_leaves_nobody_outside";
+    let Some((users, mut station)) = desk(test) else {
+        return;
+    };
+    let client = client(&station);
+    let uid = users.uid(0);
+    super::support::steps::each(&mut station, &client, true, |station, words| {
+        let mut command = station.command();
+        command.args(words);
+        as_user(command, uid)
+    });
+}
+
+#[test]
 fn a_launch_waits_for_a_service_that_is_being_restarted() {
     let Some((users, mut station)) = desk("a_launch_waits_for_a_service_that_is_being_restarted")
     else {

@@ -8,6 +8,7 @@
 
 pub mod machine;
 pub mod python;
+pub mod steps;
 pub mod terminal;
 pub mod users;
 

@@ -1,0 +1,67 @@
+//! The service's death at a step of one's choice, for the tests of what it leaves: `gshare daemon --die-at STEP`.
+//! A hidden option of whoever starts the service; no client and no environment reaches it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The steps of a launch at which it can be asked to die, in their order: of the grant, of the launcher's
+/// request (strict caps only), of a program's registration. `-told` is before the answer is written, `-heard` after.
+pub const STEPS: [&str; 20] = [
+    "claim-asked",
+    "grant-decided",
+    "grant-journaled",
+    "grant-cgroup",
+    "grant-filter",
+    "grant-limits-page",
+    "grant-usage-page",
+    "grant-memory-limit",
+    "grant-moved",
+    "grant-told",
+    "grant-heard",
+    "launch-asked",
+    "launch-checked",
+    "launch-moved",
+    "launch-told",
+    "launch-heard",
+    "member-asked",
+    "member-seated",
+    "member-told",
+    "member-heard",
+];
+
+static CHOSEN: OnceLock<String> = OnceLock::new();
+/// The next answer that is written is the one after which to die.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Chooses the step, once for the process.
+pub(super) fn choose(step: Option<&str>) {
+    if let Some(step) = step {
+        let _ = CHOSEN.set(step.to_owned());
+    }
+}
+
+fn is(step: &str) -> bool {
+    debug_assert!(STEPS.contains(&step), "{step}");
+    CHOSEN.get().is_some_and(|chosen| chosen == step)
+}
+
+/// Dies here, as by SIGKILL, if that was chosen.
+pub(super) fn at(step: &str) {
+    if is(step) {
+        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// The same, once the next answer has been written.
+pub(super) fn after_answer(step: &str) {
+    if is(step) {
+        ARMED.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An answer has been written.
+pub(super) fn answered() {
+    if ARMED.load(Ordering::SeqCst) {
+        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    }
+}
