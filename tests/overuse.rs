@@ -10,7 +10,7 @@ use std::time::Duration;
 use gshare::station::Station;
 use gshare_proto::ClaimView;
 use support::terminal::Terminal;
-use support::{Raw, claim_of, example, root, station_with, until};
+use support::{Raw, accused_at, claim_of, example, looks, next_look, root, station_with, until};
 
 const MIB: u64 = 1 << 20;
 /// Two looks at the driver in these tests, and much for a busy machine.
@@ -117,6 +117,32 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     assert_eq!(bypass.finish(), Some(0), "a warning ends nobody");
 }
 
+/// In ticks, whatever the clock says: the first look that can see it is a glance, the second counts.
+#[test]
+fn what_goes_around_the_proxy_counts_at_the_second_look() {
+    let station = station_with(|o| {
+        o.tick = "1s".to_owned();
+        o.costs = "add_one 2ms\n".to_owned();
+    });
+    let mut memory = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "0"]));
+    let mut time = Raw::start(around(&station, &["-g", "0.25", "--gpu-ids", "1"]));
+    let before = next_look(&station);
+    let bytes = format!("alloc {}", 3072 * MIB);
+    assert_eq!(memory.ask(&bytes), "ok 0");
+    time.tell("launch 5000");
+    // On a busy machine that may have taken longer than to the next look.
+    let second = before + 2..=looks(&station) + 2;
+    let (claim, at) = accused_at(&station, memory.pid());
+    assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
+    let (claim, at) = accused_at(&station, time.pid());
+    assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
+    assert!(
+        claim.state_text.contains("% uncounted"),
+        "{}",
+        claim.state_text
+    );
+}
+
 #[test]
 fn what_a_claim_takes_beyond_its_own_is_not_given_to_others() {
     let station = station("");
@@ -202,7 +228,7 @@ fn gpu_time_without_a_counted_launch_is_seen() {
             })
         });
         let why = seen.overuse.expect("accused");
-        assert!(why.contains("without a counted launch"), "{why}");
+        assert!(why.contains("beyond what is counted"), "{why}");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(accused(&station, honest.pid()), None);

@@ -25,6 +25,8 @@ use super::service::Service;
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
+    /// Looks at the driver so far.
+    pub(crate) looks: u64,
     /// Claims that use more than they are counted.
     pub(crate) over: Reconcile<ProcessKey>,
     /// Highest sum of a claim's charges on a GPU since the last look at the driver.
@@ -61,6 +63,7 @@ impl Service {
 
     /// After each look at the driver.
     pub(crate) fn apply_policy(&mut self) {
+        self.policy.looks += 1;
         self.probe_limits();
         self.apply_denial();
         self.update_auto_claims();

@@ -85,6 +85,7 @@ impl Service {
                 cgroups: self.tree.is_some(),
                 device_filter: self.filters.is_some(),
                 shim: self.libcuda.is_ok(),
+                looks: self.policy.looks,
                 uid: nix::unistd::Uid::effective().as_raw(),
             }),
             gpus,

@@ -58,6 +58,30 @@ pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>
     }
 }
 
+/// How often the service has looked at the driver.
+pub fn looks(station: &Station) -> u64 {
+    let served = station.snapshot().expect("served").service;
+    served.expect("told").looks
+}
+
+/// Waits for the next look at the driver, and gives its number: until the one after it, the driver is not asked.
+pub fn next_look(station: &Station) -> u64 {
+    let before = looks(station);
+    until("the service looks", Duration::from_secs(10), || {
+        Some(looks(station)).filter(|n| *n > before)
+    })
+}
+
+/// Waits until a claim is in over-use: its view, and the number of the look at which it was first told.
+pub fn accused_at(station: &Station, pid: u32) -> (ClaimView, u64) {
+    until("it is accused", Duration::from_secs(20), || {
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, pid)?;
+        let look = snapshot.service.as_ref()?.looks;
+        claim.overuse.is_some().then(|| (claim.clone(), look))
+    })
+}
+
 /// Whether this test process is root; says why it skips if not.
 pub fn root(test: &str) -> bool {
     let root = nix::unistd::Uid::effective().is_root();

@@ -25,7 +25,7 @@ pub struct Rules {
     pub grace: Duration,
     /// Bytes per process that the ledger does not see: modules, device heap, `printf` buffer.
     pub tolerance: Bytes,
-    /// Percent of the GPU's time that a process may get without a counted launch.
+    /// Percent of the GPU's time that a process, or a claim's processes together, may get beyond what is counted.
     pub time: f64,
 }
 
@@ -51,8 +51,9 @@ pub struct Seen<P> {
     pub charge: Option<Bytes>,
     /// Percent of the GPU's time; `None` where the driver does not say.
     pub busy: Option<f64>,
-    /// Launches that its proxy counted so far; `None` if it never registered.
-    pub launches: Option<u64>,
+    /// Percent of the GPU's time that its proxy counted in the same time: 0 for a process that never registered
+    /// or never launched, `None` where the proxy cannot say.
+    pub counted: Option<f64>,
 }
 
 /// A claim on one GPU, at one look.
@@ -78,10 +79,10 @@ pub enum Kind {
         /// Bytes above.
         excess: Bytes,
     },
-    /// GPU time without a counted launch.
+    /// More GPU time than counted and tolerated.
     Time {
-        /// Percent of the GPU's time.
-        busy: f64,
+        /// Percent of the GPU's time above what is counted.
+        excess: f64,
     },
     /// A GPU that the claim does not hold.
     NotGranted,
@@ -291,21 +292,28 @@ fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
         let most = look.seen.iter().max_by_key(|s| (own(s), s.process))?;
         return found(Kind::Memory { excess }, most.process);
     }
-    // Who was adopted while it ran has nobody that counts its launches.
+    // Who was adopted while it ran has nobody that counts its time.
     if matches!(look.hold, Hold::Most(_)) {
         return None;
     }
-    let uncounted = |s: &&Seen<P>| {
-        s.launches.unwrap_or(0) == 0 && s.busy.is_some_and(|busy| busy >= rules.time)
-    };
-    let busiest = look.seen.iter().filter(uncounted);
-    let busiest = busiest.max_by(|a, b| {
-        a.busy
-            .partial_cmp(&b.busy)
-            .unwrap_or(a.process.cmp(&b.process))
-    })?;
-    let busy = busiest.busy?;
-    found(Kind::Time { busy }, busiest.process)
+    time(look, rules)
+}
+
+/// GPU time beyond what is counted: of one process, or of all together. What one counts too much hides nothing of
+/// another's.
+fn time<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
+    let above = |s: &Seen<P>| Some((s.busy? - s.counted?, s.process));
+    let above: Vec<(f64, P)> = look.seen.iter().filter_map(above).collect();
+    let (most, process) = above
+        .iter()
+        .copied()
+        .max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
+    let all: f64 = above.iter().map(|(excess, _)| excess).sum();
+    let excess = most.max(all);
+    (excess >= rules.time).then_some(Finding {
+        kind: Kind::Time { excess },
+        process,
+    })
 }
 
 fn many(bytes: Bytes, count: usize) -> Bytes {

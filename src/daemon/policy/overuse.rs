@@ -15,7 +15,7 @@ use super::super::service::{Live, Service};
 use super::super::whose::Whose;
 use crate::figures;
 
-/// Percent of a GPU's time that a process may get without a counted launch: copies and fills are no launches.
+/// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
 const UNCOUNTED_TIME: f64 = 20.0;
 
 impl Service {
@@ -125,7 +125,7 @@ impl Service {
                 bytes: p.bytes.map(Bytes),
                 charge: slot.map(|s| Bytes(s.charge_bytes)),
                 busy: p.time_busy,
-                launches: slot.map(|s| s.launches),
+                counted: slot.map_or(Some(0.0), |s| (s.launches == 0).then_some(0.0)),
             })
         });
         Look {
@@ -180,8 +180,8 @@ impl Service {
             Kind::Memory { excess } => {
                 format!("{id} uses {excess} on GPU {gpu} beyond what is counted {who}")
             }
-            Kind::Time { busy } => {
-                format!("{id} uses {busy:.0} % of GPU {gpu}'s time without a counted launch {who}")
+            Kind::Time { excess } => {
+                format!("{id} uses {excess:.0} % of GPU {gpu}'s time beyond what is counted {who}")
             }
             Kind::NotGranted => format!("{id} uses GPU {gpu}, which it does not hold {who}"),
         }
@@ -192,7 +192,7 @@ impl Service {
         let (_, gpu, since, finding) = self.policy.over.all().find(|(c, ..)| *c == id)?;
         let short = match finding.kind {
             Kind::Memory { excess } => format!("over: {excess} uncounted"),
-            Kind::Time { busy } => format!("over: {busy:.0} % uncounted"),
+            Kind::Time { excess } => format!("over: {excess:.0} % uncounted"),
             Kind::NotGranted => format!("over: GPU {gpu} not its own"),
         };
         let mut text = self.overuse_text(id, gpu, &finding);

@@ -97,6 +97,9 @@ pub struct ServiceView {
     pub shim: bool,
     /// uid of the service.
     pub uid: u32,
+    /// Looks at the driver so far, one a tick: figures and over-use change with them.
+    #[serde(default)]
+    pub looks: u64,
 }
 
 /// State of a GPU.

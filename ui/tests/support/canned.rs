@@ -44,6 +44,7 @@ fn service() -> Option<ServiceView> {
         device_filter: true,
         shim: true,
         uid: 0,
+        looks: 86_400,
     })
 }
 

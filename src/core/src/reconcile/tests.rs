@@ -18,7 +18,7 @@ fn seen(process: u32, bytes: u64, charge: Option<u64>) -> Seen<u32> {
         bytes: Some(Bytes::mib(bytes)),
         charge: charge.map(Bytes::mib),
         busy: None,
-        launches: charge.map(|_| 5),
+        counted: Some(0.0),
     }
 }
 
@@ -201,39 +201,55 @@ fn over_use_that_ends_is_cured_after_two_clean_looks() {
 }
 
 #[test]
-fn time_without_a_launch_counts_as_memory_does() {
-    let busy = |launches, percent| Seen {
-        busy: Some(percent),
-        launches,
-        ..seen(7, 300, Some(300))
+fn time_that_is_not_counted_is_compared_for_all_members() {
+    let member = |process, busy: f64, counted: Option<f64>| Seen {
+        busy: Some(busy),
+        counted,
+        ..seen(process, 300, Some(300))
     };
-    let warned = |s: Seen<u32>| {
-        let acts = run(&rules(false), vec![Some(look(ledger(300), vec![s])); 3]);
-        acts.iter().flatten().count()
+    let warned = |seen: Vec<Seen<u32>>| {
+        let acts = run(&rules(false), vec![Some(look(ledger(3000), seen)); 3]);
+        let found = acts.into_iter().flatten().map(|act| match act {
+            Act::Warn { finding, .. } => finding,
+            other => panic!("{other:?}"),
+        });
+        found.collect::<Vec<_>>()
     };
+    let over = |excess, process| Finding {
+        kind: Kind::Time { excess },
+        process,
+    };
+    // Nothing was counted at all, or some of it.
+    assert_eq!(warned(vec![member(7, 80.0, Some(0.0))]), [over(80.0, 7)]);
+    assert_eq!(warned(vec![member(7, 80.0, Some(50.0))]), [over(30.0, 7)]);
+    // One kernel may run for hours, if it is counted; copies and the driver's own work take a little time.
+    assert_eq!(warned(vec![member(7, 100.0, Some(100.0))]), []);
+    assert_eq!(warned(vec![member(7, 19.9, Some(0.0))]), []);
+    assert_eq!(warned(vec![member(7, 99.0, Some(80.0))]), []);
+    // A little in each of several is much in all; the one with most is named.
+    let many = vec![
+        member(1, 20.0, Some(10.0)),
+        member(2, 25.0, Some(12.0)),
+        member(3, 20.0, Some(20.0)),
+    ];
+    assert_eq!(warned(many), [over(23.0, 2)]);
+    // Who counts more than the driver shows hides nobody.
+    let hidden = vec![member(1, 10.0, Some(90.0)), member(2, 60.0, Some(30.0))];
+    assert_eq!(warned(hidden), [over(30.0, 2)]);
+    // Unknown figures accuse nobody, and hide nobody either.
+    assert_eq!(warned(vec![member(7, 80.0, None)]), []);
+    let silent = Seen {
+        busy: None,
+        ..member(7, 0.0, Some(0.0))
+    };
+    assert_eq!(warned(vec![silent]), []);
     assert_eq!(
-        warned(busy(Some(0), 80.0)),
-        1,
-        "busy, and nothing was launched"
-    );
-    assert_eq!(
-        warned(busy(None, 80.0)),
-        1,
-        "busy without ever having registered"
-    );
-    assert_eq!(
-        warned(busy(Some(1), 100.0)),
-        0,
-        "one kernel may run for hours"
-    );
-    assert_eq!(warned(busy(None, 19.9)), 0, "copies take a little time too");
-    assert_eq!(
-        warned(Seen {
-            busy: None,
-            ..busy(None, 0.0)
-        }),
-        0,
-        "not known"
+        warned(vec![
+            silent,
+            member(8, 100.0, None),
+            member(9, 40.0, Some(0.0))
+        ]),
+        [over(40.0, 9)]
     );
 }
 
