@@ -29,6 +29,7 @@ mod policy;
 mod reload;
 mod resize;
 mod restore;
+mod rules;
 mod server;
 mod service;
 mod setup;

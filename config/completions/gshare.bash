@@ -1013,7 +1013,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__claim)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --short --dry-run --json --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --short --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1056,6 +1056,14 @@ _gshare() {
                     return 0
                     ;;
                 --index)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2380,7 +2388,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__shell)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2423,6 +2431,14 @@ _gshare() {
                     return 0
                     ;;
                 --index)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

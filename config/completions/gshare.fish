@@ -52,12 +52,14 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "bench" -d 'Measure gs
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "man" -d 'Write the manual pages'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s n -l name -d 'Name of the claim' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
@@ -69,6 +71,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gres -d 'Slurm\'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
@@ -76,12 +80,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print 
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s n -l name -d 'Name of the claim' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
@@ -93,6 +99,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l gres -d 'Slurm\'s 
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
@@ -100,12 +108,14 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print on
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s n -l name -d 'Name of the claim' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l class -d 'Class of work: interactive, batch or inference' -r -f -a "interactive\t''
@@ -117,6 +127,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gres -d 'Slurm\'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -172,7 +184,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand why" -s h -l help -d 'Prin
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand log" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent' -r

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gshare_core::class::Classes;
 use gshare_core::{Bytes, Class, Quota, Share};
 use toml::de::{DeTable, DeValue};
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// `[claims]`
     pub claims: Claims,
+    /// `[class]`: priority, preemption and rules by the hour.
+    pub classes: Classes,
     /// `[cgroup]`
     pub cgroup: Cgroup,
     /// `[admin]`
@@ -169,6 +172,10 @@ pub struct Claims {
     /// `leftover-grace`: how long processes that a command left behind may be without GPU use before
     /// the claim ends.
     pub leftover_grace: Duration,
+    /// `lease-warning`: how long before a lease ends its owner is told; zero tells nobody.
+    pub lease_warning: Duration,
+    /// `lease-grace`: how long the processes of a claim whose lease has ended may go on, to save what they have.
+    pub lease_grace: Duration,
 }
 
 /// Control groups.
@@ -275,6 +282,8 @@ impl Default for Claims {
     fn default() -> Self {
         Self {
             leftover_grace: Duration::from_secs(30),
+            lease_warning: Duration::from_secs(600),
+            lease_grace: Duration::from_secs(30),
         }
     }
 }
@@ -337,6 +346,7 @@ impl Config {
             memory: Memory::walk(reader, root),
             defaults: Defaults::walk(reader, root),
             claims: Claims::walk(reader, root),
+            classes: crate::classes::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
             metrics: Metrics::walk(reader, root),
@@ -455,6 +465,16 @@ impl Claims {
             leftover_grace: s.get(
                 "leftover-grace",
                 d.leftover_grace,
+                read::time(Duration::ZERO..=DAY),
+            ),
+            lease_warning: s.get(
+                "lease-warning",
+                d.lease_warning,
+                read::time(Duration::ZERO..=DAY),
+            ),
+            lease_grace: s.get(
+                "lease-grace",
+                d.lease_grace,
                 read::time(Duration::ZERO..=DAY),
             ),
         };

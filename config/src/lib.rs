@@ -5,6 +5,7 @@
 //! and what was expected. A key exists only if something reads it.
 #![forbid(unsafe_code)]
 
+mod classes;
 mod keys;
 mod paths;
 mod policy;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use directories::BaseDirs;
-use gshare_core::{Bytes, Class, Share};
+use gshare_core::{Bytes, Class, Share, Size};
 use nix::unistd::Uid;
 
 use crate::keys::CLASSES;
@@ -22,7 +22,7 @@ pub const PROJECT_FILE: &str = ".gshare.toml";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProjectDefaults {
     /// `gpus`: as `-g`.
-    pub gpus: Option<Share>,
+    pub gpus: Option<Size>,
     /// `gpu-mem`: guaranteed bytes per GPU.
     pub gpu_mem: Option<Bytes>,
     /// `gpu-mem-limit`: most bytes per GPU.
@@ -71,7 +71,7 @@ impl ProjectDefaults {
             let mut s = reader.top(root);
             let time = read::time(Duration::from_secs(1)..=Duration::from_secs(366 * 86_400));
             let value = Self {
-                gpus: s.optional("gpus", read::gpus),
+                gpus: s.optional("gpus", read::claim_size),
                 gpu_mem: s.optional("gpu-mem", read::memory),
                 gpu_mem_limit: s.optional("gpu-mem-limit", read::memory),
                 sm: s.optional("sm", |v| value::sm(&read::number_text(v)?)),
@@ -176,13 +176,13 @@ mod tests {
 
         fs::write(home.join(PROJECT_FILE), "gpus = 0.25\nsm = \"30%\"").expect("write");
         let far = ProjectFile::find_below(&deep, Some(&home), uid).expect("find");
-        assert_eq!(far.defaults.gpus, Some(Share::from_milli(250)));
+        assert_eq!(far.defaults.gpus, "0.25".parse().ok());
         assert_eq!(far.defaults.sm, Some(Share::from_milli(300)));
 
         fs::write(deep.join(PROJECT_FILE), "gpus = 1").expect("write");
         let near = ProjectFile::find_below(&deep, Some(&home), uid).expect("find");
         assert_eq!(near.path, Some(deep.join(PROJECT_FILE)));
-        assert_eq!(near.defaults.gpus, Some(Share::ONE));
+        assert_eq!(near.defaults.gpus, "1".parse().ok());
         assert_eq!(near.defaults.sm, None, "files do not add up");
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gshare_core::units::parse_duration;
-use gshare_core::{Bytes, Share};
+use gshare_core::{Bytes, Share, Size};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -369,6 +369,19 @@ pub(crate) fn gpus(value: &DeValue<'_>) -> Result<Share, String> {
 /// The most SMs, as a part of a GPU.
 pub(crate) fn limit(value: &DeValue<'_>) -> Result<Share, String> {
     crate::value::limit(&number_text(value)?)
+}
+
+/// `true` or `false`.
+pub(crate) fn truth(value: &DeValue<'_>) -> Result<bool, String> {
+    match value {
+        DeValue::Boolean(b) => Ok(*b),
+        other => Err(format!("expected true or false, not {}", article(other))),
+    }
+}
+
+/// The size of a claim.
+pub(crate) fn claim_size(value: &DeValue<'_>) -> Result<Size, String> {
+    crate::value::claim_size(&number_text(value)?)
 }
 
 /// An absolute path, or `"auto"` (which is `None`).

@@ -80,6 +80,11 @@ impl Config {
         writeln!(out, "\n[claims]")?;
         let grace = duration(self.claims.leftover_grace);
         writeln!(out, "leftover-grace = {}", quote(&grace))?;
+        let warning = duration(self.claims.lease_warning);
+        writeln!(out, "lease-warning = {}", quote(&warning))?;
+        let grace = duration(self.claims.lease_grace);
+        writeln!(out, "lease-grace = {}", quote(&grace))?;
+        crate::classes::show(&self.classes, out)?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
         writeln!(out, "systemd = {}", on(self.cgroup.systemd))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gshare_core::units::{UnitError, parse_duration};
-use gshare_core::{Bytes, Share};
+use gshare_core::{Bytes, Share, Size};
 
 /// A guaranteed share of SMs: `30%`; a bare number from 1 on is percent, as in
 /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
@@ -49,6 +49,14 @@ pub fn gpus(text: &str) -> Result<Share, String> {
         ));
     }
     Ok(share)
+}
+
+/// The size of a claim: a part of one GPU (`0.5`), whole GPUs (`2`) or parts of several (`2x0.5`).
+///
+/// # Errors
+/// When it is none of these.
+pub fn claim_size(text: &str) -> Result<Size, String> {
+    text.parse()
 }
 
 /// A size in bytes, at least one: `8G`, `512 MiB`.

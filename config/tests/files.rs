@@ -63,7 +63,7 @@ fn every_key_stands_in_the_shipped_file_in_show_and_in_the_reference() {
             row.contains(&format!("\n| `{key}` |")),
             "[{section}] {key} is not in docs/config.md"
         );
-        let named = ["projects.", "gpu.", "quotas."];
+        let named = ["projects.", "gpu.", "quotas.", "class."];
         if named.iter().any(|n| section.starts_with(n)) {
             continue;
         }

@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod adopt;
+mod class;
 pub mod setup;
 pub mod sizes;
 
@@ -9,11 +10,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use gshare_config::{Wait, value};
-use gshare_core::{Bytes, Class, Share};
+use gshare_core::{Bytes, Class, ModeWish, Share, Size};
 
 pub use adopt::AdoptArgs;
+use class::ClassParser;
 use setup::SetupArgs;
 use sizes::{ClaimIdArgs, ReplayArgs, ResizeArgs};
 
@@ -59,6 +61,7 @@ pub enum Command {
         after_long_help = "Examples:\n  \
             gshare claim -g 0.5 -- python train.py         half a GPU, freed when the command has ended\n  \
             gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, for four hours at most\n  \
+            gshare claim -g 2x0.5 --model h100 -- ./job    half of each of two H100\n  \
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
             gshare claim -g 0.25 --short                   hold without a command and print the id\n\n\
@@ -183,9 +186,9 @@ pub enum Command {
 /// How much is claimed, and how: shared by `claim` and `shell`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SizeArgs {
-    /// GPUs: a part of one (0.5) or a whole number (2)
-    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
-    pub gpus: Option<Share>,
+    /// GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)
+    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
+    pub gpus: Option<Size>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
     pub gpu_mem: Option<Bytes>,
@@ -206,6 +209,18 @@ pub struct SizeArgs {
         value_delimiter = ','
     )]
     pub gpu_ids: Vec<String>,
+    /// Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub model: Vec<String>,
+    /// Only GPUs that are shared so: timeslice, mps, exclusive or mig
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub mode: Option<ModeWish>,
+    /// It may be moved to other GPUs while it runs, which is so unless said otherwise
+    #[arg(long, overrides_with = "no_movable")]
+    pub movable: bool,
+    /// It stays on the GPUs where it starts: nothing makes room by moving it
+    #[arg(long)]
+    pub no_movable: bool,
     /// Name of the claim
     #[arg(
         short,
@@ -468,47 +483,8 @@ pub struct BenchArgs {
     pub traces: Option<PathBuf>,
 }
 
-#[derive(Clone)]
-struct ClassParser;
-
-/// The words of [`Class`], so that help and completions list them.
-#[derive(Clone, Copy)]
-struct ClassWord(Class);
-
-impl ValueEnum for ClassWord {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [ClassWord; 3] = [
-            ClassWord(Class::Interactive),
-            ClassWord(Class::Batch),
-            ClassWord(Class::Inference),
-        ];
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.0.name()))
-    }
-}
-
-impl clap::builder::TypedValueParser for ClassParser {
-    type Value = Class;
-
-    fn parse_ref(
-        &self,
-        cmd: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<Class, clap::Error> {
-        let words = clap::builder::EnumValueParser::<ClassWord>::new();
-        words.parse_ref(cmd, arg, value).map(|word| word.0)
-    }
-
-    fn possible_values(
-        &self,
-    ) -> Option<Box<dyn Iterator<Item = clap::builder::PossibleValue> + '_>> {
-        let words = ClassWord::value_variants().iter();
-        Some(Box::new(words.filter_map(ValueEnum::to_possible_value)))
-    }
+fn mode(text: &str) -> Result<ModeWish, String> {
+    text.parse()
 }
 
 fn wait(text: &str) -> Result<Wait, String> {
@@ -561,7 +537,7 @@ mod tests {
     fn everything_from_the_command_on_belongs_to_it() {
         let with = claim(&["-g", "0.5", "--", "env", "--", "-g", "2"]);
         assert_eq!(with.command, ["env", "--", "-g", "2"]);
-        assert_eq!(with.size.gpus, Some(Share::from_milli(500)));
+        assert_eq!(with.size.gpus, "0.5".parse().ok());
         let without = claim(&["-g.5", "python", "train.py", "--hold", "-n", "x"]);
         assert_eq!(without.command, ["python", "train.py", "--hold", "-n", "x"]);
         assert!(!without.hold && without.size.name.is_none());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gshare_config::{ProjectDefaults, ProjectFile};
-use gshare_core::{Class, Share};
+use gshare_core::{Class, Share, Size};
 use gshare_proto::{Call, ClaimSpec, Client, ClientError, Granted, Reply, Wait};
 
 use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
@@ -218,8 +218,10 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         (false, Some(gshare_config::Wait::Forever)) => Wait::Forever,
         (false, None) => Wait::Default,
     };
+    let gpus = size.gpus.or(defaults.gpus);
     ClaimSpec {
-        gpus_milli: size.gpus.or(defaults.gpus).map(Share::milli),
+        gpus_milli: gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
+        gpu_count: gpus.and_then(parts_of_several),
         mem: size.gpu_mem.or(defaults.gpu_mem).map(|b| b.0),
         mem_limit: size.gpu_mem_limit.or(defaults.gpu_mem_limit).map(|b| b.0),
         sm_milli: size.sm.or(defaults.sm).map(Share::milli),
@@ -228,12 +230,20 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         project: size.project.clone().or_else(|| defaults.project.clone()),
         lease_s: size.time.or(defaults.time).map(whole_seconds),
         gpu_ids: size.gpu_ids.clone(),
+        models: size.model.clone(),
+        mode: size.mode.map(|m| m.name().to_owned()),
+        movable: (size.movable || size.no_movable).then_some(!size.no_movable),
         wait,
         cwd: std::env::current_dir()
             .ok()
             .map(|d| d.to_string_lossy().into_owned()),
         ..ClaimSpec::default()
     }
+}
+
+/// The number of GPUs where parts of several are asked: what one number does not say.
+pub(crate) fn parts_of_several(size: Size) -> Option<u32> {
+    size.as_share().is_none().then_some(size.gpus)
 }
 
 /// Whole seconds, at least one.

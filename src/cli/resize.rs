@@ -7,7 +7,7 @@ use gshare_core::Share;
 use gshare_proto::{Call, Reply, ResizeSpec, Resized, Wait};
 
 use super::args::sizes::ResizeArgs;
-use super::claim::{unexpected, whole_seconds};
+use super::claim::{parts_of_several, unexpected, whole_seconds};
 use super::failure::Failure;
 use super::waiting::Waiting;
 use super::{Outcome, connect, out};
@@ -45,7 +45,8 @@ fn resize(
 fn spec(args: &ResizeArgs) -> ResizeSpec {
     ResizeSpec {
         id: args.id.clone(),
-        gpus_milli: args.gpus.map(Share::milli),
+        gpus_milli: args.gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
+        gpu_count: args.gpus.and_then(parts_of_several),
         mem: args.gpu_mem.map(|b| b.0),
         mem_limit: args.gpu_mem_limit.map(|b| b.0),
         sm_milli: args.sm.map(Share::milli),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gshare_config::Wait as DefaultWait;
-use gshare_core::{Bytes, Class, Request, Share};
+use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
 use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, Wait, WireError};
 
@@ -64,7 +64,12 @@ pub(crate) fn request(
     let sm_limit = spec
         .sm_limit_milli
         .map_or(defaults.sm_limit, Share::from_milli);
-    let mut request = Request::from_gpus(size, sm_limit, class).map_err(wrong)?;
+    let size = match spec.gpu_count {
+        None => Size::from_share(size).map_err(wrong)?,
+        Some(gpus) if (1..=64).contains(&gpus) && size <= Share::ONE => Size { gpus, each: size },
+        Some(_) => return Err(usage("parts of several GPUs are written -g 2x0.5")),
+    };
+    let mut request = Request::of_size(size, sm_limit, class);
     if let Some(milli) = spec.sm_milli {
         request.sm = Share::from_milli(milli);
     }
@@ -80,6 +85,7 @@ pub(crate) fn request(
     request.lease = spec.lease_s.map(Duration::from_secs);
     request.check().map_err(wrong)?;
     request.only_gpus = gpu_ids(service, "--gpu-ids ", &spec.gpu_ids)?;
+    bind(service, spec, &mut request)?;
     let patience = match spec.wait {
         Wait::No => Some(Duration::ZERO),
         Wait::Seconds(s) => Some(Duration::from_secs(s)),
@@ -135,8 +141,53 @@ pub(crate) fn request(
         },
         holding: super::journal::HoldingRecord::Here,
         requeue: false,
+        no_move: !request.movable,
+        mode: request.mode.map(|m| m.name().to_owned()),
     };
     Ok((request, patience, record))
+}
+
+/// Binds a request to GPUs of a model and of a mode, and says whether it may be moved.
+fn bind(service: &Service, spec: &ClaimSpec, request: &mut Request) -> Result<(), WireError> {
+    request.movable = spec.movable.unwrap_or(true);
+    if let Some(word) = &spec.mode {
+        let mode: ModeWish = word.parse().map_err(usage)?;
+        request.mode = Some(mode);
+        let gpus = service.machine.ledger().gpus();
+        if !gpus.iter().any(|g| mode.possible(g.sharing)) {
+            return Err(usage(format!("no GPU here is shared as `{word}`"))
+                .with_hint("gshare status shows how each is shared"));
+        }
+    }
+    if spec.models.is_empty() {
+        return Ok(());
+    }
+    let plain = |text: &str| -> String {
+        let letters = text.chars().filter(|c| c.is_alphanumeric());
+        letters.flat_map(char::to_lowercase).collect()
+    };
+    let wanted: Vec<String> = spec.models.iter().map(|m| plain(m)).collect();
+    let fits = |g: &usize| {
+        let model = plain(&service.gpus[*g].model);
+        wanted.iter().any(|w| !w.is_empty() && model.contains(w))
+    };
+    let found: Vec<u32> = (0..service.gpus.len())
+        .filter(fits)
+        .filter_map(|g| u32::try_from(g).ok())
+        .filter(|g| request.only_gpus.is_empty() || request.only_gpus.contains(g))
+        .collect();
+    if found.is_empty() {
+        let mut known: Vec<String> = (service.gpus.iter())
+            .map(|g| figures::short_name(&g.model))
+            .collect();
+        known.sort();
+        known.dedup();
+        let wanted = clean(&spec.models.join(","), 64);
+        return Err(usage(format!("no GPU that may be used is a `{wanted}`"))
+            .with_hint(format!("the models of this machine: {}", known.join(", "))));
+    }
+    request.only_gpus = found;
+    Ok(())
 }
 
 /// A process's command line as a claim has it.

@@ -167,6 +167,12 @@ pub(crate) struct ClaimRecord {
     /// Its command may be ended and started anew.
     #[serde(default)]
     pub(crate) requeue: bool,
+    /// It stays on the GPUs where it started.
+    #[serde(default)]
+    pub(crate) no_move: bool,
+    /// How its GPUs are to be shared; none named: in any way.
+    #[serde(default)]
+    pub(crate) mode: Option<String>,
 }
 
 impl ClaimRecord {
@@ -483,6 +489,8 @@ mod tests {
             only: Vec::new(),
             holding: HoldingRecord::Here,
             requeue: false,
+            no_move: false,
+            mode: None,
         }
     }
 

@@ -99,6 +99,7 @@ impl Service {
         }
         self.refresh_facts();
         self.quotas_anew();
+        self.tell_classes();
         self.notice(None, change.text());
     }
 }

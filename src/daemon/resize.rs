@@ -36,6 +36,7 @@ fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
     let change = Change {
         share: share(spec.gpus_milli),
+        count: spec.gpu_count,
         mem: spec.mem.map(Bytes),
         mem_limit: spec.mem_limit.map(Bytes),
         sm: share(spec.sm_milli),
@@ -57,7 +58,8 @@ fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
 fn arguments(change: &Change) -> String {
     let mut words = Vec::new();
     if let Some(share) = change.share {
-        words.push(format!("-g {}", short_share(share)));
+        let of = change.count.map(|n| format!("{n}x")).unwrap_or_default();
+        words.push(format!("-g {of}{}", short_share(share)));
     }
     if let Some(Bytes(mem)) = change.mem {
         words.push(format!("--gpu-mem {}M", mem >> 20));

@@ -114,6 +114,8 @@ impl Service {
         request.sm = first.sm;
         request.uid = record.uid;
         let only = record.only.iter().filter_map(|uuid| self.gpu_index(uuid));
+        request.movable = !record.no_move;
+        request.mode = record.mode.as_deref().and_then(|m| m.parse().ok());
         request.only_gpus = only.filter_map(|g| u32::try_from(g).ok()).collect();
         Some(request)
     }

@@ -276,6 +276,7 @@ impl Service {
         service.load_history()?;
         service.load_drains()?;
         service.load_quotas()?;
+        service.tell_classes();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         let expected = service.strict.binds().to_vec();
@@ -361,6 +362,7 @@ impl Service {
     pub(crate) fn tick(&mut self) {
         self.change_modes();
         self.tend_mps();
+        self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();
         self.tidy_lingering();

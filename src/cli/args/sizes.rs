@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use gshare_config::{Wait, value};
-use gshare_core::{Bytes, Share};
+use gshare_core::{Bytes, Share, Size};
 
 /// A command that names one claim.
 #[derive(Args, Clone, Debug)]
@@ -21,9 +21,9 @@ pub struct ClaimIdArgs {
 pub struct ResizeArgs {
     /// Claim: its id (c3) or name
     pub id: String,
-    /// Part of the GPU, memory and SMs alike: 0.5
-    #[arg(short, long, value_name = "N", value_parser = value::gpus)]
-    pub gpus: Option<Share>,
+    /// Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5
+    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
+    pub gpus: Option<Size>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB)
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
     pub gpu_mem: Option<Bytes>,

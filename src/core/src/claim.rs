@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::ledger::{Held, Sharing};
+use crate::size::Size;
 use crate::units::{Bytes, Share, UnitError};
 
 /// Number of a claim; printed and read as `c12`.
@@ -62,10 +64,76 @@ impl FromStr for Class {
     }
 }
 
+/// How a claim wants its GPUs to be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModeWish {
+    /// In turns with others.
+    Timeslice,
+    /// Side by side with others, through MPS.
+    Mps,
+    /// A GPU that only one claim has at a time.
+    Exclusive,
+    /// An instance of a divided GPU (MIG).
+    Mig,
+}
+
+impl ModeWish {
+    /// All, in the order in which help texts list them.
+    pub const ALL: [Self; 4] = [Self::Timeslice, Self::Mps, Self::Exclusive, Self::Mig];
+
+    /// The word used in the command line and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeslice => "timeslice",
+            Self::Mps => "mps",
+            Self::Exclusive => "exclusive",
+            Self::Mig => "mig",
+        }
+    }
+
+    /// Whether a GPU that is shared so could ever serve it.
+    #[must_use]
+    pub const fn possible(self, sharing: Sharing) -> bool {
+        matches!(
+            (self, sharing),
+            (Self::Timeslice, Sharing::Timeslice | Sharing::Auto { .. })
+                | (
+                    Self::Mps,
+                    Sharing::Mps { .. } | Sharing::Auto { mps: Some(_) }
+                )
+                | (Self::Exclusive, Sharing::Exclusive)
+                | (Self::Mig, Sharing::Instance { .. })
+        )
+    }
+
+    /// Whether a claim that would be on a GPU in this way is served.
+    #[must_use]
+    pub const fn met(self, sharing: Sharing, held: Held) -> bool {
+        self.possible(sharing)
+            && match self {
+                Self::Timeslice => matches!(held, Held::Timeslice),
+                Self::Mps => matches!(held, Held::Mps),
+                Self::Exclusive | Self::Mig => matches!(held, Held::Whole),
+            }
+    }
+}
+
+impl FromStr for ModeWish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|m| m.name() == text)
+            .ok_or_else(|| format!("mode `{text}` is not one of timeslice, mps, exclusive, mig"))
+    }
+}
+
 /// The request and limit of a claim, checked: limit >= request, a part of one GPU or whole GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How many GPUs (1 for every fraction).
+    /// How many GPUs, all of one model.
     pub gpus: u32,
     /// Guaranteed part of each GPU's memory, unless [`Request::mem`] says bytes.
     pub share: Share,
@@ -79,6 +147,10 @@ pub struct Request {
     pub sm_limit: Share,
     /// Only these GPUs (indices in the service's order); empty means any.
     pub only_gpus: Vec<u32>,
+    /// Only GPUs that are shared so; `None` is any.
+    pub mode: Option<ModeWish>,
+    /// It may be moved to other GPUs while it runs.
+    pub movable: bool,
     /// Lease: the claim ends after this time.
     pub lease: Option<Duration>,
     /// Class of work.
@@ -123,25 +195,26 @@ impl Request {
     /// # Errors
     /// When `gpus` is above one and not whole.
     pub fn from_gpus(gpus: Share, sm_limit: Share, class: Class) -> Result<Self, RequestError> {
-        let (count, share) = if gpus.milli() <= 1000 {
-            (1, gpus)
-        } else if gpus.milli().is_multiple_of(1000) {
-            (gpus.milli() / 1000, Share::ONE)
-        } else {
-            return Err(RequestError::NotWhole(gpus));
-        };
-        Ok(Self {
-            gpus: count,
-            share,
+        Ok(Self::of_size(Size::from_share(gpus)?, sm_limit, class))
+    }
+
+    /// The same for a part of each of several GPUs.
+    #[must_use]
+    pub fn of_size(size: Size, sm_limit: Share, class: Class) -> Self {
+        Self {
+            gpus: size.gpus,
+            share: size.each,
             mem: None,
             mem_limit: None,
-            sm: share,
-            sm_limit: sm_limit.max(share),
+            sm: size.each,
+            sm_limit: sm_limit.max(size.each),
             only_gpus: Vec::new(),
+            mode: None,
+            movable: true,
             lease: None,
             class,
             uid: 0,
-        })
+        }
     }
 
     /// A request that has no sizes yet.
@@ -154,6 +227,8 @@ impl Request {
             sm,
             sm_limit: sm,
             only_gpus: Vec::new(),
+            mode: None,
+            movable: true,
             lease: None,
             class: Class::default(),
             uid: 0,

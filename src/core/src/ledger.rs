@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claim::{ClaimId, Class, Request};
+use crate::claim::{ClaimId, Class, ModeWish, Request};
 use crate::units::{Bytes, Share};
 
 /// How a GPU is shared between claims.
@@ -318,8 +318,16 @@ impl Ledger {
     /// let it.
     #[must_use]
     pub fn held_as(&self, request: &Request, gpu: usize) -> Option<Held> {
+        let sharing = self.gpus.get(gpu)?.sharing;
+        let held = self.held_in(sharing, request, gpu)?;
+        let wish = request.mode;
+        wish.is_none_or(|wish| wish.met(sharing, held))
+            .then_some(held)
+    }
+
+    fn held_in(&self, sharing: Sharing, request: &Request, gpu: usize) -> Option<Held> {
         let of_one_user = || self.on(gpu).all(|(_, s)| s.uid == request.uid);
-        match self.gpus.get(gpu)?.sharing {
+        match sharing {
             Sharing::Timeslice => Some(Held::Timeslice),
             Sharing::Exclusive | Sharing::Instance { .. } => {
                 self.on(gpu).next().is_none().then_some(Held::Whole)
@@ -328,6 +336,7 @@ impl Ledger {
             Sharing::Auto {
                 mps: Some(multi_user),
             } if request.class != Class::Interactive
+                && request.mode != Some(ModeWish::Timeslice)
                 && self.on(gpu).all(|(_, s)| s.held == Held::Mps)
                 && (multi_user || of_one_user()) =>
             {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod claim;
+pub mod class;
 pub mod ledger;
 pub mod machine;
 pub mod place;
@@ -14,12 +15,14 @@ pub mod reason;
 pub mod reconcile;
 pub mod resize;
 pub mod sched;
+pub mod size;
 pub mod units;
 
-pub use claim::{ClaimId, Class, Request, RequestError};
+pub use claim::{ClaimId, Class, ModeWish, Request, RequestError};
 pub use ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
 pub use machine::{Action, Event, Machine};
 pub use quota::{Party, Quota};
 pub use reason::Reason;
 pub use resize::{Change, ResizeError};
+pub use size::Size;
 pub use units::{Bytes, Share};

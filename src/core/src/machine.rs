@@ -13,11 +13,13 @@ use order::{FORESEEN, Round};
 pub use reclaim::ReclaimRules;
 
 mod adopt;
+mod classes;
 mod event;
 
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
+use crate::class::Clocked;
 use crate::ledger::{Ledger, Slice};
 use crate::place;
 use crate::quota::Quotas;
@@ -38,8 +40,12 @@ struct Waiting {
     since: Now,
     /// It has waited for long.
     due: bool,
-    /// Level of what its owner has had lately.
+    /// Priority of its class.
+    priority: u16,
+    /// Level of what it has had itself.
     level: u8,
+    /// What its owner has had lately by his weight, in GPU-minutes.
+    had: u64,
     /// It fits into what its owner is guaranteed. A resize is served as if it did.
     entitled: bool,
     /// GPUs that are kept for it.
@@ -75,11 +81,11 @@ impl Waiting {
     /// GPUs on which it must not be overtaken.
     fn gpus(&self, ledger: &Ledger) -> Vec<usize> {
         match &self.ask {
-            // Who is kept by a quota waits for no GPU.
+            // Who is kept by a quota or by rules of his class waits for no GPU.
             Ask::Claim {
-                told: Some((_, Reason::Quota(_))),
+                told: Some((_, reason)),
                 ..
-            } => Vec::new(),
+            } if reason.is_rule() => Vec::new(),
             Ask::Claim { request, .. } => place::candidates(ledger, request),
             Ask::Resize { id, .. } => {
                 let held = ledger.slices(*id).unwrap_or_default();
@@ -100,6 +106,7 @@ pub struct Machine {
     queue: Vec<Waiting>,
     leases: Vec<(ClaimId, Now)>,
     quotas: Quotas,
+    clocked: Clocked,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.
     measuring: u32,
     /// Processes that are to become claims as soon as the charges are sure.
@@ -274,6 +281,14 @@ impl Machine {
                 self.quotas.set(&quotas);
                 self.settle(&mut actions);
             }
+            Event::Classes(classes) => {
+                self.clocked.classes = classes;
+                self.settle(&mut actions);
+            }
+            Event::Minute(minute) => {
+                self.clocked.minute = minute;
+                self.settle(&mut actions);
+            }
             Event::Parties { id, parties } => self.quotas.enter(id, parties),
             Event::Drain { uuid, on } => {
                 self.ledger.set_drained(&uuid, on);
@@ -327,7 +342,9 @@ impl Machine {
             seq: self.next_seq,
             since: now,
             due: false,
+            priority: 0,
             level: 0,
+            had: 0,
             blocks: Vec::new(),
             expected: None,
         };
@@ -407,7 +424,9 @@ impl Machine {
             }
         }
         self.queue = still;
-        actions.extend(caps(self.ledger.lend_caps(self.queue.is_empty())));
+        // Who waits for no GPU keeps nobody from using what is free.
+        let lend = self.queue.iter().all(|w| w.blocks.is_empty());
+        actions.extend(caps(self.ledger.lend_caps(lend)));
     }
 
     /// Grants a claim, refuses it or keeps it waiting behind those who are `ahead`.
@@ -425,11 +444,11 @@ impl Machine {
         };
         let id = *id;
         let blocked = round.blocked(now, request);
-        let kept = self.quotas.keeps(&self.ledger, id, request);
         if self.rests(now, id) {
             waiting.blocks = Vec::new();
             return Some(waiting);
         }
+        let kept = self.kept_by_rule(id, request, waiting.entitled);
         if kept.is_none()
             && round.may_fit(&self.ledger, request, &blocked)
             && let Some(slices) = place::best_fit(&self.ledger, request, &blocked)
@@ -447,7 +466,7 @@ impl Machine {
             return None;
         }
         let reason = match (kept, &*told) {
-            (Some(over), _) => Reason::Quota(over),
+            (Some(rule), _) => rule,
             // Far back in the queue what was told is true enough.
             (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
             (None, _) => {

@@ -1,6 +1,6 @@
 //! Where a claim goes. First cut: best fit. The exact search of the real scheduler takes this seam.
 
-use crate::claim::{Class, Request};
+use crate::claim::{Class, ModeWish, Request};
 use crate::ledger::{Held, Ledger, Sharing, Slice};
 use crate::units::{Bytes, Share};
 
@@ -9,8 +9,10 @@ use crate::units::{Bytes, Share};
 pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
     (0..ledger.gpus().len())
         .filter(|&g| {
-            request.only_gpus.is_empty()
-                || u32::try_from(g).is_ok_and(|g| request.only_gpus.contains(&g))
+            let named = request.only_gpus.is_empty()
+                || u32::try_from(g).is_ok_and(|g| request.only_gpus.contains(&g));
+            let shared = |mode: ModeWish| mode.possible(ledger.gpus()[g].sharing);
+            named && request.mode.is_none_or(shared)
         })
         .collect()
 }
@@ -32,12 +34,27 @@ pub fn best_fit(ledger: &Ledger, request: &Request, blocked: &[bool]) -> Option<
         )
     });
     let count = usize::try_from(request.gpus).ok()?;
-    if fits.len() < count || count == 0 {
+    if count == 0 {
         return None;
     }
+    let kind = |s: &Slice| ledger.gpus()[s.gpu].model.as_str();
+    let enough = |k: &str| fits.iter().filter(|s| kind(s) == k).count() >= count;
+    // All of one model: the one that has the best place of those with enough.
+    let model = fits.iter().map(kind).find(|k| enough(k))?;
+    fits.retain(|s| kind(s) == model);
     fits.truncate(count);
     fits.sort_by_key(|s| s.gpu);
     Some(fits)
+}
+
+/// The most of these GPUs that are of one model.
+#[must_use]
+pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> usize {
+    let mut count = std::collections::BTreeMap::<&str, usize>::new();
+    for g in gpus {
+        *count.entry(&ledger.gpus()[g].model).or_default() += 1;
+    }
+    count.into_values().max().unwrap_or(0)
 }
 
 /// What a claim leaves unused of what it takes, or of the GPU that it shares.

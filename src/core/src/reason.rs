@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::claim::{ClaimId, Request};
+use crate::claim::{ClaimId, Class, Request};
+use crate::class::show_minute;
 use crate::ledger::{GpuFacts, Ledger, Sharing};
 use crate::place;
 use crate::quota::Over;
@@ -13,7 +14,7 @@ use crate::units::{Bytes, Share};
 pub enum Reason {
     /// No GPU answers.
     NoGpu,
-    /// More GPUs than the machine (or `--gpu-ids`) has.
+    /// More GPUs of one model than the machine (or what it is bound to) has.
     TooManyGpus {
         /// Asked.
         wanted: u32,
@@ -36,6 +37,18 @@ pub enum Reason {
     },
     /// Somebody whom it counts for may not hold more.
     Quota(Over),
+    /// Claims of its class start at other hours.
+    Hours {
+        /// The class.
+        class: Class,
+        /// From when on, in minutes from midnight; `None` if at no hour.
+        from: Option<u16>,
+    },
+    /// What claims of its class hold cannot be reclaimed, and its owner would have more than is guaranteed.
+    Firm {
+        /// The class.
+        class: Class,
+    },
     /// Not enough memory is free.
     Memory {
         /// Asked bytes on one GPU.
@@ -97,6 +110,15 @@ impl Reason {
         }
     }
 
+    /// Whether a rule keeps it, whatever is free: it waits for no GPU.
+    #[must_use]
+    pub const fn is_rule(&self) -> bool {
+        matches!(
+            self,
+            Self::Quota(_) | Self::Hours { .. } | Self::Firm { .. }
+        )
+    }
+
     /// The claims that stand in the way.
     #[must_use]
     pub fn holders(&self) -> &[ClaimId] {
@@ -115,7 +137,12 @@ impl fmt::Display for Reason {
         match self {
             Self::NoGpu => f.write_str("no GPU answers on this machine"),
             Self::TooManyGpus { wanted, present } => {
-                write!(f, "wants {wanted} GPUs; {present} can be used here")
+                let several = if *wanted > 1 {
+                    "GPUs of one model"
+                } else {
+                    "GPU"
+                };
+                write!(f, "wants {wanted} {several}; {present} can be used here")
             }
             Self::TooBig { wanted, largest } => {
                 write!(
@@ -124,6 +151,21 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Quota(over) => over.fmt(f),
+            Self::Hours {
+                class,
+                from: Some(at),
+            } => {
+                let (class, at) = (class.name(), show_minute(*at));
+                write!(f, "claims of class {class} start from {at} on")
+            }
+            Self::Hours { class, from: None } => {
+                write!(f, "claims of class {} start at no hour now", class.name())
+            }
+            Self::Firm { class } => write!(
+                f,
+                "claims of class {} are not preemptible, so they start only within what their owner is guaranteed",
+                class.name()
+            ),
             Self::Drained { wanted, open } => write!(
                 f,
                 "wants {wanted} GPU{}; {open} of those it may use take{} new claims",
@@ -152,7 +194,10 @@ impl fmt::Display for Reason {
                 free.percent()
             ),
             Self::FewerGpus { wanted, fit } => {
-                write!(f, "wants {wanted} GPUs at once; {fit} would fit now")
+                write!(
+                    f,
+                    "wants {wanted} GPUs of one model at once; {fit} would fit now"
+                )
             }
             Self::Mode { gpu, sharing, .. } => match sharing {
                 Sharing::Mps { .. } => write!(
@@ -178,20 +223,20 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
         .copied()
         .filter(|&g| ledger.gpus()[g].capacity().is_some())
         .collect();
-    let present = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-    if present < request.gpus {
+    let present = place::of_one_model(ledger, candidates.iter().copied());
+    let present = u32::try_from(present).unwrap_or(u32::MAX);
+    if present < request.gpus || present == 0 {
         return Some(Reason::TooManyGpus {
             wanted: request.gpus,
             present,
         });
     }
-    let possible = known
-        .iter()
-        .filter(|&&g| ledger.could_ever_fit(request, g))
-        .count();
     // A GPU that does not answer now may answer later: only what is known can be ruled out.
-    let unknown = candidates.len() - known.len();
-    if possible + unknown >= request.gpus as usize {
+    let possible = candidates
+        .iter()
+        .copied()
+        .filter(|g| !known.contains(g) || ledger.could_ever_fit(request, *g));
+    if place::of_one_model(ledger, possible) >= request.gpus as usize {
         return None;
     }
     let largest = known
@@ -228,8 +273,9 @@ pub fn waits(
     }
     let fit = candidates
         .iter()
-        .filter(|&&g| ledger.fit(request, g).is_some())
-        .count();
+        .copied()
+        .filter(|&g| ledger.fit(request, g).is_some());
+    let fit = place::of_one_model(ledger, fit);
     if fit >= request.gpus as usize
         && let Some(ahead) = ahead
     {

@@ -15,6 +15,8 @@ use crate::units::{Bytes, Share};
 pub struct Change {
     /// Part of each GPU, memory and SMs alike; for a claim of several whole GPUs their number, unchanged.
     pub share: Option<Share>,
+    /// Number of GPUs of each of which `share` is meant; it must be the number that the claim has.
+    pub count: Option<u32>,
     /// Guaranteed bytes on each GPU.
     pub mem: Option<Bytes>,
     /// Most bytes on each GPU.
@@ -198,6 +200,14 @@ impl fmt::Display for NoRoom {
 pub fn target(ledger: &Ledger, id: ClaimId, change: &Change) -> Result<Vec<Slice>, ResizeError> {
     let held = ledger.slices(id).ok_or(ResizeError::NotHeld { id })?;
     let share = match change.share {
+        share if change.count.is_some() => {
+            let count = change.count.and_then(|n| usize::try_from(n).ok());
+            if count != Some(held.len()) || share.is_some_and(|s| s > Share::ONE) {
+                let held = held.len();
+                return Err(ResizeError::Count { id, held });
+            }
+            share
+        }
         Some(share) if share > Share::ONE || held.len() > 1 => {
             let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
             if held.len() < 2 || share.milli() != count.saturating_mul(1000) {

@@ -37,6 +37,9 @@ pub struct ClaimSpec {
     /// `-g`: thousandths of a GPU (500), or whole GPUs (2000). `None` takes the class's default size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
+    /// `-g 2x0.5`: number of GPUs, of each of which `gpus_milli` is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<u32>,
     /// `--gpu-mem`: guaranteed bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<u64>,
@@ -64,6 +67,15 @@ pub struct ClaimSpec {
     /// `--gpu-ids`: indices, UUIDs or unique UUID prefixes; empty means any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_ids: Vec<String>,
+    /// `--model`: only GPUs whose name contains one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// `--mode`: only GPUs that are shared so, `timeslice`, `mps`, `exclusive` or `mig`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs; it may unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub movable: Option<bool>,
     /// How long to wait.
     #[serde(default)]
     pub wait: Wait,
@@ -86,6 +98,9 @@ pub struct ResizeSpec {
     /// `-g`: part of the GPU, memory and SMs alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
+    /// `-g 2x0.5`: number of GPUs that the claim has, of each of which `gpus_milli` is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<u32>,
     /// `--gpu-mem`: guaranteed bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<u64>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Now;
 use super::lever::{Cause, Failure, Holding, Lever, Levers, ParkedBy, Wish};
 use crate::claim::{ClaimId, Request};
+use crate::class::Classes;
 use crate::ledger::{GpuFacts, Slice};
 use crate::quota::{Party, Quota};
 use crate::reason::Reason;
@@ -138,6 +139,10 @@ pub enum Event {
         /// Why, in words.
         why: String,
     },
+    /// The rules of all classes, anew.
+    Classes(Classes),
+    /// The local time of the machine, in minutes from midnight: rules may hold by the hour.
+    Minute(u16),
     /// Time passes.
     Tick,
 }

@@ -36,6 +36,7 @@ fn changes() -> impl Strategy<Value = Change> {
     (share(), mem(), mem(), share(), share()).prop_map(|(share, mem, mem_limit, sm, sm_limit)| {
         Change {
             share,
+            count: None,
             mem,
             mem_limit,
             sm,

@@ -1,8 +1,9 @@
 //! The order of service of claims that wait, and what each of them keeps from those that come later.
 //!
 //! First come claims that are *due* (they have waited for long), then entitled ones: those that fit beside what
-//! their owner holds into what he is guaranteed. Among the same standing goes the owner who has had the least of
-//! the machine lately, by levels, then the one who asked first. A claim that cannot start keeps others from
+//! their owner holds into what he is guaranteed. Among the same standing goes the class of higher priority, then
+//! the claim that has had the least itself (by levels; nothing while it has not run), then the owner who has had
+//! the least of the machine lately, then the one who asked first. A claim that cannot start keeps others from
 //! starting where that would delay it: a due or entitled one on every GPU it could use, another on those alone
 //! where it lacks the least. A later claim whose lease ends before the earlier one could start is in nobody's
 //! way.
@@ -11,11 +12,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Ask, Machine, Now, Waiting};
-use crate::claim::{ClaimId, Request};
+use crate::claim::{ClaimId, Class, Request};
+use crate::class::Rules;
 use crate::ledger::{GpuFacts, Ledger};
 use crate::place;
 use crate::quota::Party as QuotaParty;
-use crate::sched::fair::{History, Party, guarantees, level};
+use crate::sched::fair::{History, Party, guarantees};
 use crate::units::{Bytes, Share};
 
 /// Who has waited for longer comes first whatever his standing, so that nobody waits for ever.
@@ -164,10 +166,12 @@ impl Machine {
             waiting.due = now.saturating_sub(waiting.since) >= DUE;
             let Ask::Claim { id, request, .. } = &waiting.ask else {
                 // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
-                waiting.level = self.level_of_wish(&waiting.ask);
+                waiting.had = self.had_by_wish(&waiting.ask);
+                waiting.priority = Rules::of(Class::Batch).priority;
                 continue;
             };
-            waiting.level = self.level_of(*id, request.uid);
+            waiting.priority = self.rules_of(request.class).priority;
+            waiting.had = self.had(*id, request.uid);
             let size = size(most, request);
             let owner = self.owner(*id, request.uid);
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
@@ -178,24 +182,34 @@ impl Machine {
                 *held += size;
             }
         }
-        queue.sort_by_key(|w| (!w.due, !w.entitled, w.level, w.seq));
+        let first = std::cmp::Reverse::<u16>;
+        queue.sort_by_key(|w| {
+            (
+                !w.due,
+                !w.entitled,
+                first(w.priority),
+                w.level,
+                w.had,
+                w.seq,
+            )
+        });
         self.queue = queue;
     }
 
-    /// How much of the machine the owner of a claim has had lately, by his weight.
-    fn level_of(&self, id: ClaimId, uid: u32) -> u8 {
+    /// How much of the machine the owner of a claim has had lately, by his weight: GPU-minutes.
+    fn had(&self, id: ClaimId, uid: u32) -> u64 {
         let guarantee = self.quotas.guarantee(id);
         let weight = guarantee.map_or(1000, |(_, _, w)| w.max(1));
-        level(self.past(uid) * 1000.0 / f64::from(weight))
+        (self.past(uid) * 1000.0 / f64::from(weight) / 60.0) as u64
     }
 
-    /// The level of the owner whose claim is to be resized.
-    fn level_of_wish(&self, ask: &Ask) -> u8 {
+    /// The same of the owner whose claim is to be resized.
+    fn had_by_wish(&self, ask: &Ask) -> u64 {
         let Ask::Resize { id, .. } = ask else {
             return 0;
         };
         let slice = self.ledger.slices(*id).and_then(|s| s.first());
-        slice.map_or(0, |s| self.level_of(*id, s.uid))
+        slice.map_or(0, |s| self.had(*id, s.uid))
     }
 
     /// What a claim that cannot start keeps from later ones.
@@ -295,7 +309,15 @@ impl Machine {
             .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g))
             .collect();
         able.sort_by_key(|&g| lacks(g));
-        able.truncate(request.gpus as usize);
+        let kind = |g: usize| ledger.gpus()[g].model.as_str();
+        let count = request.gpus as usize;
+        // Of one model: the one where it lacks the least of those with enough GPUs.
+        let enough = |k: &str| able.iter().filter(|g| kind(**g) == k).count() >= count;
+        let kinds: Vec<&str> = able.iter().map(|&g| kind(g)).collect();
+        if let Some(model) = kinds.into_iter().find(|k| enough(k)) {
+            able.retain(|g| kind(*g) == model);
+        }
+        able.truncate(count);
         able
     }
 }
@@ -369,5 +391,7 @@ impl Round {
     }
 }
 
+#[cfg(test)]
+mod rules;
 #[cfg(test)]
 mod tests;

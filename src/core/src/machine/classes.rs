@@ -1,0 +1,45 @@
+//! Rules that keep a claim from starting whatever is free: of quotas, and of its class at this hour.
+
+use super::Machine;
+use crate::claim::{ClaimId, Class, Request};
+use crate::class::Rules;
+use crate::reason::Reason;
+
+impl Machine {
+    /// What holds for the claims of a class now.
+    #[must_use]
+    pub fn rules_of(&self, class: Class) -> Rules {
+        self.clocked.rules(class)
+    }
+
+    /// The minute of the day by which rules hold.
+    #[must_use]
+    pub fn minute(&self) -> u16 {
+        self.clocked.minute
+    }
+
+    /// The rule, of a quota or of its class, that keeps a claim from starting whatever is free.
+    pub(super) fn kept_by_rule(
+        &self,
+        id: ClaimId,
+        request: &Request,
+        entitled: bool,
+    ) -> Option<Reason> {
+        if let Some(over) = self.quotas.keeps(&self.ledger, id, request) {
+            return Some(Reason::Quota(over));
+        }
+        // A claim that was parked comes back at any hour.
+        if self.request_of(id).is_some() {
+            return None;
+        }
+        let class = request.class;
+        let rules = self.rules_of(class);
+        if !rules.start {
+            let by_hour = self.clocked.classes.of(class);
+            let from = by_hour.starts_at(self.clocked.minute);
+            return Some(Reason::Hours { class, from });
+        }
+        // What could not be reclaimed is not lent.
+        (!rules.preemptible && !entitled).then_some(Reason::Firm { class })
+    }
+}
