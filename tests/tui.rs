@@ -112,7 +112,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     let question = format!("Release {}", held.id);
     screen.send("\x1b[B");
     screen.send("x");
-    screen.shows(&[&question, "y release it"], SOON);
+    screen.shows(&[&question, "y yes"], SOON);
     screen.send("n");
     screen.wait("the question goes", SOON, |text| {
         (!text.contains(&question)).then_some(())

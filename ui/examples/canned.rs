@@ -28,6 +28,21 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
             let message = format!("{id} released");
             Ok(Reply::Done { message })
         }
+        Call::Try(_) => Ok(Reply::Done {
+            message: "would start now".to_owned(),
+        }),
+        Call::Resize(spec) => Ok(Reply::Resized(gshare_proto::Resized {
+            message: format!("{} has another size", spec.id),
+            id: spec.id,
+            gpus: Vec::new(),
+        })),
+        Call::Doctor => Ok(Reply::Doctor {
+            checks: canned::checks(),
+        }),
+        Call::Admin(_) => Ok(Reply::Admin(gshare_proto::AdminDone {
+            message: "it is done".to_owned(),
+            undo: None,
+        })),
         Call::Claim(spec) if spec.gpus_milli <= Some(500) => {
             let mut claim = snapshot.claims[0].clone();
             claim.id = "c23".to_owned();

@@ -38,6 +38,15 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
+impl Failure {
+    /// Message and hint as one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let hint = self.hint.as_ref().map(|h| format!(". {h}"));
+        format!("{}{}", self.message, hint.unwrap_or_default())
+    }
+}
+
 /// What the screen asks of its feeder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {

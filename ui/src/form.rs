@@ -1,291 +1,250 @@
-//! The dialog that makes a claim: what was typed, what it means, and whether it fits now.
+//! The dialogs with lines to fill in: what was typed, and the call that it means.
+
+mod fit;
 
 use gshare_proto::units::{Bytes, Share, parse_duration};
-use gshare_proto::{ClaimSpec, GpuState, GpuView, Snapshot, Wait};
+use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Snapshot, Wait};
 
 use crate::feed::Failure;
 use crate::input::LineInput;
-use crate::text;
+
+pub(crate) use fit::Fit;
 
 /// Classes to choose from.
-pub(crate) const CLASSES: [&str; 3] = ["interactive", "batch", "inference"];
+const CLASSES: &[&str] = &["interactive", "batch", "inference"];
 
-/// A line of the dialog.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Field {
-    /// Part of a GPU, or whole GPUs.
-    #[default]
-    Size,
-    /// Memory for each GPU.
-    Memory,
-    /// Name.
-    Name,
-    /// Class.
-    Class,
-    /// For how long.
-    Hold,
-}
-
-impl Field {
-    /// All, from the top.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Size,
-        Self::Memory,
-        Self::Name,
-        Self::Class,
-        Self::Hold,
-    ];
-
-    /// The next line, or the one before.
-    pub(crate) fn step(self, forward: bool) -> Self {
-        let n = Self::ALL.len();
-        let at = Self::ALL.iter().position(|f| *f == self).unwrap_or(0);
-        Self::ALL[(at + if forward { 1 } else { n - 1 }) % n]
-    }
-}
-
-/// What was typed.
+/// What a line holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ClaimForm {
+pub(crate) enum Value {
+    /// Text.
+    Text(LineInput),
+    /// One of some words.
+    Choice(&'static [&'static str], usize),
+}
+
+/// A line of a dialog.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    /// Before it.
+    pub(crate) label: &'static str,
+    /// Behind it.
+    pub(crate) hint: String,
+    /// What was typed or chosen.
+    pub(crate) value: Value,
+}
+
+/// What a dialog is for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// Make a claim.
+    Claim,
+    /// Another size of this claim.
+    Resize {
+        /// The claim.
+        id: String,
+    },
+}
+
+/// A dialog with lines.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Form {
+    /// What it is for.
+    pub(crate) kind: Kind,
+    /// Its lines.
+    pub(crate) entries: Vec<Entry>,
     /// The line with the cursor.
-    pub(crate) focus: Field,
-    /// `-g`.
-    pub(crate) size: LineInput,
-    /// `--gpu-mem`; empty for the same part of the memory.
-    pub(crate) memory: LineInput,
-    /// `--name`; may be empty.
-    pub(crate) name: LineInput,
-    /// Index into [`CLASSES`].
-    pub(crate) class: usize,
-    /// `-t`; empty until released.
-    pub(crate) hold: LineInput,
+    pub(crate) focus: usize,
     /// The request that is on its way.
     pub(crate) sent: Option<u64>,
     /// Why the last one was refused.
     pub(crate) refused: Option<Failure>,
+    /// What the service said to this claim when it was tried.
+    pub(crate) tried: Option<(ClaimSpec, Result<String, Failure>)>,
+    /// A trial on its way, and what is tried.
+    pub(crate) trying: Option<(u64, ClaimSpec)>,
 }
 
-impl Default for ClaimForm {
-    fn default() -> Self {
-        Self {
-            focus: Field::default(),
-            size: LineInput::new("0.25"),
-            memory: LineInput::default(),
-            name: LineInput::default(),
-            class: 0,
-            hold: LineInput::default(),
-            sent: None,
-            refused: None,
-        }
+fn text(label: &'static str, value: &str, hint: impl Into<String>) -> Entry {
+    Entry {
+        label,
+        hint: hint.into(),
+        value: Value::Text(LineInput::new(value)),
     }
 }
 
-impl ClaimForm {
-    /// The line being typed; the class is chosen, not typed.
+impl Form {
+    fn new(kind: Kind, entries: Vec<Entry>) -> Self {
+        Self {
+            kind,
+            entries,
+            focus: 0,
+            sent: None,
+            refused: None,
+            tried: None,
+            trying: None,
+        }
+    }
+
+    /// A claim to be made.
+    pub(crate) fn claim() -> Self {
+        let class = Entry {
+            label: "Class",
+            hint: "Left and Right choose".to_owned(),
+            value: Value::Choice(CLASSES, 0),
+        };
+        let entries = vec![
+            text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
+            text("Memory", "", "on each GPU: 8G; empty: by size"),
+            text("Limit", "", "most SMs: 0.8; empty: all while free"),
+            text("Name", "", "for the screen"),
+            class,
+            text("Hold for", "", "2h; empty: until released"),
+        ];
+        Self::new(Kind::Claim, entries)
+    }
+
+    /// Another size of a claim.
+    pub(crate) fn resize(claim: &ClaimView) -> Self {
+        let first = claim.gpus.first();
+        let size = first.map(|g| format!("now {:.2}; empty: as it is", g.sm_request));
+        let memory =
+            first.map(|g| format!("now {} GiB on each GPU", crate::text::gib(g.mem_request)));
+        let limit = first.map(|g| format!("most SMs, now {:.2}", g.sm_limit));
+        let entries = vec![
+            text("Size", "", size.unwrap_or_default()),
+            text("Memory", "", memory.unwrap_or_default()),
+            text("Limit", "", limit.unwrap_or_default()),
+        ];
+        let id = claim.id.clone();
+        Self::new(Kind::Resize { id }, entries)
+    }
+
+    /// Title of the box.
+    pub(crate) fn title(&self) -> String {
+        match &self.kind {
+            Kind::Claim => "Claim a part of a GPU".to_owned(),
+            Kind::Resize { id } => format!("Another size for {id}"),
+        }
+    }
+
+    /// What holds whatever is typed.
+    pub(crate) fn note(&self) -> &'static str {
+        match self.kind {
+            Kind::Claim => "It belongs to no program and is held until you release it.",
+            Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
+        }
+    }
+
+    /// The line being typed; a choice is not typed.
     pub(crate) fn line(&mut self) -> Option<&mut LineInput> {
-        match self.focus {
-            Field::Size => Some(&mut self.size),
-            Field::Memory => Some(&mut self.memory),
-            Field::Name => Some(&mut self.name),
-            Field::Hold => Some(&mut self.hold),
-            Field::Class => None,
+        match &mut self.entries.get_mut(self.focus)?.value {
+            Value::Text(line) => Some(line),
+            Value::Choice(..) => None,
+        }
+    }
+
+    /// The choice with the focus.
+    pub(crate) fn choice(&mut self) -> Option<(usize, &mut usize)> {
+        match &mut self.entries.get_mut(self.focus)?.value {
+            Value::Choice(words, at) => Some((words.len(), at)),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// The next line, or the one before.
+    pub(crate) fn step(&mut self, forward: bool) {
+        let n = self.entries.len().max(1);
+        self.focus = (self.focus + if forward { 1 } else { n - 1 }) % n;
+    }
+
+    /// What stands on a line, if anything does.
+    pub(crate) fn get(&self, label: &str) -> Option<String> {
+        let entry = self.entries.iter().find(|e| e.label == label)?;
+        match &entry.value {
+            Value::Text(line) => Some(line.text().trim().to_owned()).filter(|t| !t.is_empty()),
+            Value::Choice(words, at) => words.get(*at).map(|w| (*w).to_owned()),
+        }
+    }
+
+    fn share(&self, label: &str) -> Result<Option<Share>, String> {
+        let share = self.get(label).map(|t| t.parse::<Share>());
+        share.transpose().map_err(|e| e.to_string())
+    }
+
+    fn bytes(&self, label: &str) -> Result<Option<u64>, String> {
+        let bytes = self.get(label).map(|t| t.parse::<Bytes>());
+        let bytes = bytes.transpose().map_err(|e| e.to_string())?;
+        Ok(bytes.map(|b| b.0))
+    }
+
+    /// Part of the SMs: `0.8` or `80%`.
+    fn limit(&self) -> Result<Option<u32>, String> {
+        let limit = self.share("Limit")?;
+        match limit {
+            Some(part) if part > Share::ONE => Err(format!("limit {part}: at most 1.0")),
+            limit => Ok(limit.map(Share::milli)),
         }
     }
 
     /// The claim that is meant, or what is wrong with it.
     pub(crate) fn spec(&self) -> Result<ClaimSpec, String> {
-        let filled =
-            |input: &LineInput| Some(input.text().trim().to_owned()).filter(|t| !t.is_empty());
-        let size = filled(&self.size).ok_or("size: write 0.25, or 2 for two GPUs")?;
-        let size: Share = size.parse().map_err(|e| format!("{e}"))?;
+        let size = self.share("Size")?;
+        let size = size.ok_or("size: write 0.25, or 2 for two GPUs")?;
         if size > Share::ONE && !size.milli().is_multiple_of(1000) {
             return Err(format!(
                 "size {size}: from one GPU on, write a whole number"
             ));
         }
-        let mem = filled(&self.memory)
-            .map(|t| t.parse::<Bytes>().map_err(|e| e.to_string()))
-            .transpose()?;
-        let hold = filled(&self.hold)
-            .map(|t| parse_duration(&t).map_err(|e| e.to_string()))
-            .transpose()?;
+        let hold = self.get("Hold for").map(|t| parse_duration(&t));
+        let hold = hold.transpose().map_err(|e| e.to_string())?;
         Ok(ClaimSpec {
             gpus_milli: Some(size.milli()),
-            mem: mem.map(|b| b.0),
-            name: filled(&self.name),
-            class: Some(CLASSES[self.class % CLASSES.len()].to_owned()),
+            mem: self.bytes("Memory")?,
+            sm_limit_milli: self.limit()?,
+            name: self.get("Name"),
+            class: self.get("Class"),
             lease_s: hold.map(|d| d.as_secs()),
             wait: Wait::No,
             hold: true,
             ..ClaimSpec::default()
         })
     }
-}
 
-/// Whether a claim fits now, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// It starts.
-    Now(String),
-    /// It does not, and why.
-    Not(String),
-}
-
-/// Shares are thousandths; half of one is rounding.
-const ROUNDING: f64 = 0.0005;
-
-/// Looks for GPUs with room for `spec`, by what the snapshot says is claimable.
-pub(crate) fn fit(spec: &ClaimSpec, snapshot: &Snapshot) -> Fit {
-    let milli = spec.gpus_milli.unwrap_or(1000);
-    let count = (milli / 1000).max(1) as usize;
-    let part = f64::from(milli.min(1000)) / 1000.0;
-    let alive = || snapshot.gpus.iter().filter(|g| g.state == GpuState::Ok);
-    let room = |g: &&GpuView| match spec.mem {
-        None => g.claimable + ROUNDING >= part,
-        Some(mem) => {
-            g.claimable > 0.0
-                && 1.0 - g.sm_claimed + ROUNDING >= part
-                && free_memory(g).is_some_and(|free| free >= mem)
+    /// The change that is meant, or what is wrong with it.
+    fn change(&self, id: &str) -> Result<ResizeSpec, String> {
+        let spec = ResizeSpec {
+            id: id.to_owned(),
+            gpus_milli: self.share("Size")?.map(Share::milli),
+            mem: self.bytes("Memory")?,
+            sm_limit_milli: self.limit()?,
+            wait: Wait::No,
+            ..ResizeSpec::default()
+        };
+        if spec.gpus_milli.is_none() && spec.mem.is_none() && spec.sm_limit_milli.is_none() {
+            return Err("write what changes: a size, memory or a limit".to_owned());
         }
-    };
-    let found: Vec<&GpuView> = alive().filter(room).collect();
-    if found.len() >= count {
-        let names: Vec<String> = found.iter().map(|g| g.index.to_string()).collect();
-        let each = spec.mem.map(text::gib).or_else(|| {
-            let bytes = found.first()?.mem_allocatable? as f64 * part;
-            let same = found
-                .iter()
-                .all(|g| g.mem_allocatable == found[0].mem_allocatable);
-            same.then(|| text::gib(bytes as u64))
-        });
-        let each = each
-            .map(|gib| format!(", {gib} GiB each"))
-            .unwrap_or_default();
-        let several = if count > 1 {
-            format!("{count} of ")
-        } else {
-            String::new()
-        };
-        return Fit::Now(format!(
-            "starts now on {several}GPU {}{each}",
-            names.join(" or ")
-        ));
+        Ok(spec)
     }
-    if let Some(head) = snapshot.queue.first()
-        && alive().all(|g| g.claimable <= 0.0)
-    {
-        let others = snapshot.queue.len() - 1;
-        let more = if others == 0 {
-            String::new()
-        } else {
-            format!(" and {others} more")
-        };
-        return Fit::Not(format!("{}{more} came first and waits", head.id));
-    }
-    if count > 1 {
-        return Fit::Not(format!("needs {count} free GPUs; {} free now", found.len()));
-    }
-    let best = |key: fn(&GpuView) -> f64| alive().max_by(|a, b| key(a).total_cmp(&key(b)));
-    let too_much_memory = spec
-        .mem
-        .filter(|mem| !alive().any(|g| free_memory(g).is_some_and(|free| free >= *mem)));
-    let why = if let Some(mem) = too_much_memory {
-        best(|g| free_memory(g).unwrap_or(0) as f64).map(|g| {
-            let free = free_memory(g).map_or_else(|| "unknown".to_owned(), text::gib);
-            format!(
-                "wants {} GiB; most free is {free} on GPU {}",
-                text::gib(mem),
-                g.index
-            )
-        })
-    } else if spec.mem.is_some() {
-        best(|g| 1.0 - g.sm_claimed).map(|g| {
-            let free = text::share(1.0 - g.sm_claimed);
-            format!(
-                "no GPU has both; GPU {} has {free} of its SMs free",
-                g.index
-            )
-        })
-    } else {
-        best(|g| g.claimable).map(|g| {
-            let free = text::share(g.claimable);
-            format!("does not fit now: most free is {free} on GPU {}", g.index)
-        })
-    };
-    Fit::Not(why.unwrap_or_else(|| "no GPU answers".to_owned()))
-}
 
-/// Bytes that no claim holds.
-fn free_memory(gpu: &GpuView) -> Option<u64> {
-    Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn snapshot() -> Snapshot {
-        let gpu = |index, claimable, sm_claimed, claimed| GpuView {
-            index,
-            claimable,
-            sm_claimed,
-            mem_allocatable: Some(20 * GIB),
-            mem_claimed: claimed * GIB,
-            ..GpuView::default()
-        };
-        Snapshot {
-            gpus: vec![
-                gpu(0, 0.25, 0.75, 15),
-                gpu(1, 0.1, 0.1, 18),
-                gpu(2, 1.0, 0.0, 0),
-            ],
-            ..Snapshot::default()
+    /// What is asked for, or what is wrong with it.
+    pub(crate) fn call(&self) -> Result<Call, String> {
+        match &self.kind {
+            Kind::Claim => Ok(Call::Claim(Box::new(self.spec()?))),
+            Kind::Resize { id } => Ok(Call::Resize(Box::new(self.change(id)?))),
         }
     }
 
-    fn check(size: &str, memory: &str, want: Result<Fit, &str>) {
-        let form = ClaimForm {
-            size: LineInput::new(size),
-            memory: LineInput::new(memory),
-            ..ClaimForm::default()
-        };
-        let got = form.spec().map(|spec| fit(&spec, &snapshot()));
-        match (got, want) {
-            (Ok(got), Ok(want)) => assert_eq!(got, want, "{size} {memory}"),
-            (Err(got), Err(want)) => assert!(got.contains(want), "{got}"),
-            (got, want) => panic!("{size} {memory}: {got:?}, not {want:?}"),
+    /// Whether it fits now; the service's own word where it has been asked.
+    pub(crate) fn fit(&self, snapshot: &Snapshot) -> Result<Fit, String> {
+        match &self.kind {
+            Kind::Claim => {
+                let spec = self.spec()?;
+                Ok(match &self.tried {
+                    Some((tried, Err(refused))) if *tried == spec => Fit::Not(refused.sentence()),
+                    _ => fit::claim(&spec, snapshot),
+                })
+            }
+            Kind::Resize { id } => Ok(fit::resize(&self.change(id)?, snapshot)),
         }
-    }
-
-    #[test]
-    fn the_dialog_says_what_would_happen() {
-        let now = |t: &str| Ok(Fit::Now(t.to_owned()));
-        let not = |t: &str| Ok(Fit::Not(t.to_owned()));
-        check("0.25", "", now("starts now on GPU 0 or 2, 5.0 GiB each"));
-        check("1", "", now("starts now on GPU 2, 20.0 GiB each"));
-        check("2", "", not("needs 2 free GPUs; 1 free now"));
-        check("0.5", "4G", now("starts now on GPU 2, 4.0 GiB each"));
-        check(
-            "0.5",
-            "21G",
-            not("wants 21.0 GiB; most free is 20.0 on GPU 2"),
-        );
-        check("1.5", "", Err("whole number"));
-        check("", "", Err("write 0.25"));
-        check("0.5", "8", Err("K, M, G or T"));
-    }
-
-    #[test]
-    fn a_full_machine_names_the_best_gpu() {
-        let mut full = snapshot();
-        full.gpus[2].claimable = 0.0;
-        let spec = ClaimForm::default().spec().map(|mut s| {
-            s.gpus_milli = Some(500);
-            s
-        });
-        let want = Fit::Not("does not fit now: most free is .25 on GPU 0".to_owned());
-        assert_eq!(spec.map(|s| fit(&s, &full)), Ok(want));
     }
 }

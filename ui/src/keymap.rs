@@ -1,40 +1,63 @@
 //! The one table of keys: what handles a key also names it on the key line and in the help, so that
 //! the three cannot differ.
 
+mod boxes;
+mod screens;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::model::{Dialog, Model};
+use crate::model::{Dialog, Model, Page};
 use crate::msg::Cmd;
-use crate::update::act;
 
 /// Where a key is pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     /// Everywhere.
     Any,
-    /// On the screen itself.
-    Overview,
+    /// On all screens.
+    Screen,
+    /// On one of them.
+    Page(Page),
     /// While the filter is typed.
     Filter,
-    /// In the claim dialog.
+    /// In a dialog with lines.
     Form,
     /// In a question.
     Confirm,
     /// In a box with text.
     Reading,
+    /// While a command is looked for.
+    Palette,
 }
 
 impl Context {
+    /// All, in the order of the help.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Screen,
+        Self::Page(Page::Overview),
+        Self::Page(Page::Claims),
+        Self::Page(Page::Queue),
+        Self::Page(Page::History),
+        Self::Page(Page::Health),
+        Self::Form,
+        Self::Filter,
+        Self::Palette,
+        Self::Confirm,
+        Self::Reading,
+        Self::Any,
+    ];
+
     /// What the next key goes to.
     pub(crate) fn of(model: &Model) -> Self {
         match &model.dialog {
-            Some(Dialog::Claim(_)) => Self::Form,
-            Some(Dialog::Confirm { .. }) => Self::Confirm,
+            Some(Dialog::Form(_)) => Self::Form,
+            Some(Dialog::Confirm(_)) => Self::Confirm,
             Some(Dialog::Detail { .. } | Dialog::Help { .. } | Dialog::Message { .. }) => {
                 Self::Reading
             }
+            Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
-            None => Self::Overview,
+            None => Self::Page(model.page),
         }
     }
 
@@ -42,12 +65,23 @@ impl Context {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Any => "Everywhere",
-            Self::Overview => "On the screen",
+            Self::Screen => "On the screens",
+            Self::Page(Page::Overview) => "On the Overview",
+            Self::Page(Page::Claims) => "On Claims",
+            Self::Page(Page::Queue) => "On Queue",
+            Self::Page(Page::History) => "On History",
+            Self::Page(Page::Health) => "On Health",
             Self::Filter => "While filtering",
-            Self::Form => "Claiming",
+            Self::Form => "While filling in",
             Self::Confirm => "In a question",
             Self::Reading => "While reading",
+            Self::Palette => "While looking for a command",
         }
+    }
+
+    /// Whether the keys of `self` work where the next key goes to `now`.
+    pub(crate) fn holds(self, now: Self) -> bool {
+        self == now || self == Self::Any || (self == Self::Screen && matches!(now, Self::Page(_)))
     }
 }
 
@@ -101,7 +135,7 @@ const fn ctrl(c: char) -> Key {
 pub(crate) struct Command {
     /// Where it works.
     pub(crate) context: Context,
-    /// Keys that run it.
+    /// Keys that run it; without keys it is run by name.
     pub(crate) keys: &'static [Key],
     /// The keys as people write them.
     pub(crate) shown: &'static str,
@@ -109,6 +143,8 @@ pub(crate) struct Command {
     pub(crate) label: &'static str,
     /// Which labels go first when the line is short: the largest.
     pub(crate) rank: u8,
+    /// What it is called where commands are looked for; empty: it is not.
+    pub(crate) name: &'static str,
     /// A sentence for the help.
     pub(crate) help: &'static str,
     /// Whether it can work now, else why not.
@@ -121,312 +157,34 @@ fn always(_: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// All keys.
-pub(crate) static COMMANDS: &[Command] = &[
-    Command {
-        context: Context::Overview,
-        keys: &[letter('n')],
-        shown: "n",
-        label: "claim",
-        rank: 9,
-        help: "claim a part of a GPU and hold it until it is released",
-        able: Model::service,
-        run: act::open_claim,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Enter)],
-        shown: "Enter",
-        label: "detail",
-        rank: 6,
-        help: "everything about the chosen claim, waiting claim or GPU",
-        able: act::some_row,
-        run: act::open_detail,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter('x'), key(KeyCode::Delete)],
-        shown: "x",
-        label: "release",
-        rank: 7,
-        help: "release the chosen claim of yours, or withdraw it from the queue; asks first",
-        able: Model::service,
-        run: act::ask_release,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter('/')],
-        shown: "/",
-        label: "filter",
-        rank: 5,
-        help: "show only rows with a user, claim, name, command or state that you type",
-        able: act::some_snapshot,
-        run: act::start_filter,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter('s')],
-        shown: "s",
-        label: "sort",
-        rank: 3,
-        help: "sort the claims by id, user, GPU, memory, GPU time, SM activity",
-        able: act::some_snapshot,
-        run: act::next_sort,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Tab)],
-        shown: "Tab",
-        label: "next",
-        rank: 4,
-        help: "go to the next part of the screen: claims, queue, GPUs",
-        able: act::some_snapshot,
-        run: act::next_section,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Down), letter('j')],
-        shown: "Down j",
-        label: "",
-        rank: 0,
-        help: "choose the next row",
-        able: act::some_snapshot,
-        run: act::down,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Up), letter('k')],
-        shown: "Up k",
-        label: "",
-        rank: 0,
-        help: "choose the row before",
-        able: act::some_snapshot,
-        run: act::up,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::PageDown)],
-        shown: "PgDn",
-        label: "",
-        rank: 0,
-        help: "go down by a page",
-        able: act::some_snapshot,
-        run: act::page_down,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::PageUp)],
-        shown: "PgUp",
-        label: "",
-        rank: 0,
-        help: "go up by a page",
-        able: act::some_snapshot,
-        run: act::page_up,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Home)],
-        shown: "Home",
-        label: "",
-        rank: 0,
-        help: "choose the first row",
-        able: act::some_snapshot,
-        run: act::first,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::End)],
-        shown: "End",
-        label: "",
-        rank: 0,
-        help: "choose the last row",
-        able: act::some_snapshot,
-        run: act::last,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[key(KeyCode::Esc)],
-        shown: "Esc",
-        label: "",
-        rank: 0,
-        help: "choose no row, then show all rows again",
-        able: always,
-        run: act::clear,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter(' ')],
-        shown: "Space",
-        label: "",
-        rank: 0,
-        help: "stop the captions of the demo, and let them go on",
-        able: act::some_caption,
-        run: act::pause_captions,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter('?')],
-        shown: "?",
-        label: "help",
-        rank: 10,
-        help: "these keys, and what the signs mean",
-        able: always,
-        run: act::open_help,
-    },
-    Command {
-        context: Context::Overview,
-        keys: &[letter('q')],
-        shown: "q",
-        label: "quit",
-        rank: 8,
-        help: "leave; claims stay as they are",
-        able: always,
-        run: act::quit,
-    },
-    Command {
-        context: Context::Filter,
-        keys: &[key(KeyCode::Enter)],
-        shown: "Enter",
-        label: "keep",
-        rank: 8,
-        help: "keep the filter",
-        able: always,
-        run: act::keep_filter,
-    },
-    Command {
-        context: Context::Filter,
-        keys: &[key(KeyCode::Esc)],
-        shown: "Esc",
-        label: "show all",
-        rank: 7,
-        help: "show all rows again",
-        able: always,
-        run: act::drop_filter,
-    },
-    Command {
-        context: Context::Form,
-        keys: &[key(KeyCode::Enter)],
-        shown: "Enter",
-        label: "claim",
-        rank: 8,
-        help: "make the claim",
-        able: always,
-        run: act::send_claim,
-    },
-    Command {
-        context: Context::Form,
-        keys: &[key(KeyCode::Tab), key(KeyCode::Down)],
-        shown: "Tab Down",
-        label: "next line",
-        rank: 6,
-        help: "go to the next line",
-        able: always,
-        run: act::next_field,
-    },
-    Command {
-        context: Context::Form,
-        keys: &[key(KeyCode::BackTab), key(KeyCode::Up)],
-        shown: "Shift-Tab Up",
-        label: "",
-        rank: 5,
-        help: "go to the line before",
-        able: always,
-        run: act::previous_field,
-    },
-    Command {
-        context: Context::Form,
-        keys: &[key(KeyCode::Esc)],
-        shown: "Esc",
-        label: "close",
-        rank: 7,
-        help: "claim nothing",
-        able: always,
-        run: act::close,
-    },
-    Command {
-        context: Context::Confirm,
-        keys: &[letter('y')],
-        shown: "y",
-        label: "release it",
-        rank: 8,
-        help: "yes, release it",
-        able: always,
-        run: act::release,
-    },
-    Command {
-        context: Context::Confirm,
-        keys: &[letter('n'), key(KeyCode::Esc)],
-        shown: "n Esc",
-        label: "keep it",
-        rank: 7,
-        help: "no, keep it",
-        able: always,
-        run: act::close,
-    },
-    Command {
-        context: Context::Reading,
-        keys: &[key(KeyCode::Down), letter('j')],
-        shown: "Down j",
-        label: "",
-        rank: 0,
-        help: "read on",
-        able: always,
-        run: act::scroll_down,
-    },
-    Command {
-        context: Context::Reading,
-        keys: &[key(KeyCode::Up), letter('k')],
-        shown: "Up k",
-        label: "",
-        rank: 0,
-        help: "read back",
-        able: always,
-        run: act::scroll_up,
-    },
-    Command {
-        context: Context::Reading,
-        keys: &[key(KeyCode::Esc), key(KeyCode::Enter), letter('q')],
-        shown: "Esc Enter q",
-        label: "close",
-        rank: 8,
-        help: "close the box",
-        able: always,
-        run: act::close,
-    },
-    Command {
-        context: Context::Any,
-        keys: &[ctrl('c')],
-        shown: "Ctrl-C",
-        label: "",
-        rank: 0,
-        help: "leave at once",
-        able: always,
-        run: act::quit,
-    },
-    Command {
-        context: Context::Any,
-        keys: &[ctrl('z')],
-        shown: "Ctrl-Z",
-        label: "",
-        rank: 0,
-        help: "stop and give the terminal back; fg brings the screen back",
-        able: always,
-        run: act::suspend,
-    },
-];
+/// All commands.
+pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
+    screens::COMMANDS.iter().chain(boxes::COMMANDS)
+}
 
 /// The command that a key runs in a context.
 pub(crate) fn find(context: Context, event: KeyEvent) -> Option<&'static Command> {
-    COMMANDS.iter().find(|c| {
-        (c.context == context || c.context == Context::Any) && c.keys.iter().any(|k| k.is(event))
-    })
+    commands().find(|c| c.context.holds(context) && c.keys.iter().any(|k| k.is(event)))
 }
 
 /// What the key line shows now, in order.
 pub(crate) fn line(model: &Model) -> Vec<&'static Command> {
     let context = Context::of(model);
-    COMMANDS
-        .iter()
-        .filter(|c| c.context == context && !c.label.is_empty() && (c.able)(model).is_ok())
+    commands()
+        .filter(|c| c.context.holds(context) && !c.label.is_empty() && (c.able)(model).is_ok())
         .collect()
+}
+
+/// The commands that can be looked for on this screen, those whose names or sentences have `text`.
+pub(crate) fn named(model: &Model, text: &str) -> Vec<&'static Command> {
+    let wanted = text.trim().to_lowercase();
+    let context = Context::Page(model.page);
+    let found = |word: &str| word.to_lowercase().contains(&wanted);
+    let mut out: Vec<&'static Command> = commands()
+        .filter(|c| c.context.holds(context) && !c.name.is_empty())
+        .filter(|c| found(c.name) || found(c.help))
+        .collect();
+    // Names before sentences.
+    out.sort_by_key(|c| !found(c.name));
+    out
 }

@@ -1,18 +1,22 @@
 //! The state of the screen. Nothing here reads a clock, a terminal or a socket.
 
+mod past;
 mod sort;
 mod totals;
+mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gshare_proto::{ClaimView, QueueView, Snapshot, UnclaimedView};
+use gshare_proto::{Call, Check, ClaimView, QueueView, Snapshot, UnclaimedView};
 
-use crate::form::ClaimForm;
+use crate::form::Form;
 use crate::input::LineInput;
 use crate::text::Clock;
 
+pub(crate) use past::{Past, Span};
 pub(crate) use sort::Sort;
 pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
+pub(crate) use tree::{Grouping, TreeRow, turn_name};
 
 /// Who looks at the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +25,49 @@ pub struct Viewer {
     pub uid: u32,
     /// Whether the viewer may act on everybody's claims (root).
     pub admin: bool,
+}
+
+/// A screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Page {
+    /// Everything at a glance.
+    #[default]
+    Overview,
+    /// The claims as a tree, and the GPUs of the chosen one.
+    Claims,
+    /// Who waits, why, and until when.
+    Queue,
+    /// Allocated against used over time.
+    History,
+    /// The GPUs' health, and what is enforced.
+    Health,
+}
+
+impl Page {
+    /// All, in the order of Tab; the first is 1.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Overview,
+        Self::Claims,
+        Self::Queue,
+        Self::History,
+        Self::Health,
+    ];
+
+    /// On its tab.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Claims => "Claims",
+            Self::Queue => "Queue",
+            Self::History => "History",
+            Self::Health => "Health",
+        }
+    }
+
+    /// Its place among all, from 0.
+    pub(crate) fn place(self) -> usize {
+        Self::ALL.iter().position(|p| *p == self).unwrap_or(0)
+    }
 }
 
 /// A part of the screen with rows to choose from.
@@ -33,11 +80,27 @@ pub(crate) enum Section {
     Queue,
     /// GPUs.
     Gpus,
+    /// Claims as a tree.
+    Tree,
+    /// Users over time.
+    Users,
+    /// GPUs and mechanisms.
+    Health,
 }
 
 impl Section {
-    /// All, in the order of Tab.
-    pub(crate) const ALL: [Self; 3] = [Self::Claims, Self::Queue, Self::Gpus];
+    /// All.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Claims,
+        Self::Queue,
+        Self::Gpus,
+        Self::Tree,
+        Self::Users,
+        Self::Health,
+    ];
+
+    /// Those of the Overview, in the order of Right.
+    pub(crate) const OVERVIEW: [Self; 3] = [Self::Claims, Self::Queue, Self::Gpus];
 }
 
 /// Names a row over updates.
@@ -56,6 +119,19 @@ pub(crate) enum RowKey {
     Waiting(String),
     /// A GPU by index.
     Gpu(u32),
+    /// A group of the tree by its title.
+    Group(String),
+    /// A process of a claim on a GPU.
+    Process {
+        /// Process.
+        pid: u32,
+        /// Index of the GPU.
+        gpu: u32,
+    },
+    /// A user by uid.
+    User(u32),
+    /// A mechanism by its name.
+    Check(String),
 }
 
 /// A row of the claims table.
@@ -70,15 +146,10 @@ pub(crate) enum ClaimRow<'a> {
 /// A box above the screen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Dialog {
-    /// Make a claim.
-    Claim(ClaimForm),
-    /// Release or withdraw a claim.
-    Confirm {
-        /// The claim.
-        id: String,
-        /// What would happen.
-        question: String,
-    },
+    /// Lines to fill in: a claim, another size, more time.
+    Form(Box<Form>),
+    /// Something that is asked for only after a yes.
+    Confirm(Box<Question>),
     /// Everything about a row.
     Detail {
         /// The row.
@@ -98,6 +169,26 @@ pub(crate) enum Dialog {
         /// Sentences.
         lines: Vec<String>,
     },
+    /// Commands by name.
+    Palette {
+        /// What was typed.
+        input: LineInput,
+        /// The chosen one of those that match.
+        chosen: usize,
+    },
+}
+
+/// What is asked for after a yes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Question {
+    /// Title of the box.
+    pub(crate) title: String,
+    /// What would happen.
+    pub(crate) text: String,
+    /// What is said while it happens.
+    pub(crate) doing: String,
+    /// The call.
+    pub(crate) call: Call,
 }
 
 /// How a line of news is meant.
@@ -127,8 +218,21 @@ pub(crate) struct Toast {
 pub(crate) enum Asked {
     /// Claim.
     Claim,
-    /// Release or withdraw.
-    Release,
+    /// Anything whose answer is a sentence.
+    Act,
+    /// Whether a claim would start now.
+    Try,
+    /// Rows of the doctor.
+    Checks,
+}
+
+/// What was found out about the machine, and when it was asked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Checks {
+    /// Rows, or why there are none.
+    pub(crate) rows: Option<Result<Vec<Check>, String>>,
+    /// When it was last asked, Unix milliseconds.
+    pub(crate) asked_ms: u64,
 }
 
 /// All of it.
@@ -146,8 +250,18 @@ pub(crate) struct Model {
     pub(crate) received_ms: u64,
     /// Why there are no new ones.
     pub(crate) disconnected: Option<String>,
-    /// The section with the focus.
+    /// The screen.
+    pub(crate) page: Page,
+    /// The part of the Overview with the focus.
     pub(crate) section: Section,
+    /// How the tree of claims is grouped.
+    pub(crate) grouping: Grouping,
+    /// Groups that are folded and claims that are unfolded, by their names.
+    pub(crate) turned: BTreeSet<String>,
+    /// What the doctor says.
+    pub(crate) checks: Checks,
+    /// What was recorded.
+    pub(crate) past: Past,
     /// The chosen row of each section, and where it was last seen.
     chosen: BTreeMap<Section, (RowKey, usize)>,
     /// Order of the claims.
@@ -186,7 +300,12 @@ impl Model {
             snapshot: None,
             received_ms: clock.now_ms,
             disconnected: None,
+            page: Page::default(),
             section: Section::default(),
+            grouping: Grouping::default(),
+            turned: BTreeSet::new(),
+            checks: Checks::default(),
+            past: Past::default(),
             chosen: BTreeMap::new(),
             sort: Sort::default(),
             filter: LineInput::default(),
@@ -267,7 +386,7 @@ impl Model {
             .collect()
     }
 
-    fn matches(&self, texts: &[&str]) -> bool {
+    pub(crate) fn matches(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.text().trim().to_lowercase();
         texts.iter().any(|t| t.to_lowercase().contains(&wanted))
     }
@@ -287,6 +406,29 @@ impl Model {
                 let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
                 gpus.map(|g| RowKey::Gpu(g.index)).collect()
             }
+            Section::Tree => {
+                let rows = self.tree();
+                rows.iter().map(TreeRow::key).collect()
+            }
+            Section::Users => self.past.users().map(|u| RowKey::User(u.uid)).collect(),
+            Section::Health => {
+                let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
+                let gpus = gpus.map(|g| RowKey::Gpu(g.index));
+                let rows = self.checks.rows.iter().flatten().flatten();
+                gpus.chain(rows.map(|c| RowKey::Check(c.name.clone())))
+                    .collect()
+            }
+        }
+    }
+
+    /// The part with the focus.
+    pub(crate) fn focus(&self) -> Section {
+        match self.page {
+            Page::Overview => self.section,
+            Page::Claims => Section::Tree,
+            Page::Queue => Section::Queue,
+            Page::History => Section::Users,
+            Page::Health => Section::Health,
         }
     }
 
@@ -297,7 +439,7 @@ impl Model {
 
     /// The chosen row of the section that has the focus.
     pub(crate) fn current(&self) -> Option<&RowKey> {
-        self.chosen(self.section)
+        self.chosen(self.focus())
     }
 
     /// Where the chosen row of a section is.
@@ -308,16 +450,17 @@ impl Model {
 
     /// Chooses the row at `index` (or the last) of the section with the focus.
     pub(crate) fn choose(&mut self, index: usize) {
-        let keys = self.keys(self.section);
+        let section = self.focus();
+        let keys = self.keys(section);
         let index = index.min(keys.len().saturating_sub(1));
         if let Some(key) = keys.into_iter().nth(index) {
-            self.chosen.insert(self.section, (key, index));
+            self.chosen.insert(section, (key, index));
         }
     }
 
     /// No row of the section with the focus is chosen.
     pub(crate) fn choose_none(&mut self) {
-        self.chosen.remove(&self.section);
+        self.chosen.remove(&self.focus());
     }
 
     /// Keeps each choice on its row; where the row is gone, the one that took its place.
@@ -333,9 +476,14 @@ impl Model {
                 self.chosen.insert(section, (key, place));
             }
         }
-        if self.keys(self.section).is_empty() {
+        if self.page == Page::Overview && self.keys(self.section).is_empty() {
             self.section = Section::default();
         }
+    }
+
+    /// Whether the viewer may act on what belongs to this user.
+    pub(crate) fn may(&self, uid: u32) -> bool {
+        self.viewer.admin || self.viewer.uid == uid
     }
 
     /// The claim with this id.

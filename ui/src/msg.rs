@@ -1,6 +1,6 @@
 //! Everything that can happen to the screen, and everything that it can want.
 
-use crossterm::event::KeyEvent;
+use crossterm::event::{KeyEvent, MouseEvent};
 
 use crate::feed::{Request, Update};
 use crate::text::Clock;
@@ -10,6 +10,8 @@ use crate::text::Clock;
 pub(crate) enum Msg {
     /// A key.
     Key(KeyEvent),
+    /// The mouse.
+    Mouse(MouseEvent),
     /// Text was pasted.
     Paste(String),
     /// The terminal has this many columns and rows.
@@ -27,6 +29,8 @@ pub(crate) enum Cmd {
     Ask(Request),
     /// Leave.
     Quit,
+    /// Draw everything anew.
+    Redraw,
     /// Give the terminal back and stop, as Ctrl-Z does.
     Suspend,
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use chrono::Local;
-use crossterm::event::{Event, EventStream};
+use crossterm::event::{Event, EventStream, MouseEventKind};
 use futures_core::Stream;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::{Pid, getuid};
@@ -22,8 +22,11 @@ use crate::theme::Look;
 use crate::update::update;
 use crate::view;
 
-/// Shortest time between two frames.
+/// Shortest time between two frames of news.
 const FRAME: Duration = Duration::from_millis(33);
+
+/// Shortest time between a frame and the one that answers a key: whoever holds a key down sees it move.
+const ANSWER: Duration = Duration::from_millis(8);
 
 /// The screen's options.
 #[derive(Clone, Debug)]
@@ -112,7 +115,8 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
     let mut model = Model::new(options.viewer, screen.size()?, clock());
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut next_frame = Instant::now();
+    let mut drawn = Instant::now();
+    let mut next_frame = drawn;
     let mut dirty = true;
     loop {
         let mut messages = Vec::new();
@@ -140,15 +144,20 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
             () = sleep_until(next_frame), if dirty => {
                 draw(&mut screen, &model, &options.look)?;
                 dirty = false;
-                next_frame = Instant::now() + FRAME;
+                drawn = Instant::now();
+                next_frame = drawn + FRAME;
             }
         }
         for msg in messages {
+            if matches!(msg, Msg::Key(_) | Msg::Mouse(_) | Msg::Paste(_)) {
+                next_frame = drawn + ANSWER;
+            }
             let quiet =
                 matches!(msg, Msg::Tick(now) if now.now_ms / 1000 == model.clock.now_ms / 1000);
             for cmd in update(&mut model, msg) {
                 match cmd {
                     Cmd::Quit => return Ok(Exit::Quit),
+                    Cmd::Redraw => screen.renew()?,
                     // To the whole job, as the terminal does; it comes back as a signal.
                     Cmd::Suspend => kill(Pid::from_raw(0), Signal::SIGTSTP)?,
                     Cmd::Ask(request) => {
@@ -180,7 +189,13 @@ fn message(event: Event) -> Option<Msg> {
         Event::Key(key) => Some(Msg::Key(key)),
         Event::Paste(text) => Some(Msg::Paste(text)),
         Event::Resize(width, height) => Some(Msg::Resize(width, height)),
-        Event::Mouse(_) | Event::FocusGained | Event::FocusLost => None,
+        // Only what can mean something: a terminal may tell every movement.
+        Event::Mouse(mouse) => matches!(
+            mouse.kind,
+            MouseEventKind::Down(_) | MouseEventKind::ScrollDown | MouseEventKind::ScrollUp
+        )
+        .then_some(Msg::Mouse(mouse)),
+        Event::FocusGained | Event::FocusLost => None,
     }
 }
 

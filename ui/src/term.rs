@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::queue;
-use crossterm::style::ResetColor;
+use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
     BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
     LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -19,6 +19,11 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+/// Clicks and the wheel, told with coordinates of any size. Not movements: they would be most of what a
+/// slow line carries. With Shift held, terminals select text as ever.
+const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
+const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
 /// Whether the terminal is ours now.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -39,6 +44,7 @@ fn give_back() {
     let _ = queue!(
         out,
         EndSynchronizedUpdate,
+        Print(MOUSE_OFF),
         DisableBracketedPaste,
         ResetColor,
         LeaveAlternateScreen,
@@ -106,6 +112,7 @@ impl Screen {
             out,
             EnterAlternateScreen,
             EnableBracketedPaste,
+            Print(MOUSE_ON),
             Hide,
             Clear(ClearType::All)
         )?;
@@ -122,6 +129,15 @@ impl Screen {
         self.enter()?;
         // A new one knows nothing of the old frame. (Its own clear() would ask the terminal where the
         // cursor is, and the answer would go to the keys.)
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
+    }
+
+    /// Draws everything anew next time, whatever is on the terminal.
+    pub(crate) fn renew(&mut self) -> io::Result<()> {
+        let mut out = io::stdout();
+        queue!(out, Clear(ClearType::All))?;
+        out.flush()?;
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         Ok(())
     }

@@ -13,8 +13,8 @@ pub(crate) fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// `text` in at most `max` columns; what does not fit is replaced by an ellipsis. Control
-/// characters (a command line may hold anything) become spaces.
+/// `text` in at most `max` columns; what does not fit is replaced by an ellipsis, and a figure at the
+/// edge goes as a whole: nobody could tell whether it had lost digits. Control characters (a command line may hold anything) become spaces.
 pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
     let clean: String = text
         .chars()
@@ -32,6 +32,7 @@ pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
     for c in clean.chars() {
         let w = c.width().unwrap_or(0);
         if used + w > room {
+            out.truncate(without_figure(&out).len());
             break;
         }
         used += w;
@@ -39,6 +40,13 @@ pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
     }
     out.push_str(dots);
     out
+}
+
+/// `text` without the figure at its end.
+fn without_figure(text: &str) -> &str {
+    let short = text.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let figure = text[short.len()..].contains(|c: char| c.is_ascii_digit());
+    if figure { short } else { text }
 }
 
 /// `text` in exactly `cols` columns, at the left.
@@ -179,6 +187,29 @@ impl Clock {
         }
     }
 
+    /// `16:05`, and `Mon 16:05` when it is not today.
+    pub(crate) fn short_time(self, ms: u64) -> String {
+        let zone = FixedOffset::east_opt(self.offset_s);
+        let local = |ms: u64| {
+            let at = i64::try_from(ms).ok();
+            let at = at.and_then(DateTime::from_timestamp_millis)?;
+            Some(at.with_timezone(&zone?))
+        };
+        match (local(ms), local(self.now_ms)) {
+            (Some(at), Some(now)) if at.date_naive() == now.date_naive() => {
+                at.format("%H:%M").to_string()
+            }
+            (Some(at), _) => at.format("%a %H:%M").to_string(),
+            (None, _) => "--:--".to_owned(),
+        }
+    }
+
+    /// How long until `ms`: `3m`, rounded up to minutes.
+    pub(crate) fn until(self, ms: u64) -> String {
+        let left = ms.saturating_sub(self.now_ms).div_ceil(60_000) * 60;
+        gshare_proto::units::show_duration(std::time::Duration::from_secs(left))
+    }
+
     /// How long ago `ms` was: `3m`.
     pub(crate) fn since(self, ms: u64) -> String {
         let gone = std::time::Duration::from_millis(self.now_ms.saturating_sub(ms));
@@ -235,6 +266,9 @@ mod tests {
         assert_eq!(cut("日本語", 4, &UTF8), "日…");
         assert_eq!(cut("a\u{1b}[2J", 9, &UTF8), "a [2J");
         assert_eq!(cut("train.py", 0, &UTF8), "");
+        assert_eq!(cut("python 48211", 10, &UTF8), "python …");
+        assert_eq!(cut("used 11.25 GiB", 9, &UTF8), "used …");
+        assert_eq!(cut("used 11.25 GiB", 11, &UTF8), "used …");
         assert_eq!(left("日本", 6, &UTF8), "日本  ");
         assert_eq!(right("7", 3, &UTF8), "  7");
     }
@@ -259,5 +293,8 @@ mod tests {
         assert_eq!(clock.time(1_700_000_000_000), "23:13:20");
         assert_eq!(clock.since(1_700_000_000_000), "3m");
         assert_eq!(clock.since(u64::MAX), "0s");
+        assert_eq!(clock.short_time(1_700_000_000_000), "23:13");
+        assert_eq!(clock.short_time(1_700_010_000_000), "Wed 02:00");
+        assert_eq!(clock.until(1_700_000_200_000), "1m");
     }
 }

@@ -41,6 +41,8 @@ pub struct Glyphs {
     pub(crate) sorted: &'static str,
     /// The selected row or focused section.
     pub(crate) pointer: &'static str,
+    /// A group whose rows are shown.
+    pub(crate) open: &'static str,
     /// Levels of the history, lowest first.
     pub(crate) levels: [&'static str; 8],
     /// Whether frames are drawn with line characters.
@@ -60,6 +62,7 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     rule: "─",
     sorted: "▾",
     pointer: "▸",
+    open: "▾",
     levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
     lines: true,
 };
@@ -77,6 +80,7 @@ pub(crate) const ASCII: Glyphs = Glyphs {
     rule: "-",
     sorted: "*",
     pointer: ">",
+    open: "v",
     levels: ["_", "_", ".", ".", "-", "-", "=", "#"],
     lines: false,
 };

@@ -1,13 +1,14 @@
 //! What happens when something happens: pure, so that every key can be tested without a terminal.
 
 pub(crate) mod act;
+mod mouse;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
 use gshare_proto::{Call, Reply};
 
 use crate::feed::{Failure, Request, Update};
-use crate::form::{CLASSES, ClaimForm, Field};
-use crate::keymap::{self, Context};
+use crate::form::{Form, Kind};
+use crate::keymap::{self, Command, Context};
 use crate::model::{Asked, Dialog, Model, Tone};
 use crate::msg::{Cmd, Msg};
 use crate::text;
@@ -19,10 +20,14 @@ pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
         Msg::Key(event) => key(model, event),
         Msg::Paste(text) => {
             match &mut model.dialog {
-                Some(Dialog::Claim(form)) => {
+                Some(Dialog::Form(form)) => {
                     if let Some(line) = form.line() {
                         line.insert(&text);
                     }
+                }
+                Some(Dialog::Palette { input, chosen }) => {
+                    input.insert(&text);
+                    *chosen = 0;
                 }
                 None if model.filtering => {
                     model.filter.insert(&text);
@@ -40,8 +45,9 @@ pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
             model.clock = clock;
             let over = |until: u64| until <= clock.now_ms;
             model.toast.take_if(|t| over(t.until_ms));
-            Vec::new()
+            act::refresh(model)
         }
+        Msg::Mouse(event) => mouse::event(model, event),
         Msg::Update(news) => take(model, news),
     }
 }
@@ -50,16 +56,17 @@ fn key(model: &mut Model, event: KeyEvent) -> Vec<Cmd> {
     model.toast = None;
     let context = Context::of(model);
     if let Some(command) = keymap::find(context, event) {
-        return match (command.able)(model) {
-            Ok(()) => (command.run)(model),
-            Err(why) => {
-                model.say(Tone::Bad, why);
-                Vec::new()
-            }
-        };
+        return run(model, command);
     }
     match &mut model.dialog {
-        Some(Dialog::Claim(form)) => form_key(form, event),
+        Some(Dialog::Form(form)) => {
+            form_key(form, event);
+            return try_claim(model);
+        }
+        Some(Dialog::Palette { input, chosen }) => {
+            input.key(event);
+            *chosen = 0;
+        }
         None if model.filtering => {
             model.filter.key(event);
             model.settle();
@@ -69,18 +76,52 @@ fn key(model: &mut Model, event: KeyEvent) -> Vec<Cmd> {
     Vec::new()
 }
 
-fn form_key(form: &mut ClaimForm, event: KeyEvent) {
+/// Runs a command, or says why it cannot be run.
+pub(crate) fn run(model: &mut Model, command: &Command) -> Vec<Cmd> {
+    match (command.able)(model) {
+        Ok(()) => (command.run)(model),
+        Err(why) => {
+            model.say(Tone::Bad, why);
+            Vec::new()
+        }
+    }
+}
+
+fn form_key(form: &mut Form, event: KeyEvent) {
     form.refused = None;
-    if form.focus == Field::Class {
-        let n = CLASSES.len();
+    if let Some((n, at)) = form.choice() {
         match event.code {
-            KeyCode::Right | KeyCode::Char(' ') => form.class = (form.class + 1) % n,
-            KeyCode::Left => form.class = (form.class + n - 1) % n,
+            KeyCode::Right | KeyCode::Char(' ') => *at = (*at + 1) % n,
+            KeyCode::Left => *at = (*at + n - 1) % n,
             _ => {}
         }
     } else if let Some(line) = form.line() {
         line.key(event);
     }
+}
+
+/// Asks the service whether the claim in the dialog would start, one question at a time.
+pub(crate) fn try_claim(model: &mut Model) -> Vec<Cmd> {
+    if model.service().is_err() {
+        return Vec::new();
+    }
+    let Some(Dialog::Form(form)) = &model.dialog else {
+        return Vec::new();
+    };
+    if form.kind != Kind::Claim || form.trying.is_some() || form.sent.is_some() {
+        return Vec::new();
+    }
+    let Ok(spec) = form.spec() else {
+        return Vec::new();
+    };
+    if form.tried.as_ref().is_some_and(|(tried, _)| *tried == spec) {
+        return Vec::new();
+    }
+    let (seq, commands) = ask(model, Asked::Try, Call::Try(Box::new(spec.clone())));
+    if let Some(Dialog::Form(form)) = &mut model.dialog {
+        form.trying = Some((seq, spec));
+    }
+    commands
 }
 
 fn take(model: &mut Model, news: Update) -> Vec<Cmd> {
@@ -94,26 +135,39 @@ fn take(model: &mut Model, news: Update) -> Vec<Cmd> {
         Update::Disconnected(why) => model.disconnected = Some(why),
         Update::Caption(text) => model.caption = text,
         Update::Close => return vec![Cmd::Quit],
-        Update::CallResult { seq, outcome } => answer(model, seq, outcome),
+        Update::CallResult { seq, outcome } => return answer(model, seq, outcome),
     }
     Vec::new()
 }
 
-fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
+fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
     let Some(asked) = model.asked.remove(&seq) else {
-        return;
+        return Vec::new();
     };
+    match asked {
+        Asked::Try => return tried(model, seq, outcome),
+        Asked::Checks => {
+            model.checks.rows = Some(match outcome {
+                Ok(Reply::Doctor { checks }) => Ok(checks),
+                Ok(_) => Err(STRANGE.to_owned()),
+                Err(failure) => Err(failure.sentence()),
+            });
+            model.settle();
+            return Vec::new();
+        }
+        Asked::Claim | Asked::Act => {}
+    }
     let form = match &mut model.dialog {
-        Some(Dialog::Claim(form)) if form.sent == Some(seq) => Some(form),
+        Some(Dialog::Form(form)) if form.sent == Some(seq) => Some(form),
         _ => None,
     };
-    match (asked, outcome, form) {
-        (_, Err(failure), Some(form)) => {
+    match (outcome, form) {
+        (Err(failure), Some(form)) => {
             form.sent = None;
             form.refused = Some(failure);
         }
-        (_, Err(failure), None) => tell(model, failure),
-        (Asked::Claim, Ok(Reply::Granted(granted)), form) => {
+        (Err(failure), None) => tell(model, failure),
+        (Ok(Reply::Granted(granted)), form) if asked == Asked::Claim => {
             let lines = vec![
                 granted.message,
                 String::new(),
@@ -127,24 +181,45 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
                 model.say(Tone::Good, lines[0].clone());
             }
         }
-        (_, Ok(Reply::Done { message }), _) => model.say(Tone::Good, message),
-        (_, Ok(other), form) => {
-            let text = match other {
-                Reply::Queued(q) => format!("{} waits: {}", q.id, q.reason),
-                _ => "the service gave an answer that this screen does not understand".to_owned(),
+        (Ok(reply), form) => {
+            let (tone, text) = match reply {
+                Reply::Done { message } => (Tone::Good, message),
+                Reply::Resized(resized) => (Tone::Good, resized.message),
+                Reply::Admin(done) => (Tone::Good, done.message.replace('\n', "; ")),
+                Reply::Queued(q) => (Tone::Plain, format!("{} waits: {}", q.id, q.reason)),
+                _ => (Tone::Plain, STRANGE.to_owned()),
             };
-            if let Some(form) = form {
-                form.sent = None;
+            if form.is_some() {
+                model.dialog = None;
             }
-            model.say(Tone::Plain, text);
+            model.say(tone, text);
         }
     }
+    Vec::new()
+}
+
+/// An answer of another version.
+const STRANGE: &str = "the service gave an answer that this screen does not understand";
+
+/// What the service says to a claim that is being typed; what was typed since is tried next.
+fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
+    let Some(Dialog::Form(form)) = &mut model.dialog else {
+        return Vec::new();
+    };
+    let Some((_, spec)) = form.trying.take_if(|(asked, _)| *asked == seq) else {
+        return Vec::new();
+    };
+    let said = outcome.map(|reply| match reply {
+        Reply::Done { message } => message,
+        _ => STRANGE.to_owned(),
+    });
+    form.tried = Some((spec, said));
+    try_claim(model)
 }
 
 /// Tells a failure on one line, or in a box where that is too short.
 fn tell(model: &mut Model, failure: Failure) {
-    let hint = failure.hint.as_ref().map(|h| format!(". {h}"));
-    let text = format!("{}{}", failure.message, hint.unwrap_or_default());
+    let text = failure.sentence();
     if text::width(&text) <= usize::from(model.size.0) || model.dialog.is_some() {
         model.say(Tone::Bad, text);
         return;

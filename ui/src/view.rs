@@ -5,11 +5,18 @@ mod claims;
 mod dialog;
 mod gpus;
 mod header;
+mod health;
+mod history;
 mod keys;
 mod notes;
 mod plan;
 mod queue;
+mod tabs;
+mod tree;
 mod users;
+mod waiting;
+
+use std::ops::Range;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +26,8 @@ use ratatui::widgets::Widget;
 
 use gshare_proto::Snapshot;
 
-use crate::model::Model;
+use crate::keymap::Command;
+use crate::model::{Model, Page, RowKey, Section, Sort};
 use crate::run::Options;
 use crate::text::{self, Clock};
 use crate::theme::Look;
@@ -28,6 +36,70 @@ use plan::Plan;
 /// Where the cursor is, if something is being typed.
 pub(crate) type Cursor = Option<(u16, u16)>;
 
+/// What a click means.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// This command.
+    Command(&'static Command),
+    /// This screen.
+    Page(Page),
+    /// This row.
+    Row(Section, RowKey),
+    /// This order of the claims.
+    Sort(Sort),
+    /// This line of the dialog.
+    Field(usize),
+    /// This command of those that are listed.
+    Named(usize),
+}
+
+/// A row of the screen, and what its columns mean to the mouse.
+#[derive(Clone, Default)]
+struct Row {
+    line: Line<'static>,
+    hits: Vec<(Range<usize>, Target)>,
+}
+
+impl From<Line<'static>> for Row {
+    fn from(line: Line<'static>) -> Self {
+        let hits = Vec::new();
+        Self { line, hits }
+    }
+}
+
+impl Row {
+    /// A row that means the same all over.
+    fn of(line: Line<'static>, section: Section, key: RowKey) -> Self {
+        let hits = vec![(0..usize::MAX, Target::Row(section, key))];
+        Self { line, hits }
+    }
+}
+
+/// Lines without a meaning.
+fn plain(lines: Vec<Line<'static>>) -> Vec<Row> {
+    lines.into_iter().map(Row::from).collect()
+}
+
+/// The whole screen without its box: its rows, and where the cursor is.
+fn frame(
+    model: &Model,
+    look: &Look,
+    (width, height): (usize, usize),
+) -> (Vec<Row>, Option<(usize, usize)>) {
+    let plan = Plan::new(model, width, height, &look.glyphs);
+    let mut rows = body(model, look, &plan);
+    let foot = keys::lines(model, look, width);
+    rows.truncate(height.saturating_sub(foot.rows.len()));
+    rows.resize(height.saturating_sub(foot.rows.len()), Row::default());
+    let cursor = foot.cursor.map(|x| (x, rows.len()));
+    rows.extend(foot.rows);
+    rows.truncate(height);
+    for row in &mut rows {
+        row.line = fit(std::mem::take(&mut row.line), width, look);
+    }
+    (rows, cursor)
+}
+
 /// Draws everything into `area`.
 pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
     let area = area.intersection(buf.area);
@@ -35,19 +107,29 @@ pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
         return None;
     }
     let (width, height) = (usize::from(area.width), usize::from(area.height));
-    let plan = Plan::new(model, width, height, &look.glyphs);
-    let mut lines = body(model, look, &plan);
-    let foot = keys::lines(model, look, width);
-    lines.truncate(height.saturating_sub(foot.lines.len()));
-    lines.resize(height.saturating_sub(foot.lines.len()), Line::default());
-    let foot_y = lines.len();
-    lines.extend(foot.lines);
-    for (y, line) in lines.into_iter().take(height).enumerate() {
-        put(fit(line, width, look), area, y, buf);
+    let (rows, cursor) = frame(model, look, (width, height));
+    for (y, row) in rows.into_iter().enumerate() {
+        put(row.line, area, y, buf);
     }
-    let typed = foot.cursor.map(|x| at(area, x, foot_y));
+    let typed = cursor.map(|(x, y)| at(area, x, y));
     let boxed = dialog::draw(model, look, area, buf);
     boxed.unwrap_or(typed)
+}
+
+/// What is under a cell of the screen.
+pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
+    // Colours take no room.
+    let look = Look::new(crate::theme::Depth::Mono, true);
+    let (width, height) = model.size;
+    let (rows, _) = frame(model, &look, (width.into(), height.into()));
+    let foot = 1 + usize::from(model.caption.is_some());
+    let (x, y) = (usize::from(x), usize::from(y));
+    if model.dialog.is_some() && y + foot < rows.len() {
+        return dialog::target(model, &look, (x, y));
+    }
+    let hits = &rows.get(y)?.hits;
+    let hit = hits.iter().find(|(cols, _)| cols.contains(&x));
+    hit.map(|(_, target)| target.clone())
 }
 
 /// A cell of `area`, kept inside.
@@ -72,48 +154,68 @@ fn put(line: Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
     }
 }
 
-fn body(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
-    let mut lines = vec![header::line(model, look, plan.width)];
-    lines.extend(header::banner(model, look, plan.width, plan.banner));
+fn body(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
+    let mut rows = vec![Row::from(header::line(model, look, plan.width))];
+    rows.push(tabs::row(model, look, plan));
+    rows.extend(plain(header::banner(model, look, plan.width, plan.banner)));
     let Some(snapshot) = &model.snapshot else {
-        lines.push(Line::default());
-        lines.push(header::waiting(model, look, plan.width));
-        return lines;
+        rows.push(Row::default());
+        rows.push(header::waiting(model, look, plan.width).into());
+        return rows;
     };
-    let gap = |lines: &mut Vec<Line<'static>>, place: usize| {
-        if place >= plan.gaps {
-            return;
-        }
-        lines.push(if plan.wide {
-            Line::styled(look.glyphs.rule.repeat(plan.width), look.theme.free)
-        } else {
-            Line::default()
-        });
-    };
-    // Gaps go where they help the eye most when there are not enough rows for all.
-    gap(&mut lines, if plan.wide { 4 } else { usize::MAX });
-    lines.extend(gpus::lines(model, snapshot, look, plan));
-    gap(&mut lines, 1);
-    if plan.users > 0 {
-        lines.extend(users::lines(snapshot, look, plan));
-        gap(&mut lines, 3);
+    let room = plan.body.saturating_sub(rows.len());
+    rows.extend(match model.page {
+        Page::Overview => overview(model, snapshot, look, plan),
+        Page::Claims => tree::rows(model, snapshot, look, plan, room),
+        Page::Queue => waiting::rows(model, snapshot, look, plan, room),
+        Page::History => history::rows(model, snapshot, look, plan, room),
+        Page::Health => health::rows(model, snapshot, look, plan, room),
+    });
+    rows
+}
+
+/// A rule, or an empty row where rows are short.
+fn gap(look: &Look, plan: &Plan) -> Row {
+    if plan.wide {
+        Line::styled(look.glyphs.rule.repeat(plan.width), look.theme.free).into()
+    } else {
+        Row::default()
     }
-    lines.extend(claims::lines(model, look, plan));
+}
+
+fn overview(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Row> {
+    let mut rows = Vec::new();
+    // Gaps go where they help the eye most when there are not enough rows for all.
+    let gap = |rows: &mut Vec<Row>, place: usize| {
+        if place < plan.gaps {
+            rows.push(gap(look, plan));
+        }
+    };
+    rows.extend(gpus::lines(model, snapshot, look, plan));
+    gap(&mut rows, 1);
+    if plan.users > 0 {
+        rows.extend(plain(users::lines(snapshot, look, plan)));
+        gap(&mut rows, 3);
+    }
+    rows.extend(claims::lines(model, look, plan));
     if plan.queue > 0 {
-        gap(&mut lines, 2);
-        lines.extend(queue::lines(model, look, plan));
+        gap(&mut rows, 2);
+        rows.extend(queue::lines(model, look, plan));
     }
     let notes = notes::lines(model, snapshot, look, plan);
     if !notes.is_empty() {
-        gap(&mut lines, 0);
+        gap(&mut rows, 0);
     }
-    lines.extend(notes);
-    lines
+    rows.extend(plain(notes));
+    rows
 }
 
-/// Rows of the claims table that fit: what PgDn moves by.
+/// Rows of the table that fit: what PgDn moves by.
 pub(crate) fn page(model: &Model) -> usize {
     let (width, height) = model.size;
+    if model.page != Page::Overview {
+        return usize::from(height.saturating_sub(8).max(1));
+    }
     let glyphs = &crate::theme::UTF8;
     Plan::new(model, width.into(), height.into(), glyphs)
         .claims
@@ -126,7 +228,7 @@ pub(crate) fn scroll_end(model: &Model) -> usize {
 }
 
 /// The part of `n` rows to show in `rows`, with the chosen one in the middle where that is possible.
-fn window(n: usize, rows: usize, chosen: Option<usize>) -> std::ops::Range<usize> {
+fn window(n: usize, rows: usize, chosen: Option<usize>) -> Range<usize> {
     let rows = rows.min(n);
     let start = chosen.unwrap_or(0).saturating_sub(rows / 2).min(n - rows);
     start..start + rows

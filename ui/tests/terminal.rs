@@ -149,6 +149,12 @@ impl Canned {
             let screen = s.parser.screen();
             assert!(!screen.hide_cursor(), "the cursor is hidden");
             assert!(!screen.bracketed_paste(), "pastes are still marked");
+            let mouse = screen.mouse_protocol_mode();
+            assert_eq!(
+                mouse,
+                vt100::MouseProtocolMode::None,
+                "clicks are still told"
+            );
         });
         assert_eq!(self.settings(), self.before);
     }
@@ -181,7 +187,7 @@ fn it_draws_and_gives_the_terminal_back_on_q() {
         let raw = String::from_utf8_lossy(&s.raw);
         assert!(raw.contains("\u{1b}[?2026h") && raw.contains("\u{1b}[?2026l"));
         // Used cells are green, free ones grey.
-        let bar = |col| screen.cell(2, col).map(vt100::Cell::fgcolor);
+        let bar = |col| screen.cell(3, col).map(vt100::Cell::fgcolor);
         assert_eq!(bar(8), Some(vt100::Color::Idx(71)));
         assert_eq!(bar(25), Some(vt100::Color::Idx(240)));
     });
@@ -238,9 +244,9 @@ fn it_stops_and_goes_on_like_any_program() {
     }
     // It still reads keys.
     canned.press("?");
-    canned.until_text("On the screen");
+    canned.until_text("On the screens");
     canned.press("\u{1b}");
-    canned.until("closed help", |c| !c.text().contains("On the screen"));
+    canned.until("closed help", |c| !c.text().contains("On the screens"));
     canned.press("q");
     canned.end("left: quit");
 }
@@ -270,7 +276,7 @@ fn a_claim_is_released_and_another_made() {
     canned.press("y");
     canned.until_text("c12 released");
     canned.until("claim gone", |c| !c.text().contains("vit.ipynb"));
-    canned.press("n\t\tprobe\r");
+    canned.press("n\t\t\tprobe\r");
     canned.until_text("c23 is yours");
     canned.press("\r");
     canned.until_text("probe");

@@ -1,14 +1,22 @@
-//! What the commands of the key table do.
+//! What the commands of the table do.
+
+mod admin;
+mod go;
 
 use gshare_proto::Call;
 
-use super::ask;
+use super::{ask, run, try_claim};
 use crate::feed::{Failure, Request};
-use crate::form::ClaimForm;
-use crate::model::{Asked, Dialog, Model, RowKey, Section, Tone};
+use crate::form::{Form, Kind};
+use crate::input::LineInput;
+use crate::keymap;
+use crate::model::{Asked, Dialog, Model, Page, Question, RowKey, Tone};
 use crate::msg::Cmd;
 use crate::text;
 use crate::view;
+
+pub(crate) use admin::{admin, ask_drain, ask_kill, ask_mode};
+pub(crate) use go::*;
 
 const NO_ROW: &str = "choose a row first: Down or j";
 
@@ -20,20 +28,61 @@ pub(crate) fn some_snapshot(model: &Model) -> Result<(), String> {
 
 /// Whether the focus has rows.
 pub(crate) fn some_row(model: &Model) -> Result<(), String> {
-    if model.keys(model.section).is_empty() {
-        return Err("nothing to look at here: Tab goes to the next part of the screen".to_owned());
+    if model.keys(model.focus()).is_empty() {
+        return Err("there is no row to look at here".to_owned());
     }
     Ok(())
 }
 
-/// Whether this is the demo.
+/// Whether the chosen row is a claim that the viewer may change.
+pub(crate) fn own_claim(model: &Model) -> Result<(), String> {
+    model.service()?;
+    chosen_claim(model).map(|_| ())
+}
+
+/// The id of the chosen claim, if the viewer may change it.
+fn chosen_claim(model: &Model) -> Result<String, String> {
+    let claim = match model.current() {
+        None => return Err(NO_ROW.to_owned()),
+        Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone)?,
+        Some(RowKey::Waiting(id)) => return Err(format!("{id} still waits")),
+        Some(_) => return Err("choose a claim first".to_owned()),
+    };
+    if claim.adopted {
+        let id = &claim.id;
+        return Err(format!(
+            "{id} is a process outside claims: nothing holds it to a size"
+        ));
+    }
+    if !model.may(claim.uid) {
+        let (id, user) = (&claim.id, &claim.user);
+        return Err(format!(
+            "{id} belongs to {user}: only {user} or root can change it"
+        ));
+    }
+    Ok(claim.id.clone())
+}
+
+fn gone() -> String {
+    "it has just ended".to_owned()
+}
+
+/// Whether there is something to stop.
 pub(crate) fn some_caption(model: &Model) -> Result<(), String> {
     let caption = model.caption.as_ref().map(|_| ());
-    caption.ok_or_else(|| "only the demo has captions to stop".to_owned())
+    caption.ok_or_else(|| "only the demo and a replay have something to stop".to_owned())
 }
 
 pub(crate) fn open_claim(model: &mut Model) -> Vec<Cmd> {
-    model.dialog = Some(Dialog::Claim(ClaimForm::default()));
+    model.dialog = Some(Dialog::Form(Box::new(Form::claim())));
+    try_claim(model)
+}
+
+pub(crate) fn open_resize(model: &mut Model) -> Vec<Cmd> {
+    let claim = chosen_claim(model).ok();
+    if let Some(claim) = claim.and_then(|id| model.claim(&id).cloned()) {
+        model.dialog = Some(Dialog::Form(Box::new(Form::resize(&claim))));
+    }
     Vec::new()
 }
 
@@ -52,10 +101,27 @@ pub(crate) fn open_help(model: &mut Model) -> Vec<Cmd> {
 
 pub(crate) fn ask_release(model: &mut Model) -> Vec<Cmd> {
     match question(model) {
-        Ok((id, question)) => model.dialog = Some(Dialog::Confirm { id, question }),
+        Ok((id, text)) => confirm(
+            model,
+            format!("Release {id}"),
+            text,
+            format!("releasing {id}"),
+            Call::Release { id },
+        ),
         Err(why) => model.say(Tone::Bad, why),
     }
     Vec::new()
+}
+
+/// Opens a question.
+fn confirm(model: &mut Model, title: String, text: String, doing: String, call: Call) {
+    let question = Question {
+        title,
+        text,
+        doing,
+        call,
+    };
+    model.dialog = Some(Dialog::Confirm(Box::new(question)));
 }
 
 /// What releasing the chosen row means, or why it cannot be.
@@ -63,16 +129,19 @@ fn question(model: &Model) -> Result<(String, String), String> {
     let not_yours = |id: &str, user: &str| {
         format!("{id} belongs to {user}: only {user} or root can release it")
     };
-    let gone = || "it has just ended".to_owned();
-    let may = |uid: u32| model.viewer.admin || model.viewer.uid == uid;
+    let may = |uid: u32| model.may(uid);
     match model.current() {
         None => Err(NO_ROW.to_owned()),
-        Some(RowKey::Gpu(index)) => Err(format!(
-            "GPU {index} is not a claim: Tab goes to the claims"
-        )),
+        Some(RowKey::Gpu(index)) => Err(format!("GPU {index} is not a claim")),
         Some(RowKey::Unclaimed { pid, .. }) => Err(format!(
             "process {pid} is in no claim, so there is nothing to release"
         )),
+        Some(RowKey::Process { pid, .. }) => Err(format!(
+            "process {pid} is a part of its claim: choose the claim to release it"
+        )),
+        Some(RowKey::Group(_) | RowKey::User(_) | RowKey::Check(_)) => {
+            Err("choose a claim first".to_owned())
+        }
         Some(RowKey::Waiting(id)) => {
             let waiting = model.waiting(id).ok_or_else(gone)?;
             if !may(waiting.uid) {
@@ -115,12 +184,13 @@ fn question(model: &Model) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) fn release(model: &mut Model) -> Vec<Cmd> {
-    let Some(Dialog::Confirm { id, .. }) = model.dialog.take() else {
+/// Does what was asked.
+pub(crate) fn confirmed(model: &mut Model) -> Vec<Cmd> {
+    let Some(Dialog::Confirm(question)) = model.dialog.take() else {
         return Vec::new();
     };
-    model.say(Tone::Plain, format!("releasing {id}"));
-    ask(model, Asked::Release, Call::Release { id }).1
+    model.say(Tone::Plain, question.doing);
+    ask(model, Asked::Act, question.call).1
 }
 
 pub(crate) fn start_filter(model: &mut Model) -> Vec<Cmd> {
@@ -135,7 +205,7 @@ pub(crate) fn keep_filter(model: &mut Model) -> Vec<Cmd> {
 
 pub(crate) fn drop_filter(model: &mut Model) -> Vec<Cmd> {
     model.filtering = false;
-    model.filter = crate::input::LineInput::default();
+    model.filter = LineInput::default();
     model.settle();
     Vec::new()
 }
@@ -156,57 +226,6 @@ pub(crate) fn next_sort(model: &mut Model) -> Vec<Cmd> {
     Vec::new()
 }
 
-pub(crate) fn next_section(model: &mut Model) -> Vec<Cmd> {
-    let all = Section::ALL;
-    let at = all.iter().position(|s| *s == model.section).unwrap_or(0);
-    let next = (1..all.len())
-        .map(|step| all[(at + step) % all.len()])
-        .find(|s| !model.keys(*s).is_empty());
-    match next {
-        Some(section) => {
-            model.section = section;
-            if model.current().is_none() {
-                model.choose(0);
-            }
-        }
-        None => model.say(Tone::Plain, "nothing else on the screen has rows"),
-    }
-    Vec::new()
-}
-
-fn go(model: &mut Model, to: impl FnOnce(usize) -> usize, unchosen: usize) -> Vec<Cmd> {
-    let section = model.section;
-    let to = model.chosen_index(section).map_or(unchosen, to);
-    model.choose(to);
-    Vec::new()
-}
-
-pub(crate) fn down(model: &mut Model) -> Vec<Cmd> {
-    go(model, |i| i + 1, 0)
-}
-
-pub(crate) fn up(model: &mut Model) -> Vec<Cmd> {
-    go(model, |i| i.saturating_sub(1), usize::MAX)
-}
-
-pub(crate) fn page_down(model: &mut Model) -> Vec<Cmd> {
-    let page = view::page(model);
-    go(model, |i| i + page, page)
-}
-
-pub(crate) fn page_up(model: &mut Model) -> Vec<Cmd> {
-    let page = view::page(model);
-    go(model, |i| i.saturating_sub(page), 0)
-}
-
-pub(crate) fn first(model: &mut Model) -> Vec<Cmd> {
-    go(model, |_| 0, 0)
-}
-
-pub(crate) fn last(model: &mut Model) -> Vec<Cmd> {
-    go(model, |_| usize::MAX, usize::MAX)
-}
-
 pub(crate) fn pause_captions(model: &mut Model) -> Vec<Cmd> {
     model.captions_paused = !model.captions_paused;
     vec![Cmd::Ask(Request::Captions {
@@ -216,6 +235,10 @@ pub(crate) fn pause_captions(model: &mut Model) -> Vec<Cmd> {
 
 pub(crate) fn quit(_: &mut Model) -> Vec<Cmd> {
     vec![Cmd::Quit]
+}
+
+pub(crate) fn redraw(_: &mut Model) -> Vec<Cmd> {
+    vec![Cmd::Redraw]
 }
 
 pub(crate) fn suspend(_: &mut Model) -> Vec<Cmd> {
@@ -228,8 +251,8 @@ pub(crate) fn close(model: &mut Model) -> Vec<Cmd> {
 }
 
 fn move_field(model: &mut Model, forward: bool) -> Vec<Cmd> {
-    if let Some(Dialog::Claim(form)) = &mut model.dialog {
-        form.focus = form.focus.step(forward);
+    if let Some(Dialog::Form(form)) = &mut model.dialog {
+        form.step(forward);
     }
     Vec::new()
 }
@@ -242,17 +265,16 @@ pub(crate) fn previous_field(model: &mut Model) -> Vec<Cmd> {
     move_field(model, false)
 }
 
-pub(crate) fn send_claim(model: &mut Model) -> Vec<Cmd> {
+pub(crate) fn send_form(model: &mut Model) -> Vec<Cmd> {
     let able = model.service();
-    let Some(Dialog::Claim(form)) = &mut model.dialog else {
+    let Some(Dialog::Form(form)) = &mut model.dialog else {
         return Vec::new();
     };
     if form.sent.is_some() {
         return Vec::new();
     }
-    let spec = able.and_then(|()| form.spec());
-    let spec = match spec {
-        Ok(spec) => spec,
+    let call = match able.and_then(|()| form.call()) {
+        Ok(call) => call,
         Err(message) => {
             form.refused = Some(Failure {
                 message,
@@ -261,15 +283,61 @@ pub(crate) fn send_claim(model: &mut Model) -> Vec<Cmd> {
             return Vec::new();
         }
     };
-    let (seq, commands) = ask(model, Asked::Claim, Call::Claim(Box::new(spec)));
-    if let Some(Dialog::Claim(form)) = &mut model.dialog {
+    let asked = match form.kind {
+        Kind::Claim => Asked::Claim,
+        Kind::Resize { .. } => Asked::Act,
+    };
+    let (seq, commands) = ask(model, asked, call);
+    if let Some(Dialog::Form(form)) = &mut model.dialog {
         form.sent = Some(seq);
         form.refused = None;
     }
     commands
 }
 
-fn scroll(model: &mut Model, by: isize) -> Vec<Cmd> {
+pub(crate) fn open_palette(model: &mut Model) -> Vec<Cmd> {
+    model.dialog = Some(Dialog::Palette {
+        input: LineInput::default(),
+        chosen: 0,
+    });
+    Vec::new()
+}
+
+fn move_named(model: &mut Model, forward: bool) -> Vec<Cmd> {
+    let Some(Dialog::Palette { input, chosen }) = &model.dialog else {
+        return Vec::new();
+    };
+    let n = keymap::named(model, input.text()).len().max(1);
+    let next = (*chosen + if forward { 1 } else { n - 1 }) % n;
+    if let Some(Dialog::Palette { chosen, .. }) = &mut model.dialog {
+        *chosen = next;
+    }
+    Vec::new()
+}
+
+pub(crate) fn next_named(model: &mut Model) -> Vec<Cmd> {
+    move_named(model, true)
+}
+
+pub(crate) fn previous_named(model: &mut Model) -> Vec<Cmd> {
+    move_named(model, false)
+}
+
+pub(crate) fn run_named(model: &mut Model) -> Vec<Cmd> {
+    let Some(Dialog::Palette { input, chosen }) = &model.dialog else {
+        return Vec::new();
+    };
+    let found = keymap::named(model, input.text());
+    let Some(command) = found.get(*chosen).copied() else {
+        let text = format!("no command is called `{}`", input.text());
+        model.say(Tone::Bad, text);
+        return Vec::new();
+    };
+    model.dialog = None;
+    run(model, command)
+}
+
+pub(crate) fn scroll(model: &mut Model, by: isize) -> Vec<Cmd> {
     // The end of the text is known only for a size of the terminal.
     let end = view::scroll_end(model);
     if let Some(Dialog::Help { scroll } | Dialog::Detail { scroll, .. }) = &mut model.dialog {
@@ -284,4 +352,39 @@ pub(crate) fn scroll_down(model: &mut Model) -> Vec<Cmd> {
 
 pub(crate) fn scroll_up(model: &mut Model) -> Vec<Cmd> {
     scroll(model, -1)
+}
+
+/// Lines of a page of a box.
+fn box_page(model: &Model) -> isize {
+    isize::try_from(model.size.1.saturating_sub(6).max(1)).unwrap_or(1)
+}
+
+pub(crate) fn scroll_page_down(model: &mut Model) -> Vec<Cmd> {
+    scroll(model, box_page(model))
+}
+
+pub(crate) fn scroll_page_up(model: &mut Model) -> Vec<Cmd> {
+    scroll(model, -box_page(model))
+}
+
+/// Between two questions for what changes slowly, in milliseconds.
+const SLOWLY_MS: u64 = 30_000;
+
+/// Asks for what the screen shows and the snapshot does not have, when it is missing or old.
+pub(crate) fn refresh(model: &mut Model) -> Vec<Cmd> {
+    if model.service().is_err() {
+        return Vec::new();
+    }
+    let now = model.clock.now_ms;
+    if model.page == Page::Health && now.saturating_sub(model.checks.asked_ms) >= SLOWLY_MS {
+        model.checks.asked_ms = now;
+        return ask(model, Asked::Checks, Call::Doctor).1;
+    }
+    Vec::new()
+}
+
+/// Asks the doctor again.
+pub(crate) fn look_again(model: &mut Model) -> Vec<Cmd> {
+    model.checks.asked_ms = 0;
+    refresh(model)
 }

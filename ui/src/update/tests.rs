@@ -2,7 +2,7 @@ use crossterm::event::{KeyEventKind, KeyEventState};
 use gshare_proto::{Call, Granted, Reply, Wait};
 
 use super::*;
-use crate::keymap::COMMANDS;
+use crate::keymap::commands;
 use crate::model::RowKey;
 use crate::testing::{NLP, ROOT, canned, model, press, screen, show};
 
@@ -25,6 +25,12 @@ fn calls(commands: Vec<Cmd>) -> Vec<(u64, Call)> {
         .collect()
 }
 
+/// Those of them that are no trials.
+fn claims(commands: Vec<Cmd>) -> Vec<(u64, Call)> {
+    let all = calls(commands).into_iter();
+    all.filter(|(_, c)| !matches!(c, Call::Try(_))).collect()
+}
+
 fn answer_with(m: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
     update(m, Msg::Update(Update::CallResult { seq, outcome }));
 }
@@ -36,33 +42,49 @@ fn refused(message: &str) -> Result<Reply, Failure> {
     })
 }
 
+/// Ways to somewhere where keys mean something.
+const STARTS: &[&str] = &[
+    "",
+    "j",
+    "jj",
+    "<right>",
+    "<right><right>",
+    "j<enter>",
+    "?",
+    "?jjj",
+    "n",
+    "jx",
+    "jr",
+    "/v",
+    "/v<enter>",
+    ":",
+    "<end>",
+    "jj<pgdn>",
+    "2",
+    "2j",
+    "2jjj",
+    "2j<left>",
+    "2<end>",
+    "3j",
+    "4",
+    "4<right>",
+    "5j",
+];
+
 #[test]
 fn every_key_in_the_table_does_something() {
-    let starts = [
-        "",
-        "j",
-        "jj",
-        "<tab>",
-        "j<enter>",
-        "?",
-        "?jjj",
-        "n",
-        "jx",
-        "/v",
-        "/v<enter>",
-        "<end>",
-        "jj<pgdn>",
-    ];
-    for command in COMMANDS {
+    for command in commands() {
         for key in command.keys {
-            let works = starts.iter().any(|start| {
-                // Small enough that boxes scroll.
-                let mut m = model(NLP, (80, 14), canned::workstation());
+            let works = STARTS.iter().any(|start| {
+                // Small enough that boxes scroll; by root, so that all may be done.
+                let mut m = model(ROOT, (80, 14), canned::workstation());
                 m.caption = Some("scene 1".to_owned());
                 press(&mut m, start);
-                if command.context != Context::Any && Context::of(&m) != command.context {
+                if !command.context.holds(Context::of(&m)) {
                     return false;
                 }
+                // The doctor has just answered.
+                m.checks.asked_ms = m.clock.now_ms;
                 m.toast = None;
                 let mut after = m.clone();
                 let commands = update(&mut after, Msg::Key(key.event()));
@@ -81,13 +103,21 @@ fn every_key_in_the_table_does_something() {
 
 #[test]
 fn no_key_has_two_meanings() {
-    for (i, a) in COMMANDS.iter().enumerate() {
-        assert!(!a.help.is_empty() && !a.shown.is_empty());
-        for b in &COMMANDS[i + 1..] {
-            let together =
-                a.context == b.context || a.context == Context::Any || b.context == Context::Any;
+    let all: Vec<_> = commands().collect();
+    for (i, a) in all.iter().enumerate() {
+        assert!(!a.help.is_empty() && (a.keys.is_empty() || !a.shown.is_empty()));
+        assert!(!a.keys.is_empty() || !a.name.is_empty(), "{}", a.help);
+        for b in &all[i + 1..] {
+            let together = Context::ALL
+                .into_iter()
+                .any(|now| a.context.holds(now) && b.context.holds(now));
             let shared = a.keys.iter().any(|k| b.keys.contains(k));
             assert!(!together || !shared, "{} and {}", a.help, b.help);
+            assert!(
+                !together || a.name.is_empty() || a.name != b.name,
+                "{}",
+                a.name
+            );
         }
     }
 }
@@ -106,11 +136,15 @@ fn quitting_works_from_everywhere() {
 #[test]
 fn letters_are_text_while_typing() {
     let mut m = at_work();
-    assert!(press(&mut m, "n<tab><tab>q?x").is_empty());
-    let Some(Dialog::Claim(form)) = &m.dialog else {
+    assert!(
+        calls(press(&mut m, "n<tab><tab><tab>q?x"))
+            .iter()
+            .all(|(_, c)| matches!(c, Call::Try(_)))
+    );
+    let Some(Dialog::Form(form)) = &m.dialog else {
         panic!("the dialog is gone")
     };
-    assert_eq!(form.name.text(), "q?x");
+    assert_eq!(form.get("Name").as_deref(), Some("q?x"));
     let mut m = at_work();
     press(&mut m, "/qs");
     assert_eq!((m.filter.text(), m.filtering), ("qs", true));
@@ -198,10 +232,10 @@ fn what_is_no_claim_cannot_be_released() {
     let mut m = model(ROOT, (80, 24), canned::workstation());
     press(&mut m, "<end>x");
     assert!(screen(&m).contains("process 48211 is in no claim"));
-    press(&mut m, "<tab><tab>x");
+    press(&mut m, "<right><right>x");
     assert!(screen(&m).contains("GPU 0 is not a claim"));
     let mut m = model(NLP, (80, 24), canned::workstation());
-    press(&mut m, "<tab>x");
+    press(&mut m, "<right>x");
     assert!(screen(&m).contains("c22 belongs to bio"));
 }
 
@@ -216,7 +250,10 @@ fn a_claim_is_made_held_and_never_waits() {
     );
     press(&mut m, "<backspace><backspace>5");
     assert!(screen(&m).contains("starts now on GPU 3"));
-    let sent = calls(press(&mut m, "<tab>2G<tab>probe<tab><right><tab>2h<enter>"));
+    let sent = claims(press(
+        &mut m,
+        "<tab>2G<tab>0.8<tab>probe<tab><right><tab>2h<enter>",
+    ));
     let [(seq, Call::Claim(spec))] = &sent[..] else {
         panic!("{sent:?}")
     };
@@ -225,6 +262,7 @@ fn a_claim_is_made_held_and_never_waits() {
     assert_eq!(spec.name.as_deref(), Some("probe"));
     assert_eq!(spec.class.as_deref(), Some("batch"));
     assert_eq!(spec.lease_s, Some(7200));
+    assert_eq!(spec.sm_limit_milli, Some(800));
     assert!(spec.hold && spec.command.is_empty());
     assert_eq!(spec.wait, Wait::No);
     // A second Enter before the answer claims nothing more.
@@ -239,7 +277,7 @@ fn a_claim_is_made_held_and_never_waits() {
         text.contains("wants 23.5 GiB; most free is 5.8 on GPU 0. -g .2 starts now"),
         "{text}"
     );
-    let sent = calls(press(&mut m, "<enter>"));
+    let sent = claims(press(&mut m, "<enter>"));
     let granted = Granted {
         id: "c23".to_owned(),
         message: "c23: 0.50 of GPU 3 (2.0 GiB)".to_owned(),
@@ -259,16 +297,16 @@ fn a_claim_is_made_held_and_never_waits() {
 #[test]
 fn a_wrong_claim_is_not_sent() {
     let mut m = at_work();
-    assert!(press(&mut m, "n<c-u>1.5<enter>").is_empty());
+    assert!(claims(press(&mut m, "n<c-u>1.5<enter>")).is_empty());
     assert!(screen(&m).contains("write a whole number"));
-    assert!(press(&mut m, "<c-u>many<enter>").is_empty());
+    assert!(claims(press(&mut m, "<c-u>many<enter>")).is_empty());
     assert!(screen(&m).contains("`many` is not valid"));
 }
 
 #[test]
 fn an_answer_to_a_closed_dialog_is_told_all_the_same() {
     let mut m = at_work();
-    let sent = calls(press(&mut m, "n<enter>"));
+    let sent = claims(press(&mut m, "n<enter>"));
     press(&mut m, "<esc>");
     answer_with(&mut m, sent[0].0, refused("not now"));
     assert!(screen(&m).contains("not now. -g .2 starts now"));
@@ -339,3 +377,5 @@ fn news_pass_and_keys_released_are_no_keys() {
     };
     assert!(update(&mut m, Msg::Key(up)).is_empty());
 }
+
+mod screens;

@@ -1,17 +1,19 @@
 //! The claims, and the processes that are in none.
 
+use std::ops::Range;
+
 use gshare_proto::{Caps, ClaimState, ClaimView, UnclaimedView};
 use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::plan::Plan;
-use super::{chosen, fit, window};
+use super::{Row, Target, chosen, fit, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, mem_cap, mem_used, sm_active, sm_occupancy, time_busy,
 };
 use crate::text::{cut, figure, figure_percent, gib, gib_or, percent, share, width};
 use crate::theme::Look;
-use crate::widgets::columns::{Column, row, total};
+use crate::widgets::columns::{Column, GAP, row, total};
 
 /// Columns of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub(super) enum Col {
 }
 
 /// Heading and rows.
-pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
+pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let rows = model.claim_rows();
     let columns = columns(&rows, plan, look);
@@ -63,13 +65,13 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
         };
         (format!("{title}{mark}{place}"), style)
     });
-    let mut out = vec![fit(head, plan.width, look)];
+    let mut out = vec![Row {
+        line: fit(head, plan.width, look),
+        hits: sort_hits(&columns),
+    }];
     if rows.is_empty() {
-        out.push(fit(
-            Line::styled(nothing(model), theme.dim),
-            plan.width,
-            look,
-        ));
+        let line = Line::styled(nothing(model), theme.dim);
+        out.push(fit(line, plan.width, look).into());
     }
     for claim in &rows[shown] {
         let line = match claim {
@@ -80,16 +82,31 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
         };
         let line = fit(line, plan.width, look);
         let is_chosen = focus && model.current() == Some(&claim.key());
-        out.push(if is_chosen {
+        let line = if is_chosen {
             chosen(line, plan.width, look)
         } else {
             line
-        });
+        };
+        out.push(Row::of(line, Section::Claims, claim.key()));
     }
     out
 }
 
-fn nothing(model: &Model) -> String {
+/// What a click on each heading sorts by.
+pub(super) fn sort_hits(columns: &[Column<Col>]) -> Vec<(Range<usize>, Target)> {
+    let mut from = 0;
+    let mut hits = Vec::new();
+    for column in columns {
+        let to = from + column.width;
+        if let Some(sort) = sorted(column.key) {
+            hits.push((from..to, Target::Sort(sort)));
+        }
+        from = to + GAP;
+    }
+    hits
+}
+
+pub(super) fn nothing(model: &Model) -> String {
     if !model.filter.text().is_empty() {
         return format!("no row has `{}`; Esc shows all", model.filter.text());
     }
@@ -200,7 +217,7 @@ pub(super) fn gpus(claim: &ClaimView) -> String {
     names.join(",")
 }
 
-fn what(claim: &ClaimView) -> String {
+pub(super) fn what(claim: &ClaimView) -> String {
     match &claim.name {
         Some(name) if claim.what.is_empty() => name.clone(),
         Some(name) if *name != claim.what => format!("{name}: {}", claim.what),
@@ -237,7 +254,7 @@ pub(super) fn state(claim: &ClaimView) -> String {
     }
 }
 
-fn claim_cell(claim: &ClaimView, col: Col, plan: &Plan, look: &Look) -> (String, Style) {
+pub(super) fn claim_cell(claim: &ClaimView, col: Col, plan: &Plan, look: &Look) -> (String, Style) {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let sum = |f: fn(&gshare_proto::ClaimGpu) -> f64| claim.gpus.iter().map(f).sum::<f64>();
     let measured = |value| {
@@ -307,7 +324,12 @@ fn process(process: &UnclaimedView) -> String {
     format!("{} {}", process.what, process.pid)
 }
 
-fn unclaimed_cell(n: usize, unclaimed: &UnclaimedView, col: Col, look: &Look) -> (String, Style) {
+pub(super) fn unclaimed_cell(
+    n: usize,
+    unclaimed: &UnclaimedView,
+    col: Col,
+    look: &Look,
+) -> (String, Style) {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let dash = || (glyphs.dash.to_owned(), theme.dim);
     let text = |t: String| (t, theme.unclaimed);

@@ -9,8 +9,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
 
-use super::{Cursor, at, fit, put, span};
-use crate::form::{CLASSES, ClaimForm, Field, Fit, fit as room_for};
+use super::{Cursor, Target, at, fit, put, span};
+use crate::form::{Fit, Form, Value};
+use crate::input::LineInput;
+use crate::keymap;
 use crate::model::{Dialog, Model};
 use crate::text::{left, width, wrap};
 use crate::theme::{Depth, Look};
@@ -24,6 +26,8 @@ struct Content {
     scroll: usize,
     /// Column and line of the cursor.
     cursor: Option<(usize, usize)>,
+    /// What a click on a line means.
+    hits: Vec<(usize, Target)>,
 }
 
 /// Columns inside a box at most.
@@ -34,10 +38,11 @@ const FRAME: usize = 4;
 
 fn content(model: &Model, look: &Look, cols: usize) -> Option<Content> {
     Some(match model.dialog.as_ref()? {
-        Dialog::Claim(form) => claim(form, model, look, cols),
-        Dialog::Confirm { id, question } => Content {
-            title: format!("Release {id}"),
-            lines: wrap(question, cols, 6, &look.glyphs)
+        Dialog::Form(form) => filled(form, model, look, cols),
+        Dialog::Palette { input, chosen } => palette(input, *chosen, model, look, cols),
+        Dialog::Confirm(question) => Content {
+            title: question.title.clone(),
+            lines: wrap(&question.text, cols, 6, &look.glyphs)
                 .into_iter()
                 .map(Line::from)
                 .collect(),
@@ -60,14 +65,14 @@ fn content(model: &Model, look: &Look, cols: usize) -> Option<Content> {
                 title,
                 lines,
                 scroll: *scroll,
-                cursor: None,
+                ..Content::default()
             }
         }
         Dialog::Help { scroll } => Content {
             title: "Help".to_owned(),
             lines: help::lines(model, look, cols),
             scroll: *scroll,
-            cursor: None,
+            ..Content::default()
         },
     })
 }
@@ -84,6 +89,37 @@ pub(super) fn scroll_end(model: &Model, (cols, rows): (u16, u16)) -> usize {
     lines.saturating_sub(usize::from(rows).saturating_sub(4))
 }
 
+/// Where the box is on the screen.
+fn place(content: &Content, cols: usize, area: Rect) -> Rect {
+    // The key line stays visible.
+    let most = usize::from(area.height).saturating_sub(2).max(3);
+    let rows = (content.lines.len() + 2).min(most);
+    let outer = cols + FRAME;
+    let x = area.x + u16::try_from((usize::from(area.width) - outer) / 2).unwrap_or(0);
+    let y =
+        area.y + u16::try_from((usize::from(area.height).saturating_sub(rows)) / 2).unwrap_or(0);
+    let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    Rect::new(x, y, size(outer), size(rows)).intersection(area)
+}
+
+/// What is under a cell of the screen that shows a box.
+pub(super) fn target(model: &Model, look: &Look, (x, y): (usize, usize)) -> Option<Target> {
+    let (width, height) = model.size;
+    let cols = inside(width);
+    let content = content(model, look, cols)?;
+    if cols == 0 || height < 3 {
+        return None;
+    }
+    let frame = place(&content, cols, Rect::new(0, 0, width, height));
+    let left = usize::from(frame.x);
+    if !(left..left + usize::from(frame.width)).contains(&x) {
+        return None;
+    }
+    let line = y.checked_sub(usize::from(frame.y) + 1)? + content.scroll;
+    let hit = content.hits.into_iter().find(|(at, _)| *at == line);
+    hit.map(|(_, target)| target)
+}
+
 /// Draws the box, if there is one; says where the cursor is in it.
 pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Option<Cursor> {
     let cols = inside(area.width);
@@ -91,14 +127,8 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     if cols == 0 || area.height < 3 {
         return Some(None);
     }
-    // The key line stays visible.
-    let most = usize::from(area.height).saturating_sub(2).max(3);
-    let rows = (content.lines.len() + 2).min(most);
-    let outer = cols + FRAME;
-    let x = area.x + u16::try_from((usize::from(area.width) - outer) / 2).unwrap_or(0);
-    let y = area.y + u16::try_from((usize::from(area.height) - rows) / 2).unwrap_or(0);
-    let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let frame = Rect::new(x, y, size(outer), size(rows)).intersection(area);
+    let frame = place(&content, cols, area);
+    let rows = usize::from(frame.height);
     // What is behind the box steps back.
     let foot = 1 + u16::from(model.caption.is_some());
     for y in area.y + 1..area.bottom().saturating_sub(foot) {
@@ -163,90 +193,134 @@ fn edge(look: &Look, frame: Rect, row: usize, words: &str, buf: &mut Buffer) {
     put(Line::styled(line, look.theme.heading), frame, row, buf);
 }
 
-/// Columns of a label and of a field of the claim dialog.
+/// Columns of a label and of a field of a dialog with lines.
 const LABEL: usize = 9;
 const FIELD: usize = 20;
 
-fn claim(form: &ClaimForm, model: &Model, look: &Look, cols: usize) -> Content {
+/// A field with its text: the span, and the column of the cursor in it.
+fn field(input: &LineInput, cols: usize, focus: bool, look: &Look) -> (Span<'static>, usize) {
+    let (before, after) = input.split();
+    // A long text shows the part before the cursor.
+    let skip = width(before).saturating_sub(cols - 1);
+    let text: String = format!("{before}{after}").chars().skip(skip).collect();
+    let style = if focus {
+        look.theme.selected
+    } else {
+        look.theme.text
+    };
+    (
+        span(left(&text, cols, &look.glyphs), style),
+        width(before) - skip,
+    )
+}
+
+/// What would happen if the form were sent now.
+fn outlook(form: &Form, model: &Model, look: &Look) -> (String, Style) {
+    let theme = &look.theme;
+    if form.sent.is_some() {
+        return ("asking the service".to_owned(), theme.dim);
+    }
+    if let Some(refused) = &form.refused {
+        return (refused.sentence(), theme.error);
+    }
+    let Some(snapshot) = &model.snapshot else {
+        return ("no figures yet".to_owned(), theme.dim);
+    };
+    match form.fit(snapshot) {
+        Err(wrong) => (wrong, theme.warn),
+        Ok(Fit::Now(text)) => (text, theme.good),
+        Ok(Fit::Not(text)) => (text, theme.warn),
+    }
+}
+
+fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let mut lines = vec![Line::default()];
-    let mut cursor = None;
-    for field in Field::ALL {
-        let (label, input, hint) = match field {
-            Field::Size => ("Size", Some(&form.size), "0.25 of a GPU, or 2 whole GPUs"),
-            Field::Memory => (
-                "Memory",
-                Some(&form.memory),
-                "on each GPU: 8G; empty: by size",
-            ),
-            Field::Name => ("Name", Some(&form.name), "for the screen"),
-            Field::Class => ("Class", None, "Left and Right choose"),
-            Field::Hold => ("Hold for", Some(&form.hold), "2h; empty: until released"),
-        };
-        let focus = form.focus == field;
+    let (mut cursor, mut hits) = (None, Vec::new());
+    for (i, entry) in form.entries.iter().enumerate() {
+        let focus = form.focus == i;
+        hits.push((lines.len(), Target::Field(i)));
         let style = if focus { theme.key } else { theme.text };
         let pointer = if focus { glyphs.pointer } else { " " };
-        let mut spans = vec![span(
-            format!("{pointer} {}", left(label, LABEL, glyphs)),
-            style,
-        )];
-        match input {
-            Some(input) => {
-                let (before, after) = input.split();
-                // A long text shows the part before the cursor.
-                let skip = width(before).saturating_sub(FIELD - 1);
-                let text: String = format!("{before}{after}").chars().skip(skip).collect();
+        let label = left(entry.label, LABEL, glyphs);
+        let mut spans = vec![span(format!("{pointer} {label}"), style)];
+        match &entry.value {
+            Value::Text(input) => {
+                let (text, at) = field(input, FIELD, focus, look);
                 if focus {
-                    cursor = Some((2 + LABEL + width(before) - skip, lines.len()));
+                    cursor = Some((2 + LABEL + at, lines.len()));
                 }
-                spans.push(span(
-                    left(&text, FIELD, glyphs),
-                    if focus { theme.selected } else { theme.text },
-                ));
+                spans.push(text);
             }
-            None => {
-                let class = CLASSES[form.class % CLASSES.len()];
-                let text = left(&format!("< {class} >"), FIELD, glyphs);
+            Value::Choice(words, at) => {
+                let word = words.get(*at).unwrap_or(&"");
+                let text = left(&format!("< {word} >"), FIELD, glyphs);
                 spans.push(span(text, if focus { theme.selected } else { theme.text }));
             }
         }
-        spans.push(span(format!("  {hint}"), theme.dim));
+        spans.push(span(format!("  {}", entry.hint), theme.dim));
         lines.push(Line::from(spans));
     }
     lines.push(Line::default());
-    let (text, style) = if form.sent.is_some() {
-        ("asking the service".to_owned(), theme.dim)
-    } else if let Some(refused) = &form.refused {
-        let hint = refused.hint.iter().map(|h| format!(". {h}"));
-        let all = std::iter::once(refused.message.clone())
-            .chain(hint)
-            .collect::<String>();
-        (all, theme.error)
-    } else {
-        match (form.spec(), &model.snapshot) {
-            (Err(wrong), _) => (wrong, theme.warn),
-            (Ok(spec), Some(snapshot)) => match room_for(&spec, snapshot) {
-                Fit::Now(text) => (text, theme.good),
-                Fit::Not(text) => (text, theme.warn),
-            },
-            (Ok(_), None) => ("no figures yet".to_owned(), theme.dim),
-        }
-    };
+    let (text, style) = outlook(form, model, look);
     let wrapped = wrap(&text, cols.saturating_sub(2), 3, glyphs);
     // The box keeps its height while somebody types.
     let gap = 3usize.saturating_sub(wrapped.len());
-    lines.extend(
-        wrapped
-            .into_iter()
-            .map(|l| Line::styled(format!("  {l}"), style)),
-    );
+    let wrapped = wrapped.into_iter();
+    lines.extend(wrapped.map(|l| Line::styled(format!("  {l}"), style)));
     lines.extend(std::iter::repeat_n(Line::default(), gap));
-    let note = "It belongs to no program and is held until you release it.";
-    lines.push(Line::styled(format!("  {note}"), theme.dim));
+    lines.push(Line::styled(format!("  {}", form.note()), theme.dim));
     Content {
-        title: "Claim a part of a GPU".to_owned(),
+        title: form.title(),
         lines,
         scroll: 0,
         cursor,
+        hits,
+    }
+}
+
+/// Commands that are shown at a time.
+const LISTED: usize = 9;
+
+fn palette(input: &LineInput, at: usize, model: &Model, look: &Look, cols: usize) -> Content {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let (text, column) = field(input, cols.saturating_sub(2).max(1), true, look);
+    let mut lines = vec![Line::from(vec![span(":", theme.key), text])];
+    let found = keymap::named(model, input.text());
+    let shown = super::window(found.len(), LISTED, Some(at));
+    let mut hits = Vec::new();
+    let names = 16;
+    for (i, command) in found.iter().enumerate().skip(shown.start).take(shown.len()) {
+        hits.push((lines.len(), Target::Named(i)));
+        let able = (command.able)(model).is_ok();
+        let (name, rest) = match able {
+            true => (theme.key, theme.text),
+            false => (theme.dim, theme.dim),
+        };
+        let pointer = if i == at { glyphs.pointer } else { " " };
+        let line = Line::from(vec![
+            span(format!("{pointer} "), theme.key),
+            span(left(command.name, names, glyphs), name),
+            span(left(command.shown, 10, glyphs), theme.dim),
+            span(command.help, rest),
+        ]);
+        let line = fit(line, cols, look);
+        lines.push(if i == at {
+            super::chosen(line, cols, look)
+        } else {
+            line
+        });
+    }
+    if found.is_empty() {
+        let text = format!("no command is called `{}`", input.text());
+        lines.push(Line::styled(text, theme.warn));
+    }
+    lines.resize(LISTED + 1, Line::default());
+    Content {
+        title: format!("Commands ({})", found.len()),
+        lines,
+        scroll: 0,
+        cursor: Some((1 + column, 0)),
+        hits,
     }
 }

@@ -6,7 +6,7 @@ use gshare_proto::{GpuState, GpuView, Snapshot};
 use ratatui::text::{Line, Span};
 
 use super::plan::Plan;
-use super::{chosen, fit, span, window};
+use super::{Row, chosen, fit, span, window};
 use crate::model::{Model, RowKey, Section};
 use crate::text::{cut, figure, figure_percent, gib, gib_or, left, percent, right, share, width};
 use crate::theme::Look;
@@ -19,17 +19,12 @@ pub(super) fn has_notes(snapshot: &Snapshot) -> bool {
 }
 
 /// Heading and GPUs.
-pub(super) fn lines(
-    model: &Model,
-    snapshot: &Snapshot,
-    look: &Look,
-    plan: &Plan,
-) -> Vec<Line<'static>> {
+pub(super) fn lines(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Row> {
     let table = Table::new(model, snapshot, look, plan);
     let n = snapshot.gpus.len();
     let shown = window(n, plan.gpus, model.chosen_index(Section::Gpus));
     let hidden = n - shown.len();
-    let mut out = vec![table.heading(hidden)];
+    let mut out = vec![Row::from(table.heading(hidden))];
     for gpu in &snapshot.gpus[shown] {
         let mut rows = table.gpu(gpu);
         rows.truncate(plan.gpu_rows);
@@ -38,11 +33,12 @@ pub(super) fn lines(
             model.section == Section::Gpus && model.current() == Some(&RowKey::Gpu(gpu.index));
         for (i, row) in rows.into_iter().enumerate() {
             let row = fit(row, plan.width, look);
-            out.push(if is_chosen && i == 0 {
+            let row = if is_chosen && i == 0 {
                 chosen(row, plan.width, look)
             } else {
                 row
-            });
+            };
+            out.push(Row::of(row, Section::Gpus, RowKey::Gpu(gpu.index)));
         }
     }
     out

@@ -3,7 +3,7 @@
 
 use ratatui::text::{Line, Span};
 
-use super::{fit, span};
+use super::{Row, Target, fit, span};
 use crate::keymap::{self, Command};
 use crate::model::{Model, Tone};
 use crate::text::{left, span_width, width};
@@ -11,8 +11,8 @@ use crate::theme::Look;
 
 /// The foot of the screen.
 pub(super) struct Foot {
-    /// Its lines.
-    pub(super) lines: Vec<Line<'static>>,
+    /// Its rows.
+    pub(super) rows: Vec<Row>,
     /// Column of the cursor on the first of them.
     pub(super) cursor: Option<usize>,
 }
@@ -35,7 +35,7 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Foot {
         };
         let line = fit(Line::styled(toast.text.clone(), style), cols, look);
         return Foot {
-            lines: with_caption(model, look, cols, line),
+            rows: with_caption(model, look, cols, line.into()),
             cursor: None,
         };
     } else if !model.filter.text().is_empty() {
@@ -43,17 +43,31 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Foot {
         let text = format!("filter `{}`: {shown} rows  ", model.filter.text());
         spans.push(span(text, theme.warn));
     }
-    let room = cols.saturating_sub(span_width(&spans));
-    spans.extend(key_spans(keymap::line(model), room, look));
+    let before = span_width(&spans);
+    let shown = shortened(keymap::line(model), cols.saturating_sub(before));
+    let mut hits = Vec::new();
+    let mut at = before;
+    for (i, command) in shown.into_iter().enumerate() {
+        if i > 0 {
+            spans.push(Span::raw("  "));
+            at += 2;
+        }
+        let label = format!(" {}", command.label);
+        let cols = width(command.shown) + width(&label);
+        hits.push((at..at + cols, Target::Command(command)));
+        at += cols;
+        spans.push(span(command.shown, look.theme.key));
+        spans.push(span(label, look.theme.dim));
+    }
     let line = fit(Line::from(spans), cols, look);
     Foot {
-        lines: with_caption(model, look, cols, line),
+        rows: with_caption(model, look, cols, Row { line, hits }),
         cursor,
     }
 }
 
-/// Keys and labels in `room` columns; the least important go first.
-fn key_spans(mut commands: Vec<&'static Command>, room: usize, look: &Look) -> Vec<Span<'static>> {
+/// The commands whose keys and labels fit into `room` columns; the least important go first.
+fn shortened(mut commands: Vec<&'static Command>, room: usize) -> Vec<&'static Command> {
     let wanted = |commands: &[&Command]| {
         let texts = commands.iter().map(|c| width(c.shown) + 1 + width(c.label));
         texts.sum::<usize>() + 2 * commands.len().saturating_sub(1)
@@ -63,24 +77,11 @@ fn key_spans(mut commands: Vec<&'static Command>, room: usize, look: &Look) -> V
         let Some((at, _)) = least else { break };
         commands.remove(at);
     }
-    let mut spans = Vec::new();
-    for (i, command) in commands.iter().enumerate() {
-        if i > 0 {
-            spans.push(Span::raw("  "));
-        }
-        spans.push(span(command.shown, look.theme.key));
-        spans.push(span(format!(" {}", command.label), look.theme.dim));
-    }
-    spans
+    commands
 }
 
-fn with_caption(
-    model: &Model,
-    look: &Look,
-    cols: usize,
-    keys: Line<'static>,
-) -> Vec<Line<'static>> {
-    let mut lines = vec![keys];
+fn with_caption(model: &Model, look: &Look, cols: usize, keys: Row) -> Vec<Row> {
+    let mut rows = vec![keys];
     if let Some(caption) = &model.caption {
         let hint = if model.captions_paused {
             "  Space goes on "
@@ -90,7 +91,7 @@ fn with_caption(
         let room = cols.saturating_sub(width(hint));
         let text = left(&format!(" {caption}"), room, &look.glyphs);
         let line = Line::styled(format!("{text}{hint}"), look.theme.caption);
-        lines.push(fit(line, cols, look));
+        rows.push(fit(line, cols, look).into());
     }
-    lines
+    rows
 }

@@ -4,7 +4,7 @@
 use gshare_proto::Snapshot;
 
 use super::{gpus, notes, queue, users};
-use crate::model::{Model, Section};
+use crate::model::{Model, Page, Section};
 use crate::text::wrap;
 use crate::theme::Glyphs;
 
@@ -80,11 +80,14 @@ impl Plan {
             ..Self::default()
         };
         let mut rows = Rows(body);
-        rows.some(1);
+        // The header and the tabs.
+        rows.some(2);
         let banner = model.banner();
         let banner = banner.map_or(0, |text| wrap(&text, width, 2, glyphs).len());
         plan.banner = rows.some(banner);
-        if let Some(snapshot) = &model.snapshot {
+        if let Some(snapshot) = &model.snapshot
+            && model.page == Page::Overview
+        {
             plan.divide(model, snapshot, &mut rows);
         }
         plan
@@ -102,9 +105,9 @@ impl Plan {
         rows.some(1);
         let (mut first_claims, mut first_queue) = (3, 2);
         match model.section {
-            Section::Claims => {}
             Section::Queue => (first_claims, first_queue) = (1, 6),
             Section::Gpus => first_claims = 1,
+            _ => {}
         }
         rows.raise(&mut self.queue, queue.min(first_queue));
         rows.raise(&mut self.claims, claims.min(first_claims));
@@ -125,7 +128,6 @@ impl Plan {
             self.gpu_rows = 2;
         }
         if self.wide {
-            rows.raise(&mut self.gaps, 5);
             let table = users::table_rows(snapshot);
             if self.users > 0 && rows.all(table.saturating_sub(self.users)) {
                 self.users = table;

@@ -4,7 +4,7 @@ use gshare_proto::QueueView;
 use ratatui::text::Line;
 
 use super::plan::Plan;
-use super::{chosen, fit, span};
+use super::{Row, chosen, fit, span};
 use crate::model::{Model, RowKey, Section};
 use crate::text::{cut, gib, share, width, wrap};
 use crate::theme::Look;
@@ -31,7 +31,7 @@ pub(super) fn long(model: &Model, cols: usize) -> bool {
 const INDENT: usize = 5;
 
 /// Heading and waiting claims, two rows each: who, and why.
-pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
+pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
     let theme = &look.theme;
     let rows = model.queue_rows();
     let focus = model.section == Section::Queue;
@@ -48,26 +48,28 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Line<'static
             1 => (shown.start + 1).to_string(),
             _ => format!("{}-{}", shown.start + 1, shown.end),
         };
-        let note = format!("  {place} shown, Tab goes there");
+        let note = format!("  {place} shown, all on 3");
         head.push_span(span(note, theme.dim));
     }
-    let mut out = vec![fit(head, plan.width, look)];
+    let mut out = vec![Row::from(fit(head, plan.width, look))];
     for waiting in &rows[shown] {
         let line = fit(who(model, waiting, look, plan), plan.width, look);
-        let is_chosen = focus && model.current() == Some(&RowKey::Waiting(waiting.id.clone()));
-        out.push(if is_chosen {
+        let key = RowKey::Waiting(waiting.id.clone());
+        let line = if focus && model.current() == Some(&key) {
             chosen(line, plan.width, look)
         } else {
             line
-        });
+        };
+        out.push(Row::of(line, Section::Queue, key.clone()));
         if each > 1 {
-            out.extend(why(waiting, look, plan));
+            let reasons = why(waiting, look, plan).into_iter();
+            out.extend(reasons.map(|line| Row::of(line, Section::Queue, key.clone())));
         }
     }
     out
 }
 
-fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
+pub(super) fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
     let theme = &look.theme;
     let name = waiting.name.as_ref().filter(|n| **n != waiting.what);
     let what = match name {

@@ -2,7 +2,7 @@ use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
 use crate::keymap;
-use crate::model::Model;
+use crate::model::{Model, Page};
 use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, press, screen, show};
 use crate::theme::{Depth, Look};
 
@@ -35,10 +35,14 @@ fn boxes() {
     check_screen("dialog-release", &m);
     press(&mut m, "<esc>?");
     check_screen("dialog-help", &m);
-    press(&mut m, "<esc><tab><enter>");
+    press(&mut m, "<esc><right><enter>");
     check_screen("dialog-waiting", &m);
-    press(&mut m, "<esc><tab><enter>");
+    press(&mut m, "<esc><right><enter>");
     check_screen("dialog-gpu", &m);
+    press(&mut m, "<esc><right>r");
+    check_screen("dialog-resize", &m);
+    press(&mut m, "<esc>:");
+    check_screen("dialog-palette", &m);
 }
 
 /// Everything that can be on the screen.
@@ -55,8 +59,18 @@ fn states(size: (u16, u16)) -> Vec<Model> {
         for keys in [
             "",
             "jj",
-            "<tab>",
-            "<tab><tab>",
+            "<right>",
+            "<right><right>",
+            "2",
+            "2jj",
+            "2gg<end>",
+            "3",
+            "3<end>",
+            "4",
+            "5",
+            "5<end>",
+            ":",
+            "jr",
             "n",
             "?",
             "j<enter>",
@@ -81,7 +95,7 @@ fn states(size: (u16, u16)) -> Vec<Model> {
 #[test]
 fn no_size_of_the_terminal_breaks_it() {
     let looks = [Look::new(Depth::Rgb, true), Look::new(Depth::Mono, false)];
-    let sizes = (0..=220u16).flat_map(|w| (0..=60u16).map(move |h| (w, h)));
+    let sizes = (0..=220u16).flat_map(|w| (0..=64u16).map(move |h| (w, h)));
     // All small sizes, where edges meet, and a sieve of the others.
     let wanted = |(w, h): &(u16, u16)| {
         (*w < 6 && *h < 6) || (w % 44 == 0 && h % 12 == 0) || (w % 31 == 1 && h % 13 == 3)
@@ -95,6 +109,65 @@ fn no_size_of_the_terminal_breaks_it() {
         }
     }
     assert!(seen > 3000, "{seen}");
+}
+
+/// Whether a word that begins or ends a cut was a figure: digits right before an ellipsis.
+fn cut_figure(line: &str) -> bool {
+    let chars: Vec<char> = line.chars().collect();
+    let figure = |c: &char| c.is_ascii_digit() || *c == '.';
+    chars.windows(2).any(|w| figure(&w[0]) && w[1] == '…')
+}
+
+#[test]
+fn every_screen_fits_every_size_from_60x15_to_200x60() {
+    let look = Look::new(Depth::Mono, true);
+    let mut m = model(ROOT, (80, 24), canned::workstation());
+    m.checks.rows = Some(Ok(canned::checks()));
+    let mut seen = 0;
+    for page in Page::ALL {
+        m.page = page;
+        for width in 60..=200 {
+            for height in 15..=60 {
+                m.size = (width, height);
+                let (rows, _) = super::frame(&m, &look, (width.into(), height.into()));
+                assert_eq!(rows.len(), usize::from(height), "{page:?} {width}x{height}");
+                for row in rows {
+                    let line = row.line.to_string();
+                    let wide = crate::text::width(&line) > usize::from(width);
+                    assert!(!wide, "{page:?} {width}x{height}: too wide: {line}");
+                    assert!(!cut_figure(&line), "{page:?} {width}x{height}: {line}");
+                }
+                buffer(&m, &look);
+                seen += 1;
+            }
+        }
+    }
+    assert_eq!(seen, 5 * 141 * 46);
+}
+
+#[test]
+fn the_other_screens_at_the_usual_sizes() {
+    let pages = [
+        ("2j", "claims"),
+        ("3", "queue"),
+        ("4", "history"),
+        ("5", "health"),
+    ];
+    for (keys, name) in pages {
+        for (size, cols) in [
+            ((80, 24), "80x24"),
+            ((120, 40), "120x40"),
+            ((200, 60), "200x60"),
+            ((60, 15), "60x15"),
+        ] {
+            let mut m = model(NLP, size, canned::workstation());
+            m.checks.rows = Some(Ok(canned::checks()));
+            m.snapshot.as_mut().unwrap().claims[4].ends_ms = Some(canned::NOW_MS + 5_580_000);
+            m.snapshot.as_mut().unwrap().queue[0].expected_ms = Some(canned::NOW_MS + 5_580_000);
+            press(&mut m, keys);
+            check_screen(&format!("{name}-{cols}"), &m);
+        }
+    }
 }
 
 #[test]

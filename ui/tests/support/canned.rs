@@ -482,3 +482,42 @@ pub(crate) fn demo() -> Snapshot {
     );
     base
 }
+
+/// Rows of the doctor.
+pub(crate) fn checks() -> Vec<gshare_proto::Check> {
+    let row = |group: &str, name: &str, state: &str, detail: &str| gshare_proto::Check {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        state: state.to_owned(),
+        detail: detail.to_owned(),
+        status: "simulation only".to_owned(),
+        fix: (state != "ok").then(|| "sudo gshare setup".to_owned()),
+    };
+    vec![
+        row(
+            "service",
+            "cgroups",
+            "ok",
+            "claims live below /sys/fs/cgroup/gshare",
+        ),
+        row(
+            "who opens which GPU",
+            "device filter",
+            "ok",
+            "a BPF program on each claim",
+        ),
+        row(
+            "memory",
+            "memory cap",
+            "ok",
+            "the proxy libcuda holds it, strict",
+        ),
+        row(
+            "compute",
+            "MPS",
+            "limited",
+            "nvidia-cuda-mps-control is not running",
+        ),
+        row("around it", "containers", "missing", "no CDI directory"),
+    ]
+}

@@ -1,6 +1,9 @@
 //! Everything about one row.
 
-use gshare_proto::{Caps, ClaimView, DrainView, GpuView, QueueView, Source, UnclaimedView};
+use gshare_proto::{
+    Caps, Check, ClaimView, DrainView, GpuView, ProcessView, QueueView, Source, UnclaimedView,
+    UserView,
+};
 use ratatui::text::Line;
 
 use crate::model::{Model, RowKey};
@@ -38,6 +41,32 @@ pub(super) fn lines(
             match found {
                 Some(u) => (format!("Process {pid}"), unclaimed_entries(u, look)),
                 None => gone(format!("Process {pid}")),
+            }
+        }
+        RowKey::Process { pid, gpu } => {
+            let claims = snapshot.into_iter().flat_map(|s| &s.claims);
+            let mut all = claims.flat_map(|c| c.processes.iter().map(move |p| (c, p)));
+            match all.find(|(_, p)| p.pid == *pid && p.gpu == *gpu) {
+                Some((claim, p)) => (format!("Process {pid}"), process_entries(claim, p, look)),
+                None => gone(format!("Process {pid}")),
+            }
+        }
+        RowKey::Group(title) => {
+            let text = "Right shows what is in it, Left hides it.".to_owned();
+            (title.clone(), vec![("", text)])
+        }
+        RowKey::User(uid) => {
+            let found = snapshot.and_then(|s| s.users.iter().find(|u| u.uid == *uid));
+            match found {
+                Some(user) => (format!("User {}", user.user), user_entries(user, look)),
+                None => gone(format!("uid {uid}")),
+            }
+        }
+        RowKey::Check(name) => {
+            let rows = model.checks.rows.iter().flatten().flatten();
+            match rows.into_iter().find(|c| c.name == *name) {
+                Some(check) => (name.clone(), check_entries(check)),
+                None => gone(name.clone()),
             }
         }
         RowKey::Gpu(index) => {
@@ -272,6 +301,57 @@ fn unclaimed_entries(unclaimed: &UnclaimedView, look: &Look) -> Vec<Entry> {
         ("kind", kind.to_owned()),
         ("command", unclaimed.what.clone()),
     ]
+}
+
+fn process_entries(claim: &ClaimView, process: &ProcessView, look: &Look) -> Vec<Entry> {
+    let glyphs = &look.glyphs;
+    let busy = process.time_busy.map(percent);
+    vec![
+        ("claim", format!("{} of {}", claim.id, claim.user)),
+        ("GPU", process.gpu.to_string()),
+        (
+            "memory",
+            format!("{} GiB", gib_or(process.mem_used, glyphs)),
+        ),
+        (
+            "GPU time",
+            busy.map_or_else(|| glyphs.dash.to_owned(), |b| format!("{b}%")),
+        ),
+        ("command", process.what.clone()),
+    ]
+}
+
+fn user_entries(user: &UserView, look: &Look) -> Vec<Entry> {
+    let used = match user.sm_used {
+        None => look.glyphs.dash.to_owned(),
+        Some(f) => format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value),
+    };
+    vec![
+        ("claims", user.claims.to_string()),
+        (
+            "claimed",
+            format!("{:.2} GPUs, {} GiB", user.claimed, gib(user.mem_claimed)),
+        ),
+        (
+            "used",
+            format!("{used} GPUs, {} GiB", gib_or(user.mem_used, &look.glyphs)),
+        ),
+        ("waiting", format!("{:.2} GPUs", user.waiting)),
+    ]
+}
+
+fn check_entries(check: &Check) -> Vec<Entry> {
+    let mut out = vec![
+        ("state", check.state.clone()),
+        ("found", check.detail.clone()),
+    ];
+    if !check.status.is_empty() {
+        out.push(("seen", check.status.clone()));
+    }
+    if let Some(fix) = &check.fix {
+        out.push(("mend", fix.clone()));
+    }
+    out
 }
 
 /// `by root: new fan; no new claims start here`.

@@ -2,7 +2,7 @@
 
 use ratatui::text::Line;
 
-use crate::keymap::{COMMANDS, Context};
+use crate::keymap::{Context, commands};
 use crate::model::Model;
 use crate::text::{left, wrap};
 use crate::theme::Look;
@@ -25,25 +25,22 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
             ]));
         }
     };
-    let contexts = [
-        Context::Overview,
-        Context::Form,
-        Context::Filter,
-        Context::Confirm,
-        Context::Reading,
-        Context::Any,
-    ];
-    for context in contexts {
+    for context in Context::ALL {
+        // The demo's key is no key elsewhere.
+        let works = |c: &&crate::keymap::Command| c.shown != "Space" || model.caption.is_some();
+        let mut rows = commands()
+            .filter(|c| c.context == context && !c.keys.is_empty())
+            .filter(works)
+            .peekable();
+        if rows.peek().is_none() {
+            continue;
+        }
         if !out.is_empty() {
             out.push(Line::default());
         }
         out.push(Line::styled(context.title(), theme.heading));
-        for command in COMMANDS.iter().filter(|c| c.context == context) {
-            // The demo's key is no key elsewhere.
-            let demo_only = command.shown == "Space" && model.caption.is_none();
-            if !demo_only {
-                entry(command.shown, command.help, &mut out);
-            }
+        for command in rows {
+            entry(command.shown, command.help, &mut out);
         }
     }
     out.push(Line::default());

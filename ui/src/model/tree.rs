@@ -1,0 +1,162 @@
+//! The claims as a tree: groups, claims, and the processes of claims that are unfolded.
+
+use std::collections::BTreeMap;
+
+use gshare_proto::{ClaimView, ProcessView, UnclaimedView};
+
+use super::{ClaimRow, Model, RowKey};
+
+/// By what the claims are put together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Grouping {
+    /// Owner.
+    #[default]
+    User,
+    /// Notebook, else what runs.
+    Notebook,
+    /// GPU.
+    Gpu,
+}
+
+impl Grouping {
+    /// The next one.
+    pub(crate) fn next(self) -> Self {
+        match self {
+            Self::User => Self::Notebook,
+            Self::Notebook => Self::Gpu,
+            Self::Gpu => Self::User,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Notebook => "notebook",
+            Self::Gpu => "GPU",
+        }
+    }
+}
+
+/// What is in a group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Group<'a> {
+    /// Its title.
+    pub(crate) title: String,
+    /// Its claims.
+    pub(crate) claims: Vec<&'a ClaimView>,
+    /// Its processes outside claims, with their numbers.
+    pub(crate) unclaimed: Vec<(usize, &'a UnclaimedView)>,
+}
+
+/// A row of the tree.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum TreeRow<'a> {
+    /// A group, and whether its rows are shown.
+    Group(Group<'a>, bool),
+    /// A claim, and whether its processes are shown.
+    Claim(&'a ClaimView, bool),
+    /// A process of the claim above.
+    Process(&'a ProcessView),
+    /// A process outside claims.
+    Unclaimed(usize, &'a UnclaimedView),
+}
+
+impl TreeRow<'_> {
+    /// The row's name.
+    pub(crate) fn key(&self) -> RowKey {
+        match self {
+            Self::Group(group, _) => RowKey::Group(group.title.clone()),
+            Self::Claim(c, _) => RowKey::Claim(c.id.clone()),
+            Self::Process(p) => RowKey::Process {
+                pid: p.pid,
+                gpu: p.gpu,
+            },
+            Self::Unclaimed(_, u) => RowKey::Unclaimed {
+                pid: u.pid,
+                gpu: u.gpu,
+            },
+        }
+    }
+}
+
+/// How a group or a claim is remembered as turned.
+pub(crate) fn turn_name(key: &RowKey) -> Option<String> {
+    match key {
+        RowKey::Group(title) => Some(format!("group {title}")),
+        RowKey::Claim(id) => Some(format!("claim {id}")),
+        _ => None,
+    }
+}
+
+impl Model {
+    /// The title of the group of a row.
+    fn group_of(&self, row: &ClaimRow<'_>) -> String {
+        match (self.grouping, row) {
+            (Grouping::User, ClaimRow::Claim(c)) => c.user.clone(),
+            (Grouping::User, ClaimRow::Unclaimed(_, u)) => {
+                u.user.clone().unwrap_or_else(|| "unknown user".to_owned())
+            }
+            (Grouping::Notebook, ClaimRow::Claim(c)) => notebook(c),
+            (Grouping::Notebook, ClaimRow::Unclaimed(..)) => "outside claims".to_owned(),
+            (Grouping::Gpu, ClaimRow::Claim(c)) => {
+                let names: Vec<String> = c.gpus.iter().map(|g| g.gpu.to_string()).collect();
+                format!("GPU {}", names.join(","))
+            }
+            (Grouping::Gpu, ClaimRow::Unclaimed(_, u)) => format!("GPU {}", u.gpu),
+        }
+    }
+
+    /// The rows as filtered, sorted, grouped and folded.
+    pub(crate) fn tree(&self) -> Vec<TreeRow<'_>> {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for row in self.claim_rows() {
+            let title = self.group_of(&row);
+            let place = *places.entry(title.clone()).or_insert_with(|| {
+                groups.push(Group {
+                    title,
+                    ..Group::default()
+                });
+                groups.len() - 1
+            });
+            match row {
+                ClaimRow::Claim(c) => groups[place].claims.push(c),
+                ClaimRow::Unclaimed(n, u) => groups[place].unclaimed.push((n, u)),
+            }
+        }
+        groups.sort_by(|a, b| a.title.cmp(&b.title));
+        let mut out = Vec::new();
+        for group in groups {
+            let open = !self.turned.contains(&format!("group {}", group.title));
+            let (claims, unclaimed) = (group.claims.clone(), group.unclaimed.clone());
+            out.push(TreeRow::Group(group, open));
+            if !open {
+                continue;
+            }
+            for claim in claims {
+                let unfolded = self.turned.contains(&format!("claim {}", claim.id));
+                out.push(TreeRow::Claim(claim, unfolded));
+                if unfolded {
+                    out.extend(claim.processes.iter().map(TreeRow::Process));
+                }
+            }
+            out.extend(unclaimed.into_iter().map(|(n, u)| TreeRow::Unclaimed(n, u)));
+        }
+        out
+    }
+}
+
+/// What a claim is called among notebooks: the notebook, else the first script of its command.
+fn notebook(claim: &ClaimView) -> String {
+    let script = |text: &str| {
+        let mut words = text.split_whitespace();
+        let found = words.find(|w| w.ends_with(".ipynb") || w.ends_with(".py"));
+        found.map(str::to_owned)
+    };
+    script(&claim.what)
+        .or_else(|| claim.command.iter().find_map(|w| script(w)))
+        .or_else(|| Some(claim.what.clone()).filter(|w| !w.is_empty()))
+        .or_else(|| claim.name.clone())
+        .unwrap_or_else(|| "no program".to_owned())
+}

@@ -1,0 +1,122 @@
+//! What administrators do to others; each asks first.
+
+use gshare_proto::{AdminCall, Call, GpuView};
+
+use super::{NO_ROW, confirm, gone};
+use crate::model::{Model, RowKey, Tone};
+use crate::msg::Cmd;
+
+/// Whether the viewer is an administrator.
+pub(crate) fn admin(model: &Model) -> Result<(), String> {
+    model.service()?;
+    if model.viewer.admin {
+        return Ok(());
+    }
+    Err("that is for administrators: start the screen as root (sudo gshare)".to_owned())
+}
+
+fn asked(model: &mut Model, question: Result<(String, String, String, AdminCall), String>) {
+    match question {
+        Ok((title, text, doing, call)) => confirm(model, title, text, doing, Call::Admin(call)),
+        Err(why) => model.say(Tone::Bad, why),
+    }
+}
+
+fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+    let id = match model.current() {
+        None => return Err(NO_ROW.to_owned()),
+        Some(RowKey::Claim(id)) => id,
+        Some(_) => return Err("choose a claim first".to_owned()),
+    };
+    let claim = model.claim(id).ok_or_else(gone)?;
+    if claim.adopted {
+        return Err(format!(
+            "{id} is a process outside claims; end it with kill"
+        ));
+    }
+    let text = format!(
+        "Kill {id} of {} ({})? All of its {} processes get SIGTERM, and SIGKILL ten seconds later.",
+        claim.user,
+        claim.what,
+        claim.members.len()
+    );
+    let call = AdminCall::Kill {
+        ids: vec![id.clone()],
+        user: None,
+        gpu: None,
+        grace_ms: None,
+        reason: None,
+    };
+    Ok((format!("Kill {id}"), text, format!("killing {id}"), call))
+}
+
+pub(crate) fn ask_kill(model: &mut Model) -> Vec<Cmd> {
+    let question = kill(model);
+    asked(model, question);
+    Vec::new()
+}
+
+fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
+    let Some(RowKey::Gpu(index)) = model.current() else {
+        return Err("choose a GPU first: on the Overview (Right) or on Health (5)".to_owned());
+    };
+    let mut gpus = model.snapshot.iter().flat_map(|s| &s.gpus);
+    gpus.find(|g| g.index == *index)
+        .ok_or_else(|| format!("GPU {index} is gone"))
+}
+
+fn drain(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+    let gpu = chosen_gpu(model)?;
+    let (n, gpus) = (gpu.index, vec![gpu.index.to_string()]);
+    Ok(if gpu.drain.is_some() {
+        (
+            format!("Undrain GPU {n}"),
+            format!("Let claims start on GPU {n} again?"),
+            format!("opening GPU {n}"),
+            AdminCall::Undrain { gpus },
+        )
+    } else {
+        (
+            format!("Drain GPU {n}"),
+            format!("Start no new claims on GPU {n}? What runs there runs on."),
+            format!("draining GPU {n}"),
+            AdminCall::Drain { gpus, reason: None },
+        )
+    })
+}
+
+pub(crate) fn ask_drain(model: &mut Model) -> Vec<Cmd> {
+    let question = drain(model);
+    asked(model, question);
+    Vec::new()
+}
+
+fn mode(model: &Model) -> Result<(String, String, String, AdminCall), String> {
+    let gpu = chosen_gpu(model)?;
+    let n = gpu.index;
+    let goal = gpu.mode_wanted.as_deref().unwrap_or(&gpu.mode);
+    let (mode, words) = if goal == "mps" {
+        ("timeslice", "in turns (time slices)")
+    } else {
+        ("mps", "side by side (MPS)")
+    };
+    Ok((
+        format!("GPU {n}: {mode}"),
+        format!(
+            "Let claims share GPU {n} {words}? It takes no new claims until those on it have ended, \
+             then the mode changes."
+        ),
+        format!("changing the mode of GPU {n}"),
+        AdminCall::Mode {
+            gpu: n.to_string(),
+            mode: mode.to_owned(),
+            when_empty: true,
+        },
+    ))
+}
+
+pub(crate) fn ask_mode(model: &mut Model) -> Vec<Cmd> {
+    let question = mode(model);
+    asked(model, question);
+    Vec::new()
+}

@@ -1,0 +1,266 @@
+//! Screens, dialogs, the palette and the mouse.
+
+use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use gshare_proto::{AdminCall, Check, ProcessView, Resized};
+
+use super::*;
+use crate::model::{Page, Sort};
+
+#[test]
+fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
+    let mut m = at_work();
+    let trials = calls(press(&mut m, "n<backspace>"));
+    // One question at a time: what was typed meanwhile is asked when the first is answered.
+    let [(seq, Call::Try(spec))] = &trials[..] else {
+        panic!("{trials:?}")
+    };
+    assert_eq!(spec.gpus_milli, Some(250));
+    let no = || refused("would wait: vis is at its quota");
+    let next = calls(update(
+        &mut m,
+        Msg::Update(Update::CallResult {
+            seq: *seq,
+            outcome: no(),
+        }),
+    ));
+    let [(seq, Call::Try(spec))] = &next[..] else {
+        panic!("{next:?}")
+    };
+    assert_eq!(spec.gpus_milli, Some(200));
+    assert!(screen(&m).contains("starts now on GPU"), "said of 0.25");
+    answer_with(&mut m, *seq, no());
+    assert!(screen(&m).contains("would wait: vis is at its quota. -g .2"));
+}
+
+#[test]
+fn a_claim_gets_another_size() {
+    let mut m = at_work();
+    assert!(press(&mut m, "r").is_empty());
+    assert_eq!(m.dialog, None);
+    press(&mut m, "jr");
+    assert!(
+        screen(&m).contains("Another size for c12"),
+        "{}",
+        screen(&m)
+    );
+    assert!(press(&mut m, "<enter>").is_empty());
+    assert!(screen(&m).contains("write what changes"));
+    let sent = calls(press(&mut m, "0.2<enter>"));
+    let [(seq, Call::Resize(spec))] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((spec.id.as_str(), spec.gpus_milli), ("c12", Some(200)));
+    let resized = Resized {
+        id: "c12".to_owned(),
+        message: "c12: 0.20 of GPU 0, was 0.25".to_owned(),
+        gpus: Vec::new(),
+    };
+    answer_with(&mut m, *seq, Ok(Reply::Resized(resized)));
+    assert_eq!(m.dialog, None);
+    assert!(screen(&m).contains("c12: 0.20 of GPU 0"));
+    // Not somebody else's, and not a process outside claims.
+    press(&mut m, "jr");
+    assert!(screen(&m).contains("c14 belongs to vis"));
+    press(&mut m, "<end>r");
+    assert!(screen(&m).contains("choose a claim first"));
+}
+
+#[test]
+fn administrators_act_on_anybodys_claims_and_gpus_after_a_yes() {
+    let admin = |commands: Vec<Cmd>| match calls(commands).pop() {
+        Some((_, Call::Admin(call))) => call,
+        other => panic!("{other:?}"),
+    };
+    let mut m = model(ROOT, (80, 24), canned::workstation());
+    press(&mut m, "jjK");
+    assert!(screen(&m).contains("Kill c14 of vis"), "{}", screen(&m));
+    let killed = admin(press(&mut m, "y"));
+    assert!(matches!(killed, AdminCall::Kill { ids, .. } if ids == ["c14"]));
+    press(&mut m, "<right><right>jD");
+    assert!(
+        screen(&m).contains("Start no new claims on GPU 1?"),
+        "{}",
+        screen(&m)
+    );
+    let drained = admin(press(&mut m, "y"));
+    assert!(matches!(drained, AdminCall::Drain { gpus, .. } if gpus == ["1"]));
+    press(&mut m, "M");
+    assert!(screen(&m).contains("side by side (MPS)"));
+    let mode = admin(press(&mut m, "y"));
+    assert!(
+        matches!(mode, AdminCall::Mode { gpu, mode, when_empty: true } if gpu == "1" && mode == "mps")
+    );
+    // Others are told why not.
+    let mut m = at_work();
+    assert!(press(&mut m, "jjK").is_empty());
+    assert_eq!(m.dialog, None);
+    assert!(screen(&m).contains("that is for administrators"));
+}
+
+#[test]
+fn commands_are_found_by_name_and_run() {
+    let mut m = at_work();
+    press(&mut m, ":hist<enter>");
+    assert_eq!(m.page, Page::History);
+    press(&mut m, ":claim");
+    assert!(
+        screen(&m).contains("claim a part of a GPU"),
+        "{}",
+        screen(&m)
+    );
+    press(&mut m, "<enter>");
+    assert!(screen(&m).contains("Claim a part of a GPU"));
+    press(&mut m, "<esc>:nothing such<enter>");
+    assert!(screen(&m).contains("no command is called"));
+    // The arrows choose among those that match.
+    press(&mut m, "<esc>:");
+    let first = screen(&m);
+    press(&mut m, "<down>");
+    assert_ne!(first, screen(&m));
+    press(&mut m, "<esc>");
+    assert_eq!(m.dialog, None);
+}
+
+#[test]
+fn the_tree_is_grouped_folded_and_unfolded() {
+    let mut m = at_work();
+    m.snapshot.as_mut().unwrap().claims[0].processes = vec![ProcessView {
+        pid: 5001,
+        gpu: 0,
+        mem_used: None,
+        time_busy: None,
+        what: "python -m ipykernel".to_owned(),
+    }];
+    press(&mut m, "2");
+    let text = screen(&m);
+    for title in [
+        "chem  2 claims",
+        "nlp  1 claim",
+        "vis  2 claims",
+        "1 outside claims",
+    ] {
+        assert!(text.contains(title), "{title}: {text}");
+    }
+    assert!(!text.contains("5001"));
+    // chem, c15, c17, ext, u1, nlp, c12.
+    press(&mut m, "jjjjjjj<right>");
+    assert_eq!(m.current(), Some(&claim_key("c12")));
+    let text = screen(&m);
+    assert!(text.contains("5001") && text.contains("—"), "{text}");
+    assert!(text.contains("c12 on GPU 0 RTX 4090"), "{text}");
+    press(&mut m, "<left>");
+    assert!(!screen(&m).contains("5001"));
+    press(&mut m, "<home><left>");
+    assert!(!screen(&m).contains("c15 chem"), "{}", screen(&m));
+    press(&mut m, "g");
+    assert!(screen(&m).contains("vit.ipynb"));
+    press(&mut m, "g");
+    assert!(screen(&m).contains("GPU 0  2 claims"), "{}", screen(&m));
+}
+
+fn click(m: &mut Model, x: u16, y: u16) -> Vec<Cmd> {
+    update(
+        m,
+        Msg::Mouse(mouse(MouseEventKind::Down(MouseButton::Left), x, y)),
+    )
+}
+
+fn mouse(kind: MouseEventKind, column: u16, row: u16) -> MouseEvent {
+    MouseEvent {
+        kind,
+        column,
+        row,
+        modifiers: KeyModifiers::NONE,
+    }
+}
+
+/// Where a text is on the screen.
+fn place(m: &Model, text: &str) -> (u16, u16) {
+    let shown = screen(m);
+    let (y, line) = shown
+        .lines()
+        .enumerate()
+        .find(|(_, l)| l.contains(text))
+        .unwrap();
+    let at = line.find(text).unwrap();
+    let x = text::width(&line[..at]);
+    (x.try_into().unwrap(), y.try_into().unwrap())
+}
+
+#[test]
+fn a_click_does_what_is_under_it() {
+    let mut m = at_work();
+    let (x, y) = place(&m, "c15 chem");
+    click(&mut m, x + 3, y);
+    assert_eq!(m.current(), Some(&claim_key("c15")));
+    click(&mut m, x + 3, y);
+    assert!(
+        matches!(m.dialog, Some(Dialog::Detail { .. })),
+        "a second click opens it"
+    );
+    press(&mut m, "<esc>");
+    let (x, y) = place(&m, "MEM GiB");
+    click(&mut m, x, y);
+    assert_eq!(m.sort, Sort::Memory);
+    let (x, y) = place(&m, "2 4090");
+    click(&mut m, x, y);
+    assert_eq!(m.current(), Some(&RowKey::Gpu(2)));
+    for (word, page) in [("5 Health", Page::Health), ("2 Claims", Page::Claims)] {
+        let (x, y) = place(&m, word);
+        click(&mut m, x, y);
+        assert_eq!(m.page, page);
+    }
+    let (x, y) = place(&m, "? help");
+    click(&mut m, x, y);
+    assert!(matches!(m.dialog, Some(Dialog::Help { .. })));
+    update(&mut m, Msg::Mouse(mouse(MouseEventKind::ScrollDown, 5, 5)));
+    assert!(matches!(m.dialog, Some(Dialog::Help { scroll: 3 })));
+    press(&mut m, "<esc>:");
+    let (x, y) = place(&m, "Queue");
+    let (_, top) = place(&m, "Commands (");
+    assert!(y < top, "the tab is above the box: {x} {y} {top}");
+    let (x, y) = place(&m, "give the chosen claim");
+    click(&mut m, x, y);
+    assert!(screen(&m).contains("choose a row first"), "{}", screen(&m));
+    // The wheel goes through the rows.
+    press(&mut m, "1<right><right><right><home>");
+    update(&mut m, Msg::Mouse(mouse(MouseEventKind::ScrollDown, 5, 5)));
+    assert_eq!(m.chosen_index(m.focus()), Some(3));
+    // Lines of a dialog.
+    press(&mut m, "n");
+    let (x, y) = place(&m, "Hold for");
+    click(&mut m, x, y);
+    let Some(Dialog::Form(form)) = &m.dialog else {
+        panic!()
+    };
+    assert_eq!(form.entries[form.focus].label, "Hold for");
+}
+
+#[test]
+fn the_doctor_is_asked_when_the_health_is_looked_at() {
+    let mut m = at_work();
+    let asked = calls(press(&mut m, "5"));
+    let [(seq, Call::Doctor)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert!(screen(&m).contains("asking the service"));
+    let check = |name: &str, state: &str| Check {
+        group: "memory".to_owned(),
+        name: name.to_owned(),
+        state: state.to_owned(),
+        detail: "what was found there".to_owned(),
+        status: "simulation only".to_owned(),
+        fix: Some("mend it so".to_owned()),
+    };
+    let checks = vec![check("memory cap", "ok"), check("device filter", "limited")];
+    answer_with(&mut m, *seq, Ok(Reply::Doctor { checks }));
+    let text = screen(&m);
+    assert!(text.contains("1 ok, 1 limited, 0 missing"), "{text}");
+    press(&mut m, "<end><enter>");
+    assert!(screen(&m).contains("mend it so"), "{}", screen(&m));
+    // Not again at once, but on request.
+    assert!(press(&mut m, "<esc>15").is_empty());
+    assert_eq!(calls(press(&mut m, "u")).len(), 1);
+    answer_with(&mut m, seq + 1, refused("not now"));
+    assert!(screen(&m).contains("DOCTOR  not now"));
+}

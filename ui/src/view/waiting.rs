@@ -1,0 +1,184 @@
+//! Who waits, why, when it starts, what would start now; then what is free and what ends next.
+
+use gshare_proto::{GpuState, GpuView, QueueView, Snapshot};
+use ratatui::text::Line;
+
+use super::plan::Plan;
+use super::{Row, chosen, fit, gap, queue, span};
+use crate::model::{Model, RowKey, Section};
+use crate::text::{gib, share, wrap};
+use crate::theme::Look;
+
+/// Columns before a reason.
+const INDENT: usize = 5;
+
+/// The waiting claims in `room` rows.
+pub(super) fn rows(
+    model: &Model,
+    snapshot: &Snapshot,
+    look: &Look,
+    plan: &Plan,
+    room: usize,
+) -> Vec<Row> {
+    let theme = &look.theme;
+    let mut below = free(snapshot, look);
+    below.extend(ends(model, snapshot, look, room / 4));
+    below.truncate(room / 2);
+    let room = room.saturating_sub(below.len() + 1);
+    let waiting = model.queue_rows();
+    let mut out = vec![Row::from(Line::from(vec![
+        span("QUEUE", theme.heading),
+        span(format!(" {}", waiting.len()), theme.text),
+        span("  in the order of service", theme.dim),
+    ]))];
+    if waiting.is_empty() {
+        let text = if snapshot.service.is_some() {
+            "nobody waits"
+        } else {
+            "no service, so nobody can wait"
+        };
+        out.push(Line::styled(text, theme.dim).into());
+    }
+    let blocks: Vec<Vec<Row>> = waiting
+        .iter()
+        .map(|q| block(model, q, look, plan))
+        .collect();
+    // From the first so that the chosen one is in sight.
+    let at = model.chosen_index(Section::Queue).unwrap_or(0);
+    let mut from = 0;
+    let size = |range: std::ops::RangeInclusive<usize>| -> usize {
+        blocks
+            .get(range)
+            .unwrap_or_default()
+            .iter()
+            .map(Vec::len)
+            .sum()
+    };
+    while from < at && size(from..=at) > room.saturating_sub(1) {
+        from += 1;
+    }
+    let before = from;
+    let mut shown = 0;
+    for block in blocks.into_iter().skip(from) {
+        // The head is always seen, a part of another one never.
+        if shown > 0 && out.len() + block.len() > room {
+            break;
+        }
+        out.extend(block);
+        shown += 1;
+    }
+    if shown < waiting.len() && shown > 0 {
+        let text = format!("  {}-{} of {}", before + 1, before + shown, waiting.len());
+        out[0].line.push_span(span(text, theme.dim));
+    }
+    out.truncate(room);
+    out.push(gap(look, plan));
+    out.extend(
+        below
+            .into_iter()
+            .map(|l| Row::from(fit(l, plan.width, look))),
+    );
+    out
+}
+
+fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Row> {
+    let theme = &look.theme;
+    let key = RowKey::Waiting(waiting.id.clone());
+    let who = fit(queue::who(model, waiting, look, plan), plan.width, look);
+    let who = if model.current() == Some(&key) {
+        chosen(who, plan.width, look)
+    } else {
+        who
+    };
+    let mut lines = vec![who];
+    let indent = " ".repeat(INDENT);
+    let room = plan.width.saturating_sub(INDENT);
+    for text in wrap(&waiting.reason, room, 4, &look.glyphs) {
+        lines.push(Line::from(vec![
+            span(indent.clone(), theme.text),
+            span(text, theme.text),
+        ]));
+    }
+    let start = match waiting.expected_ms {
+        Some(at) => format!(
+            "starts about {} at the earliest (in {})",
+            model.clock.short_time(at),
+            model.clock.until(at)
+        ),
+        None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
+    };
+    let mut words = vec![span(indent.clone(), theme.text), span(start, theme.warn)];
+    if waiting.entitled {
+        let text = format!(
+            " {} within what {} is guaranteed",
+            look.glyphs.dot, waiting.user
+        );
+        words.push(span(text, theme.good));
+    }
+    lines.push(Line::from(words));
+    if let Some(args) = &waiting.would_start {
+        lines.push(Line::from(vec![
+            span(format!("{indent}starts now: "), theme.dim),
+            span(format!("gshare claim {args}"), theme.key),
+        ]));
+    }
+    lines
+        .into_iter()
+        .map(|l| Row::of(fit(l, plan.width, look), Section::Queue, key.clone()))
+        .collect()
+}
+
+fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
+    let theme = &look.theme;
+    if snapshot.service.is_none() {
+        return Vec::new();
+    }
+    let mut lines = vec![Line::from(span("FREE NOW", theme.heading))];
+    let text = |g: &GpuView| {
+        let bytes = g.mem_allocatable.map(|m| m.saturating_sub(g.mem_claimed));
+        let bytes = bytes.map_or_else(|| look.glyphs.dash.to_owned(), gib);
+        match (g.state, &g.drain) {
+            (GpuState::Ok, None) => format!(
+                "{} claimable; {bytes} GiB and {:.0}% of the SMs unclaimed",
+                share(g.claimable),
+                ((1.0 - g.sm_claimed) * 100.0).max(0.0)
+            ),
+            (GpuState::Ok, Some(_)) => "drained: no new claims".to_owned(),
+            (GpuState::Lost, _) => "lost".to_owned(),
+            (GpuState::Hung, _) => "does not answer".to_owned(),
+        }
+    };
+    for gpu in &snapshot.gpus {
+        lines.push(Line::from(vec![
+            span(format!("  GPU {:<3}", gpu.index), theme.text),
+            span(text(gpu), theme.dim),
+        ]));
+    }
+    lines
+}
+
+/// Leases that end next.
+fn ends(model: &Model, snapshot: &Snapshot, look: &Look, most: usize) -> Vec<Line<'static>> {
+    let theme = &look.theme;
+    let mut ends: Vec<_> = snapshot
+        .claims
+        .iter()
+        .filter_map(|c| Some((c.ends_ms?, c)))
+        .collect();
+    ends.sort_by_key(|(at, _)| *at);
+    if ends.is_empty() || most < 2 {
+        return Vec::new();
+    }
+    let mut lines = vec![Line::from(span("ENDS NEXT", theme.heading))];
+    for (at, claim) in ends.into_iter().take(most - 1) {
+        let gpus = super::claims::gpus(claim);
+        lines.push(Line::from(vec![
+            span(format!("  {}  ", model.clock.short_time(at)), theme.text),
+            span(
+                format!("{} {} on GPU {gpus}: {}", claim.id, claim.user, claim.what),
+                theme.dim,
+            ),
+        ]));
+    }
+    lines
+}
