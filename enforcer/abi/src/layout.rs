@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{GpuUuid, gate::GateSlot};
 
 /// Version of both layouts and of the registration message.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 /// Bytes of a [`LimitsPage`] and of the file that holds it.
 pub const LIMITS_BYTES: usize = 4096;
 /// Processes that one claim can have on one GPU.
@@ -178,7 +178,9 @@ pub struct Slot {
     pub(crate) launched_ns: AtomicU64,
     /// SMs that the driver shows to a client of MPS, by its own reading; 0 for a process that is none.
     pub mps_sms: AtomicU64,
-    _pad1: [AtomicU64; 6],
+    /// Highest sum of the charges of all members that the process has seen, in bytes.
+    pub charge_peak: AtomicU64,
+    _pad1: [AtomicU64; 5],
 }
 
 impl Slot {
@@ -206,6 +208,7 @@ impl Slot {
             &self.launches_seen,
             &self.launched_ns,
             &self.mps_sms,
+            &self.charge_peak,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -220,7 +223,9 @@ impl Slot {
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    _pad: [AtomicU64; 15],
+    /// Bytes copied to, from and on the GPU, as far as the calls say how many.
+    pub copied: AtomicU64,
+    _pad: [AtomicU64; 14],
 }
 
 /// The stripes of one process.
@@ -265,6 +270,13 @@ impl UsagePage {
         })
     }
 
+    /// Bytes copied by the process that has a slot.
+    pub fn copied(&self, slot: usize) -> u64 {
+        self.striped(slot).fold(0, |sum: u64, stripe| {
+            sum.saturating_add(stripe.copied.load(Ordering::Relaxed))
+        })
+    }
+
     fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
         self.stripes.get(slot).into_iter().flatten()
     }
@@ -275,6 +287,7 @@ impl UsagePage {
         self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
+            stripe.copied.store(0, Ordering::Relaxed);
         }
     }
 

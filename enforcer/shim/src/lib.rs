@@ -41,3 +41,4 @@ mod say;
 mod trampoline;
 pub mod table;
 mod vmm;
+mod work;
