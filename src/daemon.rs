@@ -5,7 +5,6 @@
 mod act;
 mod admin;
 mod arbiter;
-mod attribution;
 mod container;
 mod convert;
 mod cover;

@@ -1364,7 +1364,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__daemon)
-            opts="-h --user --config --die-at --socket --help"
+            opts="-h --user --config --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1383,10 +1383,6 @@ _gshare() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
-                    return 0
-                    ;;
-                --die-at)
-                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard" -- "${cur}"))
                     return 0
                     ;;
                 --socket)

@@ -10,6 +10,7 @@
 //! the attached filters can be read back; `unsafe` occurs in the `sys` modules only.
 
 pub mod cgroup;
+pub mod checkpoint;
 pub mod cuda;
 pub mod device;
 pub mod driver;

@@ -154,8 +154,6 @@ pub(crate) struct Service {
     /// Ended claims that the journal does not know of yet: a full disk.
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
-    /// Whose SMs are busy.
-    pub(crate) attribution: super::attribution::Attribution,
     /// What the core must still be told, in order.
     pub(crate) todo: VecDeque<Event>,
     pub(crate) driving: bool,
@@ -259,7 +257,6 @@ impl Service {
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
                 .ok(),
             unclaimed: Vec::new(),
-            attribution: super::attribution::Attribution::default(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
             watchers: HashMap::new(),
@@ -352,7 +349,6 @@ impl Service {
                 self.meet_gpus();
                 self.look_up_owners();
                 self.apply_policy();
-                self.attribute_use();
                 self.record_history();
                 self.refresh_facts();
                 self.look_beside_mps();
@@ -371,7 +367,6 @@ impl Service {
         self.watch_claims();
         self.tidy_lingering();
         self.write_ends();
-        self.attribute_without_sample();
         self.tell_arbiter();
         self.dirty = true;
     }

@@ -15,7 +15,9 @@ pub const SLOTS: usize = 128;
 /// them, so that launches of several threads do not meet on one cache line.
 pub const STRIPES: usize = 16;
 /// Bytes of a [`UsagePage`] and of the memfd that holds it.
-pub const USAGE_BYTES: usize = 4096 + SLOTS * (256 + STRIPES * 128 + 256);
+pub const USAGE_BYTES: usize = 4096 + SLOTS * (256 + STRIPES * 128 + 256 + MARKS * 64);
+/// Threads of one process that each have a word of their own which says in which call of the driver they are.
+pub const MARKS: usize = 128;
 /// Bytes by which the driver takes device memory, unless the limits page says otherwise.
 pub const GRANULARITY_BYTES: u64 = 2 << 20;
 
@@ -30,9 +32,23 @@ pub enum State {
     Granted = 1,
     /// The claim has ended or is not yet granted: allocations and launches are refused.
     NotGranted = 2,
-    /// The claim's memory is parked in host RAM.
+    /// The claim's memory is in host RAM: calls of the driver wait in front of it.
     Detached = 3,
+    /// It is about to go there: calls wait.
+    Detaching = 4,
 }
+
+/// State words from this one on hold calls back.
+pub const WAITS_FROM: u32 = State::Detached as u32;
+
+/// Bit of [`Slot::flags`]: the process allocated managed memory.
+pub const USES_MANAGED: u64 = 1;
+/// Bit of [`Slot::flags`]: more threads than there are [`MARKS`] call the driver; what they do is not seen.
+pub const HAS_CROWD: u64 = 2;
+/// Bit of [`Slot::flags`]: the process shares memory or events with others.
+pub const SHARES_MEMORY: u64 = 4;
+/// Bit of [`Slot::flags`]: the process uses multicast between GPUs, as NCCL does.
+pub const USES_MULTICAST: u64 = 8;
 
 impl State {
     /// The state behind a stored word; anything unknown is `NotGranted`.
@@ -40,6 +56,7 @@ impl State {
         match word {
             1 => Self::Granted,
             3 => Self::Detached,
+            4 => Self::Detaching,
             _ => Self::NotGranted,
         }
     }
@@ -170,7 +187,7 @@ pub struct Slot {
     pub last_refused_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the last refusal in nanoseconds; 0 before the first.
     pub last_refusal_ns: AtomicU64,
-    /// Bit 0: the process allocated managed memory.
+    /// What the process has used: [`USES_MANAGED`] and the other bits.
     pub flags: AtomicU64,
     /// Written by the service: launches at its last look, and CLOCK_MONOTONIC of the look at which they
     /// were last found to have grown; 0 before the first.
@@ -178,9 +195,7 @@ pub struct Slot {
     pub(crate) launched_ns: AtomicU64,
     /// SMs that the driver shows to a client of MPS, by its own reading; 0 for a process that is none.
     pub mps_sms: AtomicU64,
-    /// Highest sum of the charges of all members that the process has seen, in bytes.
-    pub charge_peak: AtomicU64,
-    _pad1: [AtomicU64; 5],
+    _pad1: [AtomicU64; 6],
 }
 
 impl Slot {
@@ -208,7 +223,6 @@ impl Slot {
             &self.launches_seen,
             &self.launched_ns,
             &self.mps_sms,
-            &self.charge_peak,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -223,13 +237,39 @@ impl Slot {
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    /// Bytes copied to, from and on the GPU, as far as the calls say how many.
-    pub copied: AtomicU64,
-    _pad: [AtomicU64; 14],
+    _pad: [AtomicU64; 15],
 }
 
 /// The stripes of one process.
 pub type Stripes = [Stripe; STRIPES];
+
+/// In which call of the driver a thread is: 0 for none.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Mark {
+    /// A number of the entry point, above 0.
+    pub entry: AtomicU32,
+    _pad: [AtomicU32; 15],
+}
+
+impl Mark {
+    /// A mark of a thread that is in no call.
+    pub const fn new() -> Self {
+        Self {
+            entry: AtomicU32::new(0),
+            _pad: [const { AtomicU32::new(0) }; 15],
+        }
+    }
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The marks of one process.
+pub type Marks = [Mark; MARKS];
 
 /// The use of one claim on one GPU: a slot per process.
 #[repr(C, align(4096))]
@@ -242,6 +282,8 @@ pub struct UsagePage {
     pub stripes: [Stripes; SLOTS],
     /// What each slot's process tells the arbiter.
     pub gates: [GateSlot; SLOTS],
+    /// In which calls the threads of each slot's process are. Of several GPUs that of the first counts.
+    pub marks: [Marks; SLOTS],
 }
 
 #[repr(C, align(4096))]
@@ -270,13 +312,6 @@ impl UsagePage {
         })
     }
 
-    /// Bytes copied by the process that has a slot.
-    pub fn copied(&self, slot: usize) -> u64 {
-        self.striped(slot).fold(0, |sum: u64, stripe| {
-            sum.saturating_add(stripe.copied.load(Ordering::Relaxed))
-        })
-    }
-
     fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
         self.stripes.get(slot).into_iter().flatten()
     }
@@ -287,8 +322,21 @@ impl UsagePage {
         self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
-            stripe.copied.store(0, Ordering::Relaxed);
         }
+        for mark in &self.marks[slot] {
+            // A page that nobody has touched stays so.
+            if mark.entry.load(Ordering::Relaxed) != 0 {
+                mark.entry.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Threads of the process that has a slot which are inside calls of the driver.
+    pub fn calls(&self, slot: usize) -> usize {
+        let marks = self.marks.get(slot).into_iter().flatten();
+        marks
+            .filter(|mark| mark.entry.load(Ordering::SeqCst) != 0)
+            .count()
     }
 
     /// Bytes that all members are charged, as now stored.
@@ -308,3 +356,4 @@ const _: () = assert!(size_of::<UsagePage>() == USAGE_BYTES);
 const _: () = assert!(std::mem::offset_of!(Slot, generation) == 128);
 const _: () = assert!(size_of::<Stripe>() == 128);
 const _: () = assert!(size_of::<Turn>() == 128);
+const _: () = assert!(size_of::<Mark>() == 64);

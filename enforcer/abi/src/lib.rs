@@ -27,17 +27,18 @@ mod uuid;
 pub mod wire;
 
 pub use bell::Bell;
-pub use gate::{Flight, GateSlot, GateView, WorkView};
+pub use gate::{GateSlot, GateView};
 pub use handover::{HANDOVER_LIMIT, Handover, NotHandover};
 pub use layout::{
-    ABI_VERSION, GRANULARITY_BYTES, LIMITS_BYTES, LimitsPage, SLOTS, STRIPES, Slot, State, Stripe,
-    Stripes, Turn, USAGE_BYTES, UsagePage,
+    ABI_VERSION, GRANULARITY_BYTES, HAS_CROWD, LIMITS_BYTES, LimitsPage, MARKS, Mark, Marks,
+    SHARES_MEMORY, SLOTS, STRIPES, Slot, State, Stripe, Stripes, Turn, USAGE_BYTES, USES_MANAGED,
+    USES_MULTICAST, UsagePage, WAITS_FROM,
 };
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
 pub use sys::{
-    Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns, move_fd_up, recv_with_fds,
-    send_with_fds,
+    Reach, barrier, futex_wait, futex_wait_either, futex_wake, monotonic_ns, move_fd_up,
+    recv_with_fds, send_with_fds,
 };
 pub use trusted::trusted;
 pub use uuid::{GpuUuid, InvalidUuid};

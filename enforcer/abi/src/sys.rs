@@ -412,6 +412,18 @@ pub fn futex_wait_either(
     }
 }
 
+/// Makes what all threads of the machine have stored so far visible to this one, and what it has stored to them:
+/// they need no barriers of their own. Takes milliseconds.
+pub fn barrier() -> io::Result<()> {
+    /// `MEMBARRIER_CMD_GLOBAL`.
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: takes no pointers.
+    match unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Wakes all who sleep on a word. The mapping may be read-only.
 pub fn futex_wake(word: &AtomicU32, reach: Reach) {
     // SAFETY: the call only looks up who sleeps there.

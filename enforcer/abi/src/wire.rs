@@ -38,6 +38,54 @@ pub struct Register {
     pub hint: Option<u64>,
 }
 
+/// What a member asks for whose claim is detached: its GPU memory back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    /// Claim that the environment names; a hint only.
+    pub hint: Option<u64>,
+}
+
+impl Want {
+    /// Reads the line; `None` for another message.
+    pub fn parse(line: &str) -> Option<Self> {
+        let value = Value::parse(line).ok()?;
+        (value.text("op") == Some("want")).then(|| Self {
+            hint: value.number("hint"),
+        })
+    }
+
+    /// The line, with its newline.
+    pub fn line(&self) -> String {
+        let hint = self
+            .hint
+            .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
+        format!("{{\"op\":\"want\",\"hint\":{hint}}}\n")
+    }
+
+    /// The answer's line: what is waited for, for people; empty for nothing.
+    pub fn answer(message: &str) -> String {
+        format!("{{\"ok\":true,\"message\":{}}}\n", quote(message))
+    }
+}
+
+/// Tells the service at `socket` that this process wants its GPU memory back; gives what is waited for, in words.
+/// Takes at most about `timeout`.
+///
+/// # Errors
+/// When no service answers, or it refuses.
+pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<String> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = connect(socket, timeout)?;
+    send_all(&mut stream, Want { hint }.line().as_bytes())?;
+    let line = read_line(&mut stream, &mut Vec::new(), deadline)?;
+    let garbled = |error: Malformed| io::Error::new(io::ErrorKind::InvalidData, error);
+    let value = Value::parse(&line).map_err(garbled)?;
+    match refusal(&value).map_err(garbled)? {
+        Some((_, message)) => Err(io::Error::other(message)),
+        None => Ok(value.text("message").unwrap_or_default().to_owned()),
+    }
+}
+
 /// One GPU of a positive answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
@@ -335,6 +383,17 @@ mod tests {
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             assert_eq!(Register::parse(line.trim_end()), Ok(register));
         }
+    }
+
+    #[test]
+    fn a_wish_survives_the_line() {
+        for hint in [None, Some(7)] {
+            let want = Want { hint };
+            assert_eq!(Want::parse(want.line().trim_end()), Some(want));
+        }
+        assert_eq!(Want::parse(r#"{"op":"register"}"#), None);
+        let answer = Value::parse(&Want::answer("GPU 1 \"x\""));
+        assert!(answer.is_ok_and(|a| a.text("message") == Some("GPU 1 \"x\"")));
     }
 
     #[test]

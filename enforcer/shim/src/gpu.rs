@@ -3,14 +3,13 @@
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
 use gshare_abi::{
-    Bell, GateView, GpuUuid, LimitsPage, Slot, State, Stripe, Stripes, UsagePage, WorkView,
-    monotonic_ns,
+    Bell, GateView, GpuUuid, LimitsPage, Marks, Slot, State, Stripes, UsagePage, monotonic_ns,
 };
-use gshare_gate::{Frame, Signals, Tally, View, Word};
+use gshare_gate::{Frame, Signals, View, Word};
 
 use crate::{
     blocks::shares,
@@ -35,10 +34,6 @@ pub(crate) struct Gpu {
     bell: AtomicPtr<Bell>,
     /// Made when the GPU is shared for the first time.
     gate: OnceLock<&'static Gate>,
-    /// What launches come to.
-    pub(crate) tally: Tally,
-    /// SMs that the driver shows to this process; 0 before it was asked.
-    pub(crate) sms: AtomicU32,
     /// Bytes of the blocks that small allocations share.
     block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
@@ -79,8 +74,6 @@ impl Gpu {
             number: AtomicUsize::new(seat.slot),
             bell: AtomicPtr::new(bell_of(&seat)),
             gate: OnceLock::new(),
-            tally: Tally::default(),
-            sms: AtomicU32::new(0),
             generation: AtomicU64::new(seat.generation),
             epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
             block_bytes: ledger.blocks.block_bytes(),
@@ -106,36 +99,31 @@ impl Gpu {
         slot.generation.load(Ordering::Relaxed) == self.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether the claim may use the GPU now.
+    /// Whether the claim may use the GPU. A call that is inside when its claim is about to be detached goes on: the
+    /// service waits for it.
     #[inline]
     pub(crate) fn granted(&self) -> bool {
-        self.limits().state() == State::Granted
+        self.limits().state() != State::NotGranted
     }
 
-    /// Counts on a cache line that other threads seldom touch, or never: then without a locked
-    /// instruction.
-    #[inline]
-    fn count(&self, thread: Thread, which: impl FnOnce(&Stripe) -> &AtomicU64, by: u64) {
-        // SAFETY: points into a page that stays mapped for the rest of the process.
-        let stripes = unsafe { &*self.stripes.load(Ordering::Acquire) };
-        let word = which(&stripes[thread.stripe()]);
-        if thread.has_own_stripe() {
-            let before = word.load(Ordering::Relaxed);
-            word.store(before.wrapping_add(by), Ordering::Relaxed);
-        } else {
-            word.fetch_add(by, Ordering::Relaxed);
-        }
+    /// The places for the marks of this process's threads.
+    pub(crate) fn marks(&self) -> Option<&'static Marks> {
+        self.usage().marks.get(self.number.load(Ordering::Acquire))
     }
 
-    /// Counts a launch.
+    /// Counts a launch on a cache line that other threads seldom touch, or never: then without a
+    /// locked instruction.
     #[inline]
     pub(crate) fn launched(&self, thread: Thread, kernels: u64) {
-        self.count(thread, |stripe| &stripe.launches, kernels);
-    }
-
-    /// Counts bytes that were copied.
-    pub(crate) fn copied(&self, thread: Thread, bytes: u64) {
-        self.count(thread, |stripe| &stripe.copied, bytes);
+        // SAFETY: points into a page that stays mapped for the rest of the process.
+        let stripes = unsafe { &*self.stripes.load(Ordering::Acquire) };
+        let launches = &stripes[thread.stripe()].launches;
+        if thread.has_own_stripe() {
+            let before = launches.load(Ordering::Relaxed);
+            launches.store(before.wrapping_add(kernels), Ordering::Relaxed);
+        } else {
+            launches.fetch_add(kernels, Ordering::Relaxed);
+        }
     }
 
     /// Takes a new seat after the service has started anew.
@@ -247,14 +235,6 @@ impl Gpu {
             waited_ns: signals.waited_ns,
         });
         signals.knock
-    }
-
-    /// Tells the service what the launches have come to. One thread at a time.
-    pub(crate) fn say_work(&self, work: &WorkView) {
-        if self.holds() {
-            let slot = self.number.load(Ordering::Acquire);
-            self.usage().gates[slot].publish_work(work);
-        }
     }
 
     fn granularity(&self) -> u64 {

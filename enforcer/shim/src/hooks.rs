@@ -10,4 +10,5 @@ pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod moves;
 pub(crate) mod pool;
+pub(crate) mod share;
 pub(crate) mod virtual_memory;

@@ -201,7 +201,7 @@ pub(crate) fn settle() {
         if let Ok(process) = catch_unwind(|| Box::new(Process::new(*answer))) {
             let process = Box::leak(process);
             if let Some(gpu) = process.gpus.first() {
-                trampoline::watch(gpu.limits());
+                trampoline::watch(gpu);
             }
             let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
             page.process.store(process, Ordering::Release);

@@ -21,6 +21,7 @@
 mod blocks;
 mod contexts;
 mod cuda;
+mod detach;
 mod driver;
 mod events;
 mod gate;
@@ -41,4 +42,3 @@ mod say;
 mod trampoline;
 pub mod table;
 mod vmm;
-mod work;

@@ -1,16 +1,22 @@
-//! What each thread is doing in the driver: a word of thread-local storage with the number of the
-//! entry point, written at every entry. A hook clears it when it returns; a trampoline, which jumps
-//! and never comes back, leaves the number of the last entry there. The word behind it says with
-//! which other threads this one shares its counters.
+//! What each thread is doing in the driver: the number of the entry point in a word that the service reads, too,
+//! written at every entry and cleared when the call returns. It lies in the usage page of the claim's first GPU
+//! (`gshare_abi::Mark`), for a process without one in memory of its own; a thread keeps the place that it was given
+//! at its first call and leaves it to others when it ends. Thread-local words say which place that is, in which hook
+//! the thread is, and with which other threads it shares its counters.
 //!
 //! The words are found through a TLS descriptor: it costs two instructions where the loader has static
 //! room for it and, unlike the fixed form, never makes loading the library fail where it has none.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+};
 
-use gshare_abi::STRIPES;
+use gshare_abi::{HAS_CROWD, MARKS, Mark, STRIPES};
 
-/// The calling thread's two words: hooks count from 1 in the order of the table, trampolines after them.
+use crate::{detach, process};
+
+/// The calling thread's words: the hook it is in, counted from 1; its number; its place, see [`PLACES`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn word() -> *mut u32 {
@@ -35,42 +41,155 @@ std::arch::global_asm!(
     ".globl gshare_mark",
     ".hidden gshare_mark",
     ".type gshare_mark,@object",
-    ".size gshare_mark,8",
-    ".balign 8",
+    ".size gshare_mark,16",
+    ".balign 16",
     "gshare_mark:",
-    ".zero 8",
+    ".zero 16",
     ".popsection",
 );
 
+/// Bytes of a place.
+const PLACE: u32 = size_of::<Mark>() as u32;
+
+/// The marks of a process that has no page.
+static OWN: [Mark; MARKS] = [const { Mark::new() }; MARKS];
+
+/// One place before the first: a thread's third word is what has to be added, in bytes, to come to its own; it is 0
+/// before it has one.
+pub(crate) static PLACES: AtomicPtr<Mark> = AtomicPtr::new(before(&OWN));
+
+const fn before(marks: &[Mark; MARKS]) -> *mut Mark {
+    marks.as_ptr().cast_mut().wrapping_sub(1)
+}
+
+/// Which places threads have, and the process that this is about: a forked child has other threads.
+static TAKEN: Mutex<(u32, u128)> = Mutex::new((0, 0));
+/// The last place is for all threads that come when the others are taken: their marks say little.
+const CROWD: u32 = MARKS as u32 - 1;
+static CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the marks are in these places.
+pub(crate) fn put_in(marks: &'static [Mark; MARKS]) {
+    PLACES.store(before(marks), Ordering::Release);
+}
+
+/// Gives the place back when its thread ends.
+struct Ends(u32);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.0 == std::process::id() {
+            taken.1 &= !(1 << self.0);
+        }
+        // SAFETY: the thread's own word; the places stay mapped, and this one is still the thread's.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            word().add(2).write(0);
+        }
+    }
+}
+
+/// Gives the calling thread a place; its third word.
+#[cold]
+fn take_place() -> u32 {
+    thread_local!(static ENDS: std::cell::RefCell<Option<Ends>> = const { std::cell::RefCell::new(None) });
+    let own = std::process::id();
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if taken.0 != own {
+        // Threads of the process that this one was forked from are not here.
+        *taken = (own, 0);
+    }
+    let free = (0..CROWD).find(|place| taken.1 >> place & 1 == 0);
+    let place = free.unwrap_or(CROWD);
+    if free.is_none() {
+        CROWDED.store(true, Ordering::Relaxed);
+        let _ = process::with(|process| process.note(HAS_CROWD));
+    } else {
+        taken.1 |= 1 << place;
+        // A thread that is ending cannot give it back any more: it stays taken.
+        let _ = ENDS.try_with(|ends| ends.borrow_mut().replace(Ends(place)));
+    }
+    (place + 1) * PLACE
+}
+
+/// The calling thread's place.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn place(words: *mut u32) -> &'static AtomicU32 {
+    // SAFETY: the thread's own words.
+    let mut offset = unsafe { words.add(2).read() };
+    if offset == 0 {
+        offset = take_place();
+        // SAFETY: as above.
+        unsafe { words.add(2).write(offset) };
+    }
+    let before = PLACES.load(Ordering::Relaxed);
+    // SAFETY: a place of the process's own marks or of a page that stays mapped for the rest of the process.
+    unsafe { &(*before.wrapping_byte_add(offset as usize)).entry }
+}
+
+/// The place of the calling thread, for a trampoline.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn own_place() -> &'static AtomicU32 {
+    place(word())
+}
+
 /// Marks the calling thread as inside a hook while it lives.
-pub(crate) struct Inside(#[cfg(target_arch = "x86_64")] *mut u32);
+pub(crate) struct Inside {
+    #[cfg(target_arch = "x86_64")]
+    words: *mut u32,
+    #[cfg(target_arch = "x86_64")]
+    place: &'static AtomicU32,
+}
 
 impl Inside {
     #[inline]
     pub(crate) fn new(entry: u32) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            let word = word();
+            let words = word();
+            let place = place(words);
             // SAFETY: the thread's own word.
-            unsafe { word.write_volatile(entry + 1) };
-            Self(word)
+            unsafe { words.write_volatile(entry + 1) };
+            place.store(entry + 1, Ordering::Relaxed);
+            // The service orders this store before what follows, see `gshare_abi::barrier`; the compiler must not.
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            Self { words, place }
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
             let _ = entry;
-            Self()
+            Self {}
         }
+    }
+
+    /// Waits outside while the claim is detached.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn hold_back(&self, name: &str) {
+        let asks = detach::only_asks(name);
+        #[cfg(target_arch = "x86_64")]
+        {
+            let entry = self.place.swap(0, Ordering::SeqCst);
+            let wait = || detach::wait(asks, || self.place.store(entry, Ordering::SeqCst));
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).is_err() {
+                self.place.store(entry, Ordering::SeqCst);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = std::panic::catch_unwind(|| detach::wait(asks, || {}));
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the thread's own word; the guard does not leave the thread.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            self.0.write_volatile(0);
-        }
+        unsafe { self.words.write_volatile(0) };
+        // What the call did comes before it.
+        self.place.store(0, Ordering::Release);
     }
 }
 
@@ -166,10 +285,7 @@ fn thread() -> u32 {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::{
-        cuda::NOT_FOUND,
-        table::{COUNT, passed},
-    };
+    use crate::{cuda::NOT_FOUND, table::passed};
 
     fn read() -> u32 {
         // SAFETY: the thread's own word.
@@ -204,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_clears_the_word_and_a_trampoline_leaves_its_number() {
+    fn calls_are_marked_while_they_last_in_places_that_are_used_again() {
         let inside = Inside::new(6);
-        assert_eq!(read(), 7);
-        let elsewhere = std::thread::spawn(read).join();
-        assert_eq!(elsewhere.ok(), Some(0), "each thread has its own");
+        assert_eq!((read(), own_place().load(Ordering::Relaxed)), (7, 7));
+        let elsewhere = std::thread::spawn(|| (read(), own_place().load(Ordering::Relaxed))).join();
+        assert_eq!(elsewhere.ok(), Some((0, 0)), "each thread has its own");
         drop(inside);
-        assert_eq!(read(), 0);
+        assert_eq!((read(), own_place().load(Ordering::Relaxed)), (0, 0));
         // There is no driver behind a library that was never staged.
         let at = passed::NAMES
             .iter()
@@ -221,6 +337,26 @@ mod tests {
             std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(usize) -> i32>(entry)(0)
         };
         assert_eq!(code, NOT_FOUND);
-        assert_eq!(Some(read() as usize), at.map(|at| COUNT + at + 1));
+        assert_eq!(
+            own_place().load(Ordering::Relaxed),
+            0,
+            "cleared when it came back"
+        );
+        // Places are given back, and threads that come too late share one.
+        for _ in 0..3 * MARKS {
+            let used = std::thread::spawn(|| drop(Inside::new(1))).join();
+            assert!(used.is_ok());
+        }
+        assert!(!CROWDED.load(Ordering::Relaxed), "ended threads leave room");
+        let all = std::sync::Barrier::new(MARKS + 8);
+        std::thread::scope(|scope| {
+            for _ in 0..MARKS + 8 {
+                scope.spawn(|| {
+                    let _inside = Inside::new(2);
+                    all.wait();
+                });
+            }
+        });
+        assert!(CROWDED.load(Ordering::Relaxed));
     }
 }

@@ -217,6 +217,13 @@ impl Process {
         (result == SUCCESS).then_some(bytes as u64)
     }
 
+    /// Notes what the program has used, by the bits of the slot's flags.
+    pub(crate) fn note(&self, flags: u64) {
+        if let Some(gpu) = self.gpus.first() {
+            gpu.note(flags);
+        }
+    }
+
     /// Tells the person that the claim does not hold the GPU; gives the code for the program.
     pub(crate) fn not_granted(&self) -> CuResult {
         if self.ended.due() {
@@ -258,7 +265,7 @@ impl Process {
             }
         }
         if let Some(gpu) = self.gpus.first() {
-            trampoline::watch(gpu.limits());
+            trampoline::watch(gpu);
         }
     }
 }

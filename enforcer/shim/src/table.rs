@@ -7,10 +7,11 @@ use std::ffi::{CStr, c_void};
 
 use crate::{
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_FOUND, PlacedProps},
-    driver,
+    detach, driver,
     hooks::{
         self,
         array::{Deep, Flat},
+        share::IpcHandle,
     },
     mark::Inside,
 };
@@ -23,7 +24,10 @@ macro_rules! export {
         /// As the driver's function of this name demands.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
-            let _inside = Inside::new(Entry::$name as u32);
+            let inside = Inside::new(Entry::$name as u32);
+            if const { !detach::is_free(stringify!($name)) } && detach::is_due() {
+                inside.hold_back(stringify!($name));
+            }
             let original = driver::original(Entry::$name);
             if original.is_null() {
                 return NOT_FOUND;
@@ -85,13 +89,6 @@ pub(crate) fn is_per_thread(entry: u32) -> bool {
     NAMES
         .get(entry as usize)
         .is_some_and(|name| name.ends_with("_ptsz") || name.ends_with("_ptds"))
-}
-
-/// Whether a hooked name copies bytes, rather than fill memory.
-pub(crate) fn is_copy(entry: u32) -> bool {
-    NAMES
-        .get(entry as usize)
-        .is_some_and(|name| name.starts_with("cuMemcpy"))
 }
 
 /// Entry points without a hook.
@@ -201,6 +198,18 @@ hooks! {
     hooks::virtual_memory::retain => (handle: *mut u64, address: *mut c_void) {
         cuMemRetainAllocationHandle
     }
+
+    hooks::share::export => (handle: usize, what: usize) {
+        cuIpcGetMemHandle, cuIpcGetEventHandle
+    }
+    hooks::share::open_memory => (pointer: usize, handle: IpcHandle, flags: u32) {
+        cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2
+    }
+    hooks::share::open_event => (event: usize, handle: IpcHandle) { cuIpcOpenEventHandle }
+    hooks::share::export_pool => (handle: usize, pool: usize, kind: i32, flags: u64) {
+        cuMemPoolExportToShareableHandle
+    }
+    hooks::share::multicast => (handle: usize, properties: usize) { cuMulticastCreate }
 
     hooks::array::create => (array: *mut Handle, descriptor: *const Flat<u32>) { cuArrayCreate }
     hooks::array::create => (array: *mut Handle, descriptor: *const Flat<usize>) {

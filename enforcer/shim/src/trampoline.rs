@@ -1,17 +1,19 @@
 //! Ways through the proxy for entry points that it does not hook: mark the thread, look whether the
-//! claim holds its GPU, jump. Every register and the stack reach the driver as the program set them;
-//! only `rax` is used, which holds no argument of a function with a fixed number of them.
+//! claim holds its GPU, call, clear the mark. Every argument reaches the driver as the program set it; only `rax` and
+//! `r11` are used, which hold no argument of a function with a fixed number of them.
 
 use std::{
     ffi::c_void,
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-use gshare_abi::{LimitsPage, State};
+use gshare_abi::State;
 
 use crate::{
     cuda::{CuResult, NOT_FOUND},
-    driver, process,
+    detach, driver,
+    gpu::Gpu,
+    mark, process,
     table::passed,
 };
 
@@ -22,29 +24,55 @@ static OPEN: AtomicU32 = AtomicU32::new(State::Granted as u32);
 /// so that of the first one speaks for all.
 pub(crate) static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const OPEN).cast_mut());
 
-/// From now on the trampolines look at this page.
-pub(crate) fn watch(limits: &'static LimitsPage) {
-    let word = std::ptr::from_ref(limits.state_word()).cast_mut();
+/// From now on the trampolines look at the pages of this GPU, and mark threads there.
+pub(crate) fn watch(gpu: &Gpu) {
+    if let Some(marks) = gpu.marks() {
+        mark::put_in(marks);
+    }
+    let word = std::ptr::from_ref(gpu.limits().state_word()).cast_mut();
     GATE.store(word, Ordering::Release);
 }
 
-/// Bit of a number handed to [`resolve`]: the entry needs the GPU.
+/// Bits of a number handed to [`resolve`]: the entry needs the GPU; nothing is marked, because the trampoline does not
+/// come back; it waits for nothing.
 pub(crate) const NEEDS_GPU: u32 = 1 << 31;
+pub(crate) const UNMARKED: u32 = 1 << 30;
+pub(crate) const FREE: u32 = 1 << 29;
 
-/// Gives what a trampoline jumps to when its quick look did not suffice.
-extern "C" fn resolve(entry: u32) -> *mut c_void {
+/// What a trampoline calls when its quick look did not suffice, and where the thread's mark is.
+#[repr(C)]
+struct Resolved {
+    call: *mut c_void,
+    place: *const AtomicU32,
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn resolve(number: u32) -> Resolved {
+    let entry = number & !(NEEDS_GPU | UNMARKED | FREE);
+    let place = mark::own_place();
+    if number & UNMARKED == 0 {
+        place.store(entry + 1 + crate::table::COUNT as u32, Ordering::SeqCst);
+    }
     let pick = std::panic::catch_unwind(|| {
-        let place = passed::ORIGINALS.get((entry & !NEEDS_GPU) as usize);
+        if number & FREE == 0 && detach::is_due() {
+            let asks = passed::NAMES.get(entry as usize);
+            let asks = asks.is_some_and(|name| detach::only_asks(name));
+            if number & UNMARKED == 0 {
+                let mark = place.swap(0, Ordering::SeqCst);
+                detach::wait(asks, || place.store(mark, Ordering::SeqCst));
+            } else {
+                detach::wait(asks, || {});
+            }
+        }
+        let place = passed::ORIGINALS.get(entry as usize);
         let mut original =
             place.map_or(std::ptr::null_mut(), |place| place.load(Ordering::Acquire));
         if original.is_null() {
             driver::find_all();
             original = place.map_or(original, |place| place.load(Ordering::Acquire));
         }
-        // SAFETY: points to a static or to a page that stays mapped for the rest of the process.
-        let word = unsafe { &*GATE.load(Ordering::Acquire) };
-        let granted = State::from_word(word.load(Ordering::Relaxed)) == State::Granted;
-        if entry & NEEDS_GPU != 0 && !granted && process::current().is_some() {
+        let refuse = number & NEEDS_GPU != 0 && state() == State::NotGranted;
+        if refuse && process::current().is_some() {
             refused as *mut c_void
         } else if original.is_null() {
             missing as *mut c_void
@@ -52,7 +80,21 @@ extern "C" fn resolve(entry: u32) -> *mut c_void {
             original
         }
     });
-    pick.unwrap_or(missing as *mut c_void)
+    Resolved {
+        call: pick.unwrap_or(missing as *mut c_void),
+        place,
+    }
+}
+
+/// The state word that the trampolines look at.
+#[inline]
+pub(crate) fn gate() -> &'static AtomicU32 {
+    // SAFETY: points to a static or to a page that stays mapped for the rest of the process.
+    unsafe { &*GATE.load(Ordering::Acquire) }
+}
+
+fn state() -> State {
+    State::from_word(gate().load(Ordering::Relaxed))
 }
 
 extern "C" fn missing() -> CuResult {
@@ -63,19 +105,23 @@ extern "C" fn refused() -> CuResult {
     process::with(process::Process::not_granted).unwrap_or(NOT_FOUND)
 }
 
-/// Reached by a jump with the entry's number in `eax` and everything else as the program set it.
+/// Called with the entry's number in `eax` and everything else as the program set it; gives the function in `rax` and
+/// the place of the mark in `r11`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn slow() {
     std::arch::naked_asm!(
+        ".cfi_startproc",
         "pushq %rdi",
         "pushq %rsi",
         "pushq %rdx",
         "pushq %rcx",
         "pushq %r8",
         "pushq %r9",
-        // Eight vector registers, and eight bytes that align the stack for the call.
-        "subq $136, %rsp",
+        ".cfi_adjust_cfa_offset 48",
+        // Eight vector registers.
+        "subq $128, %rsp",
+        ".cfi_adjust_cfa_offset 128",
         "movups %xmm0, (%rsp)",
         "movups %xmm1, 16(%rsp)",
         "movups %xmm2, 32(%rsp)",
@@ -86,6 +132,7 @@ pub(crate) extern "C" fn slow() {
         "movups %xmm7, 112(%rsp)",
         "movl %eax, %edi",
         "callq {resolve}",
+        "movq %rdx, %r11",
         "movups (%rsp), %xmm0",
         "movups 16(%rsp), %xmm1",
         "movups 32(%rsp), %xmm2",
@@ -94,54 +141,62 @@ pub(crate) extern "C" fn slow() {
         "movups 80(%rsp), %xmm5",
         "movups 96(%rsp), %xmm6",
         "movups 112(%rsp), %xmm7",
-        "addq $136, %rsp",
+        "addq $128, %rsp",
+        ".cfi_adjust_cfa_offset -128",
         "popq %r9",
         "popq %r8",
         "popq %rcx",
         "popq %rdx",
         "popq %rsi",
         "popq %rdi",
-        "jmpq *%rax",
+        ".cfi_adjust_cfa_offset -48",
+        "retq",
+        ".cfi_endproc",
         resolve = sym resolve,
         options(att_syntax),
     );
 }
 
-/// One trampoline: `ask` marks and jumps, `work` also looks at the gate, `plain` looks at the gate and
-/// does not mark (an old loader's descriptor call may touch vector registers).
+/// One trampoline: `ask` marks the thread and calls, `work` also looks whether the claim holds its GPU, `free` jumps,
+/// `plain` looks at the gate and jumps (an old loader's descriptor call may touch vector registers). All but `free`
+/// wait while the claim is detached. The wide ones bring sixteen words of the caller's stack along: no entry has more
+/// arguments there, and whoever calls has that much stack above.
 #[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     (ask $name:ident) => {
-        trampoline!(@ $name, 0, [
-            "subq $8, %rsp",
-            "leaq gshare_mark@tlsdesc(%rip), %rax",
-            "callq *gshare_mark@tlscall(%rax)",
-            "addq $8, %rsp",
-            "movl ${mark}, %fs:(%rax)",
-            "/* {gate} */",
-        ]);
+        trampoline!(@call $name, 0, ["cmpl $3, (%rax)", "jae 2f",], [], []);
     };
     (work $name:ident) => {
-        trampoline!(@ $name, crate::trampoline::NEEDS_GPU, [
-            "subq $8, %rsp",
-            "leaq gshare_mark@tlsdesc(%rip), %rax",
-            "callq *gshare_mark@tlscall(%rax)",
-            "addq $8, %rsp",
-            "movl ${mark}, %fs:(%rax)",
-            "movq {gate}(%rip), %rax",
-            "cmpl $1, (%rax)",
-            "jne 2f",
+        trampoline!(@call $name, crate::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",], [], []);
+    };
+    (ask_wide $name:ident) => {
+        trampoline!(@wide $name, 0, ["cmpl $3, (%rax)", "jae 2f",]);
+    };
+    (work_wide $name:ident) => {
+        trampoline!(@wide $name, crate::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",]);
+    };
+    (@wide $name:ident, $needs:expr, [$($look:literal,)*]) => {
+        trampoline!(@call $name, $needs, [$($look,)*], [
+            ".rept 16",
+            "pushq 136(%rsp)",
+            ".endr",
+            ".cfi_adjust_cfa_offset 128",
+        ], [
+            "addq $128, %rsp",
+            ".cfi_adjust_cfa_offset -128",
         ]);
+    };
+    (free $name:ident) => {
+        trampoline!(@jump $name, crate::trampoline::FREE, ["/* {gate} */",]);
     };
     (plain $name:ident) => {
-        trampoline!(@ $name, crate::trampoline::NEEDS_GPU, [
+        trampoline!(@jump $name, crate::trampoline::NEEDS_GPU, [
             "movq {gate}(%rip), %rax",
             "cmpl $1, (%rax)",
             "jne 2f",
-            "/* {mark} */",
         ]);
     };
-    (@ $name:ident, $needs:expr, [$($first:literal,)*]) => {
+    (@jump $name:ident, $flags:expr, [$($first:literal,)*]) => {
         /// Passes the driver's function of this name on.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -154,12 +209,61 @@ macro_rules! trampoline {
                 "jmpq *%rax",
                 "2:",
                 "movl ${number}, %eax",
-                "jmp {slow}",
-                mark = const Passed::$name as u32 + 1 + crate::table::COUNT as u32,
+                "callq {slow}",
+                "jmpq *%rax",
                 gate = sym crate::trampoline::GATE,
                 originals = sym ORIGINALS,
                 offset = const Passed::$name as usize * 8,
-                number = const (Passed::$name as u32 | $needs) as i32,
+                number = const (Passed::$name as u32 | $flags | crate::trampoline::UNMARKED) as i32,
+                slow = sym crate::trampoline::slow,
+                options(att_syntax),
+            );
+        }
+    };
+    (@call $name:ident, $flags:expr, [$($look:literal,)*], [$($before:literal,)*], [$($after:literal,)*]) => {
+        /// Passes the driver's function of this name on.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "subq $8, %rsp",
+                ".cfi_adjust_cfa_offset 8",
+                "leaq gshare_mark@tlsdesc(%rip), %rax",
+                "callq *gshare_mark@tlscall(%rax)",
+                "addq $8, %rsp",
+                ".cfi_adjust_cfa_offset -8",
+                "movl %fs:8(%rax), %r11d",
+                "testl %r11d, %r11d",
+                "je 2f",
+                "addq {places}(%rip), %r11",
+                "movl ${mark}, (%r11)",
+                "movq {gate}(%rip), %rax",
+                $($look,)*
+                "movq {originals}+{offset}(%rip), %rax",
+                "testq %rax, %rax",
+                "je 2f",
+                "3:",
+                "pushq %r11",
+                ".cfi_adjust_cfa_offset 8",
+                $($before,)*
+                "callq *%rax",
+                $($after,)*
+                "popq %r11",
+                ".cfi_adjust_cfa_offset -8",
+                "movl $0, (%r11)",
+                "retq",
+                "2:",
+                "movl ${number}, %eax",
+                "callq {slow}",
+                "jmp 3b",
+                ".cfi_endproc",
+                mark = const Passed::$name as u32 + 1 + crate::table::COUNT as u32,
+                places = sym crate::mark::PLACES,
+                gate = sym crate::trampoline::GATE,
+                originals = sym ORIGINALS,
+                offset = const Passed::$name as usize * 8,
+                number = const (Passed::$name as u32 | $flags) as i32,
                 slow = sym crate::trampoline::slow,
                 options(att_syntax),
             );

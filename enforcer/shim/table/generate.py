@@ -64,6 +64,18 @@ FAMILIES = [
 ]
 
 
+# Answered without a GPU: pass even while a claim is detached, without a mark.
+FREE = r"cuGetError(Name|String)$|cuDriverGetVersion$|cuGetExportTable$|cuCheckpoint"
+# Structures that are passed by value and do not fit into registers.
+LARGE = r"\b(CUipc\w*Handle|CUeglFrame) \w+(,|$)"
+
+
+def on_stack(parameters):
+    """Whether some arguments of a function are on the stack: more than six, or large ones."""
+    plain = re.sub(r"\([^()]*\)", "", parameters)
+    return plain.count(",") >= 6 or re.search(LARGE, plain) is not None
+
+
 def family(name):
     return next(kind for kind, pattern in FAMILIES if re.match(pattern, name))
 
@@ -139,7 +151,8 @@ def passed_text(rows):
     lines = [
         "//! Made by `table/generate.py`; not edited by hand. Entry points that are passed to the driver:",
         "//! `ask` always, `work` while the claim holds its GPU, `plain` likewise but with a number in a",
-        "//! vector register, which rules the in-call mark out.",
+        "//! vector register, which rules the in-call mark out; `free` need no GPU at all and wait for nothing. `_wide`:",
+        "//! some arguments lie on the stack.",
         "",
         "passed! {",
     ]
@@ -148,6 +161,10 @@ def passed_text(rows):
         way = "ask" if kind in ("lookup", "view") or re.match(ASK, name) else "work"
         if re.search(r"\b(float|double) \w*(,|$)", parameters):
             way = "plain"
+        elif re.match(FREE, name):
+            way = "free"
+        elif on_stack(parameters):
+            way += "_wide"
         lines.append(f"    {way} {name}")
     return "\n".join(lines) + "\n}\n"
 

@@ -149,9 +149,30 @@ impl LimitsFile {
         Ok(File::open(&self.path)?.into())
     }
 
-    /// Sets whether the claim may use the GPU.
+    /// Sets whether the claim may use the GPU, and wakes the calls that wait for it.
     pub fn set_state(&self, state: State) {
-        self.page().state.store(state as u32, Ordering::SeqCst);
+        let word = &self.page().state;
+        word.store(state as u32, Ordering::SeqCst);
+        futex_wake(word, Reach::Machine);
+    }
+
+    /// From now on the page belongs to another GPU and lies at another path: the claim's memory has moved there, and
+    /// the members keep the page.
+    pub fn relabel(&mut self, uuid: GpuUuid, path: &Path) -> io::Result<()> {
+        if path != self.path {
+            std::fs::rename(&self.path, path)?;
+            path.clone_into(&mut self.path);
+        }
+        let (low, high) = halves(uuid);
+        self.page().uuid[0].store(low, Ordering::Relaxed);
+        self.page().uuid[1].store(high, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets the bytes that a context costs on the GPU.
+    pub fn set_context_overhead(&self, bytes: u64) {
+        let word = &self.page().context_overhead_bytes;
+        word.store(bytes, Ordering::Relaxed);
     }
 
     /// Sets the bytes that the charges of all members together may reach.
@@ -229,6 +250,12 @@ impl LimitsFile {
             .store(claimable_bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
         page.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
+}
+
+/// The UUID of two words of a page.
+pub(super) fn whole(low: u64, high: u64) -> GpuUuid {
+    let whole = u128::from(low) | u128::from(high) << 64;
+    GpuUuid(whole.to_le_bytes())
 }
 
 pub(super) fn halves(uuid: GpuUuid) -> (u64, u64) {

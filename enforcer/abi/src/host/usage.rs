@@ -10,7 +10,7 @@ use std::{
 use super::limits::halves;
 use crate::ledger::most_charged;
 use crate::{
-    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage, WorkView,
+    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
     layout::USAGE_MAGIC,
     member::{map_usage, wrong},
     sys::{Mapping, memfd, monotonic_ns, seal},
@@ -73,18 +73,10 @@ pub struct SlotView {
     pub last_refused_bytes: Option<u64>,
     /// CLOCK_MONOTONIC of the last refusal in nanoseconds.
     pub last_refusal_ns: Option<u64>,
-    /// Bit 0: the process allocated managed memory.
+    /// What the process has used, by the bits of [`crate::Slot::flags`].
     pub flags: u64,
     /// SMs that the driver shows to it as a client of MPS.
     pub mps_sms: Option<u64>,
-    /// Bytes copied.
-    pub copied_bytes: u64,
-    /// Highest charge of the whole claim that it has seen, at most the GPU's size.
-    pub peak_bytes: u64,
-    /// Time during which some thread was held back so far, in nanoseconds.
-    pub waited_ns: u64,
-    /// What its launches have come to; absent where it says something else all the time.
-    pub work: Option<WorkView>,
 }
 
 /// A usage page of which only the words for the arbiter are read, by a thread of its own.
@@ -117,15 +109,15 @@ pub struct UsageMemfd {
     token: u64,
 }
 
-/// How the memfd of a claim's usage page on a GPU is called in `/proc/PID/fd`.
-fn memfd_name(claim: u64, uuid: GpuUuid) -> String {
-    format!("gshare-usage:{claim}:{uuid}")
+/// How the memfd of a claim's usage page is called in `/proc/PID/fd`, but for the GPU on which it was made.
+fn memfd_start(claim: u64) -> String {
+    format!("gshare-usage:{claim}:")
 }
 
 impl UsageMemfd {
     /// Makes the page, seals its length and its seals.
     pub fn create(claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
-        let fd = memfd(&memfd_name(claim, uuid))?;
+        let fd = memfd(&format!("{}{uuid}", memfd_start(claim)))?;
         let file = fs::File::from(fd);
         file.set_len(USAGE_BYTES as u64)?;
         let fd = OwnedFd::from(file);
@@ -165,15 +157,17 @@ impl UsageMemfd {
     /// the right length, of this claim, GPU and token. The processes named in it are in
     /// [`Self::owners`] and are the members' word until the caller has checked each.
     pub fn adopt(fd: OwnedFd, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
+        Self::adopt_from(fd, claim, Some(uuid), token)
+    }
+
+    fn adopt_from(fd: OwnedFd, claim: u64, uuid: Option<GpuUuid>, token: u64) -> io::Result<Self> {
         let map = map_usage(fd.as_fd())?;
         let page = map.get();
         let header = &page.header;
-        let (low, high) = halves(uuid);
-        if header.claim.load(Ordering::Relaxed) != claim
-            || header.token.load(Ordering::Relaxed) != token
-            || header.uuid[0].load(Ordering::Relaxed) != low
-            || header.uuid[1].load(Ordering::Relaxed) != high
-        {
+        let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        let seen = super::limits::whole(read(&header.uuid[0]), read(&header.uuid[1]));
+        let uuid = uuid.unwrap_or(seen);
+        if read(&header.claim) != claim || read(&header.token) != token || seen != uuid {
             return Err(wrong(format!(
                 "usage page is not that of claim {claim} on {uuid}"
             )));
@@ -208,10 +202,11 @@ impl UsageMemfd {
         Ok(adopted)
     }
 
-    /// Looks for the page among the descriptors and mappings of process `pid` and takes it over.
-    /// `Ok(None)` when the process has none.
+    /// Looks for the page among the descriptors and mappings of process `pid` and takes it over; the token says which
+    /// it is, so that it is also found on another GPU than `uuid`, from which a move was not finished. `Ok(None)`
+    /// when the process has none.
     pub fn find(pid: u32, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Option<Self>> {
-        let wanted = format!("/memfd:{}", memfd_name(claim, uuid));
+        let wanted = format!("/memfd:{}", memfd_start(claim));
         for directory in ["fd", "map_files"] {
             let entries = match fs::read_dir(format!("/proc/{pid}/{directory}")) {
                 Ok(entries) => entries,
@@ -228,8 +223,10 @@ impl UsageMemfd {
                 }
                 let opened = fs::OpenOptions::new().read(true).write(true).open(&path);
                 if let Ok(file) = opened
-                    && let Ok(found) = Self::adopt(file.into(), claim, uuid, token)
+                    && let Ok(found) = Self::adopt_from(file.into(), claim, None, token)
                 {
+                    let mut found = found;
+                    found.relabel(uuid);
                     return Ok(Some(found));
                 }
             }
@@ -345,13 +342,23 @@ impl UsageMemfd {
                     last_refusal_ns: some(read(&words.last_refusal_ns)),
                     flags: read(&words.flags),
                     mps_sms: some(read(&words.mps_sms)),
-                    copied_bytes: self.page().copied(assigned.slot),
-                    peak_bytes: read(&words.charge_peak).min(gpu_bytes),
-                    waited_ns: self.page().gates[assigned.slot].view().waited_ns,
-                    work: self.page().gates[assigned.slot].work(),
                 }
             })
             .collect()
+    }
+
+    /// Processes of which threads are inside calls of the driver, by their own word: pid, threads.
+    pub fn inside(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        let calls = self
+            .owners()
+            .map(|(assigned, pid, _)| (pid, self.page().calls(assigned.slot)));
+        calls.filter(|(_, threads)| *threads > 0)
+    }
+
+    /// From now on the page belongs to another GPU: the claim's memory has moved there, and the members keep it.
+    pub fn relabel(&mut self, uuid: GpuUuid) {
+        self.uuid = uuid;
+        self.write_header();
     }
 
     /// What the members tell the arbiter: slot, pid, what it says. Who has which slot is the service's

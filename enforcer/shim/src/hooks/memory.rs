@@ -1,5 +1,7 @@
 //! Plain, pitched and managed memory.
 
+use gshare_abi::USES_MANAGED;
+
 use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, Handle, SUCCESS},
@@ -245,9 +247,6 @@ pub(crate) unsafe fn alloc_pitch_v1(
     )
 }
 
-/// Bit 0 of a slot's flags.
-const USED_MANAGED: u64 = 1;
-
 pub(crate) unsafe fn alloc_managed(
     original: unsafe extern "C" fn(*mut DevicePtr, usize, u32) -> CuResult,
     pointer: *mut DevicePtr,
@@ -265,7 +264,7 @@ pub(crate) unsafe fn alloc_managed(
     if result == SUCCESS {
         process::with(|process| {
             if let Some((gpu, _)) = process.here() {
-                process.gpus[gpu].note(USED_MANAGED);
+                process.gpus[gpu].note(USES_MANAGED);
             }
         });
     }

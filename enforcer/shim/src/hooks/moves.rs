@@ -7,11 +7,10 @@
 
 use gshare_gate::Key;
 
-use super::launch::{counted_as, let_through, note_copy};
+use super::launch::{counted_as, let_through};
 use crate::{
     cuda::{CuResult, Handle},
-    mark, table,
-    work::Work,
+    mark,
 };
 
 /// Bytes that pass whoever's turn it is: they take some microseconds, and programs wait for them.
@@ -30,22 +29,14 @@ fn moved(
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let bytes = bytes();
-    let entry = mark::entry().unwrap_or(0);
-    let copied = if table::is_copy(entry) && bytes != UNKNOWN {
-        bytes as u64
-    } else {
-        0
-    };
     if bytes <= SHORT_BYTES {
-        return let_through(copied, call);
+        return let_through(call);
     }
-    let key = Key::kernel(entry as usize, size_class(bytes), u64::MAX);
-    let work = Work::moved(key);
-    counted_as(stream, work, 0, || {
-        let result = call();
-        note_copy(copied, result);
-        result
-    })
+    let key = || {
+        let entry = mark::entry().unwrap_or(0) as usize;
+        Key::kernel(entry, size_class(bytes), u64::MAX)
+    };
+    counted_as(stream, key, 0, call)
 }
 
 /// Words of a description that the program passes by address.

@@ -6,6 +6,8 @@ use std::{
 };
 
 use super::memory::ask;
+use gshare_abi::SHARES_MEMORY;
+
 use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
@@ -149,7 +151,10 @@ pub(crate) unsafe fn export(
     // SAFETY: the caller's own arguments.
     let result = unsafe { original(shareable, handle, kind, flags) };
     if result == SUCCESS {
-        process::with(|process| mapped(process).exported(handle));
+        process::with(|process| {
+            process.note(SHARES_MEMORY);
+            mapped(process).exported(handle);
+        });
     }
     result
 }
@@ -165,7 +170,10 @@ pub(crate) unsafe fn import(
     if result == SUCCESS && !handle.is_null() {
         // SAFETY: the driver has just written there.
         let handle = unsafe { *handle };
-        process::with(|process| mapped(process).imported(handle));
+        process::with(|process| {
+            process.note(SHARES_MEMORY);
+            mapped(process).imported(handle);
+        });
     }
     result
 }

@@ -1,6 +1,7 @@
 //! Made by `table/generate.py`; not edited by hand. Entry points that are passed to the driver:
 //! `ask` always, `work` while the claim holds its GPU, `plain` likewise but with a number in a
-//! vector register, which rules the in-call mark out.
+//! vector register, which rules the in-call mark out; `free` need no GPU at all and wait for nothing. `_wide`:
+//! some arguments lie on the stack.
 
 passed! {
     ask cuArray3DGetDescriptor
@@ -10,13 +11,13 @@ passed! {
     ask cuArrayGetMemoryRequirements
     ask cuArrayGetPlane
     ask cuArrayGetSparseProperties
-    ask cuCheckpointOperationComplete
-    ask cuCheckpointProcessCheckpoint
-    ask cuCheckpointProcessGetRestoreThreadId
-    ask cuCheckpointProcessGetState
-    ask cuCheckpointProcessLock
-    ask cuCheckpointProcessRestore
-    ask cuCheckpointProcessUnlock
+    free cuCheckpointOperationComplete
+    free cuCheckpointProcessCheckpoint
+    free cuCheckpointProcessGetRestoreThreadId
+    free cuCheckpointProcessGetState
+    free cuCheckpointProcessLock
+    free cuCheckpointProcessRestore
+    free cuCheckpointProcessUnlock
     ask cuCoredumpDeregisterCompleteCallback
     ask cuCoredumpDeregisterStartCallback
     ask cuCoredumpGetAttribute
@@ -88,7 +89,7 @@ passed! {
     work cuDeviceSetGraphMemAttribute
     work cuDeviceSetMemPool
     ask cuDeviceUnregisterAsyncNotification
-    ask cuDriverGetVersion
+    free cuDriverGetVersion
     work cuEGLStreamConsumerAcquireFrame
     work cuEGLStreamConsumerConnect
     work cuEGLStreamConsumerConnectWithFlags
@@ -96,7 +97,7 @@ passed! {
     ask cuEGLStreamConsumerReleaseFrame
     work cuEGLStreamProducerConnect
     work cuEGLStreamProducerDisconnect
-    work cuEGLStreamProducerPresentFrame
+    work_wide cuEGLStreamProducerPresentFrame
     work cuEGLStreamProducerReturnFrame
     work cuEventCreate
     work cuEventCreateFromEGLSync
@@ -140,9 +141,9 @@ passed! {
     ask cuGLUnmapBufferObject
     ask cuGLUnmapBufferObjectAsync
     ask cuGLUnregisterBufferObject
-    ask cuGetErrorName
-    ask cuGetErrorString
-    ask cuGetExportTable
+    free cuGetErrorName
+    free cuGetErrorString
+    free cuGetExportTable
     work cuGraphAddBatchMemOpNode
     work cuGraphAddChildGraphNode
     work cuGraphAddDependencies
@@ -258,11 +259,6 @@ passed! {
     work cuImportExternalMemory
     work cuImportExternalSemaphore
     ask cuIpcCloseMemHandle
-    ask cuIpcGetEventHandle
-    ask cuIpcGetMemHandle
-    work cuIpcOpenEventHandle
-    work cuIpcOpenMemHandle
-    work cuIpcOpenMemHandle_v2
     ask cuKernelGetAttribute
     ask cuKernelGetFunction
     ask cuKernelGetLibrary
@@ -282,11 +278,11 @@ passed! {
     ask cuLibraryGetManaged
     ask cuLibraryGetModule
     ask cuLibraryGetUnifiedFunction
-    work cuLibraryLoadData
-    work cuLibraryLoadFromFile
+    work_wide cuLibraryLoadData
+    work_wide cuLibraryLoadFromFile
     ask cuLibraryUnload
-    work cuLinkAddData
-    work cuLinkAddData_v2
+    work_wide cuLinkAddData
+    work_wide cuLinkAddData_v2
     work cuLinkAddFile
     work cuLinkAddFile_v2
     work cuLinkComplete
@@ -295,7 +291,7 @@ passed! {
     ask cuLinkDestroy
     ask cuLogicalEndpointAddDevice
     ask cuLogicalEndpointBindAddr
-    ask cuLogicalEndpointBindMem
+    ask_wide cuLogicalEndpointBindMem
     ask cuLogicalEndpointCreate
     ask cuLogicalEndpointDestroy
     ask cuLogicalEndpointExport
@@ -318,8 +314,8 @@ passed! {
     work cuMemAllocHost_v2
     work cuMemBatchDecompressAsync
     work cuMemBatchDecompressAsync_ptsz
-    work cuMemDiscardAndPrefetchBatchAsync
-    work cuMemDiscardAndPrefetchBatchAsync_ptsz
+    work_wide cuMemDiscardAndPrefetchBatchAsync
+    work_wide cuMemDiscardAndPrefetchBatchAsync_ptsz
     work cuMemDiscardBatchAsync
     work cuMemDiscardBatchAsync_ptsz
     ask cuMemFreeHost
@@ -342,7 +338,6 @@ passed! {
     work cuMemMapArrayAsync
     work cuMemMapArrayAsync_ptsz
     work cuMemPoolExportPointer
-    work cuMemPoolExportToShareableHandle
     ask cuMemPoolGetAccess
     ask cuMemPoolGetAttribute
     work cuMemPoolImportFromShareableHandle
@@ -353,8 +348,8 @@ passed! {
     work cuMemPrefetchAsync_ptsz
     work cuMemPrefetchAsync_v2
     work cuMemPrefetchAsync_v2_ptsz
-    work cuMemPrefetchBatchAsync
-    work cuMemPrefetchBatchAsync_ptsz
+    work_wide cuMemPrefetchBatchAsync
+    work_wide cuMemPrefetchBatchAsync_ptsz
     ask cuMemRangeGetAttribute
     ask cuMemRangeGetAttributes
     work cuMemSetAccess
@@ -379,8 +374,7 @@ passed! {
     work cuMulticastBindAddr
     work cuMulticastBindAddr_v2
     work cuMulticastBindMem
-    work cuMulticastBindMem_v2
-    work cuMulticastCreate
+    work_wide cuMulticastBindMem_v2
     ask cuMulticastGetGranularity
     work cuMulticastUnbind
     ask cuOccupancyAvailableDynamicSMemPerBlock
@@ -388,7 +382,7 @@ passed! {
     ask cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
     ask cuOccupancyMaxActiveClusters
     ask cuOccupancyMaxPotentialBlockSize
-    ask cuOccupancyMaxPotentialBlockSizeWithFlags
+    ask_wide cuOccupancyMaxPotentialBlockSizeWithFlags
     ask cuOccupancyMaxPotentialClusterSize
     work cuParamSetSize
     work cuParamSetTexRef
@@ -423,8 +417,8 @@ passed! {
     ask cuStreamGetCaptureInfo_ptsz
     ask cuStreamGetCaptureInfo_v2
     ask cuStreamGetCaptureInfo_v2_ptsz
-    ask cuStreamGetCaptureInfo_v3
-    ask cuStreamGetCaptureInfo_v3_ptsz
+    ask_wide cuStreamGetCaptureInfo_v3
+    ask_wide cuStreamGetCaptureInfo_v3_ptsz
     ask cuStreamGetCtx
     ask cuStreamGetCtx_ptsz
     ask cuStreamGetCtx_v2
@@ -473,9 +467,9 @@ passed! {
     ask cuSurfObjectGetResourceDesc
     ask cuSurfRefGetArray
     work cuSurfRefSetArray
-    work cuTensorMapEncodeIm2col
-    work cuTensorMapEncodeIm2colWide
-    work cuTensorMapEncodeTiled
+    work_wide cuTensorMapEncodeIm2col
+    work_wide cuTensorMapEncodeIm2colWide
+    work_wide cuTensorMapEncodeTiled
     ask cuTensorMapReplaceAddress
     work cuTexObjectCreate
     ask cuTexObjectDestroy

@@ -1,0 +1,155 @@
+//! A claim that is detached: its memory is in host RAM, and its calls wait here, in front of the driver, where signals
+//! reach them, until the memory is back. The first call that waits tells the service, which brings it back as soon as
+//! there is room.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
+
+use crate::{paths, process, process::Process, say, trampoline};
+
+/// A call that only asks lets a detached claim rest for so long before it asks for the memory: programs that look now
+/// and then would have it back all the time.
+const ASKS_AFTER: Duration = Duration::from_secs(10);
+/// Between two knocks at the service, which may have started anew.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Longest wait for the service's answer.
+const ANSWER: Duration = Duration::from_millis(500);
+/// Waits shorter than this are not told.
+const TOLD_FROM: Duration = Duration::from_millis(100);
+
+/// When some thread last knocked, and when one last spoke.
+static KNOCKED_NS: AtomicU64 = AtomicU64::new(0);
+static SPOKE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether calls have to wait now.
+#[inline]
+pub(crate) fn is_due() -> bool {
+    trampoline::gate().load(Ordering::Relaxed) >= WAITS_FROM
+}
+
+/// Whether a function only asks: a watchdog may call it now and then without a wish to use the GPU.
+pub(crate) fn only_asks(name: &str) -> bool {
+    ["Get", "Query", "IsCapturing", "TotalMem"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
+const fn starts_with(name: &str, start: &str) -> bool {
+    let (name, start) = (name.as_bytes(), start.as_bytes());
+    let mut i = 0;
+    while i < start.len() {
+        if i >= name.len() || name[i] != start[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Whether a hook needs no GPU and waits for nothing.
+pub(crate) const fn is_free(name: &str) -> bool {
+    starts_with(name, "cuInit") || starts_with(name, "cuGetProcAddress")
+}
+
+/// Whether it is this thread's turn to do something that all threads together do once in a while.
+fn turn(last: &AtomicU64, pause: Duration) -> bool {
+    let (now, before) = (monotonic_ns(), last.load(Ordering::Relaxed));
+    let due = before == 0 || now.saturating_sub(before) >= pause.as_nanos() as u64;
+    due && last
+        .compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// Waits until the claim holds its GPU, or never will again. The thread is marked as inside again by `enter` before
+/// the last look, so that the service sees it.
+#[cold]
+pub(crate) fn wait(asks: bool, enter: impl Fn()) {
+    let Some(process) = process::current() else {
+        enter();
+        return;
+    };
+    let begun = monotonic_ns();
+    let mut was_detached = false;
+    loop {
+        let gate = trampoline::gate();
+        let word = gate.load(Ordering::SeqCst);
+        if word < WAITS_FROM {
+            enter();
+            // As in a call: the mark first, then the look.
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if trampoline::gate().load(Ordering::SeqCst) < WAITS_FROM {
+                break;
+            }
+            continue;
+        }
+        let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
+        if State::from_word(word) == State::Detached {
+            was_detached = true;
+            if !asks || waited >= ASKS_AFTER {
+                knock(process);
+            }
+        }
+        let until = monotonic_ns().saturating_add(AGAIN.as_nanos() as u64);
+        futex_wait(gate, word, Some(until), Reach::Machine);
+        process.keep_up();
+    }
+    let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
+    if was_detached && waited >= TOLD_FROM && turn(&SPOKE_NS, AGAIN) {
+        say::line(&format!(
+            "claim {} has its GPU memory back; this call waited {:.1} s",
+            process.name,
+            waited.as_secs_f64()
+        ));
+    }
+    KNOCKED_NS.store(0, Ordering::Relaxed);
+}
+
+/// Tells the service that the memory is wanted.
+fn knock(process: &Process) {
+    if !turn(&KNOCKED_NS, AGAIN) {
+        return;
+    }
+    let hint = (process.claim != 0).then_some(process.claim);
+    let answer = wire::want(paths::socket(), hint, ANSWER);
+    let reason = match answer {
+        Ok(reason) if reason.is_empty() => return,
+        Ok(reason) => reason,
+        Err(error) => format!("the service does not answer ({error})"),
+    };
+    if turn(&SPOKE_NS, Duration::from_secs(30)) {
+        say::line(&format!(
+            "claim {} is detached, its GPU memory in host RAM; waiting for it: {reason}",
+            process.name
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_functions_only_ask() {
+        for name in [
+            "cuStreamQuery_ptsz",
+            "cuEventQuery",
+            "cuMemGetInfo_v2",
+            "cuDeviceTotalMem_v2",
+        ] {
+            assert!(only_asks(name), "{name}");
+        }
+        for name in [
+            "cuLaunchKernel",
+            "cuMemcpyDtoH_v2",
+            "cuCtxSynchronize",
+            "cuMemFree_v2",
+        ] {
+            assert!(!only_asks(name), "{name}");
+        }
+        assert!(is_free("cuInit") && is_free("cuGetProcAddress_v2") && !is_free("cuIn"));
+    }
+}

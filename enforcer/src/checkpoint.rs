@@ -1,0 +1,194 @@
+//! Checkpoints of processes by the driver (`cuCheckpointProcess*`, CUDA 12.8 and later): a process is locked (its
+//! CUDA calls wait), its device memory goes to its own memory on the host, and comes back, on the same GPUs or, from
+//! CUDA 13.0 on, on others of the same model.
+//!
+//! The driver wants `cuInit` in whoever asks, which takes seconds on a large machine. So one process does nothing
+//! else ([`serve`]); the service talks to it through [`Engine`] and starts another when it has died or hangs. Nothing
+//! is lost with it: what a process has begun it finishes, and [`Engine::state`] tells how far it came.
+//!
+//! Rights: the driver goes through `/proc/PID` of the target and needs what reading it with `ptrace` needs: the same
+//! user and a dumpable process, or `CAP_SYS_PTRACE`.
+
+mod client;
+mod serve;
+mod sys;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::Engine;
+pub use serve::serve;
+
+/// `CUprocessState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    /// Its calls go through.
+    Running,
+    /// Its calls wait; its memory is on the GPU.
+    Locked,
+    /// Its calls wait; its memory is on the host.
+    Checkpointed,
+    /// A step has failed in the middle: the process is lost.
+    Failed,
+    /// A step is being carried out (CUDA 13.4 and later).
+    Busy,
+}
+
+/// What is asked of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// How far it is.
+    State,
+    /// Stop its calls; after this many milliseconds without success it runs on.
+    Lock {
+        /// Milliseconds; 0 for no limit.
+        timeout_ms: u32,
+    },
+    /// Bring its memory to the host.
+    Checkpoint,
+    /// Bring it back: from the first GPU of each pair to the second, by UUID (`GPU-...`); no pairs: where it was.
+    /// Pairs have to name every GPU that the process sees.
+    Restore {
+        /// From where to where.
+        pairs: Vec<(String, String)>,
+    },
+    /// Let its calls through.
+    Unlock,
+}
+
+impl Step {
+    /// The driver's function.
+    #[must_use]
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::State => "cuCheckpointProcessGetState",
+            Self::Lock { .. } => "cuCheckpointProcessLock",
+            Self::Checkpoint => "cuCheckpointProcessCheckpoint",
+            Self::Restore { .. } => "cuCheckpointProcessRestore",
+            Self::Unlock => "cuCheckpointProcessUnlock",
+        }
+    }
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The process that does it could not be started, or could not use the driver.
+    #[error("the checkpoint engine cannot start: {0}")]
+    NoEngine(String),
+    /// The driver is older than CUDA 12.8.
+    #[error("this driver cannot checkpoint processes (it takes one of release 570 or later)")]
+    NoSuchDriver,
+    /// The driver refused.
+    #[error("{call} on process {pid} failed: {name} ({code})")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+        /// `CUresult`.
+        code: i32,
+        /// Its name by the driver.
+        name: String,
+    },
+    /// No answer in time. The engine was ended; what the process does is its own.
+    #[error("{call} on process {pid} did not end within {} s", patience.as_secs_f32())]
+    TimedOut {
+        /// The function.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The engine died before it answered.
+    #[error("the checkpoint engine died during {call} on process {pid}")]
+    Died {
+        /// The function.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+    },
+}
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: i32 = 600;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: i32 = 801;
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+const NOT_INITIALIZED: i32 = 3;
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: i32 = 1;
+
+impl CheckpointError {
+    fn is_code(&self, wanted: i32) -> bool {
+        matches!(self, Self::Call { code, .. } if *code == wanted)
+    }
+
+    /// A lock whose time was over: a call or work of the process did not end.
+    #[must_use]
+    pub fn is_not_ready(&self) -> bool {
+        self.is_code(NOT_READY)
+    }
+
+    /// The process uses something that cannot be checkpointed.
+    #[must_use]
+    pub fn is_not_supported(&self) -> bool {
+        self.is_code(NOT_SUPPORTED)
+    }
+
+    /// No room on the GPU for what comes back.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.is_code(OUT_OF_MEMORY)
+    }
+
+    /// A map of GPUs was not accepted.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        self.is_code(INVALID_VALUE)
+    }
+
+    /// Of a question for the state: the process does not use CUDA.
+    fn has_no_cuda(&self) -> bool {
+        self.is_code(INVALID_VALUE) || self.is_code(NOT_INITIALIZED)
+    }
+
+    /// The engine gave no answer; how far the process is has to be asked.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::Died { .. })
+    }
+}
+
+/// One line to the engine.
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    seq: u64,
+    pid: i32,
+    step: Step,
+}
+
+/// One line from it. The first has no number: it says whether the driver can be used.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    seq: u64,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Done,
+    State(ProcessState),
+    Failed { code: i32, name: String },
+    Unusable(String),
+    NoSuchDriver,
+}

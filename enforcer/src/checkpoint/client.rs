@@ -1,0 +1,228 @@
+//! The service's end: keeps the engine alive, asks it, ends it when it hangs.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Answer, CheckpointError, Outcome, ProcessState, Request, Step};
+
+/// How long `cuInit` may take.
+const START: Duration = Duration::from_secs(60);
+
+type Waiting = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
+
+/// An engine that runs.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    input: ChildStdin,
+    waiting: Waiting,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Running>,
+    last: u64,
+}
+
+/// The way to the process that talks to the driver. May be used by several threads at once.
+#[derive(Debug)]
+pub struct Engine {
+    /// Program and arguments.
+    command: Vec<std::ffi::OsString>,
+    state: Mutex<State>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// An engine that is started by this program with these arguments when it is first asked. The program has to call
+    /// [`super::serve`].
+    pub fn new(command: impl IntoIterator<Item = impl Into<std::ffi::OsString>>) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The engine's process, while there is one.
+    pub fn pid(&self) -> Option<u32> {
+        lock(&self.state).running.as_ref().map(|r| r.child.id())
+    }
+
+    /// Starts the engine if it does not run.
+    ///
+    /// # Errors
+    /// When it cannot be started or cannot use the driver.
+    pub fn start(&self) -> Result<(), CheckpointError> {
+        self.started().map(drop)
+    }
+
+    fn started(&self) -> Result<MutexGuard<'_, State>, CheckpointError> {
+        let mut state = lock(&self.state);
+        let dead = |r: &mut Running| !matches!(r.child.try_wait(), Ok(None));
+        if state.running.as_mut().is_some_and(dead) {
+            state.running = None;
+        }
+        if state.running.is_none() {
+            state.running = Some(self.spawn()?);
+        }
+        Ok(state)
+    }
+
+    fn spawn(&self) -> Result<Running, CheckpointError> {
+        let no_engine = |why: String| CheckpointError::NoEngine(why);
+        let (program, arguments) = self
+            .command
+            .split_first()
+            .ok_or_else(|| no_engine("it has no program".to_owned()))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            // The driver itself, all its GPUs, and no MPS.
+            .env_remove("LD_LIBRARY_PATH")
+            .env_remove("LD_PRELOAD")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| no_engine(e.to_string()))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(no_engine("it has no pipes".to_owned()));
+        };
+        let waiting = Waiting::default();
+        let running = Running {
+            child,
+            input,
+            waiting: Arc::clone(&waiting),
+        };
+        let (first, ready) = channel();
+        lock(&waiting).insert(0, first);
+        std::thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(move || read(BufReader::new(output), &waiting))
+            .map_err(|e| no_engine(e.to_string()))?;
+        match ready.recv_timeout(START) {
+            Ok(Outcome::Done) => Ok(running),
+            Ok(Outcome::NoSuchDriver) => Err(CheckpointError::NoSuchDriver),
+            Ok(Outcome::Unusable(why)) => Err(no_engine(why)),
+            Ok(_) => Err(no_engine("it speaks another language".to_owned())),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(no_engine(format!("cuInit took more than {START:?}")))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(no_engine("it died".to_owned())),
+        }
+    }
+
+    fn ask(&self, pid: i32, step: &Step) -> Result<(u64, Receiver<Outcome>), CheckpointError> {
+        let mut state = self.started()?;
+        state.last += 1;
+        let seq = state.last;
+        let request = Request {
+            seq,
+            pid,
+            step: step.clone(),
+        };
+        let (send, receive) = channel();
+        let died = || CheckpointError::Died {
+            call: step.call(),
+            pid,
+        };
+        let mut line = serde_json::to_string(&request).map_err(|_| died())?;
+        line.push('\n');
+        let running = state.running.as_mut().ok_or_else(died)?;
+        lock(&running.waiting).insert(seq, send);
+        running
+            .input
+            .write_all(line.as_bytes())
+            .map_err(|_| died())?;
+        Ok((seq, receive))
+    }
+
+    fn run(&self, pid: i32, step: &Step, patience: Duration) -> Result<Outcome, CheckpointError> {
+        let (seq, receive) = self.ask(pid, step)?;
+        match receive.recv_timeout(patience) {
+            Ok(Outcome::Failed { code, name }) => Err(CheckpointError::Call {
+                call: step.call(),
+                pid,
+                code,
+                name,
+            }),
+            Ok(outcome) => Ok(outcome),
+            Err(RecvTimeoutError::Disconnected) => Err(CheckpointError::Died {
+                call: step.call(),
+                pid,
+            }),
+            Err(RecvTimeoutError::Timeout) => {
+                // Nothing else takes a call in the driver back. Others that wait find it dead and ask anew.
+                let mut state = lock(&self.state);
+                let same = |r: &Running| lock(&r.waiting).contains_key(&seq);
+                if state.running.as_ref().is_some_and(same) {
+                    state.running = None;
+                }
+                Err(CheckpointError::TimedOut {
+                    call: step.call(),
+                    pid,
+                    patience,
+                })
+            }
+        }
+    }
+
+    /// Has a step carried out.
+    ///
+    /// # Errors
+    /// The driver's refusal, or that there was no answer within `patience`.
+    pub fn step(&self, pid: i32, step: &Step, patience: Duration) -> Result<(), CheckpointError> {
+        self.run(pid, step, patience).map(drop)
+    }
+
+    /// How far a process is; `None` for one that does not use CUDA. An engine that dies meanwhile is replaced, once.
+    ///
+    /// # Errors
+    /// When the engine or the driver cannot tell.
+    pub fn state(
+        &self,
+        pid: i32,
+        patience: Duration,
+    ) -> Result<Option<ProcessState>, CheckpointError> {
+        let until = Instant::now() + patience;
+        let mut result = self.run(pid, &Step::State, patience);
+        if matches!(result, Err(CheckpointError::Died { .. })) {
+            let left = until.saturating_duration_since(Instant::now());
+            result = self.run(pid, &Step::State, left);
+        }
+        match result {
+            Ok(Outcome::State(state)) => Ok(Some(state)),
+            Ok(_) => Ok(None),
+            Err(error @ CheckpointError::Call { .. }) if error.has_no_cuda() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Hands answers to those who wait for them, until the engine ends; then nobody gets one.
+fn read(output: impl BufRead, waiting: &Waiting) {
+    for line in output.lines().map_while(Result::ok) {
+        let Ok(answer) = serde_json::from_str::<Answer>(&line) else {
+            continue;
+        };
+        if let Some(to) = lock(waiting).remove(&answer.seq) {
+            let _ = to.send(answer.outcome);
+        }
+    }
+    lock(waiting).clear();
+}
