@@ -3,7 +3,7 @@
 //! where there is none.
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `sms`, `mps`, `uuid`,
-//! `fault`, `sync`, `quit`. Answers: `ok ...` or `error CODE NAME`.
+//! `fault`, `sync`, `device N` (what follows is on that one), `quit`. Answers: `ok ...` or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -25,7 +25,10 @@ ret;
 ";
 
 struct Client {
+    device: i32,
     context: Context,
+    /// Contexts on other devices.
+    others: Vec<(i32, Context)>,
     held: Vec<Option<Buffer>>,
     kernel: Option<(Function, Buffer)>,
 }
@@ -84,6 +87,20 @@ impl Client {
                 self.context.read(counter, &mut found)?;
                 format!("ok {}", u64::from_le_bytes(found))
             }
+            ["device", index] => {
+                let index = index.parse().unwrap_or(0);
+                let known = self.others.iter().position(|(i, _)| *i == index);
+                let next = match known {
+                    Some(at) => self.others.swap_remove(at).1,
+                    None if index == self.device => return Ok("ok".to_owned()),
+                    None => driver.context(index)?,
+                };
+                let last = std::mem::replace(&mut self.context, next);
+                self.others
+                    .push((std::mem::replace(&mut self.device, index), last));
+                self.kernel = None;
+                "ok".to_owned()
+            }
             ["sms"] => format!("ok {}", driver.attribute(0, MULTIPROCESSOR_COUNT)?),
             ["mps"] => format!("ok {}", driver.attribute(0, MPS_ENABLED)?),
             ["uuid"] => format!("ok {}", driver.uuid(0)?),
@@ -125,7 +142,9 @@ fn main() -> io::Result<()> {
     };
     writeln!(out, "ok ready")?;
     let mut client = Client {
+        device: 0,
         context,
+        others: Vec::new(),
         held: Vec::new(),
         kernel: None,
     };

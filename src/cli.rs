@@ -24,6 +24,7 @@ mod resize;
 mod rows;
 mod screen;
 mod smi;
+mod supervise;
 mod table;
 mod waiting;
 mod why;
@@ -85,8 +86,8 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
     let socket = cli.socket.as_deref();
     match cli.command {
         None => screen::run(socket),
-        Some(Command::Claim(args)) => claim::claim(socket, &args, started_ns),
-        Some(Command::Shell(args)) => claim::shell(socket, &args, started_ns),
+        Some(Command::Claim(args)) => claim::claim(socket, &args, cli.child, started_ns),
+        Some(Command::Shell(args)) => claim::shell(socket, &args, cli.child, started_ns),
         Some(Command::Join(args)) => claim::join(socket, &args),
         Some(Command::Env(args)) => env::run(socket, &args),
         Some(Command::Ps(args)) => list::ps(socket, &args),
@@ -97,6 +98,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Adopt(args)) => adopt::run(socket, &args),
         Some(Command::Why(args)) => why::why(socket, &args),
         Some(Command::Log(args)) => why::log(socket, &args),
+        Some(Command::Extend(args)) => resize::extend(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),

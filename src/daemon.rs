@@ -16,6 +16,7 @@ mod gpus;
 mod grant;
 mod history;
 mod journal;
+mod lease;
 mod levers;
 mod lock;
 mod manager;

@@ -142,7 +142,7 @@ fn a_lease_ends_a_running_claim_and_spares_who_does_not_use_the_gpu() {
     let status = until("the one on the GPU ends", Duration::from_secs(10), || {
         user.child.try_wait().ok().flatten()
     });
-    assert!(!status.success());
+    assert_eq!(status.code(), Some(124));
     until("both claims have ended", Duration::from_secs(5), || {
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });

@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use gshare::station::Station;
-use support::{Raw, claim_of, station, until};
+use support::{Raw, station, until};
 
 fn run(station: &Station, args: &[&str]) -> Output {
     let mut command = station.command();
@@ -28,7 +28,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     );
     let held_id = {
         let snapshot = station.snapshot().expect("served");
-        claim_of(&snapshot, held.pid()).expect("listed").id.clone()
+        snapshot.claims.first().expect("listed").id.clone()
     };
     let free = run(
         &station,

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_gshare_global_optspecs
-    string join \n socket= h/help V/version
+    string join \n socket= child h/help V/version
 end
 
 function __fish_gshare_needs_command
@@ -25,6 +25,7 @@ function __fish_gshare_using_subcommand
 end
 
 complete -c gshare -n "__fish_gshare_needs_command" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_needs_command" -l child -d 'Started by a gshare that watches over it'
 complete -c gshare -n "__fish_gshare_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_needs_command" -s V -l version -d 'Print version'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
@@ -41,6 +42,7 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "adopt" -d 'Make a run
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "config" -d 'Check and show the configuration'
@@ -194,6 +196,10 @@ complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Sock
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand extend" -s t -l time -l duration -d 'Time that is added: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
+complete -c gshare -n "__fish_gshare_using_subcommand extend" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand extend" -s q -l quiet -d 'Say nothing but errors'
+complete -c gshare -n "__fish_gshare_using_subcommand extend" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -264,6 +270,26 @@ complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "path" -d 'Print where files, sockets and state are'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l config -d 'Configuration file [default: /etc/gshare/gshare.toml, or your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l die-at -d 'For tests: kill itself at this step of a launch' -r -f -a "claim-asked\t''
+grant-decided\t''
+grant-journaled\t''
+grant-cgroup\t''
+grant-filter\t''
+grant-limits-page\t''
+grant-usage-page\t''
+grant-memory-limit\t''
+grant-moved\t''
+grant-told\t''
+grant-heard\t''
+launch-asked\t''
+launch-checked\t''
+launch-moved\t''
+launch-told\t''
+launch-heard\t''
+member-asked\t''
+member-seated\t''
+member-told\t''
+member-heard\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l user -d 'Your own service: your socket, your state, no privileges (the default unless root)'
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -298,30 +324,31 @@ complete -c gshare -n "__fish_gshare_using_subcommand completions" -l socket -d 
 complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand man" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand man" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'

@@ -17,7 +17,7 @@ use gshare_core::{Bytes, Class, ModeWish, Share, Size};
 pub use adopt::AdoptArgs;
 use class::ClassParser;
 use setup::SetupArgs;
-use sizes::{ClaimIdArgs, ReplayArgs, ResizeArgs};
+use sizes::{ClaimIdArgs, ExtendArgs, ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -45,6 +45,10 @@ pub struct Cli {
         value_hint = ValueHint::FilePath
     )]
     pub socket: Option<PathBuf>,
+
+    /// Started by a gshare that watches over it.
+    #[arg(long, hide = true)]
+    pub child: bool,
 
     /// What to do; nothing opens the screen.
     #[command(subcommand)]
@@ -133,6 +137,9 @@ pub enum Command {
             that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the\n\
             programs have is refused too, so nothing is ever taken from a program.")]
     Resize(ResizeArgs),
+    /// Put the end of a claim's lease (-t) off
+    #[command(after_long_help = sizes::EXTEND)]
+    Extend(ExtendArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log

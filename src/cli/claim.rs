@@ -12,12 +12,17 @@ use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
 use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
-use super::{Outcome, connect, container, exec, out};
+use super::{Outcome, connect, container, exec, out, supervise};
 
 /// Longest command line that is sent for the screen, in bytes; the rest is left out.
 const SHOWN_COMMAND: usize = 16 * 1024;
 
-pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) -> Outcome {
+pub(crate) fn claim(
+    socket: Option<&Path>,
+    args: &ClaimArgs,
+    child: bool,
+    started_ns: u64,
+) -> Outcome {
     check_foreign(&args.size)?;
     if let Some(program) = args.command.first() {
         exec::look_for(program)?;
@@ -42,11 +47,15 @@ pub(crate) fn claim(socket: Option<&Path>, args: &ClaimArgs, started_ns: u64) ->
     if args.dry_run {
         return try_it(socket, spec, args.json);
     }
+    if spec.lease_s.is_some() && !args.command.is_empty() && !child && supervise::wanted() {
+        return supervise::run(socket);
+    }
     let mut phases = Phases {
         main_ns: started_ns,
         parsed_ns: now_ns(),
         ..Phases::default()
     };
+    ends_with_parent(child);
     let granted = request(socket, spec, args.size.quiet, &mut phases)?;
     if args.command.is_empty() {
         return report(args, &granted);
@@ -74,7 +83,12 @@ fn try_it(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
     Ok(0)
 }
 
-pub(crate) fn shell(socket: Option<&Path>, args: &ShellArgs, started_ns: u64) -> Outcome {
+pub(crate) fn shell(
+    socket: Option<&Path>,
+    args: &ShellArgs,
+    child: bool,
+    started_ns: u64,
+) -> Outcome {
     check_foreign(&args.size)?;
     let defaults = project_defaults(args.size.quiet)?;
     let mut spec = spec(&args.size, &defaults);
@@ -84,11 +98,15 @@ pub(crate) fn shell(socket: Option<&Path>, args: &ShellArgs, started_ns: u64) ->
     let command = [exec::shell()];
     exec::look_for(&command[0])?;
     spec.command = shown_command(&command);
+    if spec.lease_s.is_some() && !child && supervise::wanted() {
+        return supervise::run(socket);
+    }
     let mut phases = Phases {
         main_ns: started_ns,
         parsed_ns: now_ns(),
         ..Phases::default()
     };
+    ends_with_parent(child);
     let granted = request(socket, spec, args.size.quiet, &mut phases)?;
     if !args.size.quiet {
         out::note(&granted.message);
@@ -264,6 +282,15 @@ fn shown_command(command: &[OsString]) -> Vec<String> {
         shown.push(text.into_owned());
     }
     shown
+}
+
+/// A command whose gshare stays as its parent ends with that one, as if they were one process.
+fn ends_with_parent(child: bool) {
+    if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
+        out::note(&format!(
+            "gshare: the command will outlive a killed gshare: {error}"
+        ));
+    }
 }
 
 /// The nearest `.gshare.toml`; files that others planted are named and not used.

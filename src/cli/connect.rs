@@ -62,7 +62,7 @@ pub(crate) fn patiently(flag: Option<&Path>, waiting: &Waiting) -> Result<Client
 }
 
 /// Whether systemd started this very process, not a shell or a script before it.
-fn is_main_of_unit() -> bool {
+pub(crate) fn is_main_of_unit() -> bool {
     std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string())
 }
 

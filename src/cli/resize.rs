@@ -1,4 +1,4 @@
-//! `gshare resize`.
+//! `gshare resize` and `gshare extend`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use gshare_config::Wait as Asked;
 use gshare_core::Share;
 use gshare_proto::{Call, Reply, ResizeSpec, Resized, Wait};
 
-use super::args::sizes::ResizeArgs;
+use super::args::sizes::{ExtendArgs, ResizeArgs};
 use super::claim::{parts_of_several, unexpected, whole_seconds};
 use super::failure::Failure;
 use super::waiting::Waiting;
@@ -21,6 +21,20 @@ pub(crate) fn run(socket: Option<&Path>, args: &ResizeArgs) -> Outcome {
         out::json(&resized)?;
     } else if !args.quiet {
         out::print(&format!("{}\n", resized.message))?;
+    }
+    Ok(0)
+}
+
+/// `gshare extend`.
+pub(crate) fn extend(socket: Option<&Path>, args: &ExtendArgs) -> Outcome {
+    let call = Call::Extend {
+        id: args.id.clone(),
+        by_s: whole_seconds(args.time),
+    };
+    match connect::connect(socket)?.call(&call)? {
+        Reply::Done { message } if args.quiet => drop(message),
+        Reply::Done { message } => out::print(&format!("{message}\n"))?,
+        other => return Err(unexpected(&other)),
     }
     Ok(0)
 }

@@ -172,7 +172,7 @@ fn watch(signals: &SignalFd, state: &Mutex<State>, draw: bool, quiet: bool) {
 }
 
 /// Ends the process as the signal would have, so that shells and scripts see what they expect.
-fn die_of(number: i32) -> ! {
+pub(crate) fn die_of(number: i32) -> ! {
     if let Ok(signal) = Signal::try_from(number) {
         let mut mask = SigSet::empty();
         mask.add(signal);

@@ -92,7 +92,8 @@ impl Service {
                     | Action::Share { .. }
                     | Action::Requeue { .. }
                     | Action::Kill { .. } => {}
-                    Action::LeaseOver { id } => self.terminate(id, "lease ended"),
+                    Action::LeaseWarning { id, at } => self.lease_warning(id, at),
+                    Action::LeaseOver { id } => self.lease_over(id),
                 }
             }
         }

@@ -142,6 +142,7 @@ pub(crate) fn request(
         holding: super::journal::HoldingRecord::Here,
         requeue: false,
         no_move: !request.movable,
+        stopped: false,
         mode: request.mode.map(|m| m.name().to_owned()),
     };
     Ok((request, patience, record))

@@ -51,6 +51,7 @@ impl Ending {
             kill_at: Some(Instant::now() + TERM_GRACE),
             told: false,
             all,
+            saving: false,
         }
     }
 
@@ -61,6 +62,7 @@ impl Ending {
             kill_at: None,
             told: false,
             all: false,
+            saving: false,
         }
     }
 }
@@ -252,6 +254,7 @@ impl Service {
 
     /// Ends the claim if nothing of it is left on the GPU.
     pub(crate) fn settle_ending(&mut self, id: ClaimId) {
+        self.end_saving(id);
         let Some(live) = self.claims.get(&id) else {
             return;
         };

@@ -170,6 +170,9 @@ pub(crate) struct ClaimRecord {
     /// It stays on the GPUs where it started.
     #[serde(default)]
     pub(crate) no_move: bool,
+    /// Its command was asked to end because its lease was over.
+    #[serde(default)]
+    pub(crate) stopped: bool,
     /// How its GPUs are to be shared; none named: in any way.
     #[serde(default)]
     pub(crate) mode: Option<String>,
@@ -490,6 +493,7 @@ mod tests {
             holding: HoldingRecord::Here,
             requeue: false,
             no_move: false,
+            stopped: false,
             mode: None,
         }
     }

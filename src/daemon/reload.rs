@@ -100,6 +100,7 @@ impl Service {
         self.refresh_facts();
         self.quotas_anew();
         self.tell_classes();
+        self.tell_lease_rules();
         self.notice(None, change.text());
     }
 }

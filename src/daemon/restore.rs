@@ -15,6 +15,7 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::grant::claim_cgroup;
 use super::journal::ClaimRecord;
+use super::lease::LEASE_ENDED;
 use super::service::{Ending, Live, Seat, Service};
 use super::{convert, unix_ms};
 
@@ -75,10 +76,14 @@ impl Service {
             }
         }
         live.ending = match &live.record.ending {
+            Some(cause) if cause == LEASE_ENDED && !live.record.kill_all => {
+                let left = self.grace_left(live.record.ends_ms);
+                Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
+            }
             Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
             None => (!live.command_alive && !live.record.hold).then(Ending::waiting),
         };
-        if live.record.ending.is_some() {
+        if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
             for seat in &live.seats {
                 seat.limits.set_state(gshare_abi::State::NotGranted);
             }

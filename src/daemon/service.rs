@@ -84,6 +84,8 @@ pub(crate) struct Ending {
     pub(crate) told: bool,
     /// All processes end with it, not only those that hold the GPU.
     pub(crate) all: bool,
+    /// They have the GPU until then, to save what they have.
+    pub(crate) saving: bool,
 }
 
 /// One waiting claim: what the connection that waits for it needs.
@@ -277,6 +279,7 @@ impl Service {
         service.load_drains()?;
         service.load_quotas()?;
         service.tell_classes();
+        service.tell_lease_rules();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         let expected = service.strict.binds().to_vec();
@@ -403,6 +406,8 @@ impl Service {
             Call::Env { id } => self.env(&peer, &id),
             Call::Try(spec) => self.try_claim(&peer, &spec),
             Call::Log { id } => self.log(&peer, &id),
+            Call::Extend { id, by_s } => self.extend(&peer, &id, by_s),
+            Call::Lease { pid, start_ticks } => Ok(self.lease_of(&peer, pid, start_ticks)),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
             Call::Admin(call) => self.admin(&peer, call),

@@ -1,6 +1,7 @@
 //! Arguments of the commands that change sizes and replay lists.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use gshare_config::{Wait, value};
@@ -45,6 +46,27 @@ pub struct ResizeArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Examples of `gshare extend`.
+pub const EXTEND: &str = "Examples:\n  \
+    gshare extend c3 -t 1h    an hour more than it had\n\n\
+    The owner of a claim with a lease is told on his terminal before it ends ([claims] lease-warning in gshare.toml,\n\
+    10 minutes unless changed). Refused while somebody within what is guaranteed waits for the GPU of an owner who has\n\
+    more than that. When the lease is over, programs on the GPU get SIGTERM, keep the GPU for the grace time\n\
+    (lease-grace, 30 seconds) to save what they have, and are killed then; gshare claim exits 124.";
+
+/// `gshare extend`.
+#[derive(Args, Clone, Debug)]
+pub struct ExtendArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+    /// Time that is added: 90m, 2h, 1-12:00:00; a bare number is minutes
+    #[arg(short, long, visible_alias = "duration", value_name = "TIME", value_parser = value::time)]
+    pub time: Duration,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// `gshare replay`.

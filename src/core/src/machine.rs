@@ -15,7 +15,9 @@ pub use reclaim::ReclaimRules;
 mod adopt;
 mod classes;
 mod event;
+mod lease;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
@@ -105,6 +107,9 @@ pub struct Machine {
     ledger: Ledger,
     queue: Vec<Waiting>,
     leases: Vec<(ClaimId, Now)>,
+    /// When owners are told that their leases end, and how long before that is.
+    warn_at: BTreeMap<ClaimId, Now>,
+    lease_warning: Duration,
     quotas: Quotas,
     clocked: Clocked,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.
@@ -152,21 +157,6 @@ impl Machine {
             } if *this == id => Some(reason),
             _ => None,
         })
-    }
-
-    /// When a granted claim's lease ends.
-    #[must_use]
-    pub fn lease_end(&self, id: ClaimId) -> Option<Now> {
-        self.leases
-            .iter()
-            .find(|(l, _)| *l == id)
-            .map(|(_, at)| *at)
-    }
-
-    /// Moves a claim's lease end.
-    pub fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
-        self.leases.retain(|(l, _)| *l != id);
-        self.leases.extend(ends.map(|at| (id, at)));
     }
 
     /// Handles one event.
@@ -281,6 +271,11 @@ impl Machine {
                 self.quotas.set(&quotas);
                 self.settle(&mut actions);
             }
+            Event::LeaseWarning(before) => self.lease_warning = before,
+            Event::Lease { id, ends } => {
+                self.set_lease(id, ends);
+                self.settle(&mut actions);
+            }
             Event::Classes(classes) => {
                 self.clocked.classes = classes;
                 self.settle(&mut actions);
@@ -317,16 +312,7 @@ impl Machine {
             }
             Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {
-                let over: Vec<ClaimId> = self
-                    .leases
-                    .iter()
-                    .filter(|(_, at)| *at <= now)
-                    .map(|(id, _)| *id)
-                    .collect();
-                for id in over {
-                    self.set_lease(id, None);
-                    actions.push(Action::LeaseOver { id });
-                }
+                self.look_at_leases(now, &mut actions);
                 self.settle(&mut actions);
             }
         }

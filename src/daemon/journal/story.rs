@@ -45,6 +45,25 @@ impl Journal {
         Ok(())
     }
 
+    /// Claims of a user that ended since a moment and whose command was the process of this number, the last
+    /// first.
+    pub(crate) fn ended_of(
+        &self,
+        uid: u32,
+        pid: u32,
+        from_ms: u64,
+    ) -> Result<Vec<ClaimRecord>, JournalError> {
+        let mut rows = self.db.prepare(
+            "SELECT record FROM ended WHERE ended_ms >= ?1 AND uid = ?2
+             AND json_extract(record, '$.process.pid') = ?3 ORDER BY ended_ms DESC LIMIT 8",
+        )?;
+        let found: Vec<String> = rows
+            .query_map(rusqlite::params![signed(from_ms), uid, pid], |r| r.get(0))?
+            .collect::<Result<_, _>>()?;
+        let read = |text: String| serde_json::from_str(&text).ok();
+        Ok(found.into_iter().filter_map(read).collect())
+    }
+
     /// Claims that ended since a moment, and when. Damaged records are left out.
     pub(crate) fn ended_since(
         &self,

@@ -160,6 +160,21 @@ pub enum Call {
         /// The claim: its id, also of one that has ended, or its name.
         id: String,
     },
+    /// Puts the end of a claim's lease off. Owner or root only. Answers [`Reply::Done`].
+    Extend {
+        /// The claim, `c3` or its name.
+        id: String,
+        /// Seconds that are added.
+        by_s: u64,
+    },
+    /// What became of the lease of the claim whose command a process of the caller's is or was. Answers
+    /// [`Reply::Lease`].
+    Lease {
+        /// The process.
+        pid: u32,
+        /// Its start, in clock ticks since boot.
+        start_ticks: u64,
+    },
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
     /// Makes a running process a claim, of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
@@ -255,6 +270,19 @@ pub struct ResizedGpu {
     pub sm_limit: f64,
 }
 
+/// What became of a lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseView {
+    /// The claim; absent if the process had none lately.
+    pub id: Option<String>,
+    /// When the lease ends or ended, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_ms: Option<u64>,
+    /// The claim ends, or has ended, because its lease is over.
+    #[serde(default)]
+    pub over: bool,
+}
+
 /// A line from the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
@@ -272,6 +300,8 @@ pub enum Reply {
     Granted(Granted),
     /// The claim has its new size.
     Resized(Resized),
+    /// What became of a lease.
+    Lease(LeaseView),
     /// Done, with a sentence for people.
     Done {
         /// `c3 released`.

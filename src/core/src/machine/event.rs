@@ -139,6 +139,15 @@ pub enum Event {
         /// Why, in words.
         why: String,
     },
+    /// How long before a lease ends its owner is told.
+    LeaseWarning(Duration),
+    /// The lease of a claim that is held ends at another time.
+    Lease {
+        /// The claim.
+        id: ClaimId,
+        /// When; never, if `None`.
+        ends: Option<Now>,
+    },
     /// The rules of all classes, anew.
     Classes(Classes),
     /// The local time of the machine, in minutes from midnight: rules may hold by the hour.
@@ -280,6 +289,13 @@ pub enum Action {
         id: ClaimId,
         /// For whom.
         cause: Cause,
+    },
+    /// The lease of a claim ends soon: its owner should know.
+    LeaseWarning {
+        /// The claim.
+        id: ClaimId,
+        /// When it ends.
+        at: Now,
     },
     /// The lease of a claim is over.
     LeaseOver {

@@ -57,7 +57,24 @@ fn largest(ledger: &Ledger) -> Option<Bytes> {
     ledger.gpus().iter().filter_map(GpuFacts::capacity).max()
 }
 
+impl Past {
+    /// The time of the last event.
+    pub(super) fn at(&self) -> Now {
+        self.at
+    }
+}
+
 impl Machine {
+    /// Whether the owner of a claim that is held has more than he is guaranteed.
+    pub(super) fn borrows(&self, id: ClaimId) -> bool {
+        let slice = self.ledger.slices(id).and_then(|s| s.first());
+        let Some(owner) = slice.map(|s| self.owner(id, s.uid)) else {
+            return false;
+        };
+        let of = |gpus: BTreeMap<Owner, f64>| gpus.get(&owner).copied().unwrap_or(0.0);
+        of(self.held_by(|id, uid| self.owner(id, uid))) > of(self.guaranteed()) + 1e-9
+    }
+
     /// From whose guarantee a claim is served.
     fn owner(&self, id: ClaimId, uid: u32) -> Owner {
         match self.quotas.guarantee(id) {

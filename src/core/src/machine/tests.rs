@@ -11,7 +11,7 @@ pub(super) struct World {
     pub(super) now: Now,
     pub(super) log: Vec<Action>,
     /// Truth: bytes in use by claim and GPU.
-    pub(super) used: std::collections::BTreeMap<(ClaimId, usize), Bytes>,
+    pub(super) used: BTreeMap<(ClaimId, usize), Bytes>,
 }
 
 fn facts(gib: u64) -> GpuFacts {
@@ -32,7 +32,7 @@ impl World {
             machine: Machine::default(),
             now: Duration::ZERO,
             log: Vec::new(),
-            used: std::collections::BTreeMap::new(),
+            used: BTreeMap::new(),
         };
         world.send(Event::Gpus(gpus.iter().map(|g| facts(*g)).collect()));
         world

@@ -1,0 +1,132 @@
+//! `gshare claim -t`: the command runs as a child, so that the end of its lease can be told by the exit code.
+//!
+//! The child is this program again: it claims, and execs the command in place. This process only passes on
+//! signals and job control, and asks the service afterwards what became of the lease. Without `-t` there is no
+//! such parent: the command is this process.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use gshare_enforcer::proc::{self, ProcessKey};
+use gshare_proto::{Call, LeaseView, Reply};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::failure::{self, Failure};
+use super::waiting::die_of;
+use super::{Outcome, connect, out};
+
+/// What tells the child that it is one; the first argument.
+const CHILD: &str = "--child";
+/// Signals that are passed on to the command.
+const PASSED_ON: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+/// Sent by the kernel, to every process in the foreground of the terminal: the command has it already.
+const BY_KERNEL: i32 = 0x80;
+/// The service answers at once, or nobody needs to wait for it.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Whether a claim with a lease gets a parent: not the main process of a systemd service, which must stay it.
+pub(crate) fn wanted() -> bool {
+    !connect::is_main_of_unit()
+}
+
+/// Runs this program again with the same arguments, and ends as the command does; 124 if its lease has ended.
+pub(crate) fn run(socket: Option<&Path>) -> Outcome {
+    let mut argv = std::env::args_os();
+    let name = argv.next().unwrap_or_else(|| OsString::from("gshare"));
+    let mut mask = SigSet::empty();
+    for signal in PASSED_ON.into_iter().chain([Signal::SIGCHLD]) {
+        mask.add(signal);
+    }
+    mask.thread_block().map_err(io::Error::from)?;
+    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(io::Error::from)?;
+    // The child starts with no signal blocked.
+    let child = Command::new("/proc/self/exe")
+        .arg0(name)
+        .arg(CHILD)
+        .args(argv)
+        .spawn()?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let key = proc::key(pid.as_raw());
+    let status = watch(&signals, pid)?;
+    if let Some(lease) = key.and_then(|key| lease_of(socket, key))
+        && lease.over
+    {
+        let id = lease.id.unwrap_or_default();
+        out::note(&format!(
+            "gshare: the lease of {id} ended before its command"
+        ));
+        return Ok(failure::ENDED);
+    }
+    match status {
+        Ended::Exited(code) => Ok(code),
+        Ended::Killed(signal) => die_of(signal),
+    }
+}
+
+/// How the command ended.
+enum Ended {
+    Exited(u8),
+    Killed(i32),
+}
+
+/// Passes signals on until the child has ended.
+fn watch(signals: &SignalFd, child: Pid) -> Result<Ended, Failure> {
+    loop {
+        let Some(info) = signals.read_signal().map_err(io::Error::from)? else {
+            continue;
+        };
+        let number = i32::try_from(info.ssi_signo).unwrap_or(0);
+        let Ok(signal) = Signal::try_from(number) else {
+            continue;
+        };
+        if signal != Signal::SIGCHLD {
+            if info.ssi_code != BY_KERNEL {
+                // It may have ended just now.
+                let _ = kill(child, signal);
+            }
+            continue;
+        }
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        match waitpid(child, Some(flags)).map_err(io::Error::from)? {
+            WaitStatus::Exited(_, code) => {
+                return Ok(Ended::Exited(u8::try_from(code).unwrap_or(u8::MAX)));
+            }
+            WaitStatus::Signaled(_, signal, _) => return Ok(Ended::Killed(signal as i32)),
+            // The shell is to see a stopped job; when it goes on, so does the command.
+            WaitStatus::Stopped(..) => {
+                let _ = raise(Signal::SIGSTOP);
+                let _ = kill(child, Signal::SIGCONT);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn lease_of(socket: Option<&Path>, key: ProcessKey) -> Option<LeaseView> {
+    let mut client = connect::connect(socket).ok()?;
+    client.set_read_timeout(Some(ANSWER)).ok()?;
+    let call = Call::Lease {
+        pid: key.pid.cast_unsigned(),
+        start_ticks: key.start_ticks,
+    };
+    match client.call(&call).ok()? {
+        Reply::Lease(view) => Some(view),
+        _ => None,
+    }
+}

@@ -1,0 +1,157 @@
+//! Leases: when a claim ends by itself, that its owner is told before, and who may have more time.
+
+use std::time::Duration;
+
+use super::{Action, Machine, Now};
+use crate::claim::ClaimId;
+
+impl Machine {
+    /// When a granted claim's lease ends.
+    #[must_use]
+    pub fn lease_end(&self, id: ClaimId) -> Option<Now> {
+        let own = self.leases.iter().find(|(l, _)| *l == id);
+        own.map(|(_, at)| *at)
+    }
+
+    /// Moves a claim's lease end. Of a short lease the owner is told in its last quarter.
+    pub fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
+        self.leases.retain(|(l, _)| *l != id);
+        self.warn_at.remove(&id);
+        if let Some(at) = ends {
+            self.leases.push((id, at));
+            let left = at.saturating_sub(self.past.at());
+            let before = self.lease_warning.min(left / 4);
+            if before > Duration::ZERO {
+                self.warn_at.insert(id, at.saturating_sub(before));
+            }
+        }
+    }
+
+    /// Tells of leases that end soon, and of those that have ended.
+    pub(super) fn look_at_leases(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let over: Vec<ClaimId> = self
+            .leases
+            .iter()
+            .filter(|(_, at)| *at <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            self.set_lease(id, None);
+            actions.push(Action::LeaseOver { id });
+        }
+        let soon: Vec<ClaimId> = self
+            .warn_at
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in soon {
+            self.warn_at.remove(&id);
+            if let Some(at) = self.lease_end(id) {
+                actions.push(Action::LeaseWarning { id, at });
+            }
+        }
+    }
+
+    /// Whether a claim may stay longer than it said. Not if its owner has more than he is guaranteed and
+    /// somebody who is entitled waits for one of its GPUs: he was let down once already.
+    ///
+    /// # Errors
+    /// Who waits.
+    pub fn may_extend(&self, id: ClaimId) -> Result<(), ClaimId> {
+        let held = self.ledger.slices(id).unwrap_or_default();
+        let gpu = |g: usize| held.iter().any(|s| s.gpu == g);
+        let waits = self
+            .queue
+            .iter()
+            .find(|w| (w.due || w.entitled) && w.blocks.iter().any(|g| gpu(*g)));
+        match waits {
+            Some(ahead) if self.borrows(id) => Err(ahead.id()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::World;
+    use super::super::{Action, Event};
+    use super::*;
+    use crate::claim::{Class, Request};
+    use crate::units::Share;
+
+    fn leased(w: &mut World, id: u64, milli: u32, uid: u32, lease: Option<u64>) {
+        let mut r = Request::from_gpus(Share::from_milli(milli), Share::ONE, Class::Batch).unwrap();
+        r.uid = uid;
+        r.lease = lease.map(Duration::from_secs);
+        w.submit_request(id, r, None);
+    }
+
+    fn at(w: &mut World, seconds: u64) -> Vec<Action> {
+        w.now = Duration::from_secs(seconds);
+        let before = w.log.len();
+        w.send(Event::Tick);
+        let lease =
+            |a: &&Action| matches!(a, Action::LeaseWarning { .. } | Action::LeaseOver { .. });
+        w.log[before..].iter().filter(lease).cloned().collect()
+    }
+
+    #[test]
+    fn the_owner_is_told_once_before_the_end_and_again_if_it_was_put_off() {
+        let id = ClaimId(1);
+        let mut w = World::new(&[24]);
+        w.send(Event::LeaseWarning(Duration::from_secs(600)));
+        leased(&mut w, 1, 500, 7, Some(3600));
+        assert_eq!(at(&mut w, 2999), []);
+        let end = Duration::from_secs(3600);
+        assert_eq!(at(&mut w, 3000), [Action::LeaseWarning { id, at: end }]);
+        assert_eq!(at(&mut w, 3100), []);
+        let end = Duration::from_secs(7200);
+        w.send(Event::Lease {
+            id,
+            ends: Some(end),
+        });
+        assert_eq!(w.machine.lease_end(id), Some(end));
+        assert_eq!(at(&mut w, 3600), []);
+        assert_eq!(at(&mut w, 6600), [Action::LeaseWarning { id, at: end }]);
+        assert_eq!(at(&mut w, 7200), [Action::LeaseOver { id }]);
+        assert_eq!(at(&mut w, 7201), []);
+    }
+
+    #[test]
+    fn of_a_short_lease_the_owner_is_told_in_its_last_quarter_and_never_if_nobody_wants_that() {
+        let id = ClaimId(1);
+        let mut w = World::new(&[24]);
+        w.send(Event::LeaseWarning(Duration::from_secs(600)));
+        leased(&mut w, 1, 500, 7, Some(100));
+        assert_eq!(at(&mut w, 74), []);
+        let end = Duration::from_secs(100);
+        assert_eq!(at(&mut w, 75), [Action::LeaseWarning { id, at: end }]);
+        w.send(Event::LeaseWarning(Duration::ZERO));
+        leased(&mut w, 2, 500, 7, Some(100));
+        let id = ClaimId(2);
+        assert_eq!(at(&mut w, 174), [Action::LeaseOver { id: ClaimId(1) }]);
+        assert_eq!(at(&mut w, 175), [Action::LeaseOver { id }]);
+    }
+
+    #[test]
+    fn a_borrower_gets_no_more_time_while_an_entitled_claim_waits_for_his_gpu() {
+        let mut w = World::new(&[24]);
+        leased(&mut w, 1, 750, 7, Some(600));
+        assert_eq!(w.machine.may_extend(ClaimId(1)), Ok(()));
+        // Two users, half a GPU each: the first has three quarters.
+        leased(&mut w, 2, 500, 8, None);
+        assert!(w.machine.is_entitled(ClaimId(2)));
+        assert_eq!(w.machine.may_extend(ClaimId(1)), Err(ClaimId(2)));
+        w.send(Event::Gone { id: ClaimId(2) });
+        assert_eq!(w.machine.may_extend(ClaimId(1)), Ok(()));
+        // Who is within his part may stay.
+        let mut w = World::new(&[24]);
+        leased(&mut w, 1, 500, 7, Some(600));
+        leased(&mut w, 2, 333, 9, Some(600));
+        leased(&mut w, 3, 333, 8, None);
+        assert!(w.machine.is_entitled(ClaimId(3)));
+        assert_eq!(w.machine.may_extend(ClaimId(1)), Err(ClaimId(3)));
+        assert_eq!(w.machine.may_extend(ClaimId(2)), Ok(()));
+    }
+}

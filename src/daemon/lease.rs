@@ -1,0 +1,200 @@
+//! Leases: told before they end, put off by their owners, and over after a grace in which programs can save
+//! what they have.
+
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_core::machine::{Event, Now};
+use gshare_core::units::show_duration;
+use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
+
+use super::server::Peer;
+use super::service::{Ending, Service};
+use super::{millis, unix_ms};
+
+/// Cause of the end of a claim whose lease is over.
+pub(crate) const LEASE_ENDED: &str = "lease ended";
+/// Longest time that is added at once, in seconds: a year.
+const MOST_S: u64 = 366 * 86_400;
+/// A process that asks about its claim has just ended.
+const JUST_NOW: Duration = Duration::from_secs(600);
+
+impl Ending {
+    /// The lease is over: what holds the GPU has had SIGTERM and keeps the GPU until `grace` is over.
+    pub(crate) fn lease(grace: Duration) -> Self {
+        Self {
+            kill_at: Some(Instant::now() + grace),
+            saving: true,
+            ..Self::killing(LEASE_ENDED, false)
+        }
+    }
+}
+
+impl Service {
+    /// Gives the core how long before the end of a lease its owner is told.
+    pub(crate) fn tell_lease_rules(&mut self) {
+        self.drive(Event::LeaseWarning(self.config.claims.lease_warning));
+    }
+
+    /// Puts the end of a claim's lease off.
+    pub(crate) fn extend(
+        &mut self,
+        peer: &Peer,
+        word: &str,
+        by_s: u64,
+    ) -> Result<Reply, WireError> {
+        let id = self.find(peer, word)?;
+        self.may(peer, id, "extend")?;
+        if !(1..=MOST_S).contains(&by_s) {
+            let text = "a lease is extended by at least a second and at most a year";
+            return Err(WireError::new(ErrorCode::Usage, text));
+        }
+        let Some(live) = self.claims.get(&id) else {
+            let text = format!("{id} still waits: its lease begins when it is granted");
+            return Err(WireError::new(ErrorCode::NotAvailable, text));
+        };
+        if let Some(ending) = live.ending.as_ref().filter(|e| e.kill_at.is_some()) {
+            let text = format!("{id} is ending already: {}", ending.cause);
+            return Err(WireError::new(ErrorCode::Ended, text));
+        }
+        let (Some(ends_ms), Some(ends)) = (live.record.ends_ms, self.machine.lease_end(id)) else {
+            let text = format!("{id} has no lease: it ends when its command does, or is released");
+            return Err(WireError::new(ErrorCode::Usage, text));
+        };
+        if let (Err(ahead), false) = (self.machine.may_extend(id), peer.uid == 0) {
+            let text = format!(
+                "{id} keeps its end: {} waits for its GPU and is within what is guaranteed, and {} has more than that",
+                ahead,
+                self.names.user(live.record.uid),
+            );
+            return Err(WireError::new(ErrorCode::NotAvailable, text)
+                .with_hint(format!("gshare why {ahead} tells more")));
+        }
+        let by = Duration::from_secs(by_s);
+        let mut record = live.record.clone();
+        record.ends_ms = Some(ends_ms.saturating_add(millis(by)));
+        self.journal.put(&record).map_err(|error| {
+            let text = format!("{id} keeps its end: {:#}", anyhow::Error::from(error));
+            WireError::new(ErrorCode::Internal, text)
+        })?;
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record = record;
+        }
+        let ends = ends.saturating_add(by);
+        self.drive(Event::Lease {
+            id,
+            ends: Some(ends),
+        });
+        let left = show_duration(ends.saturating_sub(self.now()));
+        let message = format!("{id}: its lease ends in {left}");
+        self.notice(
+            Some(id),
+            format!("{message}, {} later than it did", show_duration(by)),
+        );
+        Ok(Reply::Done { message })
+    }
+
+    /// The owner is told that a lease ends soon.
+    pub(crate) fn lease_warning(&mut self, id: ClaimId, at: Now) {
+        let left = at.saturating_sub(self.now());
+        let text = format!(
+            "{id}: its lease ends in {}; gshare extend {id} -t 1h puts that off",
+            show_duration(left)
+        );
+        self.tell_owner(id, &text);
+    }
+
+    /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.
+    pub(crate) fn lease_over(&mut self, id: ClaimId) {
+        let grace = self.config.claims.lease_grace;
+        let holders = self.holders(id);
+        if let Some(live) = self.claims.get_mut(&id) {
+            let command = live.record.process.map(super::convert::key);
+            live.record.stopped = command.is_some_and(|c| holders.contains(&c));
+        }
+        if grace.is_zero() {
+            self.terminate(id, LEASE_ENDED);
+            return;
+        }
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
+            live.ending = Some(Ending::lease(grace));
+            live.record.ending = Some(LEASE_ENDED.to_owned());
+            if let Err(error) = self.journal.put(&live.record) {
+                tracing::error!(%id, %error, "that a claim ends could not be journaled");
+            }
+        }
+        if !holders.is_empty() {
+            let text = format!(
+                "{id}: its lease is over; its programs on the GPU have {} to save what they have",
+                show_duration(grace)
+            );
+            self.tell_owner(id, &text);
+            self.signal(&holders, libc::SIGTERM);
+        }
+        self.settle_ending(id);
+        self.touch();
+    }
+
+    /// The time to save is over: from now on it ends as any claim that is ended.
+    pub(crate) fn end_saving(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        let Some(ending) = live.ending.as_mut() else {
+            return;
+        };
+        let due = ending.kill_at.is_some_and(|at| at <= Instant::now());
+        if !ending.saving || !due {
+            return;
+        }
+        ending.saving = false;
+        for seat in &live.seats {
+            seat.limits.set_state(gshare_abi::State::NotGranted);
+        }
+        // Clients of MPS are ended on the GPU first; the signals follow when that is done.
+        self.terminate_clients(id);
+    }
+
+    /// How much of a lease's grace is left after a restart.
+    pub(crate) fn grace_left(&self, ends_ms: Option<u64>) -> Option<Duration> {
+        let until = ends_ms?.saturating_add(millis(self.config.claims.lease_grace));
+        let left = until.saturating_sub(unix_ms());
+        (left > 0).then(|| Duration::from_millis(left))
+    }
+
+    /// The claim whose command a process of the caller's is or was, and whether the end of its lease ended it.
+    pub(crate) fn lease_of(&self, peer: &Peer, pid: u32, start_ticks: u64) -> Reply {
+        let own = |record: &super::journal::ClaimRecord| {
+            let same = |p: super::journal::ProcessRecord| {
+                p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks
+            };
+            record.uid == peer.uid && record.process.is_some_and(same)
+        };
+        let live = self.claims.values().find(|l| own(&l.record));
+        let view = match live {
+            Some(live) => LeaseView {
+                id: Some(ClaimId(live.record.id).to_string()),
+                ends_ms: live.record.ends_ms,
+                over: live.record.stopped,
+            },
+            None => {
+                let from = unix_ms().saturating_sub(millis(JUST_NOW));
+                let ended = self.journal.ended_of(peer.uid, pid, from);
+                let ended = ended.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "what has ended is not known");
+                    Vec::new()
+                });
+                let ended = ended.into_iter().find(own);
+                ended.map_or_else(LeaseView::default, |record| LeaseView {
+                    id: Some(ClaimId(record.id).to_string()),
+                    ends_ms: record.ends_ms,
+                    over: record.stopped,
+                })
+            }
+        };
+        Reply::Lease(view)
+    }
+}
