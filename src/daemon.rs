@@ -5,6 +5,7 @@
 mod act;
 mod admin;
 mod arbiter;
+mod attribution;
 mod container;
 mod convert;
 mod cover;

@@ -128,6 +128,7 @@ pub(crate) fn unclaimed(
         what: face.map_or_else(|| "-".to_owned(), |f| f.what.clone()),
         gpu,
         mem_used: process.bytes,
+        sm_active: None,
         graphics: process.graphics,
         identity: face.map(|f| f.identity.clone()).unwrap_or_default(),
     }

@@ -219,6 +219,18 @@ impl GpuReading {
     }
 }
 
+/// Warps that an SM can have resident, by compute capability (CUDA C Programming Guide, table of technical
+/// specifications); absent for generations whose number is not known.
+#[must_use]
+pub fn warps_per_sm(capability: (i32, i32)) -> Option<u32> {
+    match capability {
+        (5 | 6, _) | (7, 0 | 2) | (8, 0) | (9 | 10, _) => Some(64),
+        (7, 5) => Some(32),
+        (8 | 11 | 12, _) => Some(48),
+        _ => None,
+    }
+}
+
 /// CUDA cores per SM by compute capability, for generations whose count is known.
 fn cores_per_sm(capability: (i32, i32)) -> Option<u32> {
     match capability {
@@ -248,5 +260,9 @@ mod tests {
         check("B200", 18944, (10, 0), 148);
         check("RTX PRO 6000", 24064, (12, 0), 188);
         assert_eq!(cores_per_sm((99, 0)), None);
+        for (capability, warps) in [((8, 0), 64), ((8, 6), 48), ((8, 9), 48), ((9, 0), 64)] {
+            assert_eq!(warps_per_sm(capability), Some(warps), "{capability:?}");
+        }
+        assert_eq!(warps_per_sm((99, 0)), None);
     }
 }

@@ -211,6 +211,7 @@ impl Service {
                 if dead.iter().any(|d| d.slot == slot.slot) {
                     live.past_launches = live.past_launches.saturating_add(slot.launches);
                     live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
+                    self.attribution.departed(id, seat.gpu, slot);
                 }
             }
             for assigned in dead {

@@ -156,6 +156,8 @@ pub(crate) struct Service {
     /// Ended claims that the journal does not know of yet: a full disk.
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
+    /// Whose SMs are busy.
+    pub(crate) attribution: super::attribution::Attribution,
     /// What the core must still be told, in order.
     pub(crate) todo: VecDeque<Event>,
     pub(crate) driving: bool,
@@ -259,6 +261,7 @@ impl Service {
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
                 .ok(),
             unclaimed: Vec::new(),
+            attribution: super::attribution::Attribution::default(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
             watchers: HashMap::new(),
@@ -352,6 +355,7 @@ impl Service {
                 self.meet_gpus();
                 self.look_up_owners();
                 self.apply_policy();
+                self.attribute_use();
                 self.record_history();
                 self.refresh_facts();
                 self.look_beside_mps();
@@ -370,6 +374,7 @@ impl Service {
         self.watch_claims();
         self.tidy_lingering();
         self.write_ends();
+        self.attribute_without_sample();
         self.tell_arbiter();
         self.dirty = true;
     }

@@ -126,7 +126,7 @@ impl Service {
                 state: GpuState::Lost,
                 ..GpuView::default()
             });
-        GpuView {
+        let mut view = GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
             drain: self.drain_view(g),
@@ -146,7 +146,9 @@ impl Service {
             claimable: self.machine.claimable(g).as_f64(),
             history: gpu.history.iter().copied().collect(),
             ..measured
-        }
+        };
+        self.attribute_gpu(g, &mut view);
+        view
     }
 
     fn claim_view(
@@ -180,7 +182,7 @@ impl Service {
             let alone = uses[g].keys().all(|other| *other == id)
                 && unclaimed.iter().all(|u| u.gpu != index(g))
                 && !self.auto_on(g);
-            parts.push(self.claim_part(slice, &gpus[g], used, &slots, alone));
+            parts.push(self.claim_part(id, slice, &gpus[g], used, &slots, alone));
         }
         let idle_s =
             last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
@@ -263,6 +265,7 @@ impl Service {
     /// process of anybody else is on the GPU.
     fn claim_part(
         &self,
+        id: ClaimId,
         slice: &SliceRecord,
         gpu: &GpuView,
         used: Option<DriverUse>,
@@ -278,14 +281,8 @@ impl Service {
             source: Source::Shim,
             estimate: false,
         };
-        let activity = |figure: Option<Figure>| {
-            if idle {
-                Some(nothing)
-            } else {
-                figure.filter(|_| alone)
-            }
-        };
-        ClaimGpu {
+        let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
+        let mut part = ClaimGpu {
             gpu: gpu.index,
             uuid: slice.uuid.clone(),
             sm_request: f64::from(slice.sm_milli) / 1000.0,
@@ -305,9 +302,20 @@ impl Service {
                 source: Source::TimeBusy,
                 estimate: false,
             }),
-            sm_active: activity(gpu.sm_active),
-            sm_occupancy: activity(gpu.sm_occupancy),
+            ..ClaimGpu::default()
+        };
+        self.attribute_part(id, gpu.index as usize, slots, &mut part);
+        for (own, gpu) in [
+            (&mut part.sm_active, gpu.sm_active),
+            (&mut part.sm_occupancy, gpu.sm_occupancy),
+        ] {
+            *own = if idle {
+                Some(nothing)
+            } else {
+                measured(gpu).or(*own)
+            };
         }
+        part
     }
 
     fn queue_views(&self) -> Vec<QueueView> {
@@ -413,6 +421,9 @@ fn no_launches(used: &DriverUse, slots: &[SlotView]) -> bool {
     used.processes <= slots.len()
         && used.busy.is_none_or(|busy| busy <= 0.0)
         && slots.iter().all(quiet)
+        && slots
+            .iter()
+            .all(|s| s.work.is_some_and(|w| w.flight.is_none()))
 }
 
 /// `[trainer] podman run ...` where containers run.
@@ -488,22 +499,9 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
     }
     // Only where every part of a user's claims is known, the sum is.
     for user in users.values_mut() {
-        let mut parts = claims
-            .iter()
-            .filter(|c| c.uid == user.uid)
-            .flat_map(|c| &c.gpus);
-        let sum = parts.try_fold(0.0, |sum, p| {
-            let idle = p.mem_used == Some(0);
-            p.sm_active
-                .map(|f| f.value)
-                .or(idle.then_some(0.0))
-                .map(|v| sum + v / 100.0)
-        });
-        user.sm_used = sum.map(|value| Figure {
-            value,
-            source: Source::Gpm,
-            estimate: false,
-        });
+        let own = claims.iter().filter(|c| c.uid == user.uid);
+        let parts: Vec<&ClaimGpu> = own.flat_map(|c| &c.gpus).collect();
+        super::attribution::sum_up(user, &parts);
     }
     for waiting in queue {
         entry(&mut users, waiting.uid, &waiting.user);

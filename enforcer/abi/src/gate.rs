@@ -1,7 +1,7 @@
 //! What a process tells the arbiter of its GPU, in the usage page: a slot beside those of the memory, on
 //! cache lines of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A thread of the process waits to launch.
 const WAITING: u64 = 1;
@@ -18,7 +18,53 @@ pub struct GateSlot {
     expected_ns: AtomicU64,
     used_ns: AtomicU64,
     waited_ns: AtomicU64,
-    _pad: [AtomicU64; 27],
+    _pad: [AtomicU64; 11],
+    work: WorkWords,
+}
+
+/// What the process's launches have come to so far.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct WorkWords {
+    /// Odd while the rest is being written.
+    turn: AtomicU64,
+    busy_ns: AtomicU64,
+    sm_ns: AtomicU64,
+    warp_ns: AtomicU64,
+    unmeasured: AtomicU64,
+    since_ns: AtomicU64,
+    flight_ns: AtomicU64,
+    sms_milli: AtomicU64,
+    warps_milli: AtomicU64,
+    _pad: [AtomicU64; 7],
+}
+
+/// What a process says that its launches have come to so far, and what of it is on the GPU now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkView {
+    /// Nanoseconds in which its kernels ran; those of several streams count each.
+    pub busy_ns: u64,
+    /// The same times the SMs with a block.
+    pub sm_ns: u64,
+    /// The same times the resident warps.
+    pub warp_ns: u64,
+    /// Launches that could not be measured and are in none of these.
+    pub unmeasured: u64,
+    /// What is on the GPU and not in the sums yet.
+    pub flight: Option<Flight>,
+}
+
+/// Work on the GPU whose end was not seen yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Flight {
+    /// CLOCK_MONOTONIC at which it began at the earliest, in nanoseconds.
+    pub since_ns: u64,
+    /// How long it is expected to last; absent for what was never seen.
+    pub expected_ns: Option<u64>,
+    /// SMs that it fills, in thousandths.
+    pub sms_milli: u64,
+    /// Warps that it has resident, in thousandths.
+    pub warps_milli: u64,
 }
 
 /// What the words say.
@@ -65,7 +111,65 @@ impl GateSlot {
         }
     }
 
+    /// Says what the launches have come to. One thread at a time.
+    pub fn publish_work(&self, view: &WorkView) {
+        let work = &self.work;
+        let turn = work.turn.load(Ordering::Relaxed);
+        work.turn.store(turn | 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let flight = view.flight.unwrap_or_default();
+        let expected = match view.flight {
+            None => 0,
+            Some(flight) => flight.expected_ns.map_or(u64::MAX, |ns| ns.max(1)),
+        };
+        for (word, value) in [
+            (&work.busy_ns, view.busy_ns),
+            (&work.sm_ns, view.sm_ns),
+            (&work.warp_ns, view.warp_ns),
+            (&work.unmeasured, view.unmeasured),
+            (&work.since_ns, flight.since_ns),
+            (&work.flight_ns, expected),
+            (&work.sms_milli, flight.sms_milli),
+            (&work.warps_milli, flight.warps_milli),
+        ] {
+            word.store(value, Ordering::Relaxed);
+        }
+        work.turn
+            .store((turn | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// What was last said that the launches have come to; `None` where it changes all the time.
+    pub fn work(&self) -> Option<WorkView> {
+        let work = &self.work;
+        for _ in 0..100 {
+            let turn = work.turn.load(Ordering::Acquire);
+            let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+            let view = WorkView {
+                busy_ns: read(&work.busy_ns),
+                sm_ns: read(&work.sm_ns),
+                warp_ns: read(&work.warp_ns),
+                unmeasured: read(&work.unmeasured),
+                flight: match read(&work.flight_ns) {
+                    0 => None,
+                    ns => Some(Flight {
+                        since_ns: read(&work.since_ns),
+                        expected_ns: (ns != u64::MAX).then_some(ns),
+                        sms_milli: read(&work.sms_milli),
+                        warps_milli: read(&work.warps_milli),
+                    }),
+                },
+            };
+            fence(Ordering::Acquire);
+            if turn & 1 == 0 && work.turn.load(Ordering::Relaxed) == turn {
+                return Some(view);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
     pub(crate) fn clear(&self) {
+        self.publish_work(&WorkView::default());
         for word in [
             &self.flags,
             &self.stamp,
@@ -79,3 +183,55 @@ impl GateSlot {
 }
 
 const _: () = assert!(size_of::<GateSlot>() == 256);
+const _: () = assert!(size_of::<WorkWords>() == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_read_as_it_was_said() {
+        let slot = GateSlot {
+            flags: AtomicU64::new(0),
+            stamp: AtomicU64::new(0),
+            expected_ns: AtomicU64::new(0),
+            used_ns: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+            _pad: std::array::from_fn(|_| AtomicU64::new(0)),
+            work: WorkWords {
+                turn: AtomicU64::new(0),
+                busy_ns: AtomicU64::new(0),
+                sm_ns: AtomicU64::new(0),
+                warp_ns: AtomicU64::new(0),
+                unmeasured: AtomicU64::new(0),
+                since_ns: AtomicU64::new(0),
+                flight_ns: AtomicU64::new(0),
+                sms_milli: AtomicU64::new(0),
+                warps_milli: AtomicU64::new(0),
+                _pad: std::array::from_fn(|_| AtomicU64::new(0)),
+            },
+        };
+        assert_eq!(slot.work(), Some(WorkView::default()));
+        for expected_ns in [None, Some(5_000)] {
+            let said = WorkView {
+                busy_ns: 1,
+                sm_ns: 2,
+                warp_ns: 3,
+                unmeasured: 4,
+                flight: Some(Flight {
+                    since_ns: 6,
+                    expected_ns,
+                    sms_milli: 7,
+                    warps_milli: 8,
+                }),
+            };
+            slot.publish_work(&said);
+            assert_eq!(slot.work(), Some(said));
+        }
+        // A process that died while it wrote says nothing that could be read.
+        slot.work.turn.store(7, Ordering::Relaxed);
+        assert_eq!(slot.work(), None);
+        slot.clear();
+        assert_eq!(slot.work(), Some(WorkView::default()));
+    }
+}

@@ -195,7 +195,9 @@ pub struct Slot {
     pub(crate) launched_ns: AtomicU64,
     /// SMs that the driver shows to a client of MPS, by its own reading; 0 for a process that is none.
     pub mps_sms: AtomicU64,
-    _pad1: [AtomicU64; 6],
+    /// Highest sum of the charges of all members that the process has seen, in bytes.
+    pub charge_peak: AtomicU64,
+    _pad1: [AtomicU64; 5],
 }
 
 impl Slot {
@@ -223,6 +225,7 @@ impl Slot {
             &self.launches_seen,
             &self.launched_ns,
             &self.mps_sms,
+            &self.charge_peak,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -237,7 +240,9 @@ impl Slot {
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    _pad: [AtomicU64; 15],
+    /// Bytes copied to, from and on the GPU, as far as the calls say how many.
+    pub copied: AtomicU64,
+    _pad: [AtomicU64; 14],
 }
 
 /// The stripes of one process.
@@ -312,6 +317,13 @@ impl UsagePage {
         })
     }
 
+    /// Bytes copied by the process that has a slot.
+    pub fn copied(&self, slot: usize) -> u64 {
+        self.striped(slot).fold(0, |sum: u64, stripe| {
+            sum.saturating_add(stripe.copied.load(Ordering::Relaxed))
+        })
+    }
+
     fn striped(&self, slot: usize) -> impl Iterator<Item = &Stripe> {
         self.stripes.get(slot).into_iter().flatten()
     }
@@ -322,6 +334,7 @@ impl UsagePage {
         self.gates[slot].clear();
         for stripe in self.striped(slot) {
             stripe.launches.store(0, Ordering::Relaxed);
+            stripe.copied.store(0, Ordering::Relaxed);
         }
         for mark in &self.marks[slot] {
             // A page that nobody has touched stays so.

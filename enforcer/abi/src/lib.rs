@@ -27,7 +27,7 @@ mod uuid;
 pub mod wire;
 
 pub use bell::Bell;
-pub use gate::{GateSlot, GateView};
+pub use gate::{Flight, GateSlot, GateView, WorkView};
 pub use handover::{HANDOVER_LIMIT, Handover, NotHandover};
 pub use layout::{
     ABI_VERSION, GRANULARITY_BYTES, HAS_CROWD, LIMITS_BYTES, LimitsPage, MARKS, Mark, Marks,

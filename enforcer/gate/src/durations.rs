@@ -27,6 +27,12 @@ impl Key {
     pub fn graph(exec: usize) -> Key {
         Key(spread((exec as u64) ^ 0x9216_d5d9_8979_fb1b) | 1)
     }
+
+    /// Its number, which is never 0.
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 /// Mixes a number well enough for tables of a few thousand rows.
@@ -37,7 +43,7 @@ pub(crate) fn spread(x: u64) -> u64 {
 }
 
 #[inline]
-fn place(key: Key) -> usize {
+pub(crate) fn place(key: Key) -> usize {
     (key.0 >> 40) as usize % ROWS
 }
 

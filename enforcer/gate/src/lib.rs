@@ -9,6 +9,7 @@
 //! * [`Arbiter`] decides whose turn it is; the service runs one per GPU.
 //! * [`Member`] is the gate of one process on one GPU; [`Durations`] and [`Cells`] are the parts of it that a
 //!   launch touches, without a lock.
+//! * [`Tally`] adds up what a process's launches come to, whether or not claims share the GPU.
 //! * [`Word`] is what the arbiter tells the members.
 //!
 //! All times are nanoseconds of one clock (`CLOCK_MONOTONIC`) unless a name says otherwise.
@@ -19,12 +20,14 @@ pub mod arbiter;
 mod cells;
 mod durations;
 mod member;
+mod tally;
 mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use cells::Cells;
 pub use durations::{Durations, Key};
 pub use member::{MARKERS, Member, Rest, Signals, Verdict, View};
+pub use tally::{Fill, Load, SAMPLE_NS, Tally};
 pub use word::{Frame, Mode, Word};
 
 /// The arbiter shows itself at least this often while claims take turns.

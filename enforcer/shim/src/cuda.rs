@@ -66,6 +66,34 @@ pub(crate) struct AllocNode {
 
 const _: () = assert!(std::mem::offset_of!(AllocNode, access) == 88);
 
+/// `CUDA_KERNEL_NODE_PARAMS_v2`, with room behind it for what later versions add.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct KernelNode {
+    function: Handle,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    params: usize,
+    extra: usize,
+    kernel: Handle,
+    context: Handle,
+    room: [u64; 16],
+}
+
+const _: () = assert!(std::mem::offset_of!(KernelNode, kernel) == 56);
+
+impl KernelNode {
+    /// The function, or the library's kernel where it was made from one.
+    pub(crate) fn function(&self) -> Handle {
+        if self.function == 0 {
+            self.kernel
+        } else {
+            self.function
+        }
+    }
+}
+
 /// What the proxy calls without hooking it; absent where the driver is too old.
 #[derive(Default)]
 pub(crate) struct Helpers {
@@ -97,6 +125,8 @@ pub(crate) struct Helpers {
     pub(crate) event_record: Option<unsafe extern "C" fn(Handle, Handle) -> CuResult>,
     pub(crate) event_sync: Option<unsafe extern "C" fn(Handle) -> CuResult>,
     pub(crate) event_elapsed: Option<unsafe extern "C" fn(*mut f32, Handle, Handle) -> CuResult>,
+    pub(crate) occupancy: Option<unsafe extern "C" fn(*mut i32, Handle, i32, usize) -> CuResult>,
+    pub(crate) kernel_node: Option<unsafe extern "C" fn(Handle, *mut KernelNode) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,
 }

@@ -135,6 +135,11 @@ fn load() -> Loaded {
         event_record: helper!(c"cuEventRecord"),
         event_sync: helper!(c"cuEventSynchronize"),
         event_elapsed: helper!(c"cuEventElapsedTime"),
+        occupancy: helper!(c"cuOccupancyMaxActiveBlocksPerMultiprocessor"),
+        kernel_node: helper!(
+            c"cuGraphKernelNodeGetParams_v2",
+            c"cuGraphKernelNodeGetParams"
+        ),
         mem_free: helper!(c"cuMemFree_v2"),
         mem_free_async: helper!(c"cuMemFreeAsync"),
     };

@@ -1,6 +1,11 @@
 //! The gate: while claims share a GPU, launches go as far as the claim's turn reaches and then wait.
 //! The logic is `gshare_gate`'s; here is what it needs of the world: a lock on the rare path, futexes, pairs of
-//! events, a thread per GPU that waits for them. A GPU that nobody shares costs a launch one word read.
+//! events, a thread per GPU that waits for them.
+//!
+//! The same pairs of events measure what launches come to (`gshare_gate::Tally`): while the GPU is shared those that
+//! the gate asks for anyway, else one every few milliseconds of GPU time.
+
+mod watch;
 
 use std::{
     collections::VecDeque,
@@ -12,7 +17,7 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{Cells, Durations, Key, MARKERS, Member, Rest, Verdict, Word};
+use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Member, Verdict, Word};
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -21,10 +26,13 @@ use crate::{
     map::Table,
     mark::Thread,
     process::Process,
+    work::Work,
 };
 
 /// A thread that was to ask again and did not, for so long after its time, is taken for gone.
 const GONE_NS: u64 = 250_000_000;
+/// Most events in flight where the gate does not ask for any: those of the gate have room beside them.
+const MEASURED: usize = MARKERS / 2;
 /// Streams of which the gate remembers what they were granted.
 const MOST_STREAMS: usize = 256;
 /// A service that was seen alive is not looked for again before so long.
@@ -46,6 +54,8 @@ pub(crate) struct Gate {
     ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
+    /// Launches that are in no figure of what the launches have come to.
+    unmeasured: AtomicU64,
 }
 
 struct Inner {
@@ -59,11 +69,22 @@ struct Inner {
     grants: Table<u64>,
     next_flight: u64,
     watcher: Watcher,
+    /// What the launches have come to so far.
+    done: Load,
+    /// When the last flight was seen to end.
+    landed_ns: u64,
 }
 
 struct Flight {
     id: u64,
     pair: Pair,
+    /// The member has a marker for it.
+    marked: bool,
+    /// What its stream was given before it.
+    before: Load,
+    /// What was measured, where that counts.
+    measured: Option<Key>,
+    issued_ns: u64,
 }
 
 /// Number of a stream as one thread uses it; never 0.
@@ -75,14 +96,6 @@ fn place(stream: Handle, thread: usize) -> u64 {
 struct Waiter {
     ticket: u64,
     until_ns: u64,
-}
-
-/// What whoever attends to a gate does next.
-enum Next {
-    /// Waits for this flight.
-    Flight(u64, Pair),
-    /// Sleeps, at most until then.
-    Sleep(Option<u64>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,12 +121,15 @@ impl Default for Gate {
                 grants: Table::EMPTY,
                 next_flight: 0,
                 watcher: Watcher::Absent,
+                done: Load::default(),
+                landed_ns: 0,
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
             leaving: AtomicBool::new(false),
             ended: AtomicU32::new(0),
             seen_alive_ns: AtomicU64::new(0),
+            unmeasured: AtomicU64::new(0),
         }
     }
 }
@@ -139,7 +155,7 @@ pub(crate) enum Pass {
 struct Launch {
     /// The arbiter's decision as the caller read it.
     word: Word,
-    key: Key,
+    work: Work,
     stream: Handle,
     thread: Thread,
 }
@@ -147,7 +163,10 @@ struct Launch {
 /// A launch that the gate wants to know the end of.
 pub(crate) struct Trial {
     launch: Launch,
-    grant_ns: u64,
+    /// The gate let it through, with so much more for its stream; else it is measured only.
+    grant_ns: Option<u64>,
+    /// The tally knows what it fills.
+    fills: bool,
     /// Events of which the first is recorded, and the stream for the second.
     pair: Option<(Pair, Handle)>,
 }
@@ -158,19 +177,23 @@ pub(crate) fn enter(
     process: &'static Process,
     gpu: &'static Gpu,
     word: Word,
-    key: Key,
+    work: Work,
     stream: Handle,
     thread: Thread,
 ) -> Pass {
     let gate = gpu.gate();
-    if let Some(ns) = gate.durations.get(key)
-        && gate.cells.spend(word, stream, thread.number(), ns)
+    let number = thread.number();
+    if let Some(ns) = gate.durations.get(work.key)
+        && gate.cells.spend(word, stream, number, ns)
     {
+        if work.counts() && !gpu.tally.add(work.key, stream, number) {
+            gate.add_unmeasured(process, gpu, &work, stream, thread);
+        }
         return Pass::Go;
     }
     let launch = Launch {
         word,
-        key,
+        work,
         stream,
         thread,
     };
@@ -180,19 +203,53 @@ pub(crate) fn enter(
 #[cold]
 fn ask(process: &'static Process, gpu: &'static Gpu, gate: &'static Gate, launch: Launch) -> Pass {
     let asked = catch_unwind(AssertUnwindSafe(|| {
-        let context = events::context();
-        let stream = launch.stream;
+        let fills = launch.work.counts() && launch.work.meet(process, gpu);
         match gate.wait_for_turn(process, gpu, &launch) {
             Outcome::Free => Pass::Go,
             Outcome::Refused => Pass::Refused,
             Outcome::Go { word, grant_ns } => Pass::Measured(Box::new(Trial {
                 launch: Launch { word, ..launch },
-                grant_ns,
-                pair: context
-                    .zip(events::recordable(stream))
-                    .and_then(|(context, stream)| Some((gate.begin(context, stream)?, stream))),
+                grant_ns: Some(grant_ns),
+                fills,
+                pair: gate.begin(launch.stream),
             })),
         }
+    }));
+    asked.unwrap_or(Pass::Go)
+}
+
+/// Measures a launch on a GPU that nobody shares.
+#[cold]
+pub(crate) fn measure(
+    process: &'static Process,
+    gpu: &'static Gpu,
+    word: Word,
+    work: Work,
+    stream: Handle,
+    thread: Thread,
+) -> Pass {
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        let gate = gpu.gate();
+        let pair = if work.meet(process, gpu) && gate.has_room() {
+            gate.begin(stream)
+        } else {
+            None
+        };
+        if pair.is_none() {
+            gate.add_unmeasured(process, gpu, &work, stream, thread);
+            return Pass::Go;
+        }
+        Pass::Measured(Box::new(Trial {
+            launch: Launch {
+                word,
+                work,
+                stream,
+                thread,
+            },
+            grant_ns: None,
+            fills: true,
+            pair,
+        }))
     }));
     asked.unwrap_or(Pass::Go)
 }
@@ -214,6 +271,7 @@ pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
 /// An executable graph is gone; its handle may come to mean another.
 pub(crate) fn forget_graph(process: &Process, exec: Handle) {
     for gpu in &process.gpus {
+        gpu.tally.forget(Key::graph(exec));
         if let Some(gate) = gpu.gate_if_used() {
             gate.durations.forget(Key::graph(exec));
         }
@@ -264,7 +322,7 @@ impl Gate {
         gpu: &'static Gpu,
         launch: &Launch,
     ) -> Outcome {
-        let (key, stream) = (launch.key, launch.stream);
+        let (key, stream) = (launch.work.key, launch.stream);
         let thread = launch.thread.number();
         let mut ticket = None;
         loop {
@@ -345,14 +403,40 @@ impl Gate {
         known.or_else(|| Pair::new(context))
     }
 
+    /// Whether launches may be measured that the gate does not ask for.
+    fn has_room(&self) -> bool {
+        // Who has to wait for the lock would hold up a launch.
+        self.inner
+            .try_lock()
+            .is_ok_and(|inner| inner.flights.len() < MEASURED)
+    }
+
     /// Records the first of two events around a launch; `None` where that cannot be done now.
-    fn begin(&self, context: Handle, stream: Handle) -> Option<Pair> {
+    fn begin(&self, stream: Handle) -> Option<(Pair, Handle)> {
+        let (context, stream) = events::context().zip(events::recordable(stream))?;
         let pair = self.pair(context)?;
         if pair.record_start(stream) {
-            return Some(pair);
+            return Some((pair, stream));
         }
         self.lock().spare.push(pair);
         None
+    }
+
+    /// Counts a launch by what is known of its kind, or among those of which nothing is.
+    #[cold]
+    fn add_unmeasured(
+        &self,
+        process: &Process,
+        gpu: &Gpu,
+        work: &Work,
+        stream: Handle,
+        thread: Thread,
+    ) {
+        if work.meet(process, gpu) {
+            gpu.tally.add_unmeasured(work.key, stream, thread.number());
+        } else {
+            self.unmeasured.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Before a thread sleeps: an event behind what it has launched on its stream, to see the end of that.
@@ -365,7 +449,7 @@ impl Gate {
         let recorded = pair.record_end(stream);
         let mut inner = self.lock();
         if recorded && inner.member.mark(None, 0) {
-            inner.fly(pair);
+            inner.fly(pair, true, Load::default(), None);
         } else {
             inner.spare.push(pair);
         }
@@ -373,154 +457,48 @@ impl Gate {
     }
 
     fn end(&'static self, gpu: &'static Gpu, trial: Trial, result: CuResult) {
-        let measured = trial
+        let Launch {
+            word,
+            work,
+            stream,
+            thread,
+        } = trial.launch;
+        let number = thread.number();
+        let key = (result == SUCCESS).then_some(work.key);
+        let recorded = trial
             .pair
             .is_some_and(|(pair, stream)| pair.record_end(stream));
         let mut inner = self.lock();
+        let marked = recorded
+            && trial
+                .grant_ns
+                .is_some_and(|grant| inner.member.mark(key, grant));
         if let Some((pair, _)) = trial.pair {
-            let key = (result == SUCCESS).then_some(trial.launch.key);
-            if measured && inner.member.mark(key, trial.grant_ns) {
-                inner.fly(pair);
+            if marked || (recorded && trial.grant_ns.is_none()) {
+                let before = gpu.tally.begin(stream, number);
+                inner.fly(pair, marked, before, key.filter(|_| trial.fills));
             } else {
                 inner.spare.push(pair);
-                inner.member.unmeasured(trial.launch.key);
             }
-        } else {
-            inner.member.unmeasured(trial.launch.key);
         }
-        if trial.grant_ns > 0 {
-            let Launch { word, stream, .. } = trial.launch;
-            let thread = trial.launch.thread.number();
-            self.cells.grant(word, stream, thread, trial.grant_ns);
-            if inner.grants.len() >= MOST_STREAMS {
-                inner.grants = Table::EMPTY;
+        let flies = marked || (recorded && trial.grant_ns.is_none());
+        if !flies && trial.fills && key.is_some() {
+            gpu.tally.add_unmeasured(work.key, stream, number);
+        }
+        if let Some(grant_ns) = trial.grant_ns {
+            if !marked {
+                inner.member.unmeasured(work.key);
             }
-            inner.grants.insert(place(stream, thread), trial.grant_ns);
+            if grant_ns > 0 {
+                self.cells.grant(word, stream, number, grant_ns);
+                if inner.grants.len() >= MOST_STREAMS {
+                    inner.grants = Table::EMPTY;
+                }
+                inner.grants.insert(place(stream, number), grant_ns);
+            }
         }
+        self.say_work(gpu, &inner);
         self.wake_watcher(gpu, inner);
-    }
-
-    /// Has the watcher look at what has changed; starts it where there is none.
-    fn wake_watcher(&'static self, gpu: &'static Gpu, mut inner: MutexGuard<'static, Inner>) {
-        let watcher = inner.watcher;
-        match watcher {
-            Watcher::Absent if start_watcher(gpu) => inner.watcher = Watcher::Awake,
-            Watcher::Absent => {
-                // No thread to be had: whoever launches waits for its own work meanwhile.
-                drop(inner);
-                while let Next::Flight(id, pair) = self.attend(gpu) {
-                    let came = pair.wait_here();
-                    self.landed(gpu, id, came.then(|| pair.elapsed_ns()).flatten());
-                }
-                return;
-            }
-            Watcher::Asleep => inner.watcher = Watcher::Awake,
-            Watcher::Awake => {}
-        }
-        drop(inner);
-        if watcher == Watcher::Asleep {
-            self.watch.fetch_add(1, Ordering::Release);
-            futex_wake(&self.watch, Reach::Process);
-        }
-    }
-
-    /// What is to be waited for now; the arbiter hears where things stand.
-    fn attend(&self, gpu: &Gpu) -> Next {
-        let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
-        let now = monotonic_ns();
-        let mut inner = self.lock();
-        self.see(&mut inner, now, word);
-        let unused = self.cells.unused_ns();
-        let rest = inner.member.rest(now, gpu.launches(), unused);
-        let knock = gpu.say(&inner.member.signals(now));
-        let next = match (rest, inner.flights.front()) {
-            (Rest::Marker, Some(flight)) => Next::Flight(flight.id, flight.pair),
-            (Rest::At(until), _) => Next::Sleep(Some(until)),
-            (Rest::Marker | Rest::Idle, _) => Next::Sleep(None),
-        };
-        if matches!(next, Next::Sleep(_)) && inner.watcher == Watcher::Awake {
-            inner.watcher = Watcher::Asleep;
-        }
-        drop(inner);
-        if knock {
-            gpu.ring();
-        }
-        next
-    }
-
-    /// Waits for what is on the GPU, for the rest of the process.
-    fn watch(&self, gpu: &Gpu) {
-        events::relax_this_thread();
-        let (mut context, mut ended) = (0, 0);
-        loop {
-            let seen = self.watch.load(Ordering::Acquire);
-            match self.attend(gpu) {
-                Next::Sleep(until) => futex_wait(&self.watch, seen, until, Reach::Process),
-                Next::Flight(id, pair) => {
-                    // A new context may have an old one's handle.
-                    let now_ended = self.ended.load(Ordering::Acquire);
-                    if ended != now_ended {
-                        (context, ended) = (0, now_ended);
-                    }
-                    let elapsed_ns = pair.wait(&mut context);
-                    self.landed(gpu, id, elapsed_ns);
-                }
-            }
-        }
-    }
-
-    /// The oldest flight is over.
-    fn landed(&self, gpu: &Gpu, id: u64, elapsed_ns: Option<u64>) {
-        let now = monotonic_ns();
-        let mut inner = self.lock();
-        // The end of a context may have been quicker.
-        if inner.flights.front().is_none_or(|flight| flight.id != id) {
-            return;
-        }
-        if let Some(flight) = inner.flights.pop_front() {
-            inner.spare.push(flight.pair);
-        }
-        if let Some((key, ns)) = inner.member.done(now, elapsed_ns) {
-            self.durations.learn(key, ns);
-        }
-        let others = inner.member.has_waiters();
-        let knock = gpu.say(&inner.member.signals(now));
-        drop(inner);
-        if knock {
-            gpu.ring();
-        }
-        if others || self.leaving.swap(false, Ordering::SeqCst) {
-            self.stir();
-        }
-    }
-
-    /// Waits for the events in a context, which its end does in any case, and destroys those that nothing uses.
-    fn forget_context(&self, context: Handle) {
-        let until = monotonic_ns() + PATIENCE_NS;
-        let last = {
-            let inner = self.lock();
-            let mut there = inner.flights.iter().rev();
-            let last = there.find(|flight| flight.pair.context == context);
-            last.map(|flight| (flight.id, flight.pair))
-        };
-        if let Some((id, pair)) = last {
-            // Marks come in the order of launches: when the last is over, so are those before it.
-            pair.wait_here();
-            loop {
-                self.leaving.store(true, Ordering::SeqCst);
-                let stirred = self.stir.load(Ordering::SeqCst);
-                let oldest = self.lock().flights.front().map(|flight| flight.id);
-                if oldest.is_none_or(|oldest| oldest > id) || monotonic_ns() >= until {
-                    break;
-                }
-                futex_wait(&self.stir, stirred, Some(until), Reach::Process);
-            }
-        }
-        let gone = self.lock().take_spare(context);
-        for pair in gone {
-            pair.destroy();
-        }
-        self.ended.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -559,10 +537,17 @@ impl Inner {
         }
     }
 
-    fn fly(&mut self, pair: Pair) {
+    fn fly(&mut self, pair: Pair, marked: bool, before: Load, measured: Option<Key>) {
         let id = self.next_flight;
         self.next_flight += 1;
-        self.flights.push_back(Flight { id, pair });
+        self.flights.push_back(Flight {
+            id,
+            pair,
+            marked,
+            before,
+            measured,
+            issued_ns: monotonic_ns(),
+        });
     }
 
     fn take_spare(&mut self, context: Handle) -> Vec<Pair> {
@@ -571,30 +556,4 @@ impl Inner {
         self.spare = kept;
         gone
     }
-}
-
-/// Starts the thread that waits for a GPU's events. No signal of the program's is handled there.
-fn start_watcher(gpu: &'static Gpu) -> bool {
-    without_signals(|| {
-        std::thread::Builder::new()
-            .name("gshare-gate".to_owned())
-            .stack_size(256 << 10)
-            .spawn(move || gpu.gate().watch(gpu))
-            .is_ok()
-    })
-}
-
-/// Runs `part` with all signals held back; threads that it starts inherit that.
-fn without_signals<R>(part: impl FnOnce() -> R) -> R {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are valid for the calls, the first is filled before it is read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-    }
-    let result = part();
-    // SAFETY: the call above has filled the set.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
-    result
 }

@@ -3,13 +3,14 @@
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use gshare_abi::{
-    Bell, GateView, GpuUuid, LimitsPage, Marks, Slot, State, Stripes, UsagePage, monotonic_ns,
+    Bell, GateView, GpuUuid, LimitsPage, Marks, Slot, State, Stripe, Stripes, UsagePage, WorkView,
+    monotonic_ns,
 };
-use gshare_gate::{Frame, Signals, View, Word};
+use gshare_gate::{Frame, Signals, Tally, View, Word};
 
 use crate::{
     blocks::shares,
@@ -34,6 +35,10 @@ pub(crate) struct Gpu {
     bell: AtomicPtr<Bell>,
     /// Made when the GPU is shared for the first time.
     gate: OnceLock<&'static Gate>,
+    /// What launches come to.
+    pub(crate) tally: Tally,
+    /// SMs that the driver shows to this process; 0 before it was asked.
+    pub(crate) sms: AtomicU32,
     /// Bytes of the blocks that small allocations share.
     block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
@@ -74,6 +79,8 @@ impl Gpu {
             number: AtomicUsize::new(seat.slot),
             bell: AtomicPtr::new(bell_of(&seat)),
             gate: OnceLock::new(),
+            tally: Tally::default(),
+            sms: AtomicU32::new(0),
             generation: AtomicU64::new(seat.generation),
             epoch: AtomicU64::new(seat.limits.epoch.load(Ordering::Relaxed)),
             block_bytes: ledger.blocks.block_bytes(),
@@ -111,19 +118,30 @@ impl Gpu {
         self.usage().marks.get(self.number.load(Ordering::Acquire))
     }
 
-    /// Counts a launch on a cache line that other threads seldom touch, or never: then without a
-    /// locked instruction.
+    /// Counts on a cache line that other threads seldom touch, or never: then without a locked
+    /// instruction.
     #[inline]
-    pub(crate) fn launched(&self, thread: Thread, kernels: u64) {
+    fn count(&self, thread: Thread, which: impl FnOnce(&Stripe) -> &AtomicU64, by: u64) {
         // SAFETY: points into a page that stays mapped for the rest of the process.
         let stripes = unsafe { &*self.stripes.load(Ordering::Acquire) };
-        let launches = &stripes[thread.stripe()].launches;
+        let word = which(&stripes[thread.stripe()]);
         if thread.has_own_stripe() {
-            let before = launches.load(Ordering::Relaxed);
-            launches.store(before.wrapping_add(kernels), Ordering::Relaxed);
+            let before = word.load(Ordering::Relaxed);
+            word.store(before.wrapping_add(by), Ordering::Relaxed);
         } else {
-            launches.fetch_add(kernels, Ordering::Relaxed);
+            word.fetch_add(by, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a launch.
+    #[inline]
+    pub(crate) fn launched(&self, thread: Thread, kernels: u64) {
+        self.count(thread, |stripe| &stripe.launches, kernels);
+    }
+
+    /// Counts bytes that were copied.
+    pub(crate) fn copied(&self, thread: Thread, bytes: u64) {
+        self.count(thread, |stripe| &stripe.copied, bytes);
     }
 
     /// Takes a new seat after the service has started anew.
@@ -235,6 +253,14 @@ impl Gpu {
             waited_ns: signals.waited_ns,
         });
         signals.knock
+    }
+
+    /// Tells the service what the launches have come to. One thread at a time.
+    pub(crate) fn say_work(&self, work: &WorkView) {
+        if self.holds() {
+            let slot = self.number.load(Ordering::Acquire);
+            self.usage().gates[slot].publish_work(work);
+        }
     }
 
     fn granularity(&self) -> u64 {

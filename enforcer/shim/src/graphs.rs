@@ -4,15 +4,18 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
+use gshare_gate::{Fill, Key, Load};
+
 use crate::{
     cuda::{
-        AllocNode, CuResult, GRAPH_RESERVED_NOW, GRAPH_USED_NOW, Handle, NODE_ALLOC, NODE_GRAPH,
-        NODE_KERNEL, SUCCESS,
+        AllocNode, CuResult, GRAPH_RESERVED_NOW, GRAPH_USED_NOW, Handle, KernelNode, NODE_ALLOC,
+        NODE_GRAPH, NODE_KERNEL, SUCCESS,
     },
     driver,
     ledger::Refusal,
     map::Table,
     process::Process,
+    work::Grid,
 };
 
 /// What a graph does when it is launched.
@@ -23,6 +26,32 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// The claim's GPU on which they are.
     pub(crate) gpu: usize,
+    /// What its kernels fill on average; absent where that cannot be told.
+    pub(crate) fill: Option<Fill>,
+}
+
+/// What the kernels of a graph fill, added up over the time that each takes.
+#[derive(Debug, Default)]
+struct Mean {
+    total: Load,
+    /// The same without what was measured elsewhere: kernels count by their rounds of blocks.
+    rounds: Load,
+    unknown: bool,
+}
+
+impl Mean {
+    fn fill(&self) -> Option<Fill> {
+        let load = if self.unknown {
+            self.rounds
+        } else {
+            self.total
+        };
+        let part = |ns: u64| (u128::from(ns) * 1000).checked_div(u128::from(load.busy_ns));
+        Some(Fill {
+            sms_milli: u64::try_from(part(load.sm_ns)?).ok()?,
+            warps_milli: u64::try_from(part(load.warp_ns)?).ok()?,
+        })
+    }
 }
 
 /// Memory of one GPU for graphs.
@@ -72,11 +101,13 @@ impl Work {
     /// Reads a graph's nodes.
     pub(crate) fn of(process: &Process, graph: Handle) -> Self {
         let mut work = Self::default();
-        work.add(process, graph, DEEPEST);
+        let mut mean = Mean::default();
+        work.add(process, graph, DEEPEST, &mut mean);
+        work.fill = mean.fill();
         work
     }
 
-    fn add(&mut self, process: &Process, graph: Handle, deeper: u32) {
+    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, mean: &mut Mean) {
         let helpers = driver::helpers();
         let (Some(nodes_of), Some(kind_of)) = (helpers.graph_nodes, helpers.node_kind) else {
             return;
@@ -99,14 +130,17 @@ impl Work {
                 continue;
             }
             match kind {
-                NODE_KERNEL => self.kernels += 1,
+                NODE_KERNEL => {
+                    self.kernels += 1;
+                    mean.add(process, node);
+                }
                 NODE_ALLOC => self.add_memory(process, node),
                 NODE_GRAPH if deeper > 0 => {
                     let mut inner = 0;
                     let ask = helpers.child_graph;
                     // SAFETY: as above.
                     if ask.is_some_and(|ask| unsafe { ask(node, &raw mut inner) } == SUCCESS) {
-                        self.add(process, inner, deeper - 1);
+                        self.add(process, inner, deeper - 1, mean);
                     }
                 }
                 _ => {}
@@ -128,6 +162,45 @@ impl Work {
         if let Some(gpu) = index.and_then(|index| process.gpus.get(index)) {
             self.gpu = index.unwrap_or(0);
             self.bytes = self.bytes.saturating_add(gpu.rounded(params.bytes));
+        }
+    }
+}
+
+impl Mean {
+    /// Adds a kernel: for as long as it was seen to take outside graphs, else by its rounds of blocks.
+    fn add(&mut self, process: &Process, node: Handle) {
+        let gpu = match process.gpus.as_slice() {
+            [gpu] => Some(gpu),
+            gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
+        };
+        let mut params = KernelNode::default();
+        let ask = driver::helpers().kernel_node;
+        // SAFETY: a kernel node, and room for more than its parameters.
+        let told = ask.is_some_and(|ask| unsafe { ask(node, &raw mut params) } == SUCCESS);
+        let Some(gpu) = gpu.filter(|_| told) else {
+            self.unknown = true;
+            return;
+        };
+        let volume = |of: [u32; 3]| {
+            of.iter()
+                .fold(1, |v: u64, n| v.saturating_mul(u64::from(*n)))
+        };
+        let grid = Grid {
+            function: params.function(),
+            blocks: volume(params.grid),
+            threads: volume(params.block),
+            shared: params.shared,
+        };
+        let key = Key::kernel(grid.function, grid.blocks, grid.threads);
+        let known = gpu.tally.known(key);
+        let fill = known.map(|(fill, _)| fill).or_else(|| grid.fill(gpu));
+        let Some(fill) = fill else { return };
+        let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
+        let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
+        self.rounds = self.rounds.plus(fill.during(rounds));
+        match known.and_then(|(_, ns)| ns) {
+            Some(ns) => self.total = self.total.plus(fill.during(ns)),
+            None => self.unknown = true,
         }
     }
 }

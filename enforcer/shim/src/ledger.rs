@@ -103,6 +103,11 @@ impl Ledger {
         {
             Outcome::Granted => {
                 self.charge += bytes;
+                let peak = &seat.slot().charge_peak;
+                let charged = seat.usage.charged_bytes();
+                if charged > peak.load(Ordering::Relaxed) {
+                    peak.store(charged, Ordering::Relaxed);
+                }
                 Ok(())
             }
             Outcome::Refused { charged } => Err(Refusal::AtCap { charged }),

@@ -42,3 +42,4 @@ mod say;
 mod trampoline;
 pub mod table;
 mod vmm;
+mod work;

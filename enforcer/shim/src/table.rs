@@ -91,6 +91,13 @@ pub(crate) fn is_per_thread(entry: u32) -> bool {
         .is_some_and(|name| name.ends_with("_ptsz") || name.ends_with("_ptds"))
 }
 
+/// Whether a hooked name copies bytes, rather than fill memory.
+pub(crate) fn is_copy(entry: u32) -> bool {
+    NAMES
+        .get(entry as usize)
+        .is_some_and(|name| name.starts_with("cuMemcpy"))
+}
+
 /// Entry points without a hook.
 #[cfg(target_arch = "x86_64")]
 pub mod passed;

@@ -132,17 +132,39 @@ impl Rig {
 }
 
 #[test]
-fn nothing_is_held_or_measured_where_nobody_shares() {
+fn nothing_is_held_where_nobody_shares() {
     let rig = Rig::new();
     let (mut client, kernel, stream) = rig.member();
     client.must(&format!("burst {kernel} {stream} 5"));
-    assert_eq!(rig.said(), GateView::default());
+    let said = GateView {
+        stamp: 0,
+        ..rig.said()
+    };
+    assert_eq!(said, GateView::default());
     assert_eq!(rig.launches(), 5);
-    let threads = std::fs::read_dir(format!("/proc/{}/task", client.pid())).unwrap();
-    let names = threads
-        .flatten()
-        .map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
-    assert_eq!(names.filter(|name| name.starts_with("gshare")).count(), 0);
+}
+
+#[test]
+fn what_launches_come_to_is_told_also_where_nobody_shares() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    // Kernels of 2 ms, one block of one warp each: one SM, one warp.
+    client.must(&format!("burst {kernel} {stream} 50"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let work = loop {
+        let slots = rig.desk.slots(0);
+        let work = slots[0].work.unwrap_or_default();
+        // At most the last few milliseconds wait for the next measurement.
+        if work.flight.is_none() && work.busy_ns >= 90_000_000 {
+            break work;
+        }
+        assert!(Instant::now() < deadline, "never counted: {work:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(work.unmeasured, 0);
+    let ms = work.busy_ns / MS;
+    assert!((90..=115).contains(&ms), "{work:?}");
+    assert_eq!(work.sm_ns / MS, ms, "{work:?}");
 }
 
 #[test]

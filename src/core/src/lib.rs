@@ -5,6 +5,7 @@
 //! service turns actions into system calls.
 #![forbid(unsafe_code)]
 
+pub mod attribution;
 pub mod claim;
 pub mod class;
 pub mod ledger;

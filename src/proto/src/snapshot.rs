@@ -13,6 +13,10 @@ use crate::history::Usage;
 pub enum Source {
     /// NVML GPM counters (Hopper and later).
     Gpm,
+    /// DCGM's profiling counters.
+    Dcgm,
+    /// CUPTI's PM sampling.
+    CuptiPm,
     /// Counters of the shim in the claim's page.
     Shim,
     /// NVML: the fraction of time with any kernel resident.
@@ -160,6 +164,30 @@ pub struct GpuView {
     pub sm_occupancy: Option<Figure>,
     /// Percent of time with any kernel resident.
     pub time_busy: Option<Figure>,
+    /// Part of the SM activity in percent of the GPU that no claim accounts for; absent without counters of the GPU.
+    #[serde(default)]
+    pub sm_unattributed: Option<Figure>,
+    /// The same of the occupancy.
+    #[serde(default)]
+    pub occupancy_unattributed: Option<Figure>,
+    /// Percent of time in which the tensor cores work.
+    #[serde(default)]
+    pub tensor_active: Option<Figure>,
+    /// Percent of the memory's bandwidth in use.
+    #[serde(default)]
+    pub dram_active: Option<Figure>,
+    /// Bytes a second into the GPU over PCIe.
+    #[serde(default)]
+    pub pcie_rx: Option<Figure>,
+    /// Bytes a second out of the GPU over PCIe.
+    #[serde(default)]
+    pub pcie_tx: Option<Figure>,
+    /// Bytes a second into the GPU over NVLink.
+    #[serde(default)]
+    pub nvlink_rx: Option<Figure>,
+    /// Bytes a second out of the GPU over NVLink.
+    #[serde(default)]
+    pub nvlink_tx: Option<Figure>,
     /// Last minutes of SM activity (or time busy where there is no better figure), oldest first, percent.
     #[serde(default)]
     pub history: Vec<Option<f32>>,
@@ -214,6 +242,21 @@ pub struct ClaimGpu {
     pub sm_active: Option<Figure>,
     /// Percent of warps resident through this claim.
     pub sm_occupancy: Option<Figure>,
+    /// Percent of the GPU's time in which the claim's kernels ran, by its own counters.
+    #[serde(default)]
+    pub time_got: Option<Figure>,
+    /// Percent of the time in which some launch of the claim was held back for its turn.
+    #[serde(default)]
+    pub throttled: Option<Figure>,
+    /// Bytes a second that it copies to, from and on the GPU.
+    #[serde(default)]
+    pub copied: Option<Figure>,
+    /// Kernels that it launches a second.
+    #[serde(default)]
+    pub launch_rate: Option<Figure>,
+    /// Highest charge so far, bytes.
+    #[serde(default)]
+    pub mem_peak: Option<u64>,
 }
 
 /// State of a claim.
@@ -406,6 +449,18 @@ pub struct UserView {
     pub claimed: f64,
     /// Used GPUs: SM activity of the user's claims, in GPUs; absent where it cannot be attributed.
     pub sm_used: Option<Figure>,
+    /// SM occupancy of the user's claims, in GPUs.
+    #[serde(default)]
+    pub occupancy_used: Option<Figure>,
+    /// Time that the user's claims got, in GPUs.
+    #[serde(default)]
+    pub time_got: Option<Figure>,
+    /// Percent of the time in which the claim that was held back most was.
+    #[serde(default)]
+    pub throttled: Option<Figure>,
+    /// Bytes a second that the user's claims copy.
+    #[serde(default)]
+    pub copied: Option<Figure>,
     /// Bytes requested.
     pub mem_claimed: u64,
     /// Bytes used by the user's claims.
@@ -434,6 +489,9 @@ pub struct UnclaimedView {
     pub gpu: u32,
     /// Bytes, as the driver says.
     pub mem_used: Option<u64>,
+    /// Percent of the SMs that it keeps busy: known only where it has the GPU's counters to itself.
+    #[serde(default)]
+    pub sm_active: Option<Figure>,
     /// Graphics process (exempt).
     pub graphics: bool,
     /// What it is beside its command line.

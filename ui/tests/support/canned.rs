@@ -143,6 +143,7 @@ impl Claim {
                 time_busy: measured(self.time, Source::Nvml),
                 sm_active: self.active,
                 sm_occupancy: self.occupancy,
+                ..ClaimGpu::default()
             }],
             containers: Vec::new(),
             members: vec![4000 + self.uid, 4100 + self.uid],

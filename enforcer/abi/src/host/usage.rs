@@ -10,7 +10,7 @@ use std::{
 use super::limits::halves;
 use crate::ledger::most_charged;
 use crate::{
-    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage,
+    ABI_VERSION, GateSlot, GateView, GpuUuid, SLOTS, USAGE_BYTES, UsagePage, WorkView,
     layout::USAGE_MAGIC,
     member::{map_usage, wrong},
     sys::{Mapping, memfd, monotonic_ns, seal},
@@ -77,6 +77,14 @@ pub struct SlotView {
     pub flags: u64,
     /// SMs that the driver shows to it as a client of MPS.
     pub mps_sms: Option<u64>,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Highest charge of the whole claim that it has seen, at most the GPU's size.
+    pub peak_bytes: u64,
+    /// Time during which some thread was held back so far, in nanoseconds.
+    pub waited_ns: u64,
+    /// What its launches have come to; absent where it says something else all the time.
+    pub work: Option<WorkView>,
 }
 
 /// A usage page of which only the words for the arbiter are read, by a thread of its own.
@@ -342,6 +350,10 @@ impl UsageMemfd {
                     last_refusal_ns: some(read(&words.last_refusal_ns)),
                     flags: read(&words.flags),
                     mps_sms: some(read(&words.mps_sms)),
+                    copied_bytes: self.page().copied(assigned.slot),
+                    peak_bytes: read(&words.charge_peak).min(gpu_bytes),
+                    waited_ns: self.page().gates[assigned.slot].view().waited_ns,
+                    work: self.page().gates[assigned.slot].work(),
                 }
             })
             .collect()

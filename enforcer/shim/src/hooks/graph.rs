@@ -6,13 +6,12 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use gshare_gate::Key;
-
 use crate::{
     cuda::{CuResult, Device, Handle, SUCCESS},
     driver, gate,
     graphs::Work,
     process::{self, Process},
+    work::Work as Launched,
 };
 
 /// Captures that this process has begun and not ended; a forked child inherits the number, and with
@@ -268,15 +267,10 @@ pub(crate) unsafe fn launch(
 ) -> CuResult {
     let work = work_of(exec);
     let kernels = work.map_or(1, |work| work.kernels);
-    super::launch::counted_as(
-        stream,
-        || Key::graph(exec),
-        kernels,
-        || {
-            // SAFETY: the caller's own arguments.
-            with_memory(work, || unsafe { original(exec, stream) })
-        },
-    )
+    super::launch::counted_as(stream, Launched::graph(exec), kernels, || {
+        // SAFETY: the caller's own arguments.
+        with_memory(work, || unsafe { original(exec, stream) })
+    })
 }
 
 /// The device's memory for graphs that is not in use goes back.

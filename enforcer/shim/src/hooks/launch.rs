@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 
 use super::graph::is_captured;
-use gshare_gate::{Key, Mode};
+use gshare_gate::Mode;
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -14,6 +14,7 @@ use crate::{
     gpu::Gpu,
     mark::Thread,
     process::{self, Process},
+    work::Work,
 };
 
 #[inline]
@@ -25,15 +26,15 @@ fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
 }
 
 #[inline]
-fn counted(stream: Handle, key: impl FnOnce() -> Key, call: impl FnOnce() -> CuResult) -> CuResult {
-    counted_as(stream, key, 1, call)
+fn counted(stream: Handle, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
+    counted_as(stream, work, 1, call)
 }
 
-/// Lets a launch of so many kernels through, or not, or later; `key` is what the gate knows it by.
+/// Lets a launch of so many kernels through, or not, or later.
 #[inline]
 pub(super) fn counted_as(
     stream: Handle,
-    key: impl FnOnce() -> Key,
+    work: Work,
     kernels: u64,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
@@ -52,10 +53,12 @@ pub(super) fn counted_as(
     }
     let word = gpu.turn();
     let thread = Thread::current();
-    let pass = if word.mode() == Mode::Free {
-        Pass::Go
+    let pass = if word.mode() != Mode::Free {
+        gate::enter(process, gpu, word, work, stream, thread)
+    } else if work.counts() && !gpu.tally.add(work.key, stream, thread.number()) {
+        gate::measure(process, gpu, word, work, stream, thread)
     } else {
-        gate::enter(process, gpu, word, key(), stream, thread)
+        Pass::Go
     };
     if matches!(pass, Pass::Refused) {
         return refused(process);
@@ -76,13 +79,30 @@ fn volume(x: u32, y: u32, z: u32) -> u64 {
         .wrapping_mul(u64::from(z))
 }
 
-/// Lets something short through while the claim holds the GPU.
+/// Lets a short move of so many copied bytes through while the claim holds the GPU.
 #[inline]
-pub(super) fn let_through(call: impl FnOnce() -> CuResult) -> CuResult {
+pub(super) fn let_through(copied: u64, call: impl FnOnce() -> CuResult) -> CuResult {
     let process = process::current();
     match process.and_then(|process| Some((process, gpu_of(process)?))) {
         Some((process, gpu)) if !gpu.granted() => refused(process),
-        _ => call(),
+        Some((_, gpu)) => {
+            let result = call();
+            if result == SUCCESS && copied > 0 {
+                gpu.copied(Thread::current(), copied);
+            }
+            result
+        }
+        None => call(),
+    }
+}
+
+/// Counts a copy of so many bytes.
+pub(super) fn note_copy(copied: u64, result: CuResult) {
+    if result == SUCCESS
+        && copied > 0
+        && let Some(gpu) = process::current().and_then(gpu_of)
+    {
+        gpu.copied(Thread::current(), copied);
     }
 }
 
@@ -124,12 +144,10 @@ pub(crate) unsafe fn kernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    let key = || {
-        let blocks = volume(grid_x, grid_y, grid_z);
-        Key::kernel(function, blocks, volume(block_x, block_y, block_z))
-    };
+    let blocks = volume(grid_x, grid_y, grid_z);
+    let work = Work::grid(function, blocks, volume(block_x, block_y, block_z), shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, key, || unsafe {
+    counted(stream, work, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
             extra,
@@ -152,12 +170,12 @@ pub(crate) unsafe fn kernel_ex(
     // SAFETY: NULL, or the caller's configuration, which is larger and has the stream there.
     let config_start = unsafe { config.cast::<LaunchConfig>().as_ref() };
     let stream = config_start.map_or(0, |it| it.stream);
-    let key = || {
-        let [x, y, z, block_x, block_y, block_z, _] = config_start.map_or([0; 7], |it| it.sizes);
-        Key::kernel(function, volume(x, y, z), volume(block_x, block_y, block_z))
-    };
+    let sizes = config_start.map_or([0; 7], |it| it.sizes);
+    let [x, y, z, block_x, block_y, block_z, shared] = sizes;
+    let threads = volume(block_x, block_y, block_z);
+    let work = Work::grid(function, volume(x, y, z), threads, shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, key, || unsafe {
+    counted(stream, work, || unsafe {
         original(config, function, params, extra)
     })
 }
@@ -186,12 +204,10 @@ pub(crate) unsafe fn cooperative(
     stream: Handle,
     params: *mut *mut c_void,
 ) -> CuResult {
-    let key = || {
-        let blocks = volume(grid_x, grid_y, grid_z);
-        Key::kernel(function, blocks, volume(block_x, block_y, block_z))
-    };
+    let blocks = volume(grid_x, grid_y, grid_z);
+    let work = Work::grid(function, blocks, volume(block_x, block_y, block_z), shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, key, || unsafe {
+    counted(stream, work, || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
         )
@@ -205,11 +221,9 @@ pub(crate) unsafe fn cooperative_many(
     flags: u32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(
-        0,
-        || Key::kernel(0, u64::from(count), 0),
-        || unsafe { original(list, count, flags) },
-    )
+    counted(0, Work::unknown(0, u64::from(count)), || unsafe {
+        original(list, count, flags)
+    })
 }
 
 pub(crate) unsafe fn old(
@@ -217,11 +231,9 @@ pub(crate) unsafe fn old(
     function: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    counted(
-        0,
-        || Key::kernel(function, 1, 0),
-        || unsafe { original(function) },
-    )
+    counted(0, Work::unknown(function, 1), || unsafe {
+        original(function)
+    })
 }
 
 pub(crate) unsafe fn old_grid(
@@ -230,15 +242,10 @@ pub(crate) unsafe fn old_grid(
     width: i32,
     height: i32,
 ) -> CuResult {
-    let key = || {
-        Key::kernel(
-            function,
-            volume(width.cast_unsigned(), height.cast_unsigned(), 1),
-            0,
-        )
-    };
+    let blocks = volume(width.cast_unsigned(), height.cast_unsigned(), 1);
+    let work = Work::unknown(function, blocks);
     // SAFETY: the caller's own arguments.
-    counted(0, key, || unsafe { original(function, width, height) })
+    counted(0, work, || unsafe { original(function, width, height) })
 }
 
 pub(crate) unsafe fn old_grid_async(
@@ -248,15 +255,10 @@ pub(crate) unsafe fn old_grid_async(
     height: i32,
     stream: Handle,
 ) -> CuResult {
-    let key = || {
-        Key::kernel(
-            function,
-            volume(width.cast_unsigned(), height.cast_unsigned(), 1),
-            0,
-        )
-    };
+    let blocks = volume(width.cast_unsigned(), height.cast_unsigned(), 1);
+    let work = Work::unknown(function, blocks);
     // SAFETY: the caller's own arguments.
-    counted(stream, key, || unsafe {
+    counted(stream, work, || unsafe {
         original(function, width, height, stream)
     })
 }

@@ -7,10 +7,11 @@
 
 use gshare_gate::Key;
 
-use super::launch::{counted_as, let_through};
+use super::launch::{counted_as, let_through, note_copy};
 use crate::{
     cuda::{CuResult, Handle},
-    mark,
+    mark, table,
+    work::Work,
 };
 
 /// Bytes that pass whoever's turn it is: they take some microseconds, and programs wait for them.
@@ -29,14 +30,22 @@ fn moved(
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let bytes = bytes();
-    if bytes <= SHORT_BYTES {
-        return let_through(call);
-    }
-    let key = || {
-        let entry = mark::entry().unwrap_or(0) as usize;
-        Key::kernel(entry, size_class(bytes), u64::MAX)
+    let entry = mark::entry().unwrap_or(0);
+    let copied = if table::is_copy(entry) && bytes != UNKNOWN {
+        bytes as u64
+    } else {
+        0
     };
-    counted_as(stream, key, 0, call)
+    if bytes <= SHORT_BYTES {
+        return let_through(copied, call);
+    }
+    let key = Key::kernel(entry as usize, size_class(bytes), u64::MAX);
+    let work = Work::moved(key);
+    counted_as(stream, work, 0, || {
+        let result = call();
+        note_copy(copied, result);
+        result
+    })
 }
 
 /// Words of a description that the program passes by address.

@@ -38,7 +38,7 @@ pub(crate) unsafe fn open_memory(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     noted(
-        let_through(|| unsafe { original(pointer, handle, flags) }),
+        let_through(0, || unsafe { original(pointer, handle, flags) }),
         SHARES_MEMORY,
     )
 }
@@ -50,7 +50,7 @@ pub(crate) unsafe fn open_event(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     noted(
-        let_through(|| unsafe { original(event, handle) }),
+        let_through(0, || unsafe { original(event, handle) }),
         SHARES_MEMORY,
     )
 }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn export_pool(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     noted(
-        let_through(|| unsafe { original(handle, pool, kind, flags) }),
+        let_through(0, || unsafe { original(handle, pool, kind, flags) }),
         SHARES_MEMORY,
     )
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn multicast(
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     noted(
-        let_through(|| unsafe { original(handle, properties) }),
+        let_through(0, || unsafe { original(handle, properties) }),
         USES_MULTICAST,
     )
 }

@@ -107,6 +107,8 @@ fn caps(caps: Caps) -> &'static str {
 fn source(source: Source) -> &'static str {
     match source {
         Source::Gpm => "GPM",
+        Source::Dcgm => "DCGM",
+        Source::CuptiPm => "PM sampling",
         Source::Shim => "shim",
         Source::TimeBusy => "time busy",
         Source::Nvml => "NVML",

@@ -1,0 +1,220 @@
+//! The thread of a GPU that waits for the gate's events, and what their ends tell: the arbiter, where things
+//! stand; the service, what the launches have come to.
+
+use std::sync::{MutexGuard, atomic::Ordering};
+
+use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
+use gshare_gate::{Load, Rest, Word};
+
+use super::{Gate, Inner, PATIENCE_NS, Watcher};
+use crate::{
+    cuda::Handle,
+    events::{self, Pair},
+    gpu::Gpu,
+};
+
+/// What whoever attends to a gate does next.
+enum Next {
+    /// Waits for this flight.
+    Flight(u64, Pair),
+    /// Sleeps, at most until then.
+    Sleep(Option<u64>),
+}
+
+impl Gate {
+    /// Tells the service what the launches have come to, and what is on the GPU.
+    pub(super) fn say_work(&self, gpu: &Gpu, inner: &Inner) {
+        let flight = inner.flights.front().map(|flight| {
+            let one = flight.measured.and_then(|key| gpu.tally.known(key));
+            let own = match one {
+                Some((fill, ns)) => ns.map(|ns| fill.during(ns)),
+                None => Some(Load::default()),
+            };
+            let whole = own.map(|own| flight.before.plus(own));
+            let mean = |part: u64, whole: Load| {
+                let milli = u128::from(part) * 1000 / u128::from(whole.busy_ns.max(1));
+                u64::try_from(milli).unwrap_or(u64::MAX)
+            };
+            Flight {
+                since_ns: flight.issued_ns.max(inner.landed_ns),
+                expected_ns: whole.map(|whole| whole.busy_ns),
+                sms_milli: match (whole, one) {
+                    (Some(whole), _) => mean(whole.sm_ns, whole),
+                    (None, one) => one.map_or(0, |(fill, _)| fill.sms_milli),
+                },
+                warps_milli: match (whole, one) {
+                    (Some(whole), _) => mean(whole.warp_ns, whole),
+                    (None, one) => one.map_or(0, |(fill, _)| fill.warps_milli),
+                },
+            }
+        });
+        gpu.say_work(&WorkView {
+            busy_ns: inner.done.busy_ns,
+            sm_ns: inner.done.sm_ns,
+            warp_ns: inner.done.warp_ns,
+            unmeasured: self.unmeasured.load(Ordering::Relaxed),
+            flight,
+        });
+    }
+
+    /// Has the watcher look at what has changed; starts it where there is none.
+    pub(super) fn wake_watcher(
+        &'static self,
+        gpu: &'static Gpu,
+        mut inner: MutexGuard<'static, Inner>,
+    ) {
+        let watcher = inner.watcher;
+        match watcher {
+            Watcher::Absent if start_watcher(gpu) => inner.watcher = Watcher::Awake,
+            Watcher::Absent => {
+                // No thread to be had: whoever launches waits for its own work meanwhile.
+                drop(inner);
+                while let Next::Flight(id, pair) = self.attend(gpu) {
+                    let came = pair.wait_here();
+                    self.landed(gpu, id, came.then(|| pair.elapsed_ns()).flatten());
+                }
+                return;
+            }
+            Watcher::Asleep => inner.watcher = Watcher::Awake,
+            Watcher::Awake => {}
+        }
+        drop(inner);
+        if watcher == Watcher::Asleep {
+            self.watch.fetch_add(1, Ordering::Release);
+            futex_wake(&self.watch, Reach::Process);
+        }
+    }
+
+    /// What is to be waited for now; the arbiter hears where things stand.
+    fn attend(&self, gpu: &Gpu) -> Next {
+        let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
+        let now = monotonic_ns();
+        let mut inner = self.lock();
+        self.see(&mut inner, now, word);
+        let unused = self.cells.unused_ns();
+        let rest = inner.member.rest(now, gpu.launches(), unused);
+        let knock = gpu.say(&inner.member.signals(now));
+        let next = match (rest, inner.flights.front()) {
+            (_, Some(flight)) => Next::Flight(flight.id, flight.pair),
+            (Rest::At(until), None) => Next::Sleep(Some(until)),
+            (Rest::Marker | Rest::Idle, None) => Next::Sleep(None),
+        };
+        if matches!(next, Next::Sleep(_)) && inner.watcher == Watcher::Awake {
+            inner.watcher = Watcher::Asleep;
+        }
+        drop(inner);
+        if knock {
+            gpu.ring();
+        }
+        next
+    }
+
+    /// Waits for what is on the GPU, for the rest of the process.
+    pub(super) fn watch(&self, gpu: &Gpu) {
+        events::relax_this_thread();
+        let (mut context, mut ended) = (0, 0);
+        loop {
+            let seen = self.watch.load(Ordering::Acquire);
+            match self.attend(gpu) {
+                Next::Sleep(until) => futex_wait(&self.watch, seen, until, Reach::Process),
+                Next::Flight(id, pair) => {
+                    // A new context may have an old one's handle.
+                    let now_ended = self.ended.load(Ordering::Acquire);
+                    if ended != now_ended {
+                        (context, ended) = (0, now_ended);
+                    }
+                    let elapsed_ns = pair.wait(&mut context);
+                    self.landed(gpu, id, elapsed_ns);
+                }
+            }
+        }
+    }
+
+    /// The oldest flight is over.
+    fn landed(&self, gpu: &Gpu, id: u64, elapsed_ns: Option<u64>) {
+        let now = monotonic_ns();
+        let mut inner = self.lock();
+        // The end of a context may have been quicker.
+        if inner.flights.front().is_none_or(|flight| flight.id != id) {
+            return;
+        }
+        let Some(flight) = inner.flights.pop_front() else {
+            return;
+        };
+        inner.spare.push(flight.pair);
+        if flight.marked
+            && let Some((key, ns)) = inner.member.done(now, elapsed_ns)
+        {
+            self.durations.learn(key, ns);
+        }
+        let own = flight.measured.zip(elapsed_ns);
+        let own = own.map(|(key, ns)| gpu.tally.learn(key, ns));
+        inner.done = inner.done.plus(flight.before).plus(own.unwrap_or_default());
+        inner.landed_ns = now;
+        self.say_work(gpu, &inner);
+        let others = inner.member.has_waiters();
+        let knock = gpu.say(&inner.member.signals(now));
+        drop(inner);
+        if knock {
+            gpu.ring();
+        }
+        if others || self.leaving.swap(false, Ordering::SeqCst) {
+            self.stir();
+        }
+    }
+
+    /// Waits for the events in a context, which its end does in any case, and destroys those that nothing uses.
+    pub(super) fn forget_context(&self, context: Handle) {
+        let until = monotonic_ns() + PATIENCE_NS;
+        let last = {
+            let inner = self.lock();
+            let mut there = inner.flights.iter().rev();
+            let last = there.find(|flight| flight.pair.context == context);
+            last.map(|flight| (flight.id, flight.pair))
+        };
+        if let Some((id, pair)) = last {
+            // Marks come in the order of launches: when the last is over, so are those before it.
+            pair.wait_here();
+            loop {
+                self.leaving.store(true, Ordering::SeqCst);
+                let stirred = self.stir.load(Ordering::SeqCst);
+                let oldest = self.lock().flights.front().map(|flight| flight.id);
+                if oldest.is_none_or(|oldest| oldest > id) || monotonic_ns() >= until {
+                    break;
+                }
+                futex_wait(&self.stir, stirred, Some(until), Reach::Process);
+            }
+        }
+        let gone = self.lock().take_spare(context);
+        for pair in gone {
+            pair.destroy();
+        }
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Starts the thread that waits for a GPU's events. No signal of the program's is handled there.
+fn start_watcher(gpu: &'static Gpu) -> bool {
+    without_signals(|| {
+        std::thread::Builder::new()
+            .name("gshare-gate".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || gpu.gate().watch(gpu))
+            .is_ok()
+    })
+}
+
+/// Runs `part` with all signals held back; threads that it starts inherit that.
+fn without_signals<R>(part: impl FnOnce() -> R) -> R {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are valid for the calls, the first is filled before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+    }
+    let result = part();
+    // SAFETY: the call above has filled the set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    result
+}

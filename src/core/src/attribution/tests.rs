@@ -1,0 +1,236 @@
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn interval() -> Interval {
+    Interval {
+        ns: SECOND,
+        sms: 100,
+        warps_per_sm: 64,
+        side_by_side: false,
+        outsiders: false,
+        desktop: false,
+        counters: None,
+    }
+}
+
+fn counted(active: f64, occupancy: f64) -> Option<Counters> {
+    Some(Counters {
+        sm_active: Some(active),
+        sm_occupancy: Some(occupancy),
+    })
+}
+
+/// A process that was busy for this part of a second, on so many SMs with 32 warps on each.
+fn grown(busy: f64, sms: f64) -> Option<Grown> {
+    let ns = SECOND as f64 * busy;
+    Some(Grown {
+        times: Times {
+            busy_ns: ns,
+            sm_ns: ns * sms,
+            warp_ns: ns * sms * 32.0,
+        },
+        incomplete: false,
+    })
+}
+
+fn work(processes: &[Option<Grown>]) -> Work {
+    Work {
+        processes: processes.to_vec(),
+        most: None,
+    }
+}
+
+fn near(figure: Option<f64>, wanted: f64) -> bool {
+    figure.is_some_and(|figure| (figure - wanted).abs() < 1e-9)
+}
+
+#[test]
+fn without_counters_the_claims_own_figures_stand() {
+    let division = attribute(
+        &interval(),
+        &[work(&[grown(0.5, 30.0)]), work(&[grown(0.25, 80.0)])],
+    );
+    let [a, b] = &division.parts[..] else {
+        panic!("{division:?}");
+    };
+    assert!(
+        near(a.sm_active, 0.15) && near(b.sm_active, 0.2),
+        "{division:?}"
+    );
+    assert!(near(a.sm_occupancy, 0.075) && near(b.sm_occupancy, 0.1));
+    assert!(near(a.time_got, 0.5) && near(b.time_got, 0.25));
+    assert!(near(division.sm_total, 0.35));
+    assert_eq!(division.sm_unattributed, None, "the GPU does not tell");
+    assert!(!a.measured);
+}
+
+#[test]
+fn the_gpus_own_figure_is_divided_where_nobody_else_is_there() {
+    let interval = Interval {
+        counters: counted(0.42, 0.21),
+        ..interval()
+    };
+    let division = attribute(
+        &interval,
+        &[work(&[grown(0.5, 30.0)]), work(&[grown(0.25, 80.0)])],
+    );
+    assert!(near(division.parts[0].sm_active, 0.18), "{division:?}");
+    assert!(near(division.parts[1].sm_active, 0.24));
+    assert!(near(division.sm_unattributed, 0.0));
+    // Twice what the claims explain: half of it is nobody's.
+    let interval = Interval {
+        counters: counted(0.7, 0.35),
+        ..interval
+    };
+    let division = attribute(
+        &interval,
+        &[work(&[grown(0.5, 30.0)]), work(&[grown(0.25, 80.0)])],
+    );
+    assert!(near(division.parts[0].sm_active, 0.225), "{division:?}");
+    assert!(near(division.sm_unattributed, 0.175));
+}
+
+#[test]
+fn alone_a_claim_has_the_gpus_own_figure() {
+    let interval = Interval {
+        counters: counted(0.3, 0.1),
+        ..interval()
+    };
+    let division = attribute(&interval, &[work(&[grown(0.9, 90.0)])]);
+    assert!(near(division.parts[0].sm_active, 0.3) && division.parts[0].measured);
+    assert_eq!(division.sm_unattributed, None);
+    // Also where its processes cannot be counted.
+    let division = attribute(&interval, &[work(&[None])]);
+    assert!(near(division.parts[0].sm_occupancy, 0.1) && division.parts[0].measured);
+    // Not beside a stranger: then the rest may be the stranger's.
+    let beside = Interval {
+        outsiders: true,
+        ..interval
+    };
+    let division = attribute(&beside, &[work(&[grown(0.5, 20.0)])]);
+    assert!(near(division.parts[0].sm_active, 0.1), "{division:?}");
+    assert!(near(division.sm_unattributed, 0.2));
+    assert_eq!(
+        division.sm_total, None,
+        "what the stranger does is not known"
+    );
+}
+
+#[test]
+fn what_is_not_counted_has_no_figure() {
+    let uncounted = [None, grown(0.5, 30.0)];
+    let division = attribute(&interval(), &[work(&uncounted), work(&[grown(0.25, 80.0)])]);
+    assert_eq!(division.parts[0], Part::default());
+    assert!(near(division.parts[1].sm_active, 0.2));
+    assert_eq!(division.sm_total, None);
+    let incomplete = grown(0.5, 30.0).map(|grown| Grown {
+        incomplete: true,
+        ..grown
+    });
+    let division = attribute(&interval(), &[work(&[incomplete])]);
+    assert_eq!(division.parts[0].sm_active, None);
+    // A claim that does nothing is known to do nothing.
+    let division = attribute(&interval(), &[work(&[])]);
+    assert!(near(division.parts[0].sm_active, 0.0));
+}
+
+#[test]
+fn nobody_has_more_than_there_is() {
+    // Two processes that are busy all the time and take turns have half of it each.
+    let both = attribute(&interval(), &[work(&[grown(1.0, 60.0), grown(1.0, 60.0)])]);
+    assert!(near(both.parts[0].sm_active, 0.6), "{both:?}");
+    assert!(near(both.parts[0].time_got, 1.0));
+    // Side by side they fill the GPU.
+    let beside = Interval {
+        side_by_side: true,
+        ..interval()
+    };
+    let both = attribute(
+        &beside,
+        &[work(&[grown(1.0, 60.0)]), work(&[grown(1.0, 60.0)])],
+    );
+    assert!(near(both.parts[0].sm_active, 0.5) && near(both.parts[1].sm_active, 0.5));
+    let mut small = work(&[grown(1.0, 60.0)]);
+    small.most = Some(0.25);
+    let alone = attribute(&beside, &[small, work(&[])]);
+    assert!(near(alone.parts[0].sm_active, 0.25), "{alone:?}");
+    // Four streams of a process at once.
+    let streams = attribute(&interval(), &[work(&[grown(4.0, 60.0)])]);
+    assert!(near(streams.parts[0].sm_active, 1.0), "{streams:?}");
+    assert!(near(streams.parts[0].time_got, 1.0));
+}
+
+fn said(busy: u64, running: Option<Running>) -> Reading {
+    Reading {
+        done: Times {
+            busy_ns: busy as f64,
+            sm_ns: busy as f64 * 10.0,
+            warp_ns: busy as f64 * 80.0,
+        },
+        running,
+        launches: 100,
+        unmeasured: 0,
+    }
+}
+
+#[test]
+fn a_long_kernel_counts_while_it_runs() {
+    let mut meter = Meter::default();
+    let running = |expected_ns| {
+        Some(Running {
+            since_ns: SECOND,
+            expected_ns,
+            sms: 10.0,
+            warps: 80.0,
+        })
+    };
+    // Three seconds long, looked at every second; the end is seen after 4.1.
+    let mut total = 0.0;
+    for (at, reading) in [
+        (SECOND, said(0, running(None))),
+        (2 * SECOND, said(0, running(None))),
+        (3 * SECOND, said(0, running(None))),
+        (4 * SECOND, said(0, running(None))),
+        (5 * SECOND, said(3 * SECOND + SECOND / 10, None)),
+    ] {
+        let grown = meter.read(at, 0, &reading);
+        assert!(!grown.incomplete);
+        assert!(grown.times.busy_ns <= SECOND as f64 * 1.0001, "{grown:?}");
+        assert!((grown.times.sm_ns - grown.times.busy_ns * 10.0).abs() < 1.0);
+        total += grown.times.busy_ns;
+    }
+    assert!((total - 3.1 * SECOND as f64).abs() < 1.0, "{total}");
+    // Expected too long: nothing is taken back, and nothing is counted twice.
+    let mut meter = Meter::default();
+    meter.read(SECOND, 0, &said(0, running(Some(2 * SECOND))));
+    let ahead = meter.read(3 * SECOND, 0, &said(0, running(Some(2 * SECOND))));
+    assert!((ahead.times.busy_ns - 2.0 * SECOND as f64).abs() < 1.0);
+    let less = meter.read(4 * SECOND, 0, &said(SECOND, None));
+    assert!(less.times.busy_ns.abs() < 1.0);
+    let on = meter.read(5 * SECOND, 0, &said(2 * SECOND + SECOND / 2, None));
+    assert!((on.times.busy_ns - 0.5 * SECOND as f64).abs() < 1.0);
+}
+
+#[test]
+fn what_came_before_the_service_is_not_counted_as_new() {
+    let mut meter = Meter::default();
+    let first = meter.read(10 * SECOND, 9 * SECOND, &said(3600 * SECOND, None));
+    assert!(first.times.busy_ns.abs() < 1.0);
+    let next = meter.read(11 * SECOND, 10 * SECOND, &said(3601 * SECOND, None));
+    assert!((next.times.busy_ns - SECOND as f64).abs() < 1.0);
+    // A process that began within the interval counts from its first launch.
+    let mut young = Meter::default();
+    let first = young.read(10 * SECOND, 9 * SECOND, &said(SECOND / 2, None));
+    assert!((first.times.busy_ns - 0.5 * SECOND as f64).abs() < 1.0);
+}
+
+#[test]
+fn launches_that_could_not_be_measured_make_a_figure_unknown() {
+    let mut meter = Meter::default();
+    let mut reading = said(0, None);
+    reading.unmeasured = 50;
+    assert!(meter.read(SECOND, 0, &reading).incomplete);
+    reading.launches = 10_000;
+    assert!(!meter.read(2 * SECOND, SECOND, &reading).incomplete);
+}

@@ -1,0 +1,338 @@
+//! Whose SMs are busy: at each sample what the members' pages say is divided by `gshare_core::attribution`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gshare_abi::host::SlotView;
+use gshare_core::ClaimId;
+use gshare_core::attribution::{
+    Counters, Division, Interval, Meter, Part, Reading, Running, Times, Work, attribute,
+};
+use gshare_enforcer::gpu::GpuState;
+use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
+
+use super::journal::HeldRecord;
+use super::service::Service;
+use super::whose::Whose;
+
+/// A division older than this says nothing about now, in nanoseconds.
+const STALE_NS: u64 = 5_000_000_000;
+/// Shorter intervals are joined with the next one, in nanoseconds.
+const SHORTEST_NS: u64 = 200_000_000;
+
+/// A claim's process on one GPU: slots are handed out again, but never with the same number.
+type Place = (ClaimId, usize, usize, u64);
+
+/// What is remembered of a process from look to look.
+#[derive(Debug, Default)]
+struct Known {
+    meter: Meter,
+    copied: u64,
+    waited_ns: u64,
+    launches: u64,
+    /// It is gone; what it did last counts in this interval.
+    last: Option<SlotView>,
+}
+
+/// What a claim did on one GPU in the last interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    part: Part,
+    /// Bytes a second; absent where nobody counts.
+    copied: Option<f64>,
+    launches: Option<f64>,
+    /// Part of the time during which launches were held back.
+    throttled: Option<f64>,
+}
+
+/// The last interval of all GPUs, and what is needed for the next.
+#[derive(Debug, Default)]
+pub(crate) struct Attribution {
+    at_ns: u64,
+    known: BTreeMap<Place, Known>,
+    parts: BTreeMap<(ClaimId, usize), Done>,
+    gpus: Vec<Option<Division>>,
+}
+
+fn reading_of(slot: &SlotView) -> Option<Reading> {
+    let work = slot.work?;
+    Some(Reading {
+        done: Times {
+            busy_ns: work.busy_ns as f64,
+            sm_ns: work.sm_ns as f64,
+            warp_ns: work.warp_ns as f64,
+        },
+        running: work.flight.map(|flight| Running {
+            since_ns: flight.since_ns,
+            expected_ns: flight.expected_ns,
+            sms: flight.sms_milli as f64 / 1000.0,
+            warps: flight.warps_milli as f64 / 1000.0,
+        }),
+        launches: slot.launches,
+        unmeasured: work.unmeasured,
+    })
+}
+
+/// What one claim's processes add up to.
+#[derive(Default)]
+struct Sums {
+    work: Work,
+    counted: bool,
+    copied: f64,
+    launches: f64,
+    waited: f64,
+}
+
+impl Attribution {
+    /// A process is gone, and its slot will be another's: what it said last counts in this interval.
+    pub(crate) fn departed(&mut self, claim: ClaimId, gpu: usize, slot: SlotView) {
+        let place = (claim, gpu, slot.slot, slot.generation);
+        self.known.entry(place).or_default().last = Some(slot);
+    }
+
+    fn add(&mut self, sums: &mut Sums, place: Place, slot: &SlotView, now: u64) {
+        let born = self.at_ns;
+        let known = self.known.entry(place).or_default();
+        sums.counted = true;
+        // Who dies while it writes has its last interval unread.
+        sums.work
+            .processes
+            .push(reading_of(slot).map(|reading| known.meter.read(now, born, &reading)));
+        let grown = |now: u64, then: &mut u64| {
+            let by = now.saturating_sub(*then);
+            *then = now;
+            by as f64
+        };
+        sums.copied += grown(slot.copied_bytes, &mut known.copied);
+        sums.launches += grown(slot.launches, &mut known.launches);
+        sums.waited = sums.waited.max(grown(slot.waited_ns, &mut known.waited_ns));
+    }
+}
+
+impl Service {
+    /// Divides the time since the last look among the claims.
+    pub(crate) fn attribute_use(&mut self) {
+        let now = gshare_abi::monotonic_ns();
+        let ns = now.saturating_sub(self.attribution.at_ns);
+        if ns < SHORTEST_NS {
+            return;
+        }
+        let mut attribution = std::mem::take(&mut self.attribution);
+        let first = attribution.at_ns == 0;
+        attribution.parts.clear();
+        attribution.gpus.clear();
+        let mut seen: BTreeSet<Place> = BTreeSet::new();
+        for g in 0..self.gpus.len() {
+            let mut claims: BTreeMap<ClaimId, Sums> = BTreeMap::new();
+            for (id, live) in &self.claims {
+                for seat in live.seats.iter().filter(|s| s.gpu == g) {
+                    let sums = claims.entry(*id).or_default();
+                    for slot in seat.usage.read_slots(self.gpus[g].total) {
+                        let place = (*id, g, slot.slot, slot.generation);
+                        seen.insert(place);
+                        attribution.add(sums, place, &slot, now);
+                    }
+                }
+            }
+            let gone: Vec<(Place, SlotView)> = attribution
+                .known
+                .iter()
+                .filter(|((_, gpu, ..), _)| *gpu == g)
+                .filter_map(|(place, known)| Some((*place, known.last.clone()?)))
+                .collect();
+            for (place, slot) in gone {
+                if let Some(sums) = claims.get_mut(&place.0) {
+                    attribution.add(sums, place, &slot, now);
+                }
+            }
+            let division = (!first).then(|| self.divide(g, ns, &mut claims)).flatten();
+            for (i, (id, sums)) in claims.iter().enumerate() {
+                let part = division.as_ref().and_then(|d| d.parts.get(i));
+                let rate = |sum: f64| (sums.counted && !first).then(|| sum * 1e9 / ns as f64);
+                let done = Done {
+                    part: part.copied().unwrap_or_default(),
+                    copied: rate(sums.copied),
+                    launches: rate(sums.launches),
+                    throttled: rate(sums.waited / 1e9).map(|part| part.min(1.0)),
+                };
+                attribution.parts.insert((*id, g), done);
+            }
+            attribution.gpus.push(division);
+        }
+        attribution
+            .known
+            .retain(|place, known| known.last.is_none() && seen.contains(place));
+        attribution.at_ns = now;
+        self.attribution = attribution;
+    }
+
+    /// The same where the driver has given no sample for a while: what the members say is known nevertheless.
+    pub(crate) fn attribute_without_sample(&mut self) {
+        let age = gshare_abi::monotonic_ns().saturating_sub(self.attribution.at_ns);
+        if age > 2 * u64::try_from(self.config.service.tick.as_nanos()).unwrap_or(u64::MAX) {
+            self.attribute_use();
+        }
+    }
+
+    fn divide(&self, g: usize, ns: u64, claims: &mut BTreeMap<ClaimId, Sums>) -> Option<Division> {
+        let last = self.last_reading(g)?;
+        if last.state == GpuState::Lost {
+            return None;
+        }
+        let reading = self.reading(g).filter(|r| r.state == GpuState::Ok);
+        let listed = reading.and_then(|r| r.processes.as_ref());
+        let mut side_by_side = false;
+        for (id, sums) in claims.iter_mut() {
+            let Some(live) = self.claims.get(id) else {
+                continue;
+            };
+            let uuid = &self.gpus[g].uuid;
+            let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
+            let slots = live.seats.iter().find(|s| s.gpu == g);
+            let slots = slots.map(|s| s.usage.read_slots(self.gpus[g].total));
+            let slots = slots.unwrap_or_default();
+            if let Some(slice) = slice.filter(|s| s.held == HeldRecord::Mps) {
+                side_by_side = true;
+                let told = self.mps_figure(slice, &slots);
+                let all = last.sm_count.map(f64::from);
+                sums.work.most = told.zip(all).map(|(sms, all)| sms.value / all.max(1.0));
+            }
+            // Whom the driver sees and nobody counts.
+            let uncounted = listed.into_iter().flatten().filter(|p| {
+                p.compute
+                    && self.whose(p.pid) == Whose::Claim(*id)
+                    && slots.iter().all(|s| s.pid.cast_signed() != p.pid)
+            });
+            sums.work.processes.extend(uncounted.map(|_| None));
+        }
+        let outside = |draws: bool| {
+            let own = index(g);
+            self.unclaimed
+                .iter()
+                .any(|u| u.gpu == own && u.graphics == draws)
+        };
+        let counters = reading.and_then(|r| r.gpm).map(|gpm| Counters {
+            sm_active: gpm.sm_active.map(|percent| percent / 100.0),
+            sm_occupancy: gpm.sm_occupancy.map(|percent| percent / 100.0),
+        });
+        let interval = Interval {
+            ns,
+            sms: last.sm_count?,
+            warps_per_sm: last
+                .compute_capability
+                .and_then(gshare_enforcer::gpu::warps_per_sm)?,
+            side_by_side,
+            outsiders: listed.is_none() || outside(false) || self.auto_on(g),
+            desktop: outside(true),
+            counters,
+        };
+        let work: Vec<Work> = claims.values().map(|sums| sums.work.clone()).collect();
+        // A claim without a process is not beside anybody.
+        Some(attribute(&interval, &work))
+    }
+
+    fn division(&self, g: usize) -> Option<&Division> {
+        let age = gshare_abi::monotonic_ns().saturating_sub(self.attribution.at_ns);
+        let known = self.attribution.gpus.get(g).filter(|_| age < STALE_NS);
+        known.and_then(Option::as_ref)
+    }
+
+    /// Fills in what the claims' counters say of a GPU.
+    pub(crate) fn attribute_gpu(&self, g: usize, view: &mut GpuView) {
+        let Some(division) = self.division(g) else {
+            return;
+        };
+        view.sm_unattributed = division.sm_unattributed.map(estimate);
+        view.occupancy_unattributed = division.occupancy_unattributed.map(estimate);
+        let has_counters = self
+            .reading(g)
+            .is_none_or(|r| r.gpm_supported == Some(true));
+        if !has_counters {
+            view.sm_active = division.sm_total.map(estimate);
+            view.sm_occupancy = division.occupancy_total.map(estimate);
+        }
+    }
+
+    /// Fills in what a claim's own counters say of its part of a GPU.
+    pub(crate) fn attribute_part(
+        &self,
+        id: ClaimId,
+        g: usize,
+        slots: &[SlotView],
+        view: &mut ClaimGpu,
+    ) {
+        view.mem_peak = slots.iter().map(|s| s.peak_bytes).max();
+        if self.division(g).is_none() {
+            return;
+        }
+        let Some(done) = self.attribution.parts.get(&(id, g)) else {
+            return;
+        };
+        let own = |value: f64, is_estimate| Figure {
+            value,
+            source: Source::Shim,
+            estimate: is_estimate,
+        };
+        let part = |part: f64, source: Source| Figure {
+            source,
+            estimate: source != Source::Gpm,
+            ..estimate(part)
+        };
+        let source = if done.part.measured {
+            Source::Gpm
+        } else {
+            Source::Shim
+        };
+        view.sm_active = done.part.sm_active.map(|value| part(value, source));
+        view.sm_occupancy = done.part.sm_occupancy.map(|value| part(value, source));
+        view.time_got = done.part.time_got.map(estimate);
+        view.throttled = done.throttled.map(|part| own(part * 100.0, false));
+        view.copied = done.copied.map(|bytes| own(bytes, true));
+        view.launch_rate = done.launches.map(|rate| own(rate, false));
+    }
+}
+
+/// A part of a GPU in percent, from the claims' own counters.
+fn estimate(part: f64) -> Figure {
+    Figure {
+        value: part * 100.0,
+        source: Source::Shim,
+        estimate: true,
+    }
+}
+
+fn index(g: usize) -> u32 {
+    u32::try_from(g).unwrap_or(u32::MAX)
+}
+
+/// Adds up what a user's claims use, each figure only where it is known of all of them.
+pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu]) {
+    let nothing = Figure {
+        value: 0.0,
+        source: Source::Shim,
+        estimate: false,
+    };
+    let sum = |figure: fn(&ClaimGpu) -> Option<Figure>, unit: f64| {
+        // Without a process on the GPU nothing is used, and that is known.
+        let of = |part: &&ClaimGpu| {
+            let idle = part.mem_used == Some(0);
+            figure(part).or(idle.then_some(nothing))
+        };
+        let all: Option<Vec<Figure>> = parts.iter().map(of).collect();
+        let all = all?;
+        let first = all.first()?;
+        Some(Figure {
+            value: all.iter().map(|f| f.value / unit).sum(),
+            // The weakest source counts.
+            source: all.iter().find(|f| f.estimate).unwrap_or(first).source,
+            estimate: all.iter().any(|f| f.estimate),
+        })
+    };
+    user.sm_used = sum(|part| part.sm_active, 100.0);
+    user.occupancy_used = sum(|part| part.sm_occupancy, 100.0);
+    user.time_got = sum(|part| part.time_got, 100.0);
+    user.copied = sum(|part| part.copied, 1.0);
+    user.throttled = parts
+        .iter()
+        .filter_map(|part| part.throttled)
+        .max_by(|a, b| a.value.total_cmp(&b.value));
+}
