@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_proto::{Call, Reply};
+use support::users::{Users, as_user};
 use support::{Raw, root, station, until};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -150,6 +151,10 @@ impl Drop for Tidied {
             roots.iter().for_each(|r| remove_tree(r));
             std::thread::sleep(Duration::from_millis(20));
         }
+        // A claim that is still held when the service is ended keeps its description for the next one.
+        for spec in specs(&self.0) {
+            let _ = std::fs::remove_file(spec);
+        }
     }
 }
 
@@ -267,6 +272,337 @@ fn a_container_is_held_where_caps_are_strict() {
     assert_eq!(raw.info().1, claim.gpus[0].mem_limit);
     assert_eq!(claim.containers, [name]);
     assert_eq!(raw.finish(), Some(0));
+    assert_eq!(specs(&station).len(), 1);
+    let released = station.command().args(["release", id.trim()]).output();
+    assert!(released.expect("runs").status.success());
+    until("its description is gone", SOON, || {
+        specs(&station).is_empty().then_some(())
+    });
+}
+
+/// What every container of a claim must show, whoever runs it: its cap, its name, its use.
+fn held(station: &Station, raw: &mut Raw, name: &str) {
+    let claim = until("its name is shown", SOON, || {
+        let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+        (claim.containers == [name]).then_some(claim)
+    });
+    let (_, total) = raw.info();
+    assert_eq!(total, claim.gpus[0].mem_limit);
+    let refused = raw.ask(&format!("alloc {total}"));
+    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    assert_eq!(raw.ask("count"), "ok 1");
+    until("its use is the claim's", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let part = &snapshot.claims.first()?.gpus[0];
+        assert!(snapshot.unclaimed.is_empty(), "{:?}", snapshot.unclaimed);
+        (part.mem_charge? > 64 << 20).then_some(())
+    });
+}
+
+/// In a claim of an ordinary user, by `sudo`, where caps are strict.
+#[test]
+fn a_user_runs_a_container_by_sudo() {
+    let Some(image) = Image::make("sudo") else {
+        return;
+    };
+    if !Path::new("/usr/bin/sudo").exists() {
+        println!("skipped: sudo is not installed");
+        return;
+    }
+    let users = Users::some(1);
+    let station = Tidied(support::station_with(|o| o.strict = true));
+    let rule = Rule::new(&users);
+    let name = name("sudo");
+    let more = ["--pid=host"];
+    let words = run(&name, &image, &more);
+    let mut command = station.command();
+    command.args([
+        "claim",
+        "-q",
+        "-g",
+        "0.25",
+        "--gpu-ids",
+        "1",
+        "--",
+        "sudo",
+        "-n",
+    ]);
+    command.args(&words).arg("/raw_client").current_dir("/");
+    let mut raw = Raw::start(as_user(command, users.uid(0)));
+    held(&station, &mut raw, &name);
+    let claim = &station.snapshot().expect("served").claims[0];
+    assert_eq!(claim.uid, users.uid(0), "the claim is the user's");
+    assert_eq!(raw.finish(), Some(0));
+    drop(rule);
+}
+
+/// Lets a user run podman as root, while the value lives.
+struct Rule(PathBuf);
+
+impl Rule {
+    fn new(users: &Users) -> Self {
+        let path = PathBuf::from(format!("/etc/sudoers.d/{}", users.name(0)));
+        let line = format!("{} ALL=(root) NOPASSWD: /usr/bin/podman\n", users.name(0));
+        std::fs::write(&path, line).expect("written");
+        Self(path)
+    }
+}
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Rootless podman, which stays in the cgroup that it was started in; in a first claim, and in a second one whose
+/// view of files is another one than that of podman's first run.
+#[test]
+fn a_user_runs_a_container_without_root() {
+    let Some(image) = Image::make("rootless") else {
+        return;
+    };
+    if !Path::new("/usr/bin/newuidmap").exists() {
+        println!("skipped: rootless podman needs newuidmap (package uidmap)");
+        return;
+    }
+    let users = Users::some(1);
+    let station = Tidied(support::station_with(|o| o.strict = true));
+    let home = Home::new(&users);
+    let saved = home.0.path().join("image.tar");
+    assert!(
+        podman(&["save", "-q", "-o", &saved.to_string_lossy(), &image.0])
+            .status
+            .success()
+    );
+    let own = |mut command: Command| {
+        command
+            .env("HOME", home.0.path())
+            .env("XDG_RUNTIME_DIR", home.0.path())
+            .env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1")
+            .current_dir(home.0.path());
+        as_user(command, users.uid(0))
+    };
+    std::os::unix::fs::chown(&saved, Some(users.uid(0)), None).expect("given");
+    let mut load = Command::new("podman");
+    load.args(["--cgroup-manager=cgroupfs", "load", "-q", "-i"])
+        .arg(&saved);
+    let loaded = own(load).output().expect("podman runs");
+    if !loaded.status.success() {
+        let why = String::from_utf8_lossy(&loaded.stderr).into_owned();
+        println!("skipped: rootless podman does not work here: {why}");
+        return;
+    }
+    for n in 0..2 {
+        let name = format!("{}-{n}", name("rootless"));
+        let more = ["--pid=host"];
+        let words = run(&name, &image, &more);
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        command.args(&words).arg("/raw_client");
+        let mut raw = Raw::start(own(command));
+        held(&station, &mut raw, &name);
+        assert_eq!(raw.finish(), Some(0));
+        until("the claim ends with the container", SOON, || {
+            station.snapshot().ok()?.claims.is_empty().then_some(())
+        });
+    }
+    let mut migrate = Command::new("podman");
+    migrate.args(["system", "migrate"]);
+    own(migrate).output().expect("podman runs");
+}
+
+/// A home for a user, removed with all that podman keeps there.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new(users: &Users) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let uid = users.uid(0);
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).expect("given");
+        Self(dir)
+    }
+}
+
+/// Docker, by a daemon of the test's own.
+#[test]
+fn docker_puts_a_container_into_a_claim() {
+    if !root("docker_puts_a_container_into_a_claim") {
+        return;
+    }
+    let Some(docker) = Docker::start("cgroupfs") else {
+        return;
+    };
+    let Some(image) = docker.image() else { return };
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let name = format!("{}-{strict}", name("docker"));
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        command.args(docker.run(&name, &image)).arg("/raw_client");
+        let mut raw = Raw::start(command);
+        let claim = until("the container is seen", SOON, || {
+            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+            (!claim.containers.is_empty()).then_some(claim)
+        });
+        // Its name is in docker's files, which are not at their usual place here.
+        assert_eq!(claim.containers[0].len(), 12, "{:?}", claim.containers);
+        let id = claim.containers[0].clone();
+        held(&station, &mut raw, &id);
+        assert_eq!(raw.finish(), Some(0));
+        until("the claim ends with the container", SOON, || {
+            station.snapshot().ok()?.claims.is_empty().then_some(())
+        });
+    }
+}
+
+/// Where docker's daemon would put it outside, it is refused before anything runs.
+#[test]
+fn docker_is_refused_where_its_daemon_only_knows_slices() {
+    let station = station();
+    let dir = tempfile::tempdir().expect("a directory");
+    let docker = dir.path().join("docker");
+    let script = "#!/bin/sh\ncase \"$*\" in *info*) echo systemd;; *) echo ran;; esac\n";
+    std::fs::write(&docker, script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&docker, mode).expect("set");
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.25", "--"])
+        .arg(&docker);
+    let output = command.args(["run", "--rm", "img"]).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !station
+        .snapshot()
+        .expect("served")
+        .service
+        .is_some_and(|s| s.cgroups)
+    {
+        println!("skipped: no cgroups here");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("native.cgroupdriver=cgroupfs"), "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+/// A daemon without network, in a directory of its own.
+struct Docker {
+    daemon: std::process::Child,
+    dir: tempfile::TempDir,
+}
+
+impl Docker {
+    fn start(driver: &str) -> Option<Self> {
+        if !Path::new("/usr/sbin/dockerd").exists() && !Path::new("/usr/bin/dockerd").exists() {
+            println!("skipped: dockerd is not installed");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let log = std::fs::File::create(at("log")).expect("made");
+        let daemon = Command::new("dockerd")
+            .args([
+                "--iptables=false",
+                "--ip6tables=false",
+                "--bridge=none",
+                "--storage-driver=vfs",
+            ])
+            .arg(format!("--exec-opt=native.cgroupdriver={driver}"))
+            .arg("--data-root")
+            .arg(at("data"))
+            .arg("--exec-root")
+            .arg(at("exec"))
+            .arg("-H")
+            .arg(format!("unix://{}", at("sock").display()))
+            .arg("-p")
+            .arg(at("pid"))
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log)
+            .spawn()
+            .expect("dockerd runs");
+        let mut docker = Self { daemon, dir };
+        let answers = until("dockerd answers or ends", SOON, || {
+            let ended = docker.daemon.try_wait().ok().flatten().is_some();
+            let answers = docker
+                .command(&["version"])
+                .output()
+                .is_ok_and(|o| o.status.success());
+            (ended || answers).then_some(answers)
+        });
+        if !answers {
+            let log = std::fs::read_to_string(docker.dir.path().join("log")).unwrap_or_default();
+            println!(
+                "skipped: dockerd does not work here: {}",
+                log.lines().last().unwrap_or_default()
+            );
+            return None;
+        }
+        Some(docker)
+    }
+
+    fn words(&self) -> [String; 3] {
+        let socket = self.dir.path().join("sock");
+        [
+            "docker".to_owned(),
+            "-H".to_owned(),
+            format!("unix://{}", socket.display()),
+        ]
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let [docker, option, socket] = self.words();
+        let mut command = Command::new(docker);
+        command.args([option, socket]).args(words);
+        command
+    }
+
+    fn image(&self) -> Option<String> {
+        let image = Image::make("docker")?;
+        let saved = self.dir.path().join("image.tar");
+        let saved = saved.to_string_lossy();
+        assert!(
+            podman(&["save", "-q", "-o", &saved, &image.0])
+                .status
+                .success()
+        );
+        let loaded = self
+            .command(&["load", "-q", "-i", &saved])
+            .output()
+            .expect("docker runs");
+        assert!(
+            loaded.status.success(),
+            "{}",
+            String::from_utf8_lossy(&loaded.stderr)
+        );
+        Some(image.0.clone())
+    }
+
+    fn run(&self, name: &str, image: &str) -> Vec<String> {
+        let mut words = self.words().to_vec();
+        let more = [
+            "run",
+            "--rm",
+            "-i",
+            "--network=none",
+            "--pid=host",
+            "--ulimit=nofile=1024:1024",
+            "--name",
+            name,
+            image,
+        ];
+        words.extend(more.map(str::to_owned));
+        words
+    }
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.daemon.wait();
+    }
 }
 
 #[test]
@@ -312,6 +648,65 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
     ] {
         assert!(said.contains(&format!("{node}: {why}")), "{said}");
     }
+}
+
+/// An instance (MIG) is opened by its two capabilities: the container has these, and may open no others.
+#[test]
+fn a_container_of_an_instance_opens_its_capabilities_and_no_others() {
+    let Some(image) = Image::make("mig") else {
+        return;
+    };
+    let station = Tidied(support::station_with(|o| {
+        o.gpus = vec!["a100-80gb:1g.10gb+2g.20gb+3g.40gb".to_owned()];
+    }));
+    let caps = station.sim_dir().join("dev/nvidia-caps");
+    let filtered = station.snapshot().expect("served").service;
+    if !caps.is_dir() || !filtered.is_some_and(|s| s.device_filter) {
+        println!("skipped: no device nodes or no device filter here");
+        return;
+    }
+    let nodes: Vec<String> = std::fs::read_dir(&caps)
+        .expect("read")
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(nodes.len() > 2, "{nodes:?}");
+    let name = name("mig");
+    let all = format!("--volume={}:/all:dev", caps.display());
+    let node = std::fs::metadata(caps.join(&nodes[0])).expect("a stand-in");
+    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
+    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
+    let more = [all.as_str(), rule.as_str()];
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--"]);
+    command.args(run(&name, &image, &more)).arg("/cat");
+    for dir in ["/dev/nvidia-caps", "/all"] {
+        command.args(nodes.iter().map(|n| format!("{dir}/{n}")));
+    }
+    let output = command.output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let with = |dir: &str, why: &str| {
+        let fits = |n: &&String| said.contains(&format!("{dir}/{n}: {why}"));
+        let mut found: Vec<&str> = nodes.iter().filter(fits).map(String::as_str).collect();
+        found.sort_unstable();
+        found.join(" ")
+    };
+    // No driver is behind the stand-ins: what may be opened says so.
+    let own = with("/dev/nvidia-caps", "No such device or address");
+    assert_eq!(own.split(' ').count(), 2, "{said}");
+    assert_eq!(with("/all", "No such device or address"), own, "{said}");
+    assert_eq!(
+        with("/all", "Operation not permitted").split(' ').count(),
+        nodes.len() - 2,
+        "{said}"
+    );
+    assert_eq!(
+        with("/dev/nvidia-caps", "No such file or directory")
+            .split(' ')
+            .count(),
+        nodes.len() - 2,
+        "{said}"
+    );
 }
 
 #[test]

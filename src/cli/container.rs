@@ -9,7 +9,7 @@ use std::path::Path;
 use gshare_proto::{Call, ContainerPlace, Granted, Reply};
 
 use super::claim::unexpected;
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::{connect, out};
 
 /// Where the parts of a command are that starts a container.
@@ -45,33 +45,82 @@ pub(crate) fn placed(
         Reply::Container(place) => place,
         other => return Err(unexpected(&other)),
     };
-    let (global, flags) = flags(start, &place);
+    if !start.podman {
+        docker_can(&command[..start.verb])?;
+    }
+    let (global, own) = flags(start, &place);
     if !quiet {
-        let added: Vec<&str> = global.iter().chain(&flags).map(String::as_str).collect();
+        let short = |f: &&String| !place.flags.contains(f);
+        let mut added: Vec<&str> = global
+            .iter()
+            .chain(&own)
+            .filter(short)
+            .map(String::as_str)
+            .collect();
+        let many = format!(
+            "and {} flags for its devices, libraries and environment",
+            place.flags.len()
+        );
+        if own.iter().any(|f| !short(&f)) {
+            added.push(&many);
+        }
         out::note(&format!("added for the container: {}", added.join(" ")));
     }
     let mut whole = command.to_vec();
     let after = start.verb + 1;
-    whole.splice(after..after, flags.into_iter().map(OsString::from));
+    whole.splice(after..after, own.into_iter().map(OsString::from));
     let after = start.program + 1;
     whole.splice(after..after, global.into_iter().map(OsString::from));
     Ok(whole)
 }
 
+/// Docker's daemon puts containers where it is told only with the driver `cgroupfs`. One that does not answer has
+/// words of its own.
+fn docker_can(words: &[OsString]) -> Result<(), Failure> {
+    let asked = words.split_first().and_then(|(program, rest)| {
+        std::process::Command::new(program)
+            .args(rest.iter().filter(|w| *w != "container"))
+            .args(["info", "--format", "{{.CgroupDriver}}"])
+            .stdin(std::process::Stdio::null())
+            .output()
+            .ok()
+    });
+    let driver = asked.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+    if driver.as_deref() != Some("systemd") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        failure::NOT_AVAILABLE,
+        "docker puts containers into slices of systemd only, so this one would be outside the claim",
+    )
+    .with_hint(
+        "an administrator can change that: \"exec-opts\": [\"native.cgroupdriver=cgroupfs\"] in /etc/docker/daemon.json; or use podman",
+    ))
+}
+
 /// Flags of the program, and flags of `run`.
 fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
-    let device = format!("--device={}", place.device);
     let parent = format!("--cgroup-parent={}", place.cgroup_parent);
+    let cgroupfs = || vec!["--cgroup-manager=cgroupfs".to_owned()];
+    // The claim's cgroup is a plain one. Limits of its own would need controllers below a cgroup that has
+    // processes, so podman's default one is left out.
+    let unlimited = "--pids-limit=-1".to_owned();
     match (start.podman, start.root) {
-        // The claim's cgroup is a plain one. Limits of its own would need controllers below a cgroup that has
-        // processes, so podman's default one is left out.
-        (true, true) => (
-            vec!["--cgroup-manager=cgroupfs".to_owned()],
-            vec![device, parent, "--pids-limit=-1".to_owned()],
-        ),
+        (true, true) => {
+            let device = format!("--device={}", place.device);
+            (cgroupfs(), vec![device, parent, unlimited])
+        }
         // Without the right to make cgroups the container stays where podman is: in the claim.
-        (true, false) => (Vec::new(), vec![device, "--cgroups=disabled".to_owned()]),
-        (false, _) => (Vec::new(), vec![device, parent]),
+        (true, false) => {
+            let mut own = vec![unlimited];
+            own.extend(place.flags.iter().cloned());
+            (cgroupfs(), own)
+        }
+        (false, _) => {
+            let mut own = vec![parent];
+            own.extend(place.flags.iter().cloned());
+            (Vec::new(), own)
+        }
     }
 }
 
@@ -153,6 +202,7 @@ mod tests {
         let place = ContainerPlace {
             device: "gshare.dev/claim=c3".into(),
             cgroup_parent: "/gshare/user-7/claim-3".into(),
+            flags: vec!["--env=A=b".into()],
         };
         let start = |line| start(line, false).expect("a container");
         let (global, own) = flags(start("sudo podman run img"), &place);
@@ -165,8 +215,12 @@ mod tests {
                 "--pids-limit=-1"
             ]
         );
+        // Neither knows CDI for certain, and rootless podman makes no device nodes.
         let (global, own) = flags(start("podman run img"), &place);
+        assert_eq!(global, ["--cgroup-manager=cgroupfs"]);
+        assert_eq!(own, ["--pids-limit=-1", "--env=A=b"]);
+        let (global, own) = flags(start("docker run img"), &place);
         assert!(global.is_empty());
-        assert_eq!(own, ["--device=gshare.dev/claim=c3", "--cgroups=disabled"]);
+        assert_eq!(own, ["--cgroup-parent=/gshare/user-7/claim-3", "--env=A=b"]);
     }
 }

@@ -73,7 +73,7 @@ impl Service {
         };
         let cgroup_parent = cgroup.kernel_path().display().to_string();
         let written = self.write_spec(&dir, id);
-        written.map_err(|e| {
+        let flags = written.map_err(|e| {
             WireError::new(
                 ErrorCode::Internal,
                 format!("the device {VENDOR}/claim={id} cannot be described: {e:#}"),
@@ -82,10 +82,12 @@ impl Service {
         Ok(Reply::Container(ContainerPlace {
             device: format!("{VENDOR}/{}={id}", self.cdi_class()),
             cgroup_parent,
+            flags,
         }))
     }
 
-    fn write_spec(&self, dir: &Path, id: ClaimId) -> anyhow::Result<()> {
+    /// Writes the spec; the same in flags.
+    fn write_spec(&self, dir: &Path, id: ClaimId) -> anyhow::Result<Vec<String>> {
         // Where libraries can be mapped from: /run is mounted noexec on some machines.
         let base = self.lib_dirs.preload.parent();
         let own = base.unwrap_or(&self.paths.runtime_dir).join("container");
@@ -130,7 +132,58 @@ impl Service {
         let hidden = path.with_extension("new");
         std::fs::write(&hidden, spec.text()?)?;
         std::fs::rename(&hidden, &path)?;
-        Ok(())
+        let copies = self.copy_driver(&own)?;
+        Ok(spec.flags(|from| {
+            let copied = copies.iter().find(|(real, _)| real == from);
+            copied.map(|(_, copy)| copy.clone())
+        }))
+    }
+
+    /// Copies of the driver's two libraries, with what they stand for. Daemons make a container's mounts in a view of
+    /// files of their own, and so does rootless podman, whose view is that of its first run: there the driver's own
+    /// paths may or may not be covered by the proxies.
+    fn copy_driver(&self, own: &Path) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+        let dir = own.join("copy");
+        std::fs::create_dir_all(&dir)?;
+        let mut copies = Vec::new();
+        for (from, real, name) in self.driver_files()? {
+            let copy = dir.join(name);
+            let stamp = |path: &Path| {
+                let meta = std::fs::metadata(path).ok()?;
+                Some((meta.len(), meta.modified().ok()?))
+            };
+            if stamp(&copy).is_none() || stamp(&copy) != stamp(&real) {
+                // Whole or not at all: a container may start at the same time.
+                let new = copy.with_extension("new");
+                std::fs::copy(&real, &new)?;
+                let modified = std::fs::metadata(&real)?.modified()?;
+                std::fs::File::options()
+                    .append(true)
+                    .open(&new)?
+                    .set_modified(modified)?;
+                std::fs::rename(&new, &copy)?;
+            }
+            copies.push((from, copy));
+        }
+        Ok(copies)
+    }
+
+    /// Each library of the driver: where a container program in a claim finds it, where the service does, its name.
+    fn driver_files(&self) -> anyhow::Result<Vec<(PathBuf, PathBuf, &'static str)>> {
+        let cuda = self.libcuda.as_ref();
+        let cuda = cuda.map_err(|why| anyhow::anyhow!("{why}"))?;
+        let mut files = Vec::new();
+        for (path, name) in [(cuda, CUDA_NAMES[0]), (&self.nvml_path, NVML_NAMES[0])] {
+            let real = path.canonicalize()?;
+            // A strict launch lays the proxies over the driver, also before the container program.
+            let from = if self.strict.on {
+                self.lib_dirs.driver.join(name)
+            } else {
+                real.clone()
+            };
+            files.push((from, real, name));
+        }
+        Ok(files)
     }
 
     /// The proxies whose driver lies, inside containers, beside them; here its place is an empty file.
@@ -153,26 +206,14 @@ impl Service {
     }
 
     fn driver_mounts(&self, own: &Path) -> anyhow::Result<Vec<Mount>> {
-        let cuda = self
-            .libcuda
-            .as_ref()
-            .map_err(|why| anyhow::anyhow!("{why}"))?;
         let (driver, proxies) = (own.join("driver"), own.join("lib"));
-        // A strict launch lays the proxies over the driver, also before the container program.
-        let real = |path: &Path, name: &str| {
-            if self.strict.on {
-                Ok(self.lib_dirs.driver.join(name))
-            } else {
-                path.canonicalize()
-            }
-        };
-        let mut mounts = vec![
-            Mount::read_only(&real(cuda, CUDA_NAMES[0])?, &driver.join(CUDA_NAMES[0])),
-            Mount::read_only(
-                &real(&self.nvml_path, NVML_NAMES[0])?,
-                &driver.join(NVML_NAMES[0]),
-            ),
-        ];
+        let files = self.driver_files()?;
+        let mut mounts: Vec<Mount> = files
+            .iter()
+            .map(|(from, _, name)| Mount::read_only(from, &driver.join(name)))
+            .collect();
+        let cuda = self.libcuda.as_ref();
+        let cuda = cuda.map_err(|why| anyhow::anyhow!("{why}"))?;
         let home = cuda.parent().unwrap_or(Path::new("/"));
         let mut places = vec![home.to_owned()];
         if !self.simulated {
@@ -196,12 +237,22 @@ impl Service {
 
     /// The device nodes of the claim's GPUs, by number: where they lie here does not matter inside.
     fn nodes(&self, id: ClaimId) -> Vec<Node> {
-        let mut nodes = vec![Node::new("nvidiactl", self.majors.nvidia, 255)];
-        nodes.extend(self.majors.uvm.map(|m| Node::new("nvidia-uvm", m, 0)));
+        let dir = &self.config.devices.dir;
+        let node = |name: &str, major, minor| Node::new(dir, name, major, minor);
+        let mut nodes = vec![node("nvidiactl", self.majors.nvidia, 255)];
+        nodes.extend(self.majors.uvm.map(|m| node("nvidia-uvm", m, 0)));
         let slices = self.claims.get(&id).map(|l| l.record.slices.as_slice());
         for slice in slices.unwrap_or_default() {
-            let minor = self.gpu_index(&slice.uuid).and_then(|g| self.gpus[g].minor);
-            nodes.extend(minor.map(|m| Node::new(&format!("nvidia{m}"), self.majors.nvidia, m)));
+            let Some(gpu) = self.gpu_index(&slice.uuid).map(|g| &self.gpus[g]) else {
+                continue;
+            };
+            let minor = gpu.minor;
+            nodes.extend(minor.map(|m| node(&format!("nvidia{m}"), self.majors.nvidia, m)));
+            // An instance is opened by its two capabilities.
+            for cap in &gpu.caps {
+                let name = format!("nvidia-caps/nvidia-cap{cap}");
+                nodes.extend(self.majors.caps.map(|m| node(&name, m, *cap)));
+            }
         }
         nodes
     }
@@ -257,7 +308,7 @@ impl Service {
 /// The names of the containers that run in a claim, for people. Where the program that watches over a container
 /// tells no name, the beginning of its id is shown.
 pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(cgroup.dir())
+    let below = std::fs::read_dir(cgroup.dir())
         .into_iter()
         .flatten()
         .flatten()
@@ -266,12 +317,45 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
             let id = container_id(entry.file_name().to_str()?)?.to_owned();
             // An empty cgroup is that of a container that has ended.
             let pid = first_process(&entry.path()).ok()??;
-            Some(watched_name(pid, &id).unwrap_or_else(|| id[..12].to_owned()))
-        })
+            let name = watched_name(pid, &id).or_else(|| docker_name(&id));
+            Some(name.unwrap_or_else(|| id[..12].to_owned()))
+        });
+    // A rootless container stays in the claim's own cgroup, and so does the program that watches over it.
+    let members = std::fs::read_to_string(cgroup.dir().join("cgroup.procs")).unwrap_or_default();
+    let own = members
+        .lines()
+        .filter_map(|pid| conmon_name(pid.parse().ok()?));
+    let names: std::collections::BTreeSet<String> = below
+        .chain(own)
         .map(|name| figures::printable(&name).take(64).collect())
         .collect();
-    names.sort();
-    names
+    names.into_iter().collect()
+}
+
+/// The name that docker gave a container with this id, where its files lie at their usual place.
+fn docker_name(id: &str) -> Option<String> {
+    let file = format!("/var/lib/docker/containers/{id}/config.v2.json");
+    let value: serde_json::Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let name = value["Name"].as_str()?.trim_start_matches('/');
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// The name of the container that this process, if it is podman's `conmon`, watches over.
+fn conmon_name(pid: i32) -> Option<String> {
+    let words = words_of(pid)?;
+    let program = words.first()?.rsplit('/').next()?;
+    let at = words.iter().position(|w| w == "-n")?;
+    (program == "conmon").then(|| words.get(at + 1).cloned())?
+}
+
+fn words_of(pid: i32) -> Option<Vec<String>> {
+    let words = proc::cmdline(pid)?;
+    Some(
+        words
+            .iter()
+            .map(|w| w.to_string_lossy().into_owned())
+            .collect(),
+    )
 }
 
 /// The id in a cgroup's name: podman's `libpod-<id>`, docker's `<id>` or `docker-<id>.scope`.
@@ -289,18 +373,11 @@ fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
 
 /// The name that podman's `conmon`, an ancestor of the container's processes, was started with.
 fn watched_name(pid: i32, id: &str) -> Option<String> {
-    for ancestor in proc::ancestors(pid) {
-        let words: Vec<String> = proc::cmdline(ancestor.pid)?
-            .iter()
-            .map(|w| w.to_string_lossy().into_owned())
-            .collect();
-        let program = words.first().map(|w| w.rsplit('/').next().unwrap_or(w));
-        if program == Some("conmon") && words.iter().any(|w| w == id) {
-            let at = words.iter().position(|w| w == "-n")?;
-            return words.get(at + 1).cloned();
-        }
-    }
-    None
+    let ancestors = proc::ancestors(pid);
+    let mut watchers = ancestors
+        .iter()
+        .filter(|a| words_of(a.pid).is_some_and(|words| words.iter().any(|w| w == id)));
+    watchers.find_map(|a| conmon_name(a.pid))
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub(super) struct Spec {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Node {
     path: String,
+    /// Where it lies here.
+    here: PathBuf,
     major: u32,
     minor: u32,
 }
@@ -37,10 +39,11 @@ pub(super) struct Mount {
 }
 
 impl Node {
-    /// `/dev/<name>` with these numbers.
-    pub(super) fn new(name: &str, major: u32, minor: u32) -> Self {
+    /// `/dev/<name>` with these numbers, which is in `dir` here.
+    pub(super) fn new(dir: &Path, name: &str, major: u32, minor: u32) -> Self {
         Self {
             path: format!("/dev/{name}"),
+            here: dir.join(name),
             major,
             minor,
         }
@@ -76,6 +79,26 @@ impl Mount {
 }
 
 impl Spec {
+    /// The same as flags of `podman run` and `docker run`. Some of the files lie elsewhere for the program that
+    /// makes the mounts: `elsewhere` tells where.
+    pub(super) fn flags(&self, elsewhere: impl Fn(&Path) -> Option<PathBuf>) -> Vec<String> {
+        let mut flags = Vec::new();
+        for node in self.nodes.iter().filter(|n| n.here.exists()) {
+            flags.push(format!("--device={}:{}:rw", node.here.display(), node.path));
+        }
+        for mount in &self.mounts {
+            let from = elsewhere(&mount.from).unwrap_or_else(|| mount.from.clone());
+            let access = if mount.writable { "" } else { ",readonly" };
+            flags.push(format!(
+                "--mount=type=bind,source={},destination={}{access}",
+                from.display(),
+                mount.to.display()
+            ));
+        }
+        flags.extend(self.env.iter().map(|(n, v)| format!("--env={n}={v}")));
+        flags
+    }
+
     /// The file.
     pub(super) fn text(&self) -> serde_json::Result<String> {
         let mount = |m: &Mount| {

@@ -370,6 +370,10 @@ pub struct ContainerPlace {
     pub device: String,
     /// Cgroup for `--cgroup-parent`, by the kernel's name.
     pub cgroup_parent: String,
+    /// The same device in flags that every container program knows (`--device`, `--mount`, `--env`): for those
+    /// without CDI, and for rootless ones, which cannot make device nodes.
+    #[serde(default)]
+    pub flags: Vec<String>,
 }
 
 /// Kinds of failure; the client turns them into exit codes.
