@@ -17,7 +17,7 @@ mod classes;
 mod event;
 mod lease;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
@@ -110,6 +110,8 @@ pub struct Machine {
     /// When owners are told that their leases end, and how long before that is.
     warn_at: BTreeMap<ClaimId, Now>,
     lease_warning: Duration,
+    /// Claims whose lease is over and that are still there: they end any moment.
+    over: BTreeSet<ClaimId>,
     quotas: Quotas,
     clocked: Clocked,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.

@@ -19,7 +19,7 @@ pub enum Event {
     Gpus(Vec<GpuFacts>),
     /// Somebody asks; `patience` is how long he waits (`None` for ever, zero not at all).
     Submit {
-        /// Its id, given by the caller, never used before.
+        /// Its id, given by the caller, larger than all before.
         id: ClaimId,
         /// What it asks.
         request: Request,

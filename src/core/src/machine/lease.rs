@@ -17,6 +17,7 @@ impl Machine {
     pub fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
         self.leases.retain(|(l, _)| *l != id);
         self.warn_at.remove(&id);
+        self.over.remove(&id);
         if let Some(at) = ends {
             self.leases.push((id, at));
             let left = at.saturating_sub(self.past.at());
@@ -37,6 +38,7 @@ impl Machine {
             .collect();
         for id in over {
             self.set_lease(id, None);
+            self.over.insert(id);
             actions.push(Action::LeaseOver { id });
         }
         let soon: Vec<ClaimId> = self

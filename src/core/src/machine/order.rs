@@ -172,10 +172,22 @@ impl Machine {
             .collect()
     }
 
+    /// What each owner's claims hold, in the order in which they were asked for: numbers ascend.
+    fn held_in_order(&self) -> BTreeMap<Owner, Vec<(ClaimId, f64)>> {
+        let mut held: BTreeMap<Owner, Vec<(ClaimId, f64)>> = BTreeMap::new();
+        for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
+            held.entry(self.owner(id, uid))
+                .or_default()
+                .push((id, size));
+        }
+        held
+    }
+
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
         let sure = self.guaranteed();
-        let mut held = self.held_by(|id, uid| self.owner(id, uid));
+        let held = self.held_in_order();
+        let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
         let most = largest(&self.ledger);
         self.queue.sort_by_key(|w| w.seq);
         let mut queue = std::mem::take(&mut self.queue);
@@ -192,11 +204,17 @@ impl Machine {
             let size = size(most, request);
             let owner = self.owner(*id, request.uid);
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
-            let held = held.entry(owner).or_default();
-            waiting.entitled = *held + size <= sure + 1e-9;
-            // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed.
+            // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed: what
+            // was asked for later does not count against this one, though it may have been let past.
+            let earlier = held.get(&owner).into_iter().flatten();
+            let held: f64 = earlier
+                .take_while(|(i, _)| i < id)
+                .map(|(_, size)| size)
+                .sum();
+            let asked = asked.entry(owner).or_default();
+            waiting.entitled = held + *asked + size <= sure + 1e-9;
             if size <= sure + 1e-9 {
-                *held += size;
+                *asked += size;
             }
         }
         let first = std::cmp::Reverse::<u16>;
@@ -246,26 +264,35 @@ impl Machine {
         for waiting in &mut self.queue {
             waiting.expected = None;
         }
-        if self.leases.is_empty() || self.queue.is_empty() {
+        if (self.leases.is_empty() && self.over.is_empty()) || self.queue.is_empty() {
             return;
         }
-        let mut ends: Vec<(Now, ClaimId)> = self.leases.iter().map(|(id, at)| (*at, *id)).collect();
+        let leases = self.leases.iter().map(|(id, at)| (*at, *id));
+        let over = self.over.iter().map(|id| (now, *id));
+        let mut ends: Vec<(Now, ClaimId)> = leases.chain(over).collect();
         ends.sort_unstable();
         let mut later = self.ledger.clone();
         for (at, ended) in ends.into_iter().take(FORESEEN) {
             later.remove(ended);
             let round = Round::new(&later);
-            let none = vec![false; later.gpus().len()];
+            // Who comes later starts in no place that an earlier one waits for, here as when it is decided.
+            let mut kept = vec![false; later.gpus().len()];
             for waiting in self.queue.iter_mut().take(FORESEEN) {
                 let Ask::Claim { id, request, .. } = &waiting.ask else {
                     continue;
                 };
-                if waiting.expected.is_none()
-                    && round.may_fit(&later, request, &none)
-                    && let Some(slices) = place::best_fit(&later, request, &none)
+                if waiting.expected.is_some() {
+                    continue;
+                }
+                if round.may_fit(&later, request, &kept)
+                    && let Some(slices) = place::best_fit(&later, request, &kept)
                 {
                     later.insert(*id, slices);
                     waiting.expected = Some(at.max(now));
+                    continue;
+                }
+                for &g in &waiting.blocks {
+                    kept[g] = true;
                 }
             }
         }

@@ -367,9 +367,14 @@ proptest! {
     /// in time. Claims of several GPUs included.
     #[test]
     fn backfill_never_delays_an_entitled_claim(owner in asks(7, true), others in asks(12, false)) {
+        // Numbers ascend in time.
+        let mut owner = owner;
+        owner.sort_by_key(|a| a.at_s);
         let mine: Vec<(u64, Wanted)> = owner.into_iter().enumerate().map(|(i, a)| (i as u64 + 1, a)).collect();
         // The borrower comes after all of them.
         let last = mine.iter().map(|(_, a)| a.at_s).max().unwrap_or(0);
+        let mut others = others;
+        others.sort_by_key(|a| a.at_s);
         let late = others.into_iter().enumerate().map(|(i, a)| {
             (i as u64 + 100, Wanted { at_s: last + 1 + a.at_s, ..a })
         });
