@@ -24,6 +24,8 @@ const TAKE_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 10_000_000;
 /// Work that lasts so long beyond its turn runs on beside the next turn.
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
+/// The same for work that was queued while nobody shared the GPU: one that wakes does not wait longer.
+const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
 /// A turn is longer than the work in it by the time that messages take; so much of it a claim may leave
 /// out of its own account.
 const HAND_OVER_NS: u64 = 2_000_000;
@@ -121,6 +123,8 @@ enum Phase {
         /// What its processes had used by then.
         used_ns: u64,
         taken: bool,
+        /// It had work on the GPU when the turn began, of unknown length.
+        backlog: bool,
     },
 }
 
@@ -295,6 +299,7 @@ impl Arbiter {
             stamps,
             used_ns,
             taken,
+            backlog,
         } = self.phase
         else {
             return;
@@ -320,7 +325,12 @@ impl Arbiter {
                 self.dismiss(claim, |p| dead.contains(&p.slot));
                 state = self.state(claim);
             }
-            lingers = state.busy && now >= ends_ns.saturating_add(DRAIN_AT_MOST_NS);
+            let most = if backlog {
+                BACKLOG_AT_MOST_NS
+            } else {
+                DRAIN_AT_MOST_NS
+            };
+            lingers = state.busy && now >= ends_ns.saturating_add(most);
         }
         let taken = taken || state.busy || stamps != stamps_of(claim);
         let empty_since = if state.busy {
@@ -344,6 +354,7 @@ impl Arbiter {
                 stamps,
                 used_ns,
                 taken,
+                backlog,
             };
             return;
         }

@@ -369,9 +369,17 @@ impl Member {
 
     /// Notes an event that was recorded behind a launch; `grant_ns` is what that launch's verdict gave
     /// beyond it. `false`: there are too many, and this one is not to be waited for.
-    pub fn mark(&mut self, key: Option<Key>, grant_ns: u64) -> bool {
+    pub fn mark(&mut self, now: u64, key: Option<Key>, grant_ns: u64) -> bool {
         if self.markers.len() >= MARKERS {
             return false;
+        }
+        if !self.busy {
+            // What was launched while nobody shared the GPU is seen first by such an event.
+            self.busy = true;
+            self.counted_ns = now;
+            self.last_done = None;
+            self.quiet_since_ns = None;
+            self.end_ns = self.end_ns.max(now);
         }
         self.markers.push_back(Marker {
             key,

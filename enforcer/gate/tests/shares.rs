@@ -21,6 +21,7 @@ fn asked(requests: &[u32]) -> Vec<Asked> {
         request: *request,
         limit: 1000,
         tier: 0,
+        weight: 1000,
     };
     requests.iter().map(one).collect()
 }
@@ -337,12 +338,88 @@ fn the_stopped_and_the_dead_block_nobody() {
 }
 
 #[test]
+fn the_detached_block_nobody_and_come_back() {
+    let seed = seed();
+    for kernel in [MS, 20 * MS] {
+        let mut sim = floods(&[kernel, kernel], seed);
+        let mut gate = turns(&mut sim, &asked(&[500, 500]));
+        sim.act(SECOND, Act::Detach(0));
+        sim.run(3 * SECOND, &mut gate);
+        let alone = sim.used(2 * SECOND + 200 * MS, sim.now);
+        let stall = sim.threads[1].worst_stall;
+        println!(
+            "detached, {} us: {alone:.3?}, stall {} ms",
+            kernel / US,
+            stall / MS
+        );
+        assert!(alone[1] > 0.97 && alone[0] == 0.0, "{alone:?}");
+        assert!(stall < 90 * MS, "{stall}");
+        // What the other has queued meanwhile is in the way, and is paid for.
+        sim.act(0, Act::Attach(0));
+        let from = sim.now;
+        sim.run(40 * SECOND, &mut gate);
+        let soon = sim.used(from + 100 * MS, from + 1100 * MS)[0];
+        let again = sim.used(from, sim.now)[0];
+        println!("back: {soon:.3} at first, {again:.3} in the end");
+        let least = if kernel == MS { 0.45 } else { 0.25 };
+        assert!(soon > least && (again - 0.5).abs() < 0.03, "{soon} {again}");
+    }
+}
+
+/// Another size counts 200 ms later at the latest.
+#[test]
+fn a_changed_request_has_its_effect_within_200_ms() {
+    let seed = seed();
+    for kernel in [10 * US, MS, 20 * MS] {
+        let mut sim = floods(&[kernel, kernel], seed);
+        let mut gate = turns(&mut sim, &asked(&[500, 200]));
+        sim.run(2 * SECOND, &mut gate);
+        for (request, part) in [(200, 0.5), (800, 0.8), (500, 0.714)] {
+            gate.asked[0].request = request;
+            sim.knock();
+            let from = sim.now;
+            sim.run(SECOND, &mut gate);
+            let got = sim.used(from + 200 * MS, sim.now)[0];
+            println!("{} us, request {request}: {got:.3} for {part}", kernel / US);
+            assert!((got - part).abs() < 0.03, "{got} for {part}");
+        }
+    }
+}
+
+#[test]
+fn threads_of_a_process_share_its_turns_evenly() {
+    let mut sim = Sim::new(2, seed());
+    let (a, b) = (sim.process(0), sim.process(1));
+    for _ in 0..3 {
+        sim.thread(a, Program::Flood { kernel: MS }, 1.0);
+    }
+    sim.thread(b, Program::Flood { kernel: MS }, 1.0);
+    sim.act(MS, Act::Start(a));
+    sim.act(MS, Act::Start(b));
+    let mut gate = turns(&mut sim, &asked(&[600, 400]));
+    sim.run(8 * SECOND, &mut gate);
+    let verdict = judge(&sim, &[0.6, 0.4], MS);
+    let done: Vec<u64> = sim.threads.iter().map(|t| t.finished).collect();
+    println!("kernels by thread: {done:?}, {verdict:?}");
+    let (least, most) = (done[..3].iter().min(), done[..3].iter().max());
+    let fair = least
+        .zip(most)
+        .is_some_and(|(l, m)| *l as f64 > 0.8 * *m as f64);
+    assert!(fair && verdict.is_ok(), "{done:?} {verdict:?}");
+}
+
+#[test]
 fn limits_hold_and_the_rest_flows() {
     let seed = seed();
     let ask = |request, limit, tier| Asked {
         request,
         limit,
         tier,
+        weight: 1000,
+    };
+    let heavy = |request, weight| Asked {
+        weight,
+        ..ask(request, 1000, 0)
     };
     let cases: &[(&[Asked], &[f64])] = &[
         (&[ask(200, 300, 0), ask(300, 1000, 0)], &[0.3, 0.7]),
@@ -350,6 +427,13 @@ fn limits_hold_and_the_rest_flows() {
         (&[ask(500, 800, 0)], &[0.8]),
         // Strict: what is left goes to the first tier.
         (&[ask(200, 1000, 1), ask(200, 1000, 0)], &[0.2, 0.8]),
+        (
+            &[ask(200, 1000, 2), ask(200, 500, 0), ask(100, 1000, 1)],
+            &[0.2, 0.5, 0.3],
+        ),
+        // Weights: what is left goes by request and weight.
+        (&[heavy(200, 2000), heavy(200, 1000)], &[0.6, 0.4]),
+        (&[heavy(100, 2000), heavy(300, 1000)], &[0.34, 0.66]),
     ];
     for (asked, wanted) in cases {
         let mut sim = floods(&vec![MS; asked.len()], seed);

@@ -345,7 +345,8 @@ impl Gate {
                 Some(unused)
             };
             // Launches behind the stream's last marker, as far as can be known.
-            let unmarked = granted.is_some_and(|granted| unused.is_none_or(|left| left < granted));
+            // On a stream that was never here there may be much, from when nobody shared the GPU.
+            let unmarked = granted.is_none_or(|granted| unused.is_none_or(|left| left < granted));
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
             let verdict = if gpu.granted() {
@@ -355,6 +356,9 @@ impl Gate {
                 inner.member.leave(now, &mut ticket);
                 Verdict::Free
             };
+            if matches!(verdict, Verdict::Wait { .. }) {
+                inner.keep_grant(place(stream, thread), 0);
+            }
             let first = inner.note(waited, ticket, &verdict);
             let others = inner.member.has_waiters();
             let knock = gpu.say(&inner.member.signals(now));
@@ -448,7 +452,7 @@ impl Gate {
         };
         let recorded = pair.record_end(stream);
         let mut inner = self.lock();
-        if recorded && inner.member.mark(None, 0) {
+        if recorded && inner.member.mark(monotonic_ns(), None, 0) {
             inner.fly(pair, true, Load::default(), None);
         } else {
             inner.spare.push(pair);
@@ -472,7 +476,7 @@ impl Gate {
         let marked = recorded
             && trial
                 .grant_ns
-                .is_some_and(|grant| inner.member.mark(key, grant));
+                .is_some_and(|grant| inner.member.mark(monotonic_ns(), key, grant));
         if let Some((pair, _)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
@@ -491,11 +495,8 @@ impl Gate {
             }
             if grant_ns > 0 {
                 self.cells.grant(word, stream, number, grant_ns);
-                if inner.grants.len() >= MOST_STREAMS {
-                    inner.grants = Table::EMPTY;
-                }
-                inner.grants.insert(place(stream, number), grant_ns);
             }
+            inner.keep_grant(place(stream, number), grant_ns);
         }
         self.say_work(gpu, &inner);
         self.wake_watcher(gpu, inner);

@@ -154,6 +154,13 @@ impl LimitsFile {
         let word = &self.page().state;
         word.store(state as u32, Ordering::SeqCst);
         futex_wake(word, Reach::Machine);
+        if state != State::Granted {
+            // A thread that waits for its turn hears of it now, not when it would have looked again. The word
+            // has to differ for one that is just about to sleep; the arbiter's next one replaces it.
+            let word = &self.page().turn.word;
+            word.fetch_xor(1 << 31, Ordering::SeqCst);
+            futex_wake(word, Reach::Machine);
+        }
     }
 
     /// From now on the page belongs to another GPU and lies at another path: the claim's memory has moved there, and

@@ -24,6 +24,9 @@ impl Arbiter {
             stamps: of_holder(holder, &list, stamps_of),
             used_ns: of_holder(holder, &list, used_by),
             taken,
+            backlog: wanting
+                .iter()
+                .any(|(c, s)| s.busy && holder == Holder::Claim(c.id)),
         };
         // Who worked alone until now has to clear the GPU first.
         let alone = wanting.iter().find(|(c, s)| {

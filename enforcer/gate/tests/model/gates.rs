@@ -26,6 +26,7 @@ pub(crate) trait Gate {
     fn finished(&mut self, _sim: &mut Sim, _process: usize) {}
     fn died(&mut self, _sim: &mut Sim, _process: usize) {}
     fn silence(&mut self) {}
+    fn detach(&mut self, _sim: &mut Sim, _claim: usize, _detached: bool) {}
 }
 
 /// No gate at all.
@@ -115,11 +116,13 @@ pub(crate) struct Asked {
     pub(crate) request: u32,
     pub(crate) limit: u32,
     pub(crate) tier: u8,
+    pub(crate) weight: u32,
 }
 
 /// The gate of this crate, wired as the library and the service wire it.
 pub(crate) struct Turns {
-    asked: Vec<Asked>,
+    pub(crate) asked: Vec<Asked>,
+    detached: Vec<bool>,
     gated: Vec<Gated>,
     pages: Vec<Order>,
     beat_ns: u64,
@@ -137,6 +140,7 @@ impl Turns {
         };
         Turns {
             asked: asked.to_vec(),
+            detached: vec![false; asked.len()],
             gated: sim.processes.iter().map(|_| Gated::default()).collect(),
             pages: asked.iter().enumerate().map(page).collect(),
             beat_ns: 0,
@@ -192,6 +196,12 @@ impl Gate for Turns {
         kernel: u64,
         ticket: &mut Option<u64>,
     ) -> Verdict {
+        if self.detached[sim.processes[p].claim] {
+            // What it has on the GPU is waited for, then its memory goes; launches wait for its return.
+            return Verdict::Wait {
+                until: sim.now + 1000 * MS,
+            };
+        }
         let view = self.view(sim, p);
         let key = Key::kernel(kernel as usize, 132, 256);
         let stream = t + 1;
@@ -214,7 +224,7 @@ impl Gate for Turns {
             Answer::Go { grant_ns } => {
                 g.cells.grant(view.word, stream, t, grant_ns);
                 assert!(grant_ns <= CHUNK_NS);
-                let marked = g.member.mark(Some(key), grant_ns);
+                let marked = g.member.mark(sim.now, Some(key), grant_ns);
                 let waiters = g.member.has_waiters();
                 self.publish(sim, p);
                 if waiters {
@@ -225,7 +235,7 @@ impl Gate for Turns {
             Answer::Wait { until_ns } => {
                 // What this stream launched since its last event is covered before it sleeps.
                 if sim.mark_last(t) {
-                    g.member.mark(None, 0);
+                    g.member.mark(sim.now, None, 0);
                 }
                 self.publish(sim, p);
                 Verdict::Wait { until: until_ns }
@@ -291,8 +301,8 @@ impl Gate for Turns {
                 request_permille: asked.request,
                 limit_permille: asked.limit,
                 tier: asked.tier,
-                weight_milli: 1000,
-                is_gated: true,
+                weight_milli: asked.weight,
+                is_gated: !self.detached[id],
                 word: self.pages[id].word,
                 processes,
             })
@@ -321,5 +331,13 @@ impl Gate for Turns {
 
     fn silence(&mut self) {
         self.silent = true;
+    }
+
+    fn detach(&mut self, sim: &mut Sim, claim: usize, detached: bool) {
+        self.detached[claim] = detached;
+        sim.knock();
+        if !detached {
+            sim.wake_claim(claim);
+        }
     }
 }

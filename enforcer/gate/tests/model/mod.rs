@@ -63,6 +63,10 @@ pub(crate) enum Act {
     Stop(usize),
     Continue(usize),
     Kill(usize),
+    /// A claim's memory leaves the GPU, its processes stay.
+    Detach(usize),
+    /// And comes back.
+    Attach(usize),
     /// The service dies.
     Silence,
 }
@@ -302,6 +306,8 @@ impl Sim {
                 self.schedule_gpu();
                 gate.died(self, p);
             }
+            Act::Detach(claim) => gate.detach(self, claim, true),
+            Act::Attach(claim) => gate.detach(self, claim, false),
             Act::Silence => gate.silence(),
         }
     }
