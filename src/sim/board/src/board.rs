@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::now_ns;
-use crate::cost::Shape;
+use crate::cost::{Shape, Transfer};
 use crate::error::BoardError;
 use crate::models::index_of;
 use crate::process::ProcessInfo;
@@ -81,6 +81,8 @@ pub struct Work {
     pub shape: Option<Shape>,
     /// Nanoseconds that one block takes.
     pub block_ns: u64,
+    /// What a copy takes, in place of a shape.
+    pub transfer: Option<Transfer>,
     /// Tickets of the work that must be done first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
@@ -466,6 +468,7 @@ impl Board {
             context: work.context,
             shape: work.shape,
             block_ns: work.block_ns,
+            transfer: work.transfer,
             deps: work.deps,
         };
         self.change(false, |s| {

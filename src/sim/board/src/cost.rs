@@ -27,6 +27,47 @@ impl Shape {
     }
 }
 
+/// The way that a copy takes. Each is a queue of its own beside the SMs; copies on one share it evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Route {
+    /// Over PCI Express to the device.
+    HostToDevice = 1,
+    /// Over PCI Express from the device.
+    DeviceToHost = 2,
+    /// Within the device's memory; fills too.
+    OnDevice = 3,
+}
+
+impl Route {
+    /// Bytes in a second for one copy alone: 25 and 50 GB/s for PCI Express 4 and 5 with 16 lanes (what
+    /// programs reach of 31.5 and 63), and half of the memory's peak, because each byte is read and written.
+    #[must_use]
+    pub fn bytes_per_second(self, model: &Model) -> u64 {
+        match self {
+            Route::HostToDevice | Route::DeviceToHost => match model.pcie_generation {
+                ..=3 => 12_500_000_000,
+                4 => 25_000_000_000,
+                5.. => 50_000_000_000,
+            },
+            Route::OnDevice => {
+                u64::from(model.mem_clock_mhz) * 1_000_000 * 2 * u64::from(model.bus_bits) / 8 / 2
+            }
+        }
+    }
+}
+
+/// A copy or a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Its way.
+    pub route: Route,
+    /// Bytes that it moves.
+    pub bytes: u64,
+    /// Nanoseconds that it takes alone.
+    pub ns: u64,
+}
+
 /// Blocks of this shape that one SM can hold at a time; 0 when not even one fits.
 #[must_use]
 pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {

@@ -3,7 +3,7 @@
 //! Each line names a kernel and the time that one of its blocks takes: `saxpy 250us`. Units are
 //! `ns`, `us`, `ms` and `s`; `#` begins a comment. A name that ends in `*` stands for every kernel
 //! whose name begins so (Numba mangles its names); the first line that fits counts. The registry
-//! sets durations only, never results. A kernel that it lacks gets a duration from its instructions.
+//! sets durations only, never results. `pcie 4GB/s` sets how fast copies over PCI Express are. A kernel that it lacks gets a duration from its instructions.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use std::path::Path;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Costs {
     rows: Vec<(String, u64)>,
+    pcie: Option<u64>,
 }
 
 impl Costs {
@@ -39,10 +40,20 @@ impl Costs {
                 words.next(),
             ) {
                 (Some(name), Some(ns), None) => costs.rows.push((name.to_owned(), ns)),
+                (Some("pcie"), None, None) => match bandwidth(line) {
+                    Some(bytes) => costs.pcie = Some(bytes),
+                    None => wrong.push(i + 1),
+                },
                 _ => wrong.push(i + 1),
             }
         }
         (costs, wrong)
+    }
+
+    /// Bytes in a second over PCI Express, if the registry sets them.
+    #[must_use]
+    pub fn pcie_bytes_per_second(&self) -> Option<u64> {
+        self.pcie
     }
 
     /// Nanoseconds that one block of the kernel takes, if the registry has it.
@@ -54,6 +65,13 @@ impl Costs {
         };
         self.rows.iter().find(|r| fits(&r.0)).map(|r| r.1)
     }
+}
+
+/// Bytes in a second of a line such as `pcie 4GB/s`.
+fn bandwidth(line: &str) -> Option<u64> {
+    let word = line.split_whitespace().nth(1)?;
+    let number: u64 = word.strip_suffix("GB/s")?.parse().ok()?;
+    number.checked_mul(1_000_000_000).filter(|b| *b > 0)
 }
 
 fn nanoseconds(text: &str) -> Option<u64> {
@@ -88,5 +106,14 @@ mod tests {
             assert_eq!(costs.block_ns(kernel), expect, "{kernel}");
         }
         assert_eq!(wrong, [5, 6, 7]);
+        assert_eq!(costs.pcie_bytes_per_second(), None);
+        let (costs, wrong) = Costs::parse("pcie 4GB/s\npcie 4ms\npcie 0GB/s\npcie fast\n");
+        assert_eq!(costs.pcie_bytes_per_second(), Some(4_000_000_000));
+        assert_eq!(
+            costs.block_ns("pcie"),
+            Some(4_000_000),
+            "a kernel may be called so"
+        );
+        assert_eq!(wrong, [3, 4]);
     }
 }

@@ -22,7 +22,9 @@ pub use board::{
     Board, BoardSpec, CheckpointFault, CheckpointHow, CheckpointStep, Finished, Slot, Work,
 };
 pub use clock::now_ns;
-pub use cost::{Phase, Shape, block_ns_from_instructions, phases, resident_blocks};
+pub use cost::{
+    Phase, Route, Shape, Transfer, block_ns_from_instructions, phases, resident_blocks,
+};
 pub use costs::Costs;
 pub use error::BoardError;
 pub use limits::MemoryLimit;

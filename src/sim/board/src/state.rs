@@ -147,6 +147,10 @@ pub(crate) struct Use {
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
+    /// Time in which a kernel or a copy of the process ran.
+    pub work_ns: f64,
+    /// Bytes that copies and fills have moved.
+    pub copied: u64,
     pub marks: [Mark; MARKS],
 }
 
@@ -194,6 +198,9 @@ pub(crate) struct Kernel {
     pub resident: u64,
     pub phase_blocks: [u64; 2],
     pub phase_ns: [f64; 2],
+    /// 0 for a kernel, else the route of a copy, of so many bytes.
+    pub route: u64,
+    pub bytes: u64,
     pub start_ns: u64,
     pub end_ns: u64,
 }
@@ -212,8 +219,8 @@ const _: () = assert!(size_of::<Head>() == 128);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 608);
 const _: () = assert!(size_of::<Proc>() == 96);
-const _: () = assert!(size_of::<Use>() == 392);
-const _: () = assert!(size_of::<Kernel>() == 136);
+const _: () = assert!(size_of::<Use>() == 408);
+const _: () = assert!(size_of::<Kernel>() == 152);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

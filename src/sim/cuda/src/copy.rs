@@ -1,7 +1,10 @@
 //! Copies and fills: real bytes, moved when the call is made.
 //!
-//! A copy takes the time that moving the bytes takes on the host; the board's time is not charged.
-//! Calls that C programs know as synchronous first wait for the work before them on their stream.
+//! A copy of more than 64 KiB takes time on the board, in its stream: see [`gshare_sim_board::Route`]. Shorter
+//! ones take none, as the real driver hands them over with the command. Calls that C programs know as
+//! synchronous first wait for the work before them on their stream, and then for the copy.
+
+mod time;
 
 use std::ptr;
 use std::sync::Arc;
@@ -256,22 +259,35 @@ impl Driver {
         self.check_copy(&c, in_graph)?;
         if wait {
             self.settle(s)?;
-            return self.copy_now(&c);
+            let context = self.tables().stream(s)?.context;
+            if self.copy_time(context, &c)?.is_none() {
+                return self.copy_now(&c);
+            }
+            self.push(&Place::Stream(s), Op::Copy(c, None))?;
+            return self.settle(s);
         }
         let op = Op::Copy(c, None);
         if self.captured(s, &op)?.is_some() {
             return Ok(());
         }
         // To memory that is not pinned, the copy is over when the call returns.
-        let late = {
+        let (late, pageable) = {
             let t = self.tables();
             let before = t.before(s)?;
-            before.iter().any(|id| t.is_put_off(*id)) && c.target().is_pageable(&t)
+            let pageable = c.target().is_pageable(&t);
+            (
+                pageable && before.iter().any(|id| t.is_put_off(*id)),
+                pageable,
+            )
         };
         if late {
             self.settle(s)?;
         }
-        self.push(&Place::Stream(s), op).map(drop)
+        let id = self.push(&Place::Stream(s), op)?;
+        if pageable && id != 0 {
+            self.settle(s)?;
+        }
+        Ok(())
     }
 
     /// A copy that is put off: from memory that is not pinned, the bytes are taken now.

@@ -136,6 +136,8 @@ pub(crate) struct Driver {
     nodes: PathBuf,
     /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
     pub memory_gate: RwLock<()>,
+    /// Bytes in a second over PCI Express by the registry of durations, if it has them.
+    pub pcie: Option<u64>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -258,6 +260,7 @@ pub(crate) fn init() -> R {
         tables.current_pools.push(pool);
     }
     let driver = Driver {
+        pcie: gshare_sim_board::Costs::beside(board.path()).pcie_bytes_per_second(),
         board,
         slot,
         devices,

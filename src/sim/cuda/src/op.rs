@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use gshare_sim_board::{BoardError, MAX_DEPS, Shape, Work};
+use gshare_sim_board::{BoardError, MAX_DEPS, Shape, Transfer, Work};
 
 use crate::callback::Host;
 use crate::code::{INVALID_HANDLE, R, UNKNOWN};
@@ -28,8 +28,8 @@ pub(crate) enum Op {
     Fill(Fill),
     Host(Host),
     Empty,
-    /// The time of a kernel that has been computed already.
-    Timed(Shape, u64),
+    /// The time of what has been done already.
+    Timed(Time),
     /// Frees memory of the stream-ordered allocator.
     Free(u64),
     /// Only in graphs: the graph inside a node, by its handle.
@@ -37,6 +37,14 @@ pub(crate) enum Op {
     Record(u64),
     Wait(u64),
     Alloc(Arc<GraphVa>),
+}
+
+/// What an operation takes on the GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Time {
+    /// A kernel, and the nanoseconds of one of its blocks.
+    Blocks(Shape, u64),
+    Copy(Transfer),
 }
 
 /// Work that waits for host functions.
@@ -181,8 +189,9 @@ impl Driver {
                 return Ok(id);
             }
         }
-        match self.perform(op)? {
-            Some((shape, block_ns)) => self.enqueue(place, Some(shape), block_ns),
+        let context = self.tables().before_place(place)?.0;
+        match self.perform(context, op)? {
+            Some(time) => self.enqueue(place, Some(time)),
             None => match place {
                 Place::Stream(_) => Ok(0),
                 Place::After { .. } => self.join(place),
@@ -196,17 +205,27 @@ impl Driver {
         match before[..] {
             [] => Ok(0),
             [one] => Ok(one),
-            _ => self.enqueue(place, None, 0),
+            _ => self.enqueue(place, None),
         }
     }
 
-    /// Moves the bytes of an operation; gives what a kernel takes.
-    fn perform(&self, op: Op) -> R<Option<(Shape, u64)>> {
+    /// Moves the bytes of an operation; gives what it takes, if it takes time.
+    fn perform(&self, context: u64, op: Op) -> R<Option<Time>> {
         match op {
-            Op::Kernel(k) => return self.compute(&k),
-            Op::Timed(shape, block_ns) => return Ok(Some((shape, block_ns))),
-            Op::Copy(c, _kept) => self.copy_now(&c)?,
-            Op::Fill(f) => self.fill_now(&f)?,
+            Op::Kernel(k) => {
+                let time = self.compute(&k)?;
+                return Ok(time.map(|(shape, block_ns)| Time::Blocks(shape, block_ns)));
+            }
+            Op::Timed(time) => return Ok(Some(time)),
+            Op::Copy(c, _kept) => {
+                let time = self.copy_time(context, &c)?;
+                self.copy_now(&c)?;
+                return Ok(time.map(Time::Copy));
+            }
+            Op::Fill(f) => {
+                self.fill_now(&f)?;
+                return Ok(self.fill_time(context, &f)?.map(Time::Copy));
+            }
             Op::Free(addr) => self.device_free(&mut self.tables(), addr)?,
             // Done by those who put them there.
             Op::Host(_) | Op::Empty | Op::Child(_) | Op::Record(_) | Op::Wait(_) | Op::Alloc(_) => {
@@ -230,8 +249,8 @@ impl Driver {
                     context,
                     deps: &deps,
                 };
-                let done = self.perform(op).and_then(|time| match time {
-                    Some((shape, block_ns)) => self.enqueue(&place, Some(shape), block_ns),
+                let done = self.perform(context, op).and_then(|time| match time {
+                    Some(time) => self.enqueue(&place, Some(time)),
                     None => self.join(&place),
                 });
                 if let Err(code) = done
@@ -261,15 +280,20 @@ impl Driver {
         self.do_ready(ready);
     }
 
-    /// Queues a kernel's time (or, without a shape, a marker) on the board; gives its ticket.
-    fn enqueue(&self, place: &Place<'_>, shape: Option<Shape>, block_ns: u64) -> R<u64> {
+    /// Queues time (or, without one, a marker) on the board; gives its ticket.
+    fn enqueue(&self, place: &Place<'_>, time: Option<Time>) -> R<u64> {
+        let (shape, block_ns, transfer) = match time {
+            Some(Time::Blocks(shape, block_ns)) => (Some(shape), block_ns, None),
+            Some(Time::Copy(transfer)) => (None, 0, Some(transfer)),
+            None => (None, 0, None),
+        };
         let mut joined = Vec::new();
         loop {
             let mut t = self.tables();
             let (context, stream, mut before) = t.before_place(place)?;
             if before.iter().any(|d| t.is_put_off(*d)) {
                 // Another thread was faster with a host function.
-                let op = shape.map_or(Op::Empty, |s| Op::Timed(s, block_ns));
+                let op = time.map_or(Op::Empty, Op::Timed);
                 return Ok(t.put_off(context, stream, before, op));
             }
             if !joined.is_empty() {
@@ -290,6 +314,7 @@ impl Driver {
                 context: board,
                 shape: if join { None } else { shape },
                 block_ns,
+                transfer: if join { None } else { transfer },
                 deps,
             };
             match self.board.submit(self.slot, &work) {

@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 context: *context,
                 shape,
                 block_ns,
+                transfer: None,
                 deps: Default::default(),
             };
             last = last.max(board.submit(slot, &work)?.0);

@@ -286,6 +286,7 @@ fn utilisation_follows_what_ran() {
         context: contexts[0],
         shape: Some(shape),
         block_ns: 60_000_000_000,
+        transfer: None,
         deps: Default::default(),
     };
     workstation.board.submit(slot, &work).unwrap();

@@ -90,6 +90,7 @@ fn kernel(gpu: usize, context: u64, blocks: u64, block_ns: u64) -> Work {
             shared: 0,
         }),
         block_ns,
+        transfer: None,
         deps: [0; MAX_DEPS],
     }
 }

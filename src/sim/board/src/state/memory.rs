@@ -80,6 +80,8 @@ impl State {
             busy_ns: 0.0,
             sm_ns: 0.0,
             warp_ns: 0.0,
+            work_ns: 0.0,
+            copied: 0,
             marks: [Mark {
                 at_ns: 0,
                 busy_ns: 0.0,

@@ -7,12 +7,14 @@
 //!
 //! The clients of an MPS server have one slice together, and during it each has its own SMs. Where these are
 //! more than the GPU has, the clients run slower in proportion.
+//!
+//! Copies run beside the kernels of all contexts. Those of one route share it evenly.
 
 use super::{
     DONE, FAILED, FREE, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark, PENDING,
     RUNNING, State,
 };
-use crate::cost::{Shape, phases, resident_blocks};
+use crate::cost::{Shape, Transfer, phases, resident_blocks};
 use crate::error::BoardError;
 
 /// One piece of work for [`State::submit`].
@@ -23,6 +25,8 @@ pub(crate) struct Submit {
     /// `None`: a marker, which takes no time and joins its dependencies.
     pub shape: Option<Shape>,
     pub block_ns: u64,
+    /// A copy in place of a kernel.
+    pub transfer: Option<Transfer>,
     /// Tickets that must be done first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
@@ -69,6 +73,10 @@ impl State {
             warps = shape.warps();
             phase = Some(phases(sms, resident, shape.blocks, s.block_ns.max(1)));
         }
+        if let Some(transfer) = &s.transfer {
+            resident = 1;
+            phase = Some(phases(1, 1, 1, transfer.ns.max(1)));
+        }
         let free = self.kernels().iter().position(|k| k.state == FREE);
         let row = free.unwrap_or(self.head.kernel_hwm());
         if row >= MAX_KERNELS {
@@ -90,6 +98,8 @@ impl State {
             resident: u64::from(resident),
             phase_blocks: phase.map_or([0; 2], |p| p.map(|p| p.blocks)),
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
+            route: s.transfer.map_or(0, |t| t.route as u64),
+            bytes: s.transfer.map_or(0, |t| t.bytes),
             start_ns: 0,
             end_ns: 0,
         };
@@ -202,7 +212,7 @@ impl State {
             .kernels()
             .iter()
             .enumerate()
-            .filter(|(_, k)| k.state == RUNNING)
+            .filter(|(_, k)| k.state == RUNNING && k.route == 0)
             .map(|(i, k)| (k.gpu, self.slice_group(k), k.context, k.ticket, i))
             .collect();
         rows.sort_unstable();
@@ -231,7 +241,27 @@ impl State {
                 }
             }
         }
+        self.share_routes(&mut shares);
         shares
+    }
+
+    fn share_routes(&self, shares: &mut Vec<Share>) {
+        let copies = self.kernels().iter().enumerate();
+        let mut rows: Vec<(u64, u64, usize)> = copies
+            .filter(|(_, k)| k.state == RUNNING && k.route != 0)
+            .map(|(i, k)| (k.gpu, k.route, i))
+            .collect();
+        rows.sort_unstable();
+        for on_route in rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            let part = 1.0 / on_route.len() as f64;
+            shares.extend(on_route.iter().map(|&(.., row)| Share {
+                row,
+                rate: part,
+                sms: 0.0,
+                warps: 0.0,
+                slice: part,
+            }));
+        }
     }
 
     fn share_of_context(
@@ -310,6 +340,14 @@ impl State {
                 if k.phase().is_none() {
                     k.state = DONE;
                     k.end_ns = until;
+                    let (owner, gpu, bytes) = (k.owner, k.gpu, k.bytes);
+                    if bytes > 0 {
+                        for u in self.uses_mut() {
+                            if u.owner == owner && u.gpu == gpu {
+                                u.copied = u.copied.saturating_add(bytes);
+                            }
+                        }
+                    }
                 }
             }
             if until == boundary {
@@ -322,6 +360,7 @@ impl State {
         let dt = ns as f64;
         let mut last = (u64::MAX, u64::MAX);
         let mut slices: Vec<(u64, u64, f64)> = Vec::new();
+        let mut work: Vec<(u64, u64, f64)> = Vec::new();
         for s in shares {
             let k = &mut self.kernels[s.row];
             if let Some(p) = k.phase() {
@@ -330,6 +369,14 @@ impl State {
                 k.phase_ns[p] = if left < 1e-3 { 0.0 } else { left };
             }
             let (gpu, owner, context) = (k.gpu, k.owner, k.context);
+            // All that runs of a process at a time counts once.
+            match work.iter_mut().find(|w| (w.0, w.1) == (gpu, owner)) {
+                Some(known) => known.2 = known.2.max(s.slice),
+                None => work.push((gpu, owner, s.slice)),
+            }
+            if k.route != 0 {
+                continue;
+            }
             if last != (gpu, context) {
                 last = (gpu, context);
                 slices.push((gpu, owner, s.slice));
@@ -342,6 +389,13 @@ impl State {
                 if u.owner == owner && u.gpu == gpu {
                     u.sm_ns += s.sms * dt;
                     u.warp_ns += s.warps * dt;
+                }
+            }
+        }
+        for (gpu, owner, part) in work {
+            for u in self.uses_mut() {
+                if u.owner == owner && u.gpu == gpu {
+                    u.work_ns += dt * part;
                 }
             }
         }

@@ -79,7 +79,7 @@ impl Driver {
             Op::Alloc(va) => Out::from_addr(at).set(va.node_params()),
             Op::Free(addr) => Out::from_addr(at).set(*addr),
             Op::Empty => Ok(()),
-            Op::Host(_) | Op::Timed(..) => Err(NOT_SUPPORTED),
+            Op::Host(_) | Op::Timed(_) => Err(NOT_SUPPORTED),
         }
     }
 }

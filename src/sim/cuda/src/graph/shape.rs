@@ -10,7 +10,7 @@ impl Op {
     /// `CUgraphNodeType`.
     pub(crate) fn node_type(&self) -> u32 {
         match self {
-            Op::Kernel(_) | Op::Timed(..) => 0,
+            Op::Kernel(_) | Op::Timed(_) => 0,
             Op::Copy(..) => 1,
             Op::Fill(_) => 2,
             Op::Host(_) => 3,

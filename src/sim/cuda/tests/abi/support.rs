@@ -75,7 +75,7 @@ pub(crate) fn built() -> PathBuf {
 pub(crate) fn lay_out(dir: &Path) -> Board {
     std::fs::create_dir_all(dir.join("lib")).expect("directory");
     std::fs::copy(built(), dir.join("lib/libcuda.so.1")).expect("copy");
-    let costs = "slow 5ms\nlong 200ms\n";
+    let costs = "slow 5ms\nlong 200ms\npcie 2GB/s\n";
     std::fs::write(dir.join("costs"), costs).expect("costs");
     let mut spec = BoardSpec::new(&["rtx4090", "h100", "h100"]);
     spec.cuda_version = 13_050;

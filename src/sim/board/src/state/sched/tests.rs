@@ -2,6 +2,7 @@
 
 use super::super::tests::state;
 use super::*;
+use crate::cost::Route;
 
 const US: u64 = 1_000;
 
@@ -16,6 +17,7 @@ fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) ->
             shared: 0,
         }),
         block_ns: block_us * US,
+        transfer: None,
         deps: [0; MAX_DEPS],
     }
 }
@@ -173,4 +175,48 @@ fn a_cancelled_kernel_fails_and_frees_its_sms() {
     s.advance(2_000 * US);
     close(s.gpus[0].busy_ns, 300e3);
     assert_eq!(s.collect(a), [(t, 0, None)]);
+}
+
+fn copy(gpu: usize, context: u64, route: Route, us: u64) -> Submit {
+    Submit {
+        shape: None,
+        transfer: Some(Transfer {
+            route,
+            bytes: 1000,
+            ns: us * US,
+        }),
+        ..kernel(gpu, context, 0, 0, 0)
+    }
+}
+
+#[test]
+fn copies_run_beside_kernels_and_share_their_route() {
+    let (mut s, a) = state(&["h100"]);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    let k = s.submit(a, &kernel(0, 1, 132, 1024, 300)).expect("ok");
+    let up = s
+        .submit(b, &copy(0, 2, Route::HostToDevice, 100))
+        .expect("ok");
+    let also = s
+        .submit(b, &copy(0, 2, Route::HostToDevice, 50))
+        .expect("ok");
+    let down = s
+        .submit(b, &copy(0, 2, Route::DeviceToHost, 80))
+        .expect("ok");
+    let then = s.submit(b, &after(copy(0, 2, Route::OnDevice, 10), down));
+    let then = then.expect("ok");
+    s.advance(1_000 * US);
+    // The kernel has the SMs to itself; two copies up halve the way, the one down has its own.
+    assert_eq!(end(&s, k), Some(300));
+    assert_eq!((end(&s, also), end(&s, up)), (Some(100), Some(150)));
+    assert_eq!((end(&s, down), end(&s, then)), (Some(80), Some(90)));
+    close(s.gpus[0].busy_ns, 300e3);
+    let of = |id| s.uses().iter().find(|u| u.owner == id).expect("a row");
+    close(of(a).work_ns, 300e3);
+    // Copies are work, though NVML does not call them use; half of the way counts half.
+    assert_eq!(
+        (of(b).busy_ns, of(b).copied, of(b).launched),
+        (0.0, 4000, 0)
+    );
+    close(of(b).work_ns, 80e3 + 10e3 + 10e3 * 0.5 + 50e3);
 }
