@@ -538,6 +538,14 @@ impl Inner {
         }
     }
 
+    /// Keeps what a stream was granted behind its last marker.
+    fn keep_grant(&mut self, place: u64, ns: u64) {
+        if self.grants.len() >= MOST_STREAMS {
+            self.grants = Table::EMPTY;
+        }
+        self.grants.insert(place, ns);
+    }
+
     fn fly(&mut self, pair: Pair, marked: bool, before: Load, measured: Option<Key>) {
         let id = self.next_flight;
         self.next_flight += 1;
