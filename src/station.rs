@@ -1,5 +1,6 @@
 //! A simulated workstation with a private service: what the demo, the benchmarks and the tests run on.
-//! Everything lies in one temporary directory and goes with it; a real GPU is never touched.
+//! Everything lies in one temporary directory and goes with it; a real GPU is used by `bench gate --device real`
+//! alone.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -38,6 +39,8 @@ pub struct Options {
     pub strict: bool,
     /// Another runtime directory than the one in the station's own.
     pub runtime: Option<PathBuf>,
+    /// The machine's own libcuda and libnvidia-ml in place of the simulated ones: then nothing is simulated.
+    pub libraries: Option<(PathBuf, PathBuf)>,
 }
 
 impl Options {
@@ -57,6 +60,7 @@ impl Options {
             driver: None,
             strict: false,
             runtime: None,
+            libraries: None,
         }
     }
 }
@@ -70,6 +74,8 @@ pub struct Station {
     config: PathBuf,
     cgroup_root: String,
     names: String,
+    /// Directory of the libcuda that programs find.
+    libraries: PathBuf,
     service: Option<Child>,
 }
 
@@ -90,17 +96,9 @@ impl Station {
         let sim = dir.path().join("sim");
         std::fs::create_dir(&sim)?;
         std::fs::set_permissions(&sim, Permissions::from_mode(0o755))?;
-        let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
-        let mut spec = BoardSpec::new(&models);
-        if let Some(version) = &options.driver {
-            spec.driver_version.clone_from(version);
+        if options.libraries.is_none() {
+            simulate(options, &sim)?;
         }
-        let board =
-            Board::create(&sim.join("board"), &spec).context("cannot make the simulated board")?;
-        drop(board);
-        gshare_artifacts::stage_sim(&sim).context("cannot stage the simulated driver")?;
-        std::fs::write(sim.join("costs"), &options.costs)?;
-        stage_mps(&options.program, &sim)?;
 
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin)?;
@@ -124,7 +122,17 @@ impl Station {
         if options.strict {
             furnish_strict(dir.path(), &run)?;
         }
-        let devices = stand_ins(&sim, options.gpus.len())?;
+        let devices = match options.libraries {
+            None => stand_ins(&sim, options.gpus.len())?,
+            Some(_) => String::new(),
+        };
+        let own = || {
+            (
+                sim.join("lib/libcuda.so.1"),
+                sim.join("lib/libnvidia-ml.so.1"),
+            )
+        };
+        let (cuda, nvml) = options.libraries.clone().unwrap_or_else(own);
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
         let text = format!(
@@ -133,9 +141,7 @@ impl Station {
              {devices}\n{mps}[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
             tick = options.tick,
-            cuda = sim.join("lib/libcuda.so.1"),
-            nvml = sim.join("lib/libnvidia-ml.so.1"),
-            mps = if options.config.contains("[mps]") {
+            mps = if options.libraries.is_some() || options.config.contains("[mps]") {
                 String::new()
             } else {
                 format!("[mps]\ncontrol = {:?}\n\n", mps_program(&sim))
@@ -158,6 +164,7 @@ impl Station {
             config,
             cgroup_root,
             names: names.join(","),
+            libraries: cuda.parent().unwrap_or(&sim).to_owned(),
             service: None,
         };
         station.start_service()?;
@@ -239,6 +246,12 @@ impl Station {
         self.dir.path().join("sim")
     }
 
+    /// The directory of the libcuda that programs find.
+    #[must_use]
+    pub fn libraries(&self) -> &Path {
+        &self.libraries
+    }
+
     /// The service's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -283,7 +296,7 @@ impl Station {
     pub fn client_environment(&self, mut command: Command) -> Command {
         command
             .env("GSHARE_SOCKET", self.socket())
-            .env("LD_LIBRARY_PATH", self.sim_dir().join("lib"))
+            .env("LD_LIBRARY_PATH", self.libraries())
             .env_remove("CUDA_VISIBLE_DEVICES");
         command
     }
@@ -387,6 +400,21 @@ fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
         std::fs::set_permissions(&made, Permissions::from_mode(0o755))?;
     }
     Ok(())
+}
+
+/// The board, the simulated driver and what belongs to it.
+fn simulate(options: &Options, sim: &Path) -> anyhow::Result<()> {
+    let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
+    let mut spec = BoardSpec::new(&models);
+    if let Some(version) = &options.driver {
+        spec.driver_version.clone_from(version);
+    }
+    let board =
+        Board::create(&sim.join("board"), &spec).context("cannot make the simulated board")?;
+    drop(board);
+    gshare_artifacts::stage_sim(sim).context("cannot stage the simulated driver")?;
+    std::fs::write(sim.join("costs"), &options.costs)?;
+    stage_mps(&options.program, sim)
 }
 
 fn mps_program(sim: &Path) -> PathBuf {

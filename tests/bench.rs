@@ -137,11 +137,16 @@ fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
     let got = |key: &str| mix[key][0].as_f64().expect("a part");
     // How exactly depends on the machine; that the gate works at all does not.
     assert!(got("got") < 0.2 && got("got_ungated") > 0.3, "{text}");
-    let used = &line["service_killed"]["used"];
+    let used = &line["service_killed"][0]["used"];
     assert!(
         used[0].as_f64() < Some(0.3) && used[1].as_f64() < Some(0.4),
         "{text}"
     );
+    // Also where only one of the claims is at work.
+    let alone = &line["service_killed"][1]["used"][0];
+    assert!(alone.as_f64() < Some(0.3), "{text}");
+    // With one claim at work there is nothing to decide.
+    assert_eq!(line["uncontended"]["arbiter_ns"], 0, "{text}");
 }
 
 #[test]

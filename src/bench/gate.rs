@@ -1,7 +1,9 @@
-//! `bench gate`: real processes in claims share one simulated GPU. What each got is the board's account,
-//! which neither the gate nor the programs write. Every mix runs gated; the first also without the proxy,
-//! where 10:90 has to miss by more than 20 points, or the run says nothing.
+//! `bench gate`: real processes in claims share one GPU, simulated or (`--device real`) the machine's first one.
+//! Every mix runs gated and without the proxy; at 10:90 that one has to miss by more than 20 points, or the run
+//! says nothing.
 
+mod account;
+mod real;
 pub(in crate::bench) mod run;
 pub(in crate::bench) mod worker;
 
@@ -10,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use self::run::{Outcome, Part, Running};
+use self::run::{How, Outcome, Part, Running, arbiter_ns};
 use super::say;
 use crate::cli::args::BenchArgs;
 use crate::station::{Options, Station};
@@ -95,51 +97,83 @@ const MIXES: &[Mix] = &[
     },
 ];
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+/// Where a run takes place.
+struct Place {
+    station: Station,
+    /// On a real GPU: rounds of the kernel in a millisecond.
+    rounds: Option<u64>,
+}
+
+fn simulated() -> anyhow::Result<Place> {
     let station = Station::start(&Options {
         gpus: vec!["h100".to_owned()],
         costs: worker::costs(),
         ..Options::new(std::env::current_exe().context("cannot find the program itself")?)
     })?;
+    Ok(Place {
+        station,
+        rounds: None,
+    })
+}
+
+/// Bytes that the simulated GPU copies in a second.
+fn copy_rate() -> u64 {
+    let model = gshare_sim_board::Model::by_slug("h100");
+    model.map_or(0, |m| {
+        gshare_sim_board::Route::HostToDevice.bytes_per_second(m)
+    })
+}
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    let is_real = args.device == "real";
+    let place = if is_real {
+        real::place()?
+    } else {
+        simulated()?
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     say(&format!(
-        "claims share one simulated GPU; {cores} cores; got and worst window in points of the GPU's time"
+        "claims share one {} GPU; {cores} cores; got and worst window in points of the GPU's time",
+        if is_real { "real" } else { "simulated" }
     ));
     say(
-        "  mix                              asked          got            worst 2 s  stall ms  total   cpu  arbiter",
+        "  mix                              asked          got            worst 2 s  stall ms  of bare  cpu  arbiter",
     );
     let mut lines = Vec::new();
     let mut void = false;
     let mut ok = true;
     for mix in MIXES.iter().filter(|m| m.quick || !args.quick) {
         let first = std::ptr::eq(mix, &raw const MIXES[0]);
-        let bare = one(&station, mix, false, args.quick)?;
+        let bare = one(&place, mix, false, args.quick)?;
         let miss = miss(&bare, mix);
         if first {
-            row(&format!("{} (no gate)", mix.name), mix, &bare);
+            row(&format!("{} (no gate)", mix.name), mix, &bare, &bare);
             void = miss <= UNGATED;
         }
-        let gated = one(&station, mix, true, args.quick)?;
-        row(mix.name, mix, &gated);
+        let gated = one(&place, mix, true, args.quick)?;
+        row(mix.name, mix, &gated, &bare);
         let judged = gated.cpu < CPU_MOST && !args.quick;
         let met = met(&gated, &bare, mix);
         ok &= met || !judged;
         lines.push(figures(mix, &gated, &bare, judged, met));
     }
-    let silent = silent(station)?;
+    let idle = uncontended(&place)?;
+    ok &= idle["arbiter_ns"] == 0;
+    let silent = silent(place)?;
     ok &= silent.1;
     if void {
         say("  void: without the gate 10:90 does not miss by more than 20 points");
     }
     let line = json!({
         "bench": "gate",
-        "device": "sim",
+        "device": args.device,
         "cores": cores,
         "measured": lines,
+        "uncontended": idle,
         "service_killed": silent.0,
         "goals": {
             "points": POINTS, "total_of_bare": TOTAL, "stall_ms_at_50_50_of_1_ms": STALL_MS,
-            "arbiter": ARBITER, "cpu_below": CPU_MOST, "ungated_misses_by": UNGATED
+            "arbiter": ARBITER, "arbiter_uncontended_ns": 0, "cpu_below": CPU_MOST, "ungated_misses_by": UNGATED
         },
         "void": void,
         "judged": !args.quick,
@@ -167,8 +201,19 @@ fn parts(mix: &Mix) -> Vec<Part> {
     mix.shares.iter().map(part).collect()
 }
 
-fn one(station: &Station, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result<Outcome> {
-    let running = Running::start(station, &parts(mix), gated)?;
+impl Place {
+    fn how(&self, gated: bool, kernel: &str) -> How {
+        How {
+            gated,
+            rounds: self.rounds,
+            kernel_ns: worker::kernel_ns(kernel).unwrap_or(0),
+            rate: copy_rate(),
+        }
+    }
+}
+
+fn one(place: &Place, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result<Outcome> {
+    let running = Running::start(&place.station, &parts(mix), place.how(gated, mix.kernel))?;
     // Kernels are learnt, backlogs of the start are over.
     let long = worker::kernel_ns(mix.kernel).unwrap_or(0) > 100_000_000;
     std::thread::sleep(Duration::from_millis(if long { 3000 } else { 700 }));
@@ -179,7 +224,7 @@ fn one(station: &Station, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result
         // The bare run gives the total only.
         (false, false) => 3,
     };
-    running.watch(station, &wanted(mix), Duration::from_secs(seconds))
+    running.watch(&place.station, &wanted(mix), Duration::from_secs(seconds))
 }
 
 /// Points by which the first claim's part misses what it asked for.
@@ -197,7 +242,7 @@ fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
     };
     let stall = mix.shares != [500, 500] || ms != 1.0 || gated.worst_stall_ms <= STALL_MS;
     gated.worst_window <= points
-        && gated.total >= TOTAL * bare.total
+        && gated.done >= TOTAL * bare.done
         && stall
         && gated.arbiter <= ARBITER
 }
@@ -214,14 +259,14 @@ fn percents(parts: impl IntoIterator<Item = f64>) -> String {
     words.join(":")
 }
 
-fn row(name: &str, mix: &Mix, o: &Outcome) {
+fn row(name: &str, mix: &Mix, o: &Outcome, bare: &Outcome) {
     let asked = percents(wanted(mix));
     let got = percents(o.got.iter().copied());
     say(&format!(
         "  {name:<32} {asked:<14} {got:<14} {:>9.2} {:>9.1} {:>5.1} % {:>3.0} % {:>5.2} %",
         o.worst_window,
         o.worst_stall_ms,
-        o.total * 100.0,
+        o.done / bare.done.max(1e-9) * 100.0,
         o.cpu * 100.0,
         o.arbiter * 100.0
     ));
@@ -237,6 +282,7 @@ fn figures(mix: &Mix, gated: &Outcome, bare: &Outcome, judged: bool, met: bool) 
         "worst_stall_ms": gated.worst_stall_ms,
         "total": gated.total,
         "total_bare": bare.total,
+        "throughput_of_bare": gated.done / bare.done.max(1e-9),
         "cpu": gated.cpu,
         "arbiter": gated.arbiter,
         "judged": judged,
@@ -244,29 +290,72 @@ fn figures(mix: &Mix, gated: &Outcome, bare: &Outcome, judged: bool, met: bool) 
     })
 }
 
-/// The service dies under a mix of 20:30: nobody may use more than its request then.
-fn silent(mut station: Station) -> anyhow::Result<(Value, bool)> {
+fn floods(shares: &[u32]) -> Vec<Part> {
     let program: Vec<String> = ["flood", "spin_1ms"].map(str::to_owned).to_vec();
-    let part = |share| Part {
-        share,
+    let part = |share: &u32| Part {
+        share: *share,
         program: program.clone(),
         out: None,
     };
-    let running = Running::start(&station, &[part(200), part(300)], true)?;
-    std::thread::sleep(Duration::from_millis(700));
-    station.stop_service(nix::sys::signal::Signal::SIGKILL)?;
-    std::thread::sleep(Duration::from_nanos(gshare_gate::SILENCE_NS));
-    let outcome = running.watch(&station, &[0.4, 0.6], Duration::from_secs(3))?;
-    let used: Vec<f64> = outcome.got.iter().map(|g| g * outcome.total).collect();
-    let within = used[0] < 0.23 && used[1] < 0.33 && used[0] > 0.1 && used[1] > 0.15;
+    shares.iter().map(part).collect()
+}
+
+/// Processor time of the arbiter while one claim works and another holds its part.
+fn uncontended(place: &Place) -> anyhow::Result<Value> {
+    let mut parts = floods(&[500, 500]);
+    // One launch in ten minutes.
+    parts[1].program = ["requests", "spin_1ms", "1", "0", "1", "600000000"]
+        .map(str::to_owned)
+        .to_vec();
+    let running = Running::start(&place.station, &parts, place.how(true, "spin_1ms"))?;
+    std::thread::sleep(Duration::from_secs(1));
+    let before = arbiter_ns(&place.station);
+    let outcome = running.watch(&place.station, &[1.0, 0.0], Duration::from_secs(3))?;
+    let arbiter = arbiter_ns(&place.station).saturating_sub(before);
     say(&format!(
-        "  service killed, requests of 20 and 30 %: {:.1} and {:.1} % of the GPU's time from 5 periods on",
-        used[0] * 100.0,
-        used[1] * 100.0
+        "  one claim works, another holds its half: arbiter {arbiter} ns in 3 s, GPU in use {:.1} %",
+        outcome.total * 100.0
     ));
-    let value =
-        json!({ "requests": [0.2, 0.3], "used": used, "within": within, "cpu": outcome.cpu });
-    drop(running);
-    station.start_service()?;
-    Ok((value, within))
+    Ok(json!({ "arbiter_ns": arbiter, "total": outcome.total, "cpu": outcome.cpu }))
+}
+
+/// The service dies under a mix of 20:30, and under claims of which one works: nobody may use more than its
+/// request from five periods on.
+fn silent(mut place: Place) -> anyhow::Result<(Value, bool)> {
+    let mut values = Vec::new();
+    let mut all_within = true;
+    for (name, idle) in [
+        ("requests of 20 and 30 %", false),
+        ("one of 20 % at work", true),
+    ] {
+        let mut parts = floods(&[200, 300]);
+        if idle {
+            parts[1].program = ["requests", "spin_1ms", "1", "0", "1", "600000000"]
+                .map(str::to_owned)
+                .to_vec();
+        }
+        let how = place.how(true, "spin_1ms");
+        let running = Running::start(&place.station, &parts, how)?;
+        std::thread::sleep(Duration::from_millis(700));
+        place
+            .station
+            .stop_service(nix::sys::signal::Signal::SIGKILL)?;
+        std::thread::sleep(Duration::from_nanos(gshare_gate::SILENCE_NS));
+        let outcome = running.watch(&place.station, &[0.4, 0.6], Duration::from_secs(3))?;
+        let used: Vec<f64> = outcome.got.iter().map(|g| g * outcome.total).collect();
+        let part = |used: f64, most: f64| used < most + 0.03 && used > most / 2.0;
+        let within = part(used[0], 0.2) && (idle || part(used[1], 0.3));
+        all_within &= within;
+        say(&format!(
+            "  service killed, {name}: {:.1} and {:.1} % of the GPU's time from 5 periods on",
+            used[0] * 100.0,
+            used[1] * 100.0
+        ));
+        values.push(json!({
+            "requests": [0.2, 0.3], "idle": idle, "used": used, "within": within, "cpu": outcome.cpu
+        }));
+        drop(running);
+        place.station.start_service()?;
+    }
+    Ok((Value::Array(values), all_within))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::gate::run::{Part, Running};
+use super::gate::run::{How, Part, Running};
 use super::gate::worker;
 use super::say;
 use super::stats::Times;
@@ -99,7 +99,7 @@ fn scene(
             out: Some(out(client)),
         })
         .collect();
-    let running = Running::start(station, &parts, gated)?;
+    let running = Running::start(station, &parts, How::simulated(gated))?;
     std::thread::sleep(Duration::from_millis(700));
     let before: Vec<usize> = clients
         .iter()

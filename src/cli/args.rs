@@ -485,6 +485,9 @@ pub struct BenchArgs {
     /// Fewer runs, for a quick look; the goals are not judged
     #[arg(long)]
     pub quick: bool,
+    /// GPU that is shared (gate): `sim`, or `real` for the machine's first one
+    #[arg(long, value_name = "DEVICE", default_value = "sim", value_parser = ["sim", "real"])]
+    pub device: String,
     /// Directory with the lists of claims (schedule) [default: one that is made up]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub traces: Option<PathBuf>,

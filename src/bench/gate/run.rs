@@ -1,14 +1,13 @@
-//! One mix of programs on the simulated GPU, watched from outside: by the board's own account of who had
-//! the GPU, which neither the gate nor the programs have a hand in.
+//! One mix of programs on a GPU, watched from outside.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use gshare_sim_board::Board;
-
+use super::account::{Account, Look, count_file, new_count};
+use super::worker;
 use crate::station::Station;
+use anyhow::Context;
 
 /// Hidden first argument of a program.
 pub(crate) const WORKER_ARGUMENT: &str = "__bench-gate";
@@ -38,6 +37,8 @@ pub(in crate::bench) struct Outcome {
     pub(in crate::bench) worst_stall_ms: f64,
     /// GPU time used over time passed.
     pub(in crate::bench) total: f64,
+    /// Kernels and copies done, as long as each takes alone, over time passed.
+    pub(in crate::bench) done: f64,
     /// Processors busy, of all.
     pub(in crate::bench) cpu: f64,
     /// Processor time of the arbiter over time passed.
@@ -48,6 +49,33 @@ pub(in crate::bench) struct Outcome {
 #[derive(Debug)]
 pub(in crate::bench) struct Running {
     children: Vec<(usize, Child)>,
+    account: Account,
+    claims: usize,
+}
+
+/// How programs of a mix run.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::bench) struct How {
+    /// With the proxy before the driver.
+    pub(in crate::bench) gated: bool,
+    /// On a real GPU: rounds of the kernel in a millisecond.
+    pub(in crate::bench) rounds: Option<u64>,
+    /// What one kernel takes alone.
+    pub(in crate::bench) kernel_ns: u64,
+    /// Bytes that the simulated GPU copies in a second.
+    pub(in crate::bench) rate: u64,
+}
+
+impl How {
+    /// On the simulated GPU.
+    pub(in crate::bench) fn simulated(gated: bool) -> Self {
+        Self {
+            gated,
+            rounds: None,
+            kernel_ns: 0,
+            rate: u64::MAX,
+        }
+    }
 }
 
 impl Drop for Running {
@@ -64,15 +92,23 @@ impl Running {
     pub(in crate::bench) fn start(
         station: &Station,
         parts: &[Part],
-        gated: bool,
+        how: How,
     ) -> anyhow::Result<Self> {
+        if how.rounds.is_some() {
+            for claim in 0..parts.len() {
+                new_count(&count_file(station, claim))?;
+            }
+        }
+        let is_real = how.rounds.is_some();
         let mut running = Self {
             children: Vec::new(),
+            account: Account::open(station, is_real, parts.len(), how.kernel_ns, how.rate)?,
+            claims: parts.len(),
         };
         for (claim, part) in parts.iter().enumerate() {
-            running.add(station, claim, part, gated)?;
+            running.add(station, claim, part, how)?;
         }
-        running.wait_for_launches(station)?;
+        running.wait_for_launches()?;
         Ok(running)
     }
 
@@ -81,16 +117,21 @@ impl Running {
         station: &Station,
         claim: usize,
         part: &Part,
-        gated: bool,
+        how: How,
     ) -> anyhow::Result<()> {
         let mut command = station.command();
+        if let Some(rounds) = how.rounds {
+            command
+                .env(worker::ROUNDS, rounds.to_string())
+                .env(worker::COUNT, count_file(station, claim));
+        }
         command
-            .args(["claim", "-q", "-g"])
+            .args(["claim", "-q", "--gpu-ids", "0", "-g"])
             .arg(format!("{}", f64::from(part.share) / 1000.0))
             .arg("--");
-        if !gated {
+        if !how.gated {
             // The way around the proxy that every preload has.
-            let driver = station.sim_dir().join("lib");
+            let driver = station.libraries();
             command.args(["env", &format!("LD_LIBRARY_PATH={}", driver.display())]);
         }
         command
@@ -107,16 +148,17 @@ impl Running {
         Ok(())
     }
 
-    fn wait_for_launches(&mut self, station: &Station) -> anyhow::Result<()> {
-        let board = Board::open(&station.sim_dir().join("board"))?;
+    fn pids(&self) -> Vec<(usize, u32)> {
+        self.children
+            .iter()
+            .map(|(c, child)| (*c, child.id()))
+            .collect()
+    }
+
+    fn wait_for_launches(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
-            let snapshot = board.snapshot();
-            let launched = |pid: u32| {
-                let mut all = snapshot.gpus.iter().flat_map(|g| &g.processes);
-                all.any(|p| p.pid == pid && p.launched > 0)
-            };
-            if self.children.iter().all(|(_, c)| launched(c.id())) {
+            if self.account.all_run(&self.pids(), self.claims) {
                 return Ok(());
             }
             for (_, child) in &mut self.children {
@@ -136,15 +178,15 @@ impl Running {
         wanted: &[f64],
         length: Duration,
     ) -> anyhow::Result<Outcome> {
-        let board = Board::open(&station.sim_dir().join("board"))?;
-        let mut looks: Vec<(u64, Vec<u64>)> = Vec::new();
+        let pids = self.pids();
+        let mut looks: Vec<Look> = Vec::new();
         let (cpu, arbiter) = (Cpu::now()?, arbiter_ns(station));
         let began = Instant::now();
         while began.elapsed() < length {
-            looks.push(self.look(&board, wanted.len()));
+            looks.push(self.account.look(&pids, wanted.len()));
             std::thread::sleep(LOOK);
         }
-        looks.push(self.look(&board, wanted.len()));
+        looks.push(self.account.look(&pids, wanted.len()));
         let cpu = Cpu::now()?.since(&cpu);
         let arbiter = arbiter_ns(station).saturating_sub(arbiter) as f64;
         let mut outcome = judge(&looks, wanted);
@@ -152,28 +194,16 @@ impl Running {
         outcome.arbiter = arbiter / began.elapsed().as_nanos() as f64;
         Ok(outcome)
     }
-
-    fn look(&self, board: &Board, claims: usize) -> (u64, Vec<u64>) {
-        let snapshot = board.snapshot();
-        let mut used = vec![0; claims];
-        for process in snapshot.gpus.iter().flat_map(|g| &g.processes) {
-            let whose = self.children.iter().find(|(_, c)| c.id() == process.pid);
-            if let Some((claim, _)) = whose {
-                used[*claim] += process.busy_ns;
-            }
-        }
-        (snapshot.now_ns, used)
-    }
 }
 
 /// Windows, stalls and totals from looks at each claim's GPU time.
-pub(in crate::bench) fn judge(looks: &[(u64, Vec<u64>)], wanted: &[f64]) -> Outcome {
+pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
     const WINDOW: u64 = 2_000_000_000;
-    let parts = |from: &(u64, Vec<u64>), to: &(u64, Vec<u64>)| {
+    let parts = |from: &Look, to: &Look| {
         let grown: Vec<f64> = from
-            .1
+            .used
             .iter()
-            .zip(&to.1)
+            .zip(&to.used)
             .map(|(a, b)| b.saturating_sub(*a) as f64)
             .collect();
         let sum: f64 = grown.iter().sum::<f64>().max(1.0);
@@ -183,15 +213,16 @@ pub(in crate::bench) fn judge(looks: &[(u64, Vec<u64>)], wanted: &[f64]) -> Outc
         return Outcome::default();
     };
     let (got, sum) = parts(first, last);
+    let passed = last.now_ns.saturating_sub(first.now_ns).max(1) as f64;
     let mut worst_window: f64 = 0.0;
     let mut next = 0;
     for from in looks {
         // A window every 100 ms.
-        if from.0 < next {
+        if from.now_ns < next {
             continue;
         }
-        next = from.0 + 100_000_000;
-        let Some(to) = looks.iter().find(|l| l.0 >= from.0 + WINDOW) else {
+        next = from.now_ns + 100_000_000;
+        let Some(to) = looks.iter().find(|l| l.now_ns >= from.now_ns + WINDOW) else {
             break;
         };
         for (got, wanted) in parts(from, to).0.iter().zip(wanted) {
@@ -202,18 +233,19 @@ pub(in crate::bench) fn judge(looks: &[(u64, Vec<u64>)], wanted: &[f64]) -> Outc
     for claim in 0..wanted.len() {
         let mut since = first;
         for pair in looks.windows(2) {
-            if pair[1].1[claim] > pair[0].1[claim] {
-                worst_stall = worst_stall.max(pair[0].0.saturating_sub(since.0));
+            if pair[1].used[claim] > pair[0].used[claim] {
+                worst_stall = worst_stall.max(pair[0].now_ns.saturating_sub(since.now_ns));
                 since = &pair[1];
             }
         }
-        worst_stall = worst_stall.max(last.0.saturating_sub(since.0));
+        worst_stall = worst_stall.max(last.now_ns.saturating_sub(since.now_ns));
     }
     Outcome {
         got,
         worst_window,
         worst_stall_ms: worst_stall as f64 / 1e6,
-        total: sum / last.0.saturating_sub(first.0).max(1) as f64,
+        total: sum / passed,
+        done: last.done.saturating_sub(first.done) as f64 / passed,
         ..Outcome::default()
     }
 }
@@ -278,7 +310,11 @@ mod tests {
         let mut looks = Vec::new();
         let (mut a, mut b) = (0u64, 0u64);
         for ms in (0..5000u64).step_by(10) {
-            looks.push((ms * 1_000_000, vec![a, b]));
+            looks.push(Look {
+                now_ns: ms * 1_000_000,
+                used: vec![a, b],
+                done: a + b,
+            });
             let silent = (3000..3500).contains(&ms);
             if ms % 100 < 30 && !silent {
                 a += 10_000_000;
@@ -288,6 +324,7 @@ mod tests {
         }
         let outcome = judge(&looks, &[0.3, 0.7]);
         assert!((outcome.total - 1.0).abs() < 0.01, "{outcome:?}");
+        assert!((outcome.done - outcome.total).abs() < 1e-9, "{outcome:?}");
         assert!((outcome.worst_window - 7.5).abs() < 1.6, "{outcome:?}");
         assert!((outcome.worst_stall_ms - 570.0).abs() < 21.0, "{outcome:?}");
         assert!((outcome.got[0] - 0.27).abs() < 0.005, "{outcome:?}");

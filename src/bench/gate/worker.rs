@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ pub(in crate::bench) const KERNELS: &[(&str, u64)] = &[
     ("spin_200ms", 200_000_000),
 ];
 
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const MULTIPROCESSOR_COUNT: i32 = 16;
 /// Bytes of one copy of the copy-heavy program.
 const COPY: usize = 4 << 20;
 /// Launches of one graph.
@@ -38,18 +41,101 @@ pub(in crate::bench) fn kernel_ns(name: &str) -> Option<u64> {
     KERNELS.iter().find(|(n, _)| *n == name).map(|(_, ns)| *ns)
 }
 
-/// PTX with a kernel of this name that does nothing; the registry says how long.
-fn program(name: &str) -> anyhow::Result<(CString, CString)> {
+/// PTX with a kernel of this name. On a simulated GPU it does nothing, and the registry says how long that takes;
+/// with `rounds` each thread mixes a number so often. What comes out is stored if it is 0, which it never is; so
+/// no compiler leaves the loop out.
+fn program(name: &str, rounds: Option<u64>) -> anyhow::Result<(CString, CString)> {
+    let body = match rounds {
+        None => "ret;\n".to_owned(),
+        Some(rounds) => format!(
+            ".reg .pred %p<3>;\n.reg .b64 %d<8>;\n.reg .b32 %r<4>;\n\
+             mov.u32 %r1, %tid.x;\nadd.u32 %r1, %r1, 1;\ncvt.u64.u32 %d1, %r1;\nmov.u64 %d2, {rounds};\n\
+             LOOP:\n\
+             shl.b64 %d3, %d1, 13;\nxor.b64 %d1, %d1, %d3;\n\
+             shr.u64 %d3, %d1, 7;\nxor.b64 %d1, %d1, %d3;\n\
+             shl.b64 %d3, %d1, 17;\nxor.b64 %d1, %d1, %d3;\n\
+             sub.u64 %d2, %d2, 1;\nsetp.ne.u64 %p1, %d2, 0;\n@%p1 bra LOOP;\n\
+             setp.eq.u64 %p2, %d1, 0;\nmov.u64 %d4, 0;\n@%p2 st.global.u64 [%d4], %d1;\nret;\n"
+        ),
+    };
     let text = format!(
-        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry {name}()\n{{\nret;\n}}\n"
+        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry {name}()\n{{\n{body}}}\n"
     );
     Ok((CString::new(text)?, CString::new(name)?))
+}
+
+/// Rounds of a millisecond, for programs on a real GPU.
+pub(in crate::bench) const ROUNDS: &str = "GSHARE_BENCH_ROUNDS_PER_MS";
+/// File into which a program writes how many kernels it has seen the end of, as eight bytes.
+pub(in crate::bench) const COUNT: &str = "GSHARE_BENCH_COUNT";
+
+/// What a program tells while it runs.
+struct Counter {
+    file: Option<std::fs::File>,
+    done: u64,
+}
+
+impl Counter {
+    fn open() -> anyhow::Result<Self> {
+        let path = std::env::var_os(COUNT);
+        let open = |path| std::fs::File::options().write(true).open(path);
+        Ok(Self {
+            file: path
+                .map(open)
+                .transpose()
+                .context("cannot open the count")?,
+            done: 0,
+        })
+    }
+
+    fn add(&mut self, kernels: u64) -> std::io::Result<()> {
+        self.done += kernels;
+        match &self.file {
+            Some(file) => file.write_all_at(&self.done.to_le_bytes(), 0),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a program launches its kernel.
+#[derive(Clone, Copy)]
+struct Shot {
+    kernel: Function,
+    blocks: u32,
+}
+
+/// Prints how many rounds of the kernel take a millisecond with nobody else on the GPU.
+fn calibrate(context: &Context, blocks: u32) -> anyhow::Result<()> {
+    let streams = Streams::of(context)?;
+    let (stream, event) = (streams.stream()?, streams.event()?);
+    let mut rounds = 1024;
+    loop {
+        let (text, name) = program("calibrate", Some(rounds))?;
+        let kernel = context.kernel(&text, &name)?;
+        let mut least = Duration::MAX;
+        for _ in 0..5 {
+            let began = Instant::now();
+            streams.launch_blocks(kernel, blocks, stream)?;
+            streams.record(event, stream)?;
+            streams.wait(event)?;
+            least = least.min(began.elapsed());
+        }
+        // So long that the launch itself hardly counts.
+        if least > Duration::from_millis(20) || rounds >= 1 << 40 {
+            let per_ms = rounds as f64 / (least.as_secs_f64() * 1e3);
+            writeln!(std::io::stdout(), "{}", per_ms.max(1.0) as u64)?;
+            return Ok(());
+        }
+        rounds *= 4;
+    }
 }
 
 /// One stream with events around its batches, of which two are in flight.
 struct Lane {
     stream: Stream,
     events: [Event; 2],
+    /// Kernels of the batches in flight.
+    batches: [u64; 2],
     turn: usize,
 }
 
@@ -58,22 +144,27 @@ impl Lane {
         Ok(Self {
             stream: streams.stream()?,
             events: [streams.event()?, streams.event()?],
+            batches: [0; 2],
             turn: 0,
         })
     }
 
-    /// Waits until the batch before the last one is over, then queues another.
+    /// Waits until the batch before the last one is over, then queues another of so many kernels.
     fn batch(
         &mut self,
         streams: &Streams<'_>,
+        counter: &mut Counter,
+        kernels: u64,
         put: &mut dyn FnMut(Stream) -> Result<(), CudaError>,
-    ) -> Result<(), CudaError> {
-        let event = self.events[self.turn % 2];
+    ) -> anyhow::Result<()> {
+        let at = self.turn % 2;
         if self.turn >= 2 {
-            streams.wait(event)?;
+            streams.wait(self.events[at])?;
+            counter.add(self.batches[at])?;
         }
         put(self.stream)?;
-        streams.record(event, self.stream)?;
+        streams.record(self.events[at], self.stream)?;
+        self.batches[at] = kernels;
         self.turn += 1;
         Ok(())
     }
@@ -88,15 +179,36 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
     let ns = kernel_ns(kernel).context("there is no such kernel")?;
     let driver = Driver::load(Path::new("libcuda.so.1"))?;
+    let rounds = std::env::var(ROUNDS)
+        .ok()
+        .and_then(|n| n.parse::<u64>().ok());
+    // On a real GPU all SMs have work; in the simulation one block lasts as long as a full wave.
+    let sms = || driver.attribute(0, MULTIPROCESSOR_COUNT);
+    let is_real = rounds.is_some() || kind == "calibrate";
+    let blocks = if is_real {
+        u32::try_from(sms()?).unwrap_or(1)
+    } else {
+        1
+    };
     let context = driver.context(0)?;
-    let (text, name) = program(kernel)?;
-    let function = context.kernel(&text, &name)?;
+    if kind == "calibrate" {
+        return calibrate(&context, blocks);
+    }
+    let rounds =
+        rounds.map(|per_ms| (u128::from(per_ms) * u128::from(ns) / 1_000_000).max(1) as u64);
+    let (text, name) = program(kernel, rounds)?;
+    let shot = Shot {
+        kernel: context.kernel(&text, &name)?,
+        blocks,
+    };
+    let function = shot.kernel;
     let streams = Streams::of(&context)?;
+    let mut counter = Counter::open()?;
     let batch = (QUEUED_NS / 2 / ns).clamp(1, BATCH);
     match kind {
-        "flood" => flood(&streams, function, batch, number(2).unwrap_or(1)),
-        "graph" => graph(&streams, function),
-        "copy" => copies(&context, &streams, function),
+        "flood" => flood(&streams, shot, &mut counter, batch, number(2).unwrap_or(1)),
+        "graph" => graph(&streams, shot, &mut counter),
+        "copy" => copies(&context, &streams, shot, &mut counter),
         "requests" => requests(
             &streams,
             function,
@@ -116,41 +228,54 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     }
 }
 
-fn flood(streams: &Streams<'_>, kernel: Function, batch: u64, lanes: u64) -> anyhow::Result<()> {
+fn flood(
+    streams: &Streams<'_>,
+    shot: Shot,
+    counter: &mut Counter,
+    batch: u64,
+    lanes: u64,
+) -> anyhow::Result<()> {
     let mut lanes = (0..lanes.max(1))
         .map(|_| Lane::new(streams))
         .collect::<Result<Vec<_>, _>>()?;
     let batch = (batch / lanes.len() as u64).max(1);
     loop {
         for lane in &mut lanes {
-            lane.batch(streams, &mut |stream| {
-                (0..batch).try_for_each(|_| streams.launch(kernel, stream))
+            lane.batch(streams, counter, batch, &mut |stream| {
+                (0..batch).try_for_each(|_| streams.launch_blocks(shot.kernel, shot.blocks, stream))
             })?;
         }
     }
 }
 
-fn graph(streams: &Streams<'_>, kernel: Function) -> anyhow::Result<()> {
+fn graph(streams: &Streams<'_>, shot: Shot, counter: &mut Counter) -> anyhow::Result<()> {
     let mut lane = Lane::new(streams)?;
     let stream = lane.stream;
     let graph = streams.graph(stream, || {
-        (0..NODES).try_for_each(|_| streams.launch(kernel, stream))
+        (0..NODES).try_for_each(|_| streams.launch_blocks(shot.kernel, shot.blocks, stream))
     })?;
     loop {
-        lane.batch(streams, &mut |stream| streams.launch_graph(graph, stream))?;
+        lane.batch(streams, counter, NODES as u64, &mut |stream| {
+            streams.launch_graph(graph, stream)
+        })?;
     }
 }
 
 /// Two streams: one copies while the other computes.
-fn copies(context: &Context, streams: &Streams<'_>, kernel: Function) -> anyhow::Result<()> {
+fn copies(
+    context: &Context,
+    streams: &Streams<'_>,
+    shot: Shot,
+    counter: &mut Counter,
+) -> anyhow::Result<()> {
     let mut lanes = [Lane::new(streams)?, Lane::new(streams)?];
     let from = streams.pinned(COPY)?;
     let to = [context.alloc(COPY)?, context.alloc(COPY)?];
     loop {
         for (lane, to) in lanes.iter_mut().zip(to) {
-            lane.batch(streams, &mut |stream| {
+            lane.batch(streams, counter, 1, &mut |stream| {
                 streams.copy(to, from, stream)?;
-                streams.launch(kernel, stream)
+                streams.launch_blocks(shot.kernel, shot.blocks, stream)
             })?;
         }
     }
