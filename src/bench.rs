@@ -4,6 +4,7 @@
 mod claim;
 mod density;
 mod gate;
+mod history;
 mod llm_and_vision;
 mod schedule;
 mod shim;
@@ -24,11 +25,12 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "claim" => claim::run(&args),
         "density" => density::run(&args),
         "gate" => gate::run(&args),
+        "history" => history::run(&args),
         "llm_and_vision" => llm_and_vision::run(&args),
         "schedule" => schedule::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench llm_and_vision, gshare bench schedule, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench shim"
         ),
     }
 }

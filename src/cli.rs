@@ -20,6 +20,7 @@ pub(crate) mod out;
 mod phases;
 mod release;
 mod replay;
+mod report;
 mod resize;
 mod rows;
 mod screen;
@@ -93,6 +94,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Ps(args)) => list::ps(socket, &args),
         Some(Command::Queue(args)) => list::queue(socket, &args),
         Some(Command::Status(args)) => list::status(socket, &args),
+        Some(Command::Report(args)) => report::run(socket, &args),
         Some(Command::Smi(args)) => smi::run(socket, &args),
         Some(Command::Release(args)) => release::run(socket, &args),
         Some(Command::Adopt(args)) => adopt::run(socket, &args),

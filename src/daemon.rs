@@ -15,7 +15,7 @@ mod ending;
 mod faces;
 mod gpus;
 mod grant;
-mod history;
+pub(crate) mod history;
 mod journal;
 mod lease;
 mod levers;
@@ -26,6 +26,7 @@ mod metrics;
 mod mig;
 mod modes;
 mod mps;
+mod names;
 mod overhead;
 mod policy;
 mod reload;
@@ -125,6 +126,8 @@ pub(crate) enum Msg {
         /// What.
         report: mps::Report,
     },
+    /// The thread of the history has something to tell.
+    History(history::worker::Told),
     /// The observer has looked at the GPUs.
     Sample(Box<GpuSample>),
 }
@@ -230,6 +233,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         }
     }
     manager::stopping();
+    service.end_history();
     tracing::info!("gshared stops; members run on under their caps");
     let _ = std::fs::remove_file(&socket);
     Ok(())

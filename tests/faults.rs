@@ -33,7 +33,7 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(over: &Path) -> Self {
-        let options = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"];
+        let options = ["-t", "tmpfs", "-o", "size=1m,mode=0700", "none"];
         let status = Command::new("mount").args(options).arg(over).status();
         assert!(status.expect("mount runs").success());
         Self(over.to_owned())

@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use admin::{Admin, Containers, Listen, Metrics};
 
+use crate::history::History;
 use crate::policy::Policy;
 use crate::problem::Problem;
 use crate::read::{self, Reader};
@@ -39,6 +40,8 @@ pub struct Config {
     pub cgroup: Cgroup,
     /// `[admin]`
     pub admin: Admin,
+    /// `[history]`
+    pub history: History,
     /// `[metrics]`
     pub metrics: Metrics,
     /// `[containers]`
@@ -349,6 +352,7 @@ impl Config {
             classes: crate::classes::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
+            history: History::walk(reader, root),
             metrics: Metrics::walk(reader, root),
             containers: Containers::walk(reader, root),
             quotas: quota::walk(reader, root),

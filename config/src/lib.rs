@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod classes;
+mod history;
 mod keys;
 mod paths;
 mod policy;
@@ -19,6 +20,7 @@ pub mod value;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use history::{History, WorkHours};
 pub use keys::{
     Admin, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch, LaunchCaps,
     Listen, LogLevel, Memory, Metrics, Project, Service, Wait,

@@ -92,6 +92,10 @@ impl Config {
         writeln!(out, "\n[admin]")?;
         let groups: Vec<String> = self.admin.groups.iter().map(|n| quote(n)).collect();
         writeln!(out, "groups = [{}]", groups.join(", "))?;
+        writeln!(out, "\n[history]")?;
+        let hours = self.history.work_hours.to_string();
+        writeln!(out, "work-hours = {}", quote(&hours))?;
+        writeln!(out, "max-size = {}", quote(&bytes(self.history.max_size)))?;
         writeln!(out, "\n[metrics]")?;
         writeln!(out, "listen = {}", quote(&self.metrics.listen.word()))?;
         let cdi = self.containers.cdi_dir.as_deref();

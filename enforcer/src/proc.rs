@@ -11,7 +11,7 @@ mod terminal;
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
     ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name, groups_of,
-    key, primary_gid, stat, uids, user_exists, user_name,
+    key, primary_gid, stat, uid_of, uids, user_exists, user_name,
 };
 pub use sys::default_signals;
 pub use terminal::{Terminal, terminal};

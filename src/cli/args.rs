@@ -3,6 +3,7 @@
 pub mod admin;
 mod adopt;
 mod class;
+pub mod report;
 pub mod setup;
 pub mod sizes;
 
@@ -16,6 +17,7 @@ use gshare_core::{Bytes, Class, ModeWish, Share, Size};
 
 pub use adopt::AdoptArgs;
 use class::ClassParser;
+use report::ReportArgs;
 use setup::SetupArgs;
 use sizes::{ClaimIdArgs, ExtendArgs, ReplayArgs, ResizeArgs};
 
@@ -102,6 +104,13 @@ pub enum Command {
     Queue(ListArgs),
     /// Show GPUs and users: what is claimed beside what is used
     Status(ListArgs),
+    /// Report what was claimed and what was used over time, by user
+    #[command(after_long_help = "Examples:\n  \
+            gshare report --since 5w               the last five weeks, everybody\n  \
+            gshare report --since 3d --user ada    three days of one user\n  \
+            gshare report --since 5w --csv         for a spreadsheet\n\n\
+            Use is SM activity; times are GPU hours. A figure that is not known is shown as \u{2014}, an estimate with ~.")]
+    Report(ReportArgs),
     /// Show a claim's share as nvidia-smi would show GPUs of its own
     #[command(after_long_help = "Examples:\n  \
             gshare smi          of the claim that this shell is in\n  \

@@ -68,6 +68,10 @@ fn status_text(snapshot: &Snapshot) -> String {
         text.push('\n');
         text.push_str(&rows::users(&snapshot.users).text(width, bold));
     }
+    if let Some(day) = rows::last_day(&snapshot.users) {
+        text.push('\n');
+        text.push_str(&day.text(width, bold));
+    }
     let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
     text.push_str(&format!(
         "\n{} running, {} waiting, {} GPU processes without a claim\n",

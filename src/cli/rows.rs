@@ -4,14 +4,22 @@ use std::time::Duration;
 
 use gshare_core::Bytes;
 use gshare_core::units::show_duration;
-use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuState, GpuView, Named, Snapshot, UserView};
+use gshare_proto::{
+    ClaimGpu, ClaimView, Figure, GpuState, GpuView, Named, Snapshot, Usage, UserView,
+};
 
+use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
 use super::waiting::ordinal;
 
+/// Before which column the sums of a claim stand.
+const SUMS_AT: usize = 11;
+
 /// Claims and, if `all`, what waits and what uses GPUs without a claim.
 pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
-    let mut table = Table::new(&[
+    // Sums since each claim was granted, where the service keeps them.
+    let summed = snapshot.claims.iter().any(|c| c.usage.is_some());
+    let mut columns = vec![
         ("ID", Align::Left),
         ("USER", Align::Left),
         ("NAME", Align::Left),
@@ -26,15 +34,32 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("AGE", Align::Right),
         ("STATE", Align::Left),
         ("WHAT", Align::Left),
-    ]);
+    ];
+    if summed {
+        columns.splice(
+            SUMS_AT..SUMS_AT,
+            [("AVG USE", Align::Right), ("IDLE h", Align::Right)],
+        );
+    }
+    let mut table = Table::new(&columns);
+    let with_sums = |mut cells: Vec<String>, usage: Option<&Usage>, none: &str| {
+        if summed {
+            let sums = usage.map_or([none.to_owned(), none.to_owned()], |u| {
+                [average(u), format!("{:.1}", u.idle.total() / 3600.0)]
+            });
+            cells.splice(SUMS_AT..SUMS_AT, sums);
+        }
+        cells
+    };
     for claim in &snapshot.claims {
-        table.row(claim_row(claim, snapshot.taken_ms));
+        let cells = claim_row(claim, snapshot.taken_ms);
+        table.row(with_sums(cells, claim.usage.as_ref(), UNKNOWN));
     }
     if !all {
         return table;
     }
     for waiting in &snapshot.queue {
-        table.row(vec![
+        let cells = vec![
             waiting.id.clone(),
             waiting.user.clone(),
             waiting.name.clone().unwrap_or_default(),
@@ -49,10 +74,11 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             age(waiting.since_ms, snapshot.taken_ms),
             format!("waits ({})", ordinal(waiting.position)),
             waiting.what.clone(),
-        ]);
+        ];
+        table.row(with_sums(cells, None, "-"));
     }
     for (n, process) in snapshot.unclaimed.iter().enumerate() {
-        table.row(vec![
+        let cells = vec![
             format!("u{}", n + 1),
             process.user.clone().unwrap_or_else(unknown),
             String::new(),
@@ -67,7 +93,8 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             unknown(),
             "no claim".to_owned(),
             format!("{} (pid {})", process.what, process.pid),
-        ]);
+        ];
+        table.row(with_sums(cells, None, UNKNOWN));
     }
     table
 }
@@ -164,7 +191,7 @@ pub(crate) fn csv(snapshot: &Snapshot) -> String {
     out
 }
 
-fn csv_field(text: &str) -> String {
+pub(crate) fn csv_field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -302,6 +329,42 @@ pub(crate) fn users(users: &[UserView]) -> Table {
         ]);
     }
     table
+}
+
+/// What users claimed and used in the last day, where the service knows it.
+pub(crate) fn last_day(users: &[UserView]) -> Option<Table> {
+    let days: Vec<(&UserView, &Usage)> = users
+        .iter()
+        .filter_map(|u| Some((u, u.day.as_ref()?)))
+        .collect();
+    let mut table = Table::new(&[
+        ("last 24 h, GPU hours", Align::Left),
+        ("CLAIMED", Align::Right),
+        ("USED", Align::Right),
+        ("AVG USE", Align::Right),
+        ("BORROWED", Align::Right),
+        ("HELD BACK", Align::Right),
+        ("WAITED", Align::Right),
+        ("IDLE", Align::Right),
+        ("MOSTLY", Align::Left),
+    ]);
+    let hours = |s: f64| format!("{:.1}", s / 3600.0);
+    for (user, day) in &days {
+        let mark = if day.estimate { "~" } else { "" };
+        table.row(vec![
+            user.user.clone(),
+            hours(day.claimed_gpu_s),
+            day.used_gpu_s
+                .map_or_else(unknown, |s| format!("{mark}{}", hours(s))),
+            average(day),
+            hours(day.borrowed_gpu_s),
+            hours(day.throttled_gpu_s),
+            hours(day.waited_gpu_s),
+            hours(day.idle.total()),
+            day.idle.main().unwrap_or_default().to_owned(),
+        ]);
+    }
+    (!days.is_empty()).then_some(table)
 }
 
 fn unknown() -> String {

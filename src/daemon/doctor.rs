@@ -29,7 +29,14 @@ fn slow_mount(dir: &std::path::Path) -> Option<String> {
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "service",
-        &["service", "journal", "systemd", "cgroups", "administrators"],
+        &[
+            "service",
+            "journal",
+            "history",
+            "systemd",
+            "cgroups",
+            "administrators",
+        ],
     ),
     ("driver and GPUs", &["driver", "GPU "]),
     (
@@ -86,6 +93,7 @@ impl Service {
         rows.push(self.table_row());
         rows.push(self.cgroup_row());
         rows.push(self.journal_row());
+        rows.push(self.history_row());
         rows.push(self.administrators_row());
         rows.push(self.metrics_row());
         rows.push(self.containers_row());
@@ -291,6 +299,33 @@ impl Service {
                 "limited",
                 format!("{dir} does not take the ends of {waiting} claims"),
             )
+        }
+    }
+
+    fn history_row(&self) -> Check {
+        let name = "history";
+        let dir = self.paths.state_dir.display();
+        let Some(status) = self.history_status() else {
+            return check(name, "missing", "there is no thread to keep it");
+        };
+        let max = self.config.history.max_size;
+        match &status.trouble {
+            None => check(
+                name,
+                "ok",
+                format!("{dir}/history.db, {} of at most {max}", Bytes(status.bytes)),
+            ),
+            Some(why) => Check {
+                fix: Some(format!("make room: df -h {dir}")),
+                ..check(
+                    name,
+                    "limited",
+                    format!(
+                        "{dir}/history.db takes nothing: {why}; {} steps of 10 s wait, {} are lost",
+                        status.waiting, status.lost
+                    ),
+                )
+            },
         }
     }
 

@@ -222,9 +222,6 @@ CREATE TABLE IF NOT EXISTS ended (
 CREATE TABLE IF NOT EXISTS overhead (
     model TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (model, driver)) STRICT;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS sample (
-    at_ms INTEGER NOT NULL, uuid TEXT NOT NULL, activity REAL, used_bytes INTEGER, claimed_bytes INTEGER NOT NULL,
-    PRIMARY KEY (uuid, at_ms)) STRICT, WITHOUT ROWID;
 ";
 
 /// The open journal.
@@ -385,48 +382,37 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds points to the history and drops those before `keep_from_ms`.
-    pub(crate) fn add_samples(
-        &mut self,
-        samples: &[SampleRecord],
-        keep_from_ms: u64,
-    ) -> Result<(), JournalError> {
-        let tx = self.db.transaction()?;
-        for s in samples {
-            tx.prepare_cached(
-                "INSERT OR REPLACE INTO sample (at_ms, uuid, activity, used_bytes, claimed_bytes)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![
-                signed(s.at_ms),
-                s.uuid,
-                s.activity.map(f64::from),
-                s.used_bytes.map(signed),
-                signed(s.claimed_bytes)
-            ])?;
-            tx.prepare_cached("DELETE FROM sample WHERE uuid = ?1 AND at_ms < ?2")?
-                .execute(params![s.uuid, signed(keep_from_ms)])?;
+    /// Points of the GPUs that older versions kept here, oldest first.
+    pub(crate) fn samples(&self) -> Result<Vec<SampleRecord>, JournalError> {
+        if !self.has_samples()? {
+            return Ok(Vec::new());
         }
-        tx.commit()?;
+        let mut rows = self.db.prepare(
+            "SELECT at_ms, uuid, activity, used_bytes, claimed_bytes FROM sample ORDER BY at_ms",
+        )?;
+        let sample = |r: &rusqlite::Row<'_>| {
+            let (at, used): (i64, Option<i64>) = (r.get(0)?, r.get(3)?);
+            Ok(SampleRecord {
+                at_ms: at.unsigned_abs(),
+                uuid: r.get(1)?,
+                activity: r.get::<_, Option<f64>>(2)?.map(|a| a as f32),
+                used_bytes: used.map(i64::unsigned_abs),
+                claimed_bytes: r.get::<_, i64>(4)?.unsigned_abs(),
+            })
+        };
+        Ok(rows.query_map([], sample)?.collect::<Result<_, _>>()?)
+    }
+
+    /// They are kept elsewhere now.
+    pub(crate) fn forget_samples(&self) -> Result<(), JournalError> {
+        self.db.execute_batch("DROP TABLE IF EXISTS sample")?;
         Ok(())
     }
 
-    /// A GPU's activity in percent since a moment, oldest first: when, and what if it was known.
-    pub(crate) fn activity_since(
-        &self,
-        uuid: &str,
-        from_ms: u64,
-    ) -> Result<Vec<(u64, Option<f32>)>, JournalError> {
-        let mut rows = self.db.prepare_cached(
-            "SELECT at_ms, activity FROM sample WHERE uuid = ?1 AND at_ms >= ?2 ORDER BY at_ms",
-        )?;
-        let point = |r: &rusqlite::Row<'_>| {
-            let (at, activity): (i64, Option<f64>) = (r.get(0)?, r.get(1)?);
-            Ok((at.unsigned_abs(), activity.map(|a| a as f32)))
-        };
-        Ok(rows
-            .query_map(params![uuid, signed(from_ms)], point)?
-            .collect::<Result<_, _>>()?)
+    fn has_samples(&self) -> Result<bool, JournalError> {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sample'";
+        let tables: i64 = self.db.query_row(sql, [], |r| r.get(0))?;
+        Ok(tables > 0)
     }
 
     /// A word remembered under a key.
@@ -519,24 +505,25 @@ mod tests {
     }
 
     #[test]
-    fn the_history_is_kept_for_a_while_and_unknown_stays_unknown() {
+    fn points_of_older_versions_are_read_and_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let mut j = Journal::open(&dir.path().join("db")).unwrap();
-        let point = |at_ms, activity| SampleRecord {
-            at_ms,
-            uuid: "GPU-x".into(),
-            activity,
-            used_bytes: None,
-            claimed_bytes: 5,
-        };
-        j.add_samples(&[point(10, Some(50.0)), point(20, None)], 0)
-            .unwrap();
-        j.add_samples(&[point(30, Some(0.0))], 15).unwrap();
+        let j = Journal::open(&dir.path().join("db")).unwrap();
+        assert_eq!(j.samples().unwrap(), []);
+        j.db.execute_batch(
+            "CREATE TABLE sample (
+                 at_ms INTEGER NOT NULL, uuid TEXT NOT NULL, activity REAL, used_bytes INTEGER,
+                 claimed_bytes INTEGER NOT NULL, PRIMARY KEY (uuid, at_ms)) STRICT, WITHOUT ROWID;
+             INSERT INTO sample VALUES (20, 'GPU-x', NULL, 7, 5), (10, 'GPU-x', 50.0, NULL, 5);",
+        )
+        .unwrap();
+        let found = j.samples().unwrap();
         assert_eq!(
-            j.activity_since("GPU-x", 0).unwrap(),
-            [(20, None), (30, Some(0.0))]
+            (found[0].at_ms, found[0].activity, found[0].used_bytes),
+            (10, Some(50.0), None)
         );
-        assert!(j.activity_since("GPU-y", 0).unwrap().is_empty());
+        assert_eq!((found[1].activity, found[1].used_bytes), (None, Some(7)));
+        j.forget_samples().unwrap();
+        assert_eq!(j.samples().unwrap(), []);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use super::arbiter::{Gates, Turning};
 use super::ending::Ended;
 use super::gpus::Gpu;
+use super::history::{Ask, History};
 use super::journal::{ClaimRecord, Journal};
 use super::policy::Policy;
 use super::resize::Wishes;
@@ -142,10 +143,12 @@ pub(crate) struct Service {
     pub(crate) quotas: super::admin::Quotas,
     pub(crate) stats: super::stats::Stats,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
-    pub(crate) names: super::view::Names,
+    pub(crate) names: super::names::Names,
     pub(crate) owners: Owners,
     /// What is shown of processes.
     pub(crate) faces: super::faces::Faces,
+    /// What was claimed and used.
+    pub(crate) history: History,
     pub(crate) policy: Policy,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
@@ -253,9 +256,10 @@ impl Service {
             quotas: super::admin::Quotas::new(),
             stats: super::stats::Stats::default(),
             events,
-            names: super::view::Names::new(),
+            names: super::names::Names::new(),
             owners: Owners::default(),
             faces: super::faces::Faces::default(),
+            history: History::default(),
             policy: Policy::default(),
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
@@ -278,13 +282,15 @@ impl Service {
         service.load_modes()?;
         service.tend_mps();
         service.load_overheads()?;
-        service.load_history()?;
+        service.load_history();
         service.load_drains()?;
         service.load_quotas()?;
         service.tell_classes();
         service.tell_lease_rules();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
+        let events = service.events.clone();
+        service.start_history(events);
         let expected = service.strict.binds().to_vec();
         service.check_cover(&expected);
         service.watch_driver_files();
@@ -349,6 +355,7 @@ impl Service {
             Msg::Exited { claim, process } => self.exited(claim, process),
             Msg::Scrape(out) => self.scrape(out),
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
+            Msg::History(told) => self.history_told(told),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
                 self.meet_instances();
@@ -400,10 +407,14 @@ impl Service {
                 return;
             }
             Call::Snapshot => Ok(Reply::Snapshot(Box::new(self.snapshot()))),
-            Call::History(_) | Call::Report(_) => Err(WireError::new(
-                ErrorCode::NotAvailable,
-                "this service keeps no history",
-            )),
+            Call::History(spec) => {
+                self.ask_history(Ask::History(spec), out);
+                return;
+            }
+            Call::Report(spec) => {
+                self.ask_history(Ask::Report(spec), out);
+                return;
+            }
             Call::Doctor => Ok(Reply::Doctor {
                 checks: self.doctor(),
             }),

@@ -1,12 +1,10 @@
 //! The snapshot: everything that is shown, from the ledger, the pages and the driver's figures. What is
 //! not known is absent.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
-use gshare_enforcer::proc;
 use gshare_proto::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, ProcessView,
     QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
@@ -20,32 +18,29 @@ use super::{container, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
-/// User names by uid, looked up once.
+/// What claims' figures are made from.
 #[derive(Debug)]
-pub(crate) struct Names(Mutex<HashMap<u32, String>>);
+pub(crate) struct Shown {
+    uses: Vec<BTreeMap<ClaimId, DriverUse>>,
+    gpus: Vec<GpuView>,
+}
 
-impl Names {
-    /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
-    /// demo sets for its service. An account's own name always wins.
-    pub(crate) fn new() -> Self {
-        let given = std::env::var("GSHARE_USER_NAMES").unwrap_or_default();
-        let pairs = given.split(',').filter_map(|pair| {
-            let (uid, name) = pair.split_once('=')?;
-            let uid = uid.parse().ok()?;
-            proc::user_name(uid)
-                .is_none()
-                .then(|| (uid, name.to_owned()))
-        });
-        Self(Mutex::new(pairs.collect()))
-    }
+/// A claim's parts of GPUs.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// By GPU.
+    pub(crate) gpus: Vec<ClaimGpu>,
+    /// When a kernel was launched last, by the monotonic clock.
+    last_launch: Option<u64>,
+    /// Refusals at the cap.
+    refusals: u64,
+}
 
-    /// The name of a user, or his number where he has none.
-    pub(crate) fn user(&self, uid: u32) -> String {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names
-            .entry(uid)
-            .or_insert_with(|| proc::user_name(uid).unwrap_or_else(|| uid.to_string()))
-            .clone()
+impl Parts {
+    /// Seconds since the last launch.
+    pub(crate) fn idle_s(&self) -> Option<u64> {
+        let at = self.last_launch?;
+        Some(gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000)
     }
 }
 
@@ -59,18 +54,20 @@ const NEAR_CAP: u64 = 2 << 20;
 impl Service {
     /// Everything at this moment.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let uses: Vec<BTreeMap<ClaimId, DriverUse>> =
-            (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
-        let gpus: Vec<GpuView> = (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect();
+        let shown = self.shown();
         let unclaimed = self.unclaimed.clone();
         let mut claims: Vec<ClaimView> = self
             .claims
             .iter()
-            .map(|(id, live)| self.claim_view(*id, live, &uses, &gpus, &unclaimed))
+            .map(|(id, live)| self.claim_view(*id, live, &shown))
             .collect();
         claims.extend(self.auto_views());
         let queue = self.queue_views();
-        let users = users(&claims, &queue, &unclaimed);
+        let gpus = shown.gpus;
+        let mut users = users(&claims, &queue, &unclaimed);
+        for user in &mut users {
+            user.day = self.day_of(user.uid);
+        }
         let advice = self.advice(&gpus, &claims);
         Snapshot {
             taken_ms: unix_ms(),
@@ -108,7 +105,15 @@ impl Service {
         }
     }
 
-    fn gpu_view(&self, g: usize) -> GpuView {
+    /// What the claims' figures are made from.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown {
+            uses: (0..self.gpus.len()).map(|g| self.driver_use(g)).collect(),
+            gpus: (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect(),
+        }
+    }
+
+    pub(crate) fn gpu_view(&self, g: usize) -> GpuView {
         let gpu = &self.gpus[g];
         let ledger = self.machine.ledger();
         let charged = self
@@ -151,23 +156,16 @@ impl Service {
         view
     }
 
-    fn claim_view(
-        &self,
-        id: ClaimId,
-        live: &Live,
-        uses: &[BTreeMap<ClaimId, DriverUse>],
-        gpus: &[GpuView],
-        unclaimed: &[UnclaimedView],
-    ) -> ClaimView {
-        let record = &live.record;
+    /// A claim's parts of GPUs.
+    pub(crate) fn claim_parts(&self, id: ClaimId, live: &Live, shown: &Shown) -> Parts {
         let mut last_launch = None;
         let mut refusals = live.past_refusals;
         let mut parts = Vec::new();
-        for slice in &record.slices {
+        for slice in &live.record.slices {
             let Some(g) = self.gpu_index(&slice.uuid) else {
                 continue;
             };
-            let used = uses[g].get(&id).copied();
+            let used = shown.uses[g].get(&id).copied();
             let slots = live
                 .seats
                 .iter()
@@ -179,25 +177,35 @@ impl Service {
                 refusals = refusals.saturating_add(slot.refusals);
             }
             // Alone on a GPU with counters, a claim's activity is the GPU's.
-            let alone = uses[g].keys().all(|other| *other == id)
-                && unclaimed.iter().all(|u| u.gpu != index(g))
+            let alone = shown.uses[g].keys().all(|other| *other == id)
+                && self.unclaimed.iter().all(|u| u.gpu != index(g))
                 && !self.auto_on(g);
-            parts.push(self.claim_part(id, slice, &gpus[g], used, &slots, alone));
+            parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
         }
-        let idle_s =
-            last_launch.map(|at| gshare_abi::monotonic_ns().saturating_sub(at) / 1_000_000_000);
+        if live.record.adopted {
+            // Nobody counts in it: the driver's word is all there is.
+            for part in &mut parts {
+                part.mem_charge = None;
+            }
+        }
+        Parts {
+            gpus: parts,
+            last_launch,
+            refusals,
+        }
+    }
+
+    fn claim_view(&self, id: ClaimId, live: &Live, shown: &Shown) -> ClaimView {
+        let record = &live.record;
+        let found = self.claim_parts(id, live, shown);
+        let idle_s = found.idle_s();
+        let (parts, refusals) = (found.gpus, found.refusals);
         let state = match (&live.ending, live.command_alive, record.hold) {
             (Some(_), _, _) => ClaimState::Ending,
             (None, true, _) => ClaimState::Running,
             (None, false, _) => ClaimState::Held,
         };
         let over = self.overuse_of(id);
-        if record.adopted {
-            // Nobody counts in it: the driver's word is all there is.
-            for part in &mut parts {
-                part.mem_charge = None;
-            }
-        }
         let mut members: Vec<u32> = match &live.cgroup {
             Some(cgroup) => cgroup
                 .procs()
@@ -251,7 +259,7 @@ impl Service {
             refusals,
             turns: self.turns_view(id, live),
             identity,
-            usage: None,
+            usage: self.usage_of(id),
         }
     }
 

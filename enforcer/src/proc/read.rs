@@ -20,6 +20,8 @@ pub struct Stat {
     pub ppid: i32,
     /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
+    /// Processor time of all its threads so far, in clock ticks.
+    pub cpu_ticks: u64,
 }
 
 /// A process for good: pids are used again, the pair with the start time is not.
@@ -54,6 +56,8 @@ impl Stat {
             state: fields.first()?.chars().next()?,
             ppid: fields.get(1)?.parse().ok()?,
             start_ticks: fields.get(19)?.parse().ok()?,
+            cpu_ticks: fields.get(11)?.parse::<u64>().ok()?
+                + fields.get(12)?.parse::<u64>().ok()?,
         })
     }
 
@@ -171,6 +175,13 @@ pub fn group_name(gid: u32) -> Option<String> {
     Some(group.name)
 }
 
+/// The user with this login name.
+#[must_use]
+pub fn uid_of(name: &str) -> Option<u32> {
+    let user = User::from_name(name).ok()??;
+    Some(user.uid.as_raw())
+}
+
 /// Whether there is a user with this login name.
 #[must_use]
 pub fn user_exists(name: &str) -> bool {
@@ -202,14 +213,14 @@ mod tests {
 
     #[test]
     fn parses_stat() {
-        let tail = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 6201 1000 200";
+        let tail = "1 7 7 0 -1 4194560 0 0 0 0 1 2 0 0 20 0 1 0 6201 1000 200";
         let text = format!("42 (a) (b c)) S {tail}");
         let stat = Stat::parse(&text).unwrap();
         assert_eq!(
             (stat.pid, stat.comm.as_str(), stat.state),
             (42, "a) (b c)", 'S')
         );
-        assert_eq!((stat.ppid, stat.start_ticks), (1, 6201));
+        assert_eq!((stat.ppid, stat.start_ticks, stat.cpu_ticks), (1, 6201, 3));
         for broken in [
             "",
             "42",

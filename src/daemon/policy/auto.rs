@@ -38,8 +38,13 @@ impl AutoClaim {
         self.process.pid
     }
 
+    /// The process for good.
+    pub(crate) fn process(&self) -> ProcessKey {
+        self.process
+    }
+
     /// What the journal has of it.
-    pub(super) fn record(&self) -> &ClaimRecord {
+    pub(crate) fn record(&self) -> &ClaimRecord {
         &self.record
     }
 

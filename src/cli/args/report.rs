@@ -1,0 +1,49 @@
+//! Arguments of `gshare report`.
+
+use std::time::Duration;
+
+use clap::Args;
+use gshare_config::value;
+
+/// `gshare report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// How far back: 5w, 3d, 12h, 30m
+    #[arg(long, value_name = "TIME", default_value = "1w", value_parser = back)]
+    pub since: Duration,
+    /// Until how long ago [default: now]
+    #[arg(long, value_name = "TIME", value_parser = back)]
+    pub until: Option<Duration>,
+    /// Only this user's
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print comma-separated values: a line per user, and one for all
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+}
+
+/// A time back from now; weeks are known here.
+fn back(text: &str) -> Result<Duration, String> {
+    const WEEK: f64 = 7.0 * 86_400.0;
+    let weeks = text.trim().strip_suffix(['w', 'W']);
+    match weeks.map(str::parse::<f64>) {
+        Some(Ok(n)) if n > 0.0 && n <= 200.0 => Ok(Duration::from_secs_f64(n * WEEK)),
+        Some(_) => Err(format!("`{text}`: write for example 5w, 3d, 12h or 30m")),
+        None => value::time(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weeks_are_a_time() {
+        assert_eq!(back("5w"), Ok(Duration::from_secs(5 * 7 * 86_400)));
+        assert_eq!(back("3d"), Ok(Duration::from_secs(3 * 86_400)));
+        assert!(back("w").is_err() && back("-1w").is_err() && back("0").is_err());
+    }
+}

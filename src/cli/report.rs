@@ -1,0 +1,373 @@
+//! `gshare report`: what was claimed and what was used, by user, with charts, and who held without use.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use chrono::{Local, TimeZone};
+use gshare_core::units::show_duration;
+use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage};
+
+use super::args::report::ReportArgs;
+use super::claim::unexpected;
+use super::table::{Align, Table, UNKNOWN, plain};
+use super::{Outcome, connect, out};
+
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const HOUR: f64 = 3600.0;
+const GIB: f64 = 1_073_741_824.0;
+
+pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let ago = |time: Duration| u64::try_from(now.saturating_sub(time).as_millis()).unwrap_or(0);
+    let call = Call::Report(ReportSpec {
+        from_ms: ago(args.since),
+        to_ms: args.until.map_or(0, ago),
+        user: args.user.clone(),
+    });
+    let report = match connect::connect(socket)?.call(&call)? {
+        Reply::Report(report) => *report,
+        other => return Err(unexpected(&other)),
+    };
+    if args.json {
+        out::json(&report)?;
+    } else if args.csv {
+        out::print(&csv(&report))?;
+    } else {
+        out::print(&text(&report, out::columns(), out::colour()))?;
+    }
+    Ok(0)
+}
+
+fn hours(seconds: f64) -> String {
+    let hours = seconds / HOUR;
+    if hours >= 100.0 {
+        format!("{hours:.0}")
+    } else {
+        format!("{hours:.1}")
+    }
+}
+
+fn maybe_hours(seconds: Option<f64>, estimate: bool) -> String {
+    let mark = if estimate { "~" } else { "" };
+    seconds.map_or_else(|| UNKNOWN.to_owned(), |s| format!("{mark}{}", hours(s)))
+}
+
+/// Average use in percent, `~` where some of it is an estimate.
+pub(crate) fn average(usage: &Usage) -> String {
+    let mark = if usage.estimate { "~" } else { "" };
+    let shown = usage.average_use();
+    shown.map_or_else(|| UNKNOWN.to_owned(), |p| format!("{mark}{p:.0} %"))
+}
+
+fn day(ms: u64) -> String {
+    let at = i64::try_from(ms).ok();
+    let at = at.and_then(|ms| Local.timestamp_millis_opt(ms).single());
+    at.map_or_else(
+        || UNKNOWN.to_owned(),
+        |t| t.format("%Y-%m-%d %H:%M").to_string(),
+    )
+}
+
+fn text(report: &ReportView, width: Option<usize>, bold: bool) -> String {
+    let span = report.to_ms.saturating_sub(report.from_ms) as f64 / 1000.0;
+    let looked = if span > 0.0 {
+        (100.0 * report.known_s / span).min(100.0)
+    } else {
+        0.0
+    };
+    let gpus = report.gpu_count;
+    let mut text = format!(
+        "{} to {}, {gpus} GPU{}; a service looked during {looked:.0} % of it\n\n",
+        day(report.from_ms),
+        day(report.to_ms),
+        if gpus == 1 { "" } else { "s" }
+    );
+    if report.users.is_empty() {
+        text.push_str("nobody claimed anything\n");
+        return text;
+    }
+    text.push_str(&users(report).text(width, bold));
+    text.push_str("\nGPU hours; idle is claimed and without use, by cause\n");
+    if report.gpus.iter().any(|g| g.usage.claimed_gpu_s > 0.0) {
+        text.push('\n');
+        text.push_str(&gpu_table(report).text(width, bold));
+    }
+    text.push('\n');
+    text.push_str(&charts(report, width));
+    if !report.worst.is_empty() {
+        text.push_str("\nheld and idle most\n");
+        text.push_str(&worst(report).text(width, bold));
+    }
+    text
+}
+
+fn users(report: &ReportView) -> Table {
+    let mut table = Table::new(&[
+        ("USER", Align::Left),
+        ("CLAIMED", Align::Right),
+        ("USED", Align::Right),
+        ("AVG USE", Align::Right),
+        ("BUSY", Align::Right),
+        ("BORROWED", Align::Right),
+        ("HELD BACK", Align::Right),
+        ("WAITED", Align::Right),
+        ("MEM used/claimed", Align::Right),
+        ("IDLE", Align::Right),
+        ("off hours", Align::Right),
+        ("kernel", Align::Right),
+        ("CPU", Align::Right),
+        ("IO", Align::Right),
+        ("unknown", Align::Right),
+    ]);
+    let mut row = |name: &str, u: &Usage| {
+        let mem = |byte_s: f64| byte_s / GIB / HOUR;
+        let idle = u.idle;
+        table.row(vec![
+            name.to_owned(),
+            hours(u.claimed_gpu_s),
+            maybe_hours(u.used_gpu_s, u.estimate),
+            average(u),
+            maybe_hours(u.busy_gpu_s, false),
+            hours(u.borrowed_gpu_s),
+            hours(u.throttled_gpu_s),
+            hours(u.waited_gpu_s),
+            format!(
+                "{}/{:.0} GiB h",
+                u.mem_used_byte_s
+                    .map_or_else(|| UNKNOWN.to_owned(), |b| format!("{:.0}", mem(b))),
+                mem(u.mem_claimed_byte_s)
+            ),
+            hours(idle.total()),
+            hours(idle.off_hours),
+            hours(idle.kernel),
+            hours(idle.cpu),
+            hours(idle.io),
+            hours(idle.other),
+        ]);
+    };
+    for user in &report.users {
+        row(&user.user, &user.usage);
+    }
+    if report.users.len() > 1 {
+        row("all", &report.total);
+    }
+    table
+}
+
+fn gpu_table(report: &ReportView) -> Table {
+    let mut table = Table::new(&[
+        ("GPU", Align::Left),
+        ("CLAIMED", Align::Right),
+        ("USED", Align::Right),
+        ("BUSY", Align::Right),
+        ("IDLE", Align::Right),
+    ]);
+    for gpu in &report.gpus {
+        let u = &gpu.usage;
+        table.row(vec![
+            gpu.gpu.map_or_else(|| gpu.uuid.clone(), |g| g.to_string()),
+            hours(u.claimed_gpu_s),
+            maybe_hours(u.used_gpu_s, u.estimate),
+            maybe_hours(u.busy_gpu_s, false),
+            hours(u.idle.total()),
+        ]);
+    }
+    table
+}
+
+/// Claimed and used over time, a line each per user, all on one scale.
+fn charts(report: &ReportView, width: Option<usize>) -> String {
+    let most = report.users.iter().flat_map(|u| &u.series);
+    let most = most
+        .map(|p| p.claimed.max(p.used.unwrap_or(0.0)))
+        .fold(0.0, f64::max);
+    if most <= 0.0 || report.step_ms == 0 {
+        return String::new();
+    }
+    let names = report.users.iter().map(|u| plain(&u.user).chars().count());
+    let name = names.max().unwrap_or(0).max(4);
+    let steps = (report.to_ms.saturating_sub(report.from_ms))
+        .div_ceil(report.step_ms)
+        .max(1);
+    let room = width
+        .map_or(usize::MAX, |w| w.saturating_sub(name + 10))
+        .max(10);
+    let columns = usize::try_from(steps).unwrap_or(1).min(room);
+    let mut text = format!(
+        "over time: a column is {}, full height {most:.1} GPUs, a blank is not known\n",
+        show_duration(Duration::from_millis(
+            report.step_ms * steps.div_ceil(columns as u64)
+        ))
+    );
+    for user in &report.users {
+        let line = |value: &dyn Fn(&HistoryPoint) -> Option<f64>| {
+            chart(&user.series, report, columns, most, value)
+        };
+        text.push_str(&format!(
+            "{:name$}  claimed {}\n{:name$}  used    {}\n",
+            plain(&user.user),
+            line(&|p| Some(p.claimed)),
+            "",
+            line(&|p| p.used)
+        ));
+    }
+    text
+}
+
+/// Means of points by column; a column without a known point is blank.
+fn chart(
+    points: &[HistoryPoint],
+    report: &ReportView,
+    columns: usize,
+    most: f64,
+    value: &dyn Fn(&HistoryPoint) -> Option<f64>,
+) -> String {
+    let span = report.to_ms.saturating_sub(report.from_ms).max(1);
+    let mut cells = vec![(0.0, 0u32); columns];
+    for point in points {
+        let into = point.at_ms.saturating_sub(report.from_ms).min(span - 1);
+        let column = (into as f64 / span as f64 * columns as f64) as usize;
+        if let (Some(cell), Some(v)) = (cells.get_mut(column), value(point)) {
+            cell.0 += v;
+            cell.1 += 1;
+        }
+    }
+    let draw = |(sum, n): &(f64, u32)| match n {
+        0 => ' ',
+        n => {
+            let height = (sum / f64::from(*n) / most * 8.0).clamp(0.0, 7.0);
+            LEVELS[height as usize]
+        }
+    };
+    let line: String = cells.iter().map(draw).collect();
+    line.trim_end().to_owned()
+}
+
+fn worst(report: &ReportView) -> Table {
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("USER", Align::Left),
+        ("SINCE", Align::Left),
+        ("HELD", Align::Right),
+        ("CLAIMED", Align::Right),
+        ("IDLE", Align::Right),
+        ("AVG USE", Align::Right),
+        ("MOSTLY", Align::Left),
+        ("WHAT", Align::Left),
+    ]);
+    for held in &report.worst {
+        let what = held.notebook.as_ref().map_or(&held.what, |n| &n.value);
+        table.row(vec![
+            held.id.clone(),
+            held.user.clone(),
+            day(held.since_ms),
+            show_duration(Duration::from_secs(held.held_s as u64)),
+            hours(held.usage.claimed_gpu_s),
+            hours(held.usage.idle.total()),
+            average(&held.usage),
+            held.cause.clone().unwrap_or_default(),
+            what.clone(),
+        ]);
+    }
+    table
+}
+
+fn csv(report: &ReportView) -> String {
+    let mut out = String::from(
+        "user,uid,claimed_gpu_s,used_gpu_s,average_use_percent,estimate,busy_gpu_s,borrowed_gpu_s,throttled_gpu_s,\
+         waited_gpu_s,mem_claimed_byte_s,mem_used_byte_s,idle_off_hours_gpu_s,idle_kernel_gpu_s,idle_cpu_gpu_s,\
+         idle_io_gpu_s,idle_unknown_gpu_s\n",
+    );
+    let some = |v: Option<f64>| v.map_or_else(String::new, |v| format!("{v:.1}"));
+    let mut line = |name: &str, uid: String, u: &Usage| {
+        let fields = [
+            super::rows::csv_field(name),
+            uid,
+            format!("{:.1}", u.claimed_gpu_s),
+            some(u.used_gpu_s),
+            u.average_use()
+                .map_or_else(String::new, |p| format!("{p:.2}")),
+            u.estimate.to_string(),
+            some(u.busy_gpu_s),
+            format!("{:.1}", u.borrowed_gpu_s),
+            format!("{:.1}", u.throttled_gpu_s),
+            format!("{:.1}", u.waited_gpu_s),
+            format!("{:.0}", u.mem_claimed_byte_s),
+            u.mem_used_byte_s
+                .map_or_else(String::new, |v| format!("{v:.0}")),
+            format!("{:.1}", u.idle.off_hours),
+            format!("{:.1}", u.idle.kernel),
+            format!("{:.1}", u.idle.cpu),
+            format!("{:.1}", u.idle.io),
+            format!("{:.1}", u.idle.other),
+        ];
+        out.push_str(&fields.join(","));
+        out.push('\n');
+    };
+    for user in &report.users {
+        line(&user.user, user.uid.to_string(), &user.usage);
+    }
+    line("all", String::new(), &report.total);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::UserReport;
+
+    use super::*;
+
+    fn report() -> ReportView {
+        let point = |at_ms, claimed, used| HistoryPoint {
+            at_ms,
+            claimed,
+            used,
+            ..HistoryPoint::default()
+        };
+        ReportView {
+            from_ms: 0,
+            to_ms: 4000,
+            step_ms: 1000,
+            users: vec![UserReport {
+                user: "ada".into(),
+                series: vec![
+                    point(0, 1.0, Some(0.5)),
+                    point(1000, 1.0, None),
+                    point(3000, 0.0, Some(0.0)),
+                ],
+                ..UserReport::default()
+            }],
+            ..ReportView::default()
+        }
+    }
+
+    #[test]
+    fn a_chart_has_a_gap_where_nothing_is_known() {
+        let text = charts(&report(), None);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines[0], "ada   claimed ██ ▁");
+        assert_eq!(lines[1], "      used    ▅  ▁");
+        assert!(charts(&ReportView::default(), None).is_empty());
+    }
+
+    #[test]
+    fn unknown_use_is_a_dash_and_an_empty_field() {
+        let usage = Usage {
+            claimed_gpu_s: 7200.0,
+            ..Usage::default()
+        };
+        assert_eq!(
+            (average(&usage), maybe_hours(usage.used_gpu_s, false)),
+            (UNKNOWN.to_owned(), UNKNOWN.to_owned())
+        );
+        let line = csv(&ReportView {
+            total: usage,
+            ..ReportView::default()
+        });
+        assert!(
+            line.ends_with("all,,7200.0,,,false,,0.0,0.0,0.0,0,,0.0,0.0,0.0,0.0,0.0\n"),
+            "{line}"
+        );
+    }
+}

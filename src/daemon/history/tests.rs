@@ -1,0 +1,273 @@
+//! The file of the history: rolling up, crashes, old and new files.
+
+use std::sync::Arc;
+
+use gshare_proto::history::{HistoryBy, HistorySpec, ReportSpec};
+
+use super::answer::Place;
+use super::store::Store;
+use super::sum::{Cause, Fact, Key, Step, Sum};
+use crate::daemon::names::Names;
+
+const BEGIN: i64 = 1_780_002_000;
+const MAX: u64 = 64 << 20;
+
+fn gpu() -> Arc<str> {
+    "GPU-x".into()
+}
+
+fn claim(claim: u64, uid: u32) -> Key {
+    Key::Claim {
+        claim,
+        uid,
+        gpu: gpu(),
+    }
+}
+
+fn sum(claimed: f64, used: Option<f64>) -> Sum {
+    Sum {
+        looked: 10.0,
+        claimed,
+        used,
+        used_known: if used.is_some() { claimed } else { 0.0 },
+        used_s: if used.is_some() { 10.0 } else { 0.0 },
+        mem_claimed: 10.0 * 1_048_576.0,
+        ..Sum::default()
+    }
+}
+
+/// A step in which user 7 claims half a GPU and uses a fifth, and nobody knows what user 8 uses.
+fn step(at: i64) -> Step {
+    let mut rows = std::collections::BTreeMap::new();
+    rows.insert(Key::Machine, sum(40.0, None));
+    rows.insert(claim(1, 7), sum(5.0, Some(2.0)));
+    rows.insert(claim(2, 8), sum(2.5, None));
+    rows.insert(Key::Gpu(gpu()), sum(7.5, Some(4.0)));
+    Step { at, rows }
+}
+
+fn place(now: i64) -> Place {
+    Place {
+        gpus: vec!["GPU-x".to_owned()],
+        now_ms: now.unsigned_abs() * 1000,
+    }
+}
+
+fn report(store: &Store, from: i64, to: i64) -> gshare_proto::ReportView {
+    let spec = ReportSpec {
+        from_ms: from.unsigned_abs() * 1000,
+        ..ReportSpec::default()
+    };
+    store.report(&spec, &place(to), &Names::new()).unwrap()
+}
+
+fn open(dir: &tempfile::TempDir) -> Store {
+    Store::open(&dir.path().join("history.db"), MAX).unwrap()
+}
+
+#[test]
+fn every_level_has_the_same_sums() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let hours = 5;
+    let steps: Vec<Step> = (0..hours * 360).map(|i| step(BEGIN + i * 10)).collect();
+    for part in steps.chunks(100) {
+        store.add_all(part).unwrap();
+    }
+    let end = BEGIN + hours * 3600;
+    for (points, step_s) in [(5, 3600), (100, 180), (1800, 10)] {
+        let spec = HistorySpec {
+            from_ms: BEGIN.unsigned_abs() * 1000,
+            points,
+            by: HistoryBy::User,
+            ..HistorySpec::default()
+        };
+        let view = store
+            .history(&spec, &place(end - 1), &Names::new())
+            .unwrap();
+        assert_eq!(view.step_ms, step_s * 1000);
+        let line = |key: &str| view.series.iter().find(|s| s.key == key).unwrap();
+        let user = line("7");
+        let expect = 0.5 * (hours * 3600) as f64;
+        assert!(
+            (user.usage.claimed_gpu_s - expect).abs() < 0.01,
+            "{:?}",
+            user.usage
+        );
+        assert_eq!(user.usage.average_use(), Some(40.0));
+        assert!(
+            user.points
+                .iter()
+                .all(|p| (p.claimed - 0.5).abs() < 1e-9 && p.known == 1.0)
+        );
+        assert_eq!(user.points[1].used, Some(0.2));
+        // What nobody knows is not 0.
+        let other = line("8");
+        assert_eq!(
+            (other.usage.used_gpu_s, other.usage.average_use()),
+            (None, None)
+        );
+        assert!(other.points.iter().all(|p| p.used.is_none()));
+        assert_eq!(line("all").points[0].used, Some(0.4), "by the device");
+    }
+    let total = report(&store, BEGIN, end).total;
+    assert!((total.claimed_gpu_s - 0.75 * (hours * 3600) as f64).abs() < 0.1);
+}
+
+#[test]
+fn what_a_crash_left_undone_is_done_by_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let straight = tempfile::tempdir().unwrap();
+    let mut whole = open(&straight);
+    let count = 800;
+    for i in 0..count {
+        // Ended and started again at any place in a minute and an hour; the last step is written in two parts.
+        let mut store = open(&dir);
+        store.add_all(&[step(BEGIN + i * 10)]).unwrap();
+        whole.add_all(&[step(BEGIN + i * 10)]).unwrap();
+    }
+    let end = BEGIN + count * 10;
+    let store = open(&dir);
+    assert_eq!(report(&store, BEGIN, end), report(&whole, BEGIN, end));
+    let minutes = |s: &Store| -> i64 {
+        s.db.query_row("SELECT sum(looked) FROM minute", [], |r| r.get(0))
+            .unwrap()
+    };
+    assert_eq!(minutes(&store), minutes(&whole));
+    assert_eq!(minutes(&store), count / 6 * 6 * 4 * 10_000);
+}
+
+#[test]
+fn a_step_that_is_written_in_two_parts_is_their_sum() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    store.add_all(&[step(BEGIN)]).unwrap();
+    store.add_all(&[step(BEGIN)]).unwrap();
+    let usage = report(&store, BEGIN, BEGIN + 9).users[0].usage;
+    assert_eq!((usage.claimed_gpu_s, usage.used_gpu_s), (10.0, Some(4.0)));
+}
+
+#[test]
+fn a_clock_that_is_put_back_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let steps: Vec<Step> = (0..720).map(|i| step(BEGIN + i * 10)).collect();
+    store.add_all(&steps).unwrap();
+    // Half an hour back, and on for an hour.
+    let again: Vec<Step> = (540..900).map(|i| step(BEGIN + i * 10)).collect();
+    store.add_all(&again).unwrap();
+    let one =
+        |sql: &str, mark: i64| -> i64 { store.db.query_row(sql, [mark], |r| r.get(0)).unwrap() };
+    let mark = one("SELECT value FROM meta WHERE key = 'hour' AND ?1 = 0", 0);
+    let from = "JOIN series s ON s.id = series WHERE s.uid = 7 AND at";
+    let hours = one(&format!("SELECT sum(claimed) FROM hour {from} < ?1"), mark);
+    let rest = one(
+        &format!("SELECT coalesce(sum(claimed), 0) FROM ten {from} >= ?1"),
+        mark,
+    );
+    assert_eq!(hours + rest, (720 + 360) * 5000);
+}
+
+#[test]
+fn old_points_go_and_the_file_stays_within_its_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&dir.path().join("h.db"), 2 << 20).unwrap();
+    let mut most = 0;
+    // Many claims, four days: two MiB do not take all of it.
+    for hour in 0..96 {
+        let steps: Vec<Step> = (0..360)
+            .step_by(3)
+            .map(|i| {
+                let mut step = step(BEGIN + hour * 3600 + i * 10 + 20);
+                for n in 0..12 {
+                    step.rows.insert(claim(100 + n, 9), sum(1.25, Some(0.3)));
+                }
+                step
+            })
+            .collect();
+        store.add_all(&steps).unwrap();
+        store.shrink().unwrap();
+        most = most.max(store.bytes().unwrap());
+    }
+    assert!(most < 3 << 20, "{most}");
+    let count = |table: &str| -> i64 {
+        let sql = format!("SELECT count(DISTINCT at) FROM {table}");
+        store.db.query_row(&sql, [], |r| r.get(0)).unwrap()
+    };
+    assert!(count("hour") >= 90, "{} hours are left", count("hour"));
+    assert!(count("ten") < 86_400 / 10);
+    // The report still has all of it, from the hours.
+    let usage = report(&store, BEGIN, BEGIN + 96 * 3600).users;
+    let user = usage.iter().find(|u| u.uid == 7).unwrap();
+    assert!(
+        (user.usage.claimed_gpu_s - 5.0 * 96.0 * 120.0).abs() < 60.0,
+        "{:?}",
+        user.usage
+    );
+}
+
+#[test]
+fn a_damaged_file_is_put_aside_and_a_newer_one_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.db");
+    std::fs::write(
+        &path,
+        "no database, but long enough to be looked at by SQLite".repeat(99),
+    )
+    .unwrap();
+    let mut store = Store::open(&path, MAX).unwrap();
+    store.add_all(&[step(BEGIN)]).unwrap();
+    assert!(dir.path().join("history.db.damaged").exists());
+    store.db.pragma_update(None, "user_version", 99).unwrap();
+    drop(store);
+    assert!(Store::open(&path, MAX).is_err());
+    assert!(path.exists());
+}
+
+#[test]
+fn points_of_an_older_version_are_taken_over_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    for _ in 0..2 {
+        store.take_over(&[step(BEGIN), step(BEGIN + 10)]).unwrap();
+    }
+    let points = store.activity_since("GPU-x", 0).unwrap();
+    assert_eq!(points.len(), 2);
+    assert_eq!(points[0].1, Some(40.0));
+}
+
+#[test]
+fn causes_and_waiting_reach_the_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let mut collector = super::sum::Collector::default();
+    let idle = Fact {
+        claimed: 0.5,
+        used: Some(0.0),
+        idle: true,
+        throttled: 0.5,
+        ..Fact::default()
+    };
+    let waits = Fact {
+        waited: 2.0,
+        ..Fact::default()
+    };
+    let facts = [
+        (claim(1, 7), idle),
+        (Key::Wait(7), waits),
+        (Key::Machine, Fact::default()),
+    ];
+    let begin = BEGIN.unsigned_abs() * 1000;
+    collector.look(begin, 60_000, &facts);
+    let mut steps = collector.look(begin + 20_000, 60_000, &facts);
+    for step in &mut steps {
+        step.rows.get_mut(&claim(1, 7)).unwrap().because(Cause::Io);
+    }
+    store.add_all(&steps).unwrap();
+    let found = report(&store, BEGIN, BEGIN + 20);
+    let usage = found.users[0].usage;
+    assert_eq!((usage.idle.io, usage.idle.total()), (10.0, 10.0));
+    assert_eq!((usage.waited_gpu_s, usage.throttled_gpu_s), (40.0, 5.0));
+    assert_eq!(found.worst[0].cause.as_deref(), Some("IO busy"));
+    assert_eq!(found.worst[0].held_s, 20.0);
+}

@@ -1,0 +1,278 @@
+//! The thread that has the history's file: it alone writes it, and answers what is asked of it, so that nobody waits
+//! for a disk.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gshare_proto::history::{HistorySpec, ReportSpec};
+use gshare_proto::{ErrorCode, Reply, WireError};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::answer::Place;
+use super::store::{ClaimFace, Store};
+use super::sum::{Step, Sum};
+use crate::daemon::names::Names;
+use crate::daemon::server::Sender;
+use crate::daemon::{Msg, unix_ms};
+
+/// Steps that wait for a disk that takes none: an hour. The oldest go first.
+const MOST_WAITING: usize = 360;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// A step has ended.
+    Step(Step),
+    /// What a claim is called.
+    Face(ClaimFace),
+    /// A client asks for lines.
+    History(Box<HistorySpec>, Place, Sender),
+    /// A client asks for a report.
+    Report(Box<ReportSpec>, Place, Sender),
+    /// Write what waits, and end.
+    Stop,
+}
+
+/// What the thread tells the service.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// What users claimed and used in the last day.
+    Day(BTreeMap<u32, Sum>),
+    /// What claims that live claimed and used before this service was started.
+    Claims(BTreeMap<u64, Sum>),
+}
+
+/// How the file is doing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status {
+    /// Why it takes nothing.
+    pub(crate) trouble: Option<String>,
+    /// Steps that wait for it.
+    pub(crate) waiting: usize,
+    /// Steps that were lost.
+    pub(crate) lost: u64,
+    /// Bytes in use.
+    pub(crate) bytes: u64,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    orders: mpsc::Sender<Order>,
+    status: Arc<Mutex<Status>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Desk {
+    path: PathBuf,
+    max_bytes: u64,
+    store: Option<Store>,
+    waiting: VecDeque<Step>,
+    names: Names,
+    status: Arc<Mutex<Status>>,
+    events: UnboundedSender<Msg>,
+    minutes: i64,
+}
+
+impl Worker {
+    /// Starts the thread. `store` is the file if it is open already; `claims` those that live.
+    pub(crate) fn start(
+        path: &Path,
+        max_bytes: u64,
+        store: Option<Store>,
+        claims: Vec<u64>,
+        events: UnboundedSender<Msg>,
+    ) -> std::io::Result<Self> {
+        let (orders, inbox) = mpsc::channel();
+        let status = Arc::new(Mutex::new(Status::default()));
+        let mut desk = Desk {
+            path: path.to_owned(),
+            max_bytes,
+            store,
+            waiting: VecDeque::new(),
+            names: Names::new(),
+            status: Arc::clone(&status),
+            events,
+            minutes: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("history".to_owned())
+            .spawn(move || desk.run(&inbox, &claims))?;
+        Ok(Self {
+            orders,
+            status,
+            thread: Some(thread),
+        })
+    }
+
+    /// Tells the thread something.
+    pub(crate) fn tell(&self, order: Order) {
+        if let Err(mpsc::SendError(Order::History(_, _, out) | Order::Report(_, _, out))) =
+            self.orders.send(order)
+        {
+            out.error(WireError::new(
+                ErrorCode::Internal,
+                "the thread that keeps the history has ended",
+            ));
+        }
+    }
+
+    /// How the file is doing.
+    pub(crate) fn status(&self) -> Status {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.clone()
+    }
+
+    /// Has everything written, and waits for that a while: a disk that hangs holds nobody up.
+    pub(crate) fn stop(&mut self, patience: Duration) {
+        let _ = self.orders.send(Order::Stop);
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        let until = std::time::Instant::now() + patience;
+        while !thread.is_finished() && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Desk {
+    fn run(&mut self, inbox: &Receiver<Order>, claims: &[u64]) {
+        self.tell_claims(claims);
+        self.tell_day();
+        while let Ok(order) = inbox.recv() {
+            match order {
+                Order::Step(step) => {
+                    let minute = step.at / 60;
+                    self.waiting.push_back(step);
+                    self.write();
+                    if minute != self.minutes {
+                        self.minutes = minute;
+                        self.tell_day();
+                        self.tidy();
+                    }
+                }
+                Order::Face(face) => {
+                    if let Some(Err(error)) = self.store().map(|s| s.name_claim(&face)) {
+                        tracing::debug!(%error, claim = face.claim, "the name of a claim is not kept");
+                    }
+                }
+                Order::History(spec, place, out) => {
+                    self.write();
+                    let answer = self.ask(|s, names| s.history(&spec, &place, names));
+                    reply(&out, answer.map(|v| Reply::History(Box::new(v))));
+                }
+                Order::Report(spec, place, out) => {
+                    self.write();
+                    let answer = self.ask(|s, names| s.report(&spec, &place, names));
+                    reply(&out, answer.map(|v| Reply::Report(Box::new(v))));
+                }
+                Order::Stop => {
+                    self.write();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The file; opened again where it could not be.
+    fn store(&mut self) -> Option<&mut Store> {
+        if self.store.is_none() {
+            match Store::open(&self.path, self.max_bytes) {
+                Ok(store) => self.store = Some(store),
+                Err(error) => {
+                    let text = format!("cannot open {}: {error}", self.path.display());
+                    self.note(|s| s.trouble = Some(text));
+                }
+            }
+        }
+        self.store.as_mut()
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&Store, &Names) -> Result<T, WireError>,
+    ) -> Result<T, WireError> {
+        let _ = self.store();
+        match &self.store {
+            Some(store) => question(store, &self.names),
+            None => Err(WireError::new(
+                ErrorCode::NotAvailable,
+                format!("the history cannot be opened: {}", self.path.display()),
+            )
+            .with_hint("gshare doctor says why")),
+        }
+    }
+
+    fn write(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let steps: Vec<Step> = self.waiting.drain(..).collect();
+        let result = self.store().map(|store| store.add_all(&steps));
+        match result {
+            Some(Ok(())) => {
+                let bytes = self.store.as_ref().and_then(|s| s.bytes().ok());
+                self.note(|s| {
+                    if s.trouble.take().is_some() {
+                        tracing::info!("the history is written again");
+                    }
+                    s.bytes = bytes.unwrap_or(s.bytes);
+                });
+            }
+            failed => {
+                if let Some(Err(error)) = failed {
+                    let text = error.to_string();
+                    self.note(|s| {
+                        if s.trouble.as_ref() != Some(&text) {
+                            tracing::warn!("the history takes nothing: {text}");
+                        }
+                        s.trouble = Some(text);
+                    });
+                }
+                self.waiting.extend(steps);
+                while self.waiting.len() > MOST_WAITING {
+                    self.waiting.pop_front();
+                    self.note(|s| s.lost += 1);
+                }
+            }
+        }
+        let waiting = self.waiting.len();
+        self.note(|s| s.waiting = waiting);
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn tell_claims(&mut self, claims: &[u64]) {
+        let found = self.store().map(|s| s.of_claims(claims, unix_ms()));
+        if let Some(Ok(found)) = found {
+            let _ = self.events.send(Msg::History(Told::Claims(found)));
+        }
+    }
+
+    fn tell_day(&mut self) {
+        if let Some(Ok(day)) = self.store().map(|s| s.day(unix_ms())) {
+            // Nobody listens any more when the service ends.
+            let _ = self.events.send(Msg::History(Told::Day(day)));
+        }
+    }
+
+    fn tidy(&mut self) {
+        if let Some(Err(error)) = self.store().map(|s| s.shrink()) {
+            tracing::debug!(%error, "free pages of the history stay in its file");
+        }
+    }
+}
+
+fn reply(out: &Sender, answer: Result<Reply, WireError>) {
+    match answer {
+        Ok(reply) => out.reply(&reply),
+        Err(error) => out.error(error),
+    }
+}
