@@ -187,11 +187,7 @@ pub(super) fn summed() -> String {
         "estimate" => "max(estimate)".to_owned(),
         c => format!("sum({c})"),
     };
-    COLUMNS
-        .iter()
-        .map(|c| column(c))
-        .collect::<Vec<_>>()
-        .join(", ")
+    COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
 }
 
 /// Kinds of lines in the file.
