@@ -12,6 +12,7 @@ mod config;
 mod connect;
 mod container;
 mod doctor;
+mod dry_run;
 mod env;
 mod exec;
 pub mod failure;
@@ -104,7 +105,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),
-        Some(Command::Config(args)) => config::run(&args),
+        Some(Command::Config(args)) => config::run(socket, &args),
         Some(Command::Daemon(args)) => {
             if socket.is_some() {
                 return Err(Failure::new(

@@ -46,6 +46,32 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         "{}",
         text(&full)
     );
+    for words in [
+        "1st in the queue, within what is guaranteed",
+        "at the earliest",
+    ] {
+        assert!(text(&full).contains(words), "{words}: {}", text(&full));
+    }
+    let tried = run(
+        &station,
+        &[
+            "claim",
+            "-g",
+            "0.5",
+            "--gpu-ids",
+            "0",
+            "--dry-run",
+            "--json",
+        ],
+    );
+    assert_eq!(tried.status.code(), Some(75), "{}", text(&tried));
+    let tried: serde_json::Value = serde_json::from_slice(&tried.stdout).expect("JSON");
+    assert_eq!(
+        (&tried["starts"], &tried["position"], &tried["would_start"]),
+        (&false.into(), &1.into(), &"-g 0.25".into())
+    );
+    let never = run(&station, &["claim", "-g", "8", "--dry-run"]);
+    assert_eq!(never.status.code(), Some(64), "{}", text(&never));
     assert!(
         station.snapshot().expect("served").queue.is_empty(),
         "nothing was claimed"

@@ -1204,12 +1204,16 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__config__subcmd__check)
-            opts="-h --json --socket --help"
+            opts="-h --gpus --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then

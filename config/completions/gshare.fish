@@ -80,7 +80,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l nonblock -l imme
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print only the id (without a command)'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
@@ -108,7 +108,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l nonblock -l immedi
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print only the id (without a command)'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
@@ -262,6 +262,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_see
 complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "show" -d 'Print every key with the value in force'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "path" -d 'Print where files, sockets and state are'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -l gpus -d 'GPUs on which the quotas are to be had [default: those of the service that answers]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'

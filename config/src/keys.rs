@@ -12,6 +12,7 @@ use gshare_core::{Bytes, Class, Quota, Share};
 use toml::de::{DeTable, DeValue};
 
 pub use admin::{Admin, Containers, Listen, Metrics};
+pub use quota::unpackable;
 
 use crate::history::History;
 use crate::policy::Policy;

@@ -293,7 +293,8 @@ pub struct ClaimArgs {
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,
-    /// Claim nothing: say whether it would start now (exit 0) or why it would wait (exit 75)
+    /// Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would
+    /// be done to others for it (exit 75)
     #[arg(long)]
     pub dry_run: bool,
     /// Print the grant as JSON: to stdout without a command, else to stderr
@@ -422,6 +423,9 @@ pub enum ConfigCommand {
         /// File: a gshare.toml or a .gshare.toml [default: the ones in force here]
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
+        /// GPUs on which the quotas are to be had [default: those of the service that answers]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+        gpus: Option<u8>,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -12,7 +12,7 @@ use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
 use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
-use super::{Outcome, connect, container, exec, out, supervise};
+use super::{Outcome, connect, container, dry_run, exec, out, supervise};
 
 /// Longest command line that is sent for the screen, in bytes; the rest is left out.
 const SHOWN_COMMAND: usize = 16 * 1024;
@@ -45,7 +45,7 @@ pub(crate) fn claim(
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
     if args.dry_run {
-        return try_it(socket, spec, args.json);
+        return dry_run::run(socket, spec, args.json);
     }
     if spec.lease_s.is_some() && !args.command.is_empty() && !child && supervise::wanted() {
         return supervise::run(socket);
@@ -67,20 +67,6 @@ pub(crate) fn claim(
     }
     let command = container::placed(socket, &args.command, &granted, args.size.quiet)?;
     become_command(&command, &granted, args.size.phases.as_deref(), phases)
-}
-
-/// Says whether a claim would start.
-fn try_it(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
-    let reply = connect::connect(socket)?.call(&Call::Try(Box::new(spec)))?;
-    let Reply::Done { message } = reply else {
-        return Err(unexpected(&reply));
-    };
-    if json {
-        out::json(&serde_json::json!({ "starts": true, "message": message }))?;
-    } else {
-        out::print(&format!("{message}\n"))?;
-    }
-    Ok(0)
 }
 
 pub(crate) fn shell(

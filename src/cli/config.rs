@@ -1,19 +1,22 @@
 //! `gshare config`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gshare_config::{
     Config, ConfigError, Mode, PROJECT_FILE, Problem, ProjectDefaults, ProjectFile,
 };
+use gshare_core::Quota;
+use gshare_proto::{Call, Reply};
 use serde_json::json;
 
 use super::args::{ConfigArgs, ConfigCommand};
 use super::failure::{self, Failure};
-use super::{Outcome, out};
+use super::{Outcome, connect, out};
 
-pub(crate) fn run(args: &ConfigArgs) -> Outcome {
+pub(crate) fn run(socket: Option<&Path>, args: &ConfigArgs) -> Outcome {
     match &args.command {
-        ConfigCommand::Check { file, json } => check(file.as_deref(), *json),
+        ConfigCommand::Check { file, gpus, json } => check(socket, file.as_deref(), *gpus, *json),
         ConfigCommand::Show { config, user } => show(config.as_deref(), *user),
         ConfigCommand::Path { user, json } => path(*user, *json),
     }
@@ -61,7 +64,8 @@ fn path(user: bool, json: bool) -> Outcome {
 }
 
 /// Checks one file, or all that are in force here: the machine's, the user's, the project's.
-fn check(file: Option<&Path>, json: bool) -> Outcome {
+fn check(socket: Option<&Path>, file: Option<&Path>, gpus: Option<u8>, json: bool) -> Outcome {
+    let gpus = || gpus.map(usize::from).or_else(|| gpus_here(socket));
     let files = match file {
         Some(file) => vec![file.to_owned()],
         None => in_force(),
@@ -70,7 +74,20 @@ fn check(file: Option<&Path>, json: bool) -> Outcome {
     let mut fine: Vec<PathBuf> = Vec::new();
     for file in files {
         match check_one(&file) {
-            Ok(()) => fine.push(file),
+            Ok(None) => fine.push(file),
+            Ok(Some(sure)) => match gpus() {
+                Some(gpus) => match sure.unpackable(&file, gpus) {
+                    Some(problem) => problems.push(problem),
+                    None => fine.push(file),
+                },
+                None => {
+                    out::note(&format!(
+                        "{}: whether the quotas can be had at the same time was not checked: no service says how many GPUs there are; --gpus N does",
+                        file.display()
+                    ));
+                    fine.push(file);
+                }
+            },
             Err(ConfigError::Invalid(found)) => problems.extend(found),
             Err(other) => return Err(other.into()),
         }
@@ -122,15 +139,43 @@ fn in_force() -> Vec<PathBuf> {
         .collect()
 }
 
-fn check_one(file: &Path) -> Result<(), ConfigError> {
-    if file.file_name().is_some_and(|name| name == PROJECT_FILE) {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+/// GPUs of the machine, as the service knows them.
+fn gpus_here(socket: Option<&Path>) -> Option<usize> {
+    let mut client = connect::connect(socket).ok()?;
+    client.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
+    match client.call(&Call::Snapshot).ok()? {
+        Reply::Snapshot(snapshot) => Some(snapshot.gpus.len()),
+        _ => None,
+    }
+}
+
+/// A file that guarantees parts of the machine.
+struct Guarantees {
+    text: String,
+    quotas: Vec<Quota>,
+}
+
+impl Guarantees {
+    fn unpackable(&self, file: &Path, gpus: usize) -> Option<Problem> {
+        gshare_config::unpackable(&self.text, file, &self.quotas, gpus)
+    }
+}
+
+/// Reads a file; what it guarantees, if anything.
+fn check_one(file: &Path) -> Result<Option<Guarantees>, ConfigError> {
+    let read = || {
+        std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
             path: file.to_owned(),
             source,
-        })?;
-        return ProjectDefaults::check(&text, file)
-            .map(|_| ())
+        })
+    };
+    if file.file_name().is_some_and(|name| name == PROJECT_FILE) {
+        return ProjectDefaults::check(&read()?, file)
+            .map(|_| None)
             .map_err(ConfigError::Invalid);
     }
-    Config::load_file(file).map(|_| ())
+    let quotas = Config::load_file(file)?.quotas;
+    let sure = quotas.iter().any(|q| q.gpus.is_some());
+    let text = if sure { read()? } else { String::new() };
+    Ok(sure.then_some(Guarantees { text, quotas }))
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gshare_core::ClaimId;
-use gshare_core::machine::Event;
+use gshare_core::machine::{Event, Now, Rehearsal, Taking};
 use gshare_core::sched::fair::History;
-use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, WireError};
+use gshare_core::{ClaimId, Slice};
+use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
 
 use super::journal::ClaimRecord;
 use super::server::Peer;
@@ -24,36 +24,53 @@ fn before(span: Duration) -> u64 {
 }
 
 impl Service {
-    /// Whether a claim would start now.
+    /// What would become of a claim.
     pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
-        let (request, ..) = convert::request(self, peer, spec)?;
-        match self.machine.what_if(self.now(), &request) {
-            Ok(slices) => {
-                let parts: Vec<String> = slices
-                    .iter()
-                    .map(|s| {
-                        format!(
-                            "{} and {} % of the SMs of GPU {}",
-                            s.mem,
-                            s.sm.percent(),
-                            s.gpu
-                        )
-                    })
-                    .collect();
-                Ok(Reply::Done {
-                    message: format!("would start now: {}", parts.join(", ")),
-                })
-            }
-            Err(reason) => {
-                let text = self.held_text(reason.to_string(), reason.holders());
-                let error = WireError::new(ErrorCode::NotAvailable, format!("would wait: {text}"));
-                Err(match reason.would_start() {
-                    Some(share) => {
-                        error.with_hint(format!("-g {} starts now", convert::short_share(share)))
-                    }
-                    None => error,
-                })
-            }
+        let (request, _, record) = convert::request(self, peer, spec)?;
+        let parties = self.parties_of(record.uid, &record.project);
+        let told = self
+            .machine
+            .rehearse(self.now(), request, parties, &self.measure());
+        Ok(Reply::Tried(match told {
+            Rehearsal::Starts(slices) => would_start(&slices),
+            Rehearsal::Refused(reason) => Tried {
+                never: true,
+                message: format!("cannot run here: {}", self.reason_text(&reason)),
+                ..Tried::default()
+            },
+            Rehearsal::Waits {
+                position,
+                reason,
+                entitled,
+                expected,
+                takings,
+            } => Tried {
+                message: format!("would wait: {}", self.reason_text(&reason)),
+                position: u32::try_from(position).ok(),
+                entitled,
+                expected_ms: expected.map(|at| self.unix_of(at)),
+                would_start: reason
+                    .would_start()
+                    .map(|share| format!("-g {}", convert::short_share(share))),
+                takings: takings.iter().map(|t| self.taking_view(t)).collect(),
+                ..Tried::default()
+            },
+        }))
+    }
+
+    fn unix_of(&self, at: Now) -> u64 {
+        unix_ms().saturating_add(super::millis(at.saturating_sub(self.now())))
+    }
+
+    fn taking_view(&self, taking: &Taking) -> TakingView {
+        let owner = self.claims.get(&taking.id).map(|l| l.record.uid);
+        let index = |g: &usize| u32::try_from(*g).unwrap_or(u32::MAX);
+        TakingView {
+            id: taking.id.to_string(),
+            user: owner.map_or_else(String::new, |uid| self.names.user(uid)),
+            what: taking.lever.verb().to_owned(),
+            to: taking.to.iter().map(index).collect(),
+            at_ms: self.unix_of(taking.at),
         }
     }
 
@@ -117,5 +134,27 @@ impl Service {
 
     fn gpus_of(&self, record: &ClaimRecord) -> f64 {
         record.slices.iter().map(|s| self.share_of(s)).sum()
+    }
+}
+
+fn would_start(slices: &[Slice]) -> Tried {
+    let parts: Vec<String> = slices
+        .iter()
+        .map(|s| {
+            let sm = s.sm.percent();
+            format!("{} and {sm} % of the SMs of GPU {}", s.mem, s.gpu)
+        })
+        .collect();
+    let gpus = slices.iter().map(|s| TriedGpu {
+        gpu: u32::try_from(s.gpu).unwrap_or(u32::MAX),
+        mem: s.mem.0,
+        sm: s.sm.as_f64(),
+    });
+    Tried {
+        starts: true,
+        message: format!("would start now: {}", parts.join(", ")),
+        gpus: gpus.collect(),
+        entitled: false,
+        ..Tried::default()
     }
 }

@@ -125,3 +125,39 @@ fn manual_pages_and_completions_are_those_of_this_program() {
         );
     }
 }
+
+#[test]
+fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
+    let home = Home::new();
+    let file = home.path("gshare.toml");
+    let text = "[quotas]\n\"project:vision\" = { gpus = 0.7 }\n\"project:speech\" = { gpus = 0.7 }\n\"user:ada\" = { gpus = 0.6 }\n";
+    fs::write(&file, text).expect("written");
+    let path = file.to_string_lossy().into_owned();
+    let check = |args: &[&str]| {
+        let all = [&["config", "check", path.as_str()], args].concat();
+        home.gshare(&all).output().expect("gshare")
+    };
+    let bad = check(&["--gpus", "2"]);
+    assert_eq!(code(&bad), Some(78));
+    for words in [
+        "gshare.toml:4:2: user:ada cannot be guaranteed 0.6 beside the others",
+        "must be on one GPU",
+        "at most 0.3",
+    ] {
+        assert!(stderr(&bad).contains(words), "{words}: {}", stderr(&bad));
+    }
+    assert_eq!(code(&check(&["--gpus", "3"])), Some(0));
+    let over = check(&["--gpus", "1", "--json"]);
+    assert_eq!(code(&over), Some(78));
+    let json: Value = serde_json::from_str(&stdout(&over)).expect("JSON");
+    let message = json["problems"][0]["message"].as_str().expect("a message");
+    assert!(message.contains("together are 2 of 1 GPU"), "{message}");
+    // Without a service nobody knows how many there are, and that is said.
+    let unknown = check(&[]);
+    assert_eq!(code(&unknown), Some(0));
+    assert!(
+        stderr(&unknown).contains("--gpus N"),
+        "{}",
+        stderr(&unknown)
+    );
+}

@@ -1,9 +1,14 @@
 //! Quotas in the file: `"user:ada" = { gpus = 1.5, weight = 2.0, max = 3.0 }`.
 
+use std::path::Path;
+
 use gshare_core::Share;
 use gshare_core::quota::{Party, Quota};
 use toml::de::{DeTable, DeValue};
 
+use gshare_core::sched::fair::unpackable_quotas;
+
+use crate::problem::Problem;
 use crate::read::{self, Reader};
 
 /// All entries, by party.
@@ -49,6 +54,27 @@ pub(super) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Vec<Quota
     });
     quotas.sort_by(|a, b| a.party.cmp(&b.party));
     quotas
+}
+
+/// What keeps the guarantees of a file from being had at the same time on `gpus` GPUs, at its place in the file.
+#[must_use]
+pub fn unpackable(text: &str, file: &Path, quotas: &[Quota], gpus: usize) -> Option<Problem> {
+    let why = unpackable_quotas(gpus, quotas)?;
+    let name = why.party.to_string();
+    let at = text.find(&name).unwrap_or(0);
+    let span = at..at + if at > 0 { name.len() } else { 0 };
+    let expected = if why.most > Share::ZERO {
+        format!("at most {} for it, or less for another", why.most.as_f64())
+    } else {
+        "guarantee less to another".to_owned()
+    };
+    Some(Problem::at(
+        file,
+        text,
+        span,
+        why.to_string(),
+        Some(expected),
+    ))
 }
 
 /// A number of GPUs, or a weight, in thousandths.

@@ -11,11 +11,13 @@ pub use event::{Action, Event};
 pub use order::DUE;
 use order::{FORESEEN, Round};
 pub use reclaim::ReclaimRules;
+pub use rehearse::{Rehearsal, Taking};
 
 mod adopt;
 mod classes;
 mod event;
 mod lease;
+mod rehearse;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gshare_core::machine::Event;
+use gshare_core::sched::fair::unpackable_quotas;
 use gshare_core::{ClaimId, Party, Quota, Share};
 use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
@@ -30,8 +31,16 @@ impl Service {
                 Err(error) => tracing::error!("a quota of the journal was left out: {error}"),
             }
         }
+        self.warn_of_quotas();
         self.tell_quotas();
         Ok(())
+    }
+
+    /// Guarantees that cannot be had at the same time are no reason not to start.
+    fn warn_of_quotas(&self) {
+        if let Some(why) = unpackable_quotas(self.gpus.len(), &self.quotas()) {
+            tracing::warn!("{why}");
+        }
     }
 
     /// All entries in force: those of administrators take the place of the configuration's.
@@ -54,6 +63,12 @@ impl Service {
 
     /// Tells the core whom a claim counts for.
     pub(crate) fn tell_parties(&mut self, id: ClaimId, uid: u32, project: &str) {
+        let parties = self.parties_of(uid, project);
+        self.drive(Event::Parties { id, parties });
+    }
+
+    /// Whom a claim of a user for a project counts for.
+    pub(crate) fn parties_of(&self, uid: u32, project: &str) -> Vec<Party> {
         let mut parties = vec![
             Party::User(self.names.user(uid)),
             Party::Project(project.to_owned()),
@@ -69,7 +84,7 @@ impl Service {
             let of = of.into_iter().filter_map(proc::group_name);
             parties.extend(of.filter(|g| groups.contains(g)).map(Party::Group));
         }
-        self.drive(Event::Parties { id, parties });
+        parties
     }
 
     pub(super) fn quota_list(&self) -> Reply {
@@ -129,12 +144,8 @@ impl Service {
         };
         self.quotas_anew();
         let mut message = format!("{party}: {}", text(&quota));
-        let guaranteed: Vec<Share> = self.quotas().iter().filter_map(|q| q.gpus).collect();
-        if gshare_core::sched::fair::unpackable(self.gpus.len(), &guaranteed).is_some() {
-            message.push_str(&format!(
-                "\nnot all guaranteed parts can be had at the same time on {} GPUs; each is cut in proportion then",
-                self.gpus.len()
-            ));
+        if let Some(why) = unpackable_quotas(self.gpus.len(), &self.quotas()) {
+            message.push_str(&format!("\nnote: {why}"));
         }
         if let Some(warning) = unknown(&party) {
             message.push_str(&format!("\n{warning}"));
@@ -182,6 +193,7 @@ impl Service {
 
     /// Quotas have changed, and with them perhaps whom claims count for.
     pub(crate) fn quotas_anew(&mut self) {
+        self.warn_of_quotas();
         self.tell_all_parties();
         self.tell_quotas();
     }

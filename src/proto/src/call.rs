@@ -152,8 +152,7 @@ pub enum Call {
     /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
     /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
     Resize(Box<ResizeSpec>),
-    /// Whether a claim would start now; nothing is claimed. Answers [`Reply::Done`], or [`Reply::Error`] with why
-    /// it would wait.
+    /// What would become of a claim that was made now; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
     /// What happened to a claim, oldest first. Answers [`Reply::Log`].
     Log {
@@ -270,6 +269,63 @@ pub struct ResizedGpu {
     pub sm_limit: f64,
 }
 
+/// What would become of a claim that was made now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// It would start at once.
+    pub starts: bool,
+    /// It could never run here.
+    #[serde(default)]
+    pub never: bool,
+    /// The sentence for people.
+    pub message: String,
+    /// The GPUs where it would start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<TriedGpu>,
+    /// Its place in the queue, if it would wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    /// It is within what its owner is guaranteed.
+    #[serde(default)]
+    pub entitled: bool,
+    /// When it would start at the earliest, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
+    /// Arguments that would start now: `-g 0.2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would_start: Option<String>,
+    /// What would be done to other claims for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub takings: Vec<TakingView>,
+}
+
+/// A part of a GPU that a claim would get.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TriedGpu {
+    /// Index.
+    pub gpu: u32,
+    /// Guaranteed bytes.
+    pub mem: u64,
+    /// Guaranteed part of the SMs, 0 to 1.
+    pub sm: f64,
+}
+
+/// What would be done to a claim for another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TakingView {
+    /// The claim.
+    pub id: String,
+    /// Its owner.
+    pub user: String,
+    /// In words: `moves to another GPU`.
+    pub what: String,
+    /// The GPUs that it would go to, where it moves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<u32>,
+    /// When, Unix milliseconds.
+    pub at_ms: u64,
+}
+
 /// What became of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
@@ -300,6 +356,8 @@ pub enum Reply {
     Granted(Granted),
     /// The claim has its new size.
     Resized(Resized),
+    /// What would become of a claim.
+    Tried(Tried),
     /// What became of a lease.
     Lease(LeaseView),
     /// Done, with a sentence for people.

@@ -311,25 +311,6 @@ impl Machine {
         let own = |w: &&Waiting| matches!(&w.ask, Ask::Claim { id: i, .. } if *i == id);
         self.queue.iter().find(own).is_some_and(|w| w.entitled)
     }
-
-    /// What would become of a request made now: where it would start, or why it would wait.
-    ///
-    /// # Errors
-    /// The reason why it would not start at once.
-    pub fn what_if(&self, now: Now, request: &Request) -> Result<Vec<crate::Slice>, crate::Reason> {
-        if let Some(reason) = crate::reason::never(&self.ledger, request) {
-            return Err(reason);
-        }
-        let mut round = Round::new(&self.ledger);
-        for waiting in &self.queue {
-            round.keep(waiting);
-        }
-        let blocked = round.blocked(now, request);
-        place::best_fit(&self.ledger, request, &blocked).ok_or_else(|| {
-            let ahead = self.queue.last().map(Waiting::id);
-            crate::reason::waits(&self.ledger, request, &blocked, ahead)
-        })
-    }
 }
 
 impl Machine {

@@ -178,6 +178,76 @@ pub fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     None
 }
 
+/// Why guaranteed parts cannot be had at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpackable {
+    /// GPUs of the machine.
+    pub gpus: usize,
+    /// The first entry for which no room is left.
+    pub party: crate::quota::Party,
+    /// What it is guaranteed.
+    pub wanted: Share,
+    /// All guaranteed parts together.
+    pub sum: Share,
+    /// The most that could be guaranteed to it beside the others.
+    pub most: Share,
+}
+
+impl std::fmt::Display for Unpackable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let number = |share: Share| {
+            let text = format!("{:.3}", share.as_f64());
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        let (gpus, wanted) = (self.gpus, number(self.wanted));
+        let s = if gpus == 1 { "" } else { "s" };
+        let why = if self.sum.milli() as usize > gpus * 1000 {
+            format!(
+                "all guarantees together are {} of {gpus} GPU{s}",
+                number(self.sum)
+            )
+        } else {
+            format!(
+                "in sum they fit into {gpus} GPU{s}, but a part of a GPU must be on one GPU, and none has that much left"
+            )
+        };
+        write!(
+            f,
+            "{} cannot be guaranteed {wanted} beside the others: {why}",
+            self.party
+        )
+    }
+}
+
+/// Why the guarantees among these entries cannot be had at the same time on `gpus` equal GPUs, if so. Whole GPUs
+/// and large fractions are put down first, so what is named is the smallest change that helps.
+#[must_use]
+pub fn unpackable_quotas(gpus: usize, quotas: &[crate::quota::Quota]) -> Option<Unpackable> {
+    let mut sure: Vec<(&crate::quota::Party, Share)> = quotas
+        .iter()
+        .filter_map(|q| Some((&q.party, q.gpus?)))
+        .collect();
+    sure.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let shares: Vec<Share> = sure.iter().map(|(_, s)| *s).collect();
+    let index = unpackable(gpus, &shares)?;
+    let (party, wanted) = sure[index];
+    let fits = |milli: &u32| {
+        let mut less = shares.clone();
+        less[index] = Share::from_milli(*milli);
+        unpackable(gpus, &less).is_none()
+    };
+    let tens = (0..wanted.milli() / 10).rev().map(|t| t * 10);
+    Some(Unpackable {
+        gpus,
+        party: party.clone(),
+        wanted,
+        sum: shares
+            .iter()
+            .fold(Share::ZERO, |sum, s| sum.saturating_add(*s)),
+        most: Share::from_milli(tens.into_iter().find(fits).unwrap_or(0)),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -231,6 +301,34 @@ mod tests {
         assert_eq!(unpackable(2, &milli(&[1500, 500])), None);
         assert_eq!(unpackable(8, &milli(&[2000, 2000, 2000, 2000])), None);
         assert_eq!(unpackable(1, &milli(&[2000])), Some(0));
+    }
+
+    #[test]
+    fn what_cannot_be_packed_is_named_with_the_reason_and_what_would_fit() {
+        let quota = |name: &str, milli| crate::quota::Quota {
+            party: crate::quota::Party::Project(name.into()),
+            gpus: Some(Share::from_milli(milli)),
+            weight_milli: None,
+            max: None,
+        };
+        let all = [quota("a", 600), quota("b", 700), quota("c", 700)];
+        let told = unpackable_quotas(2, &all).expect("not packable");
+        assert_eq!(
+            told.to_string(),
+            "project:a cannot be guaranteed 0.6 beside the others: in sum they fit into 2 GPUs, but a part of a GPU must be on one GPU, and none has that much left"
+        );
+        assert_eq!(told.most, Share::from_milli(300));
+        let told = unpackable_quotas(1, &all).expect("too many");
+        assert_eq!(told.party, crate::quota::Party::Project("c".into()));
+        assert!(
+            told.to_string()
+                .ends_with("all guarantees together are 2 of 1 GPU")
+        );
+        assert_eq!(unpackable_quotas(3, &all), None);
+        assert_eq!(
+            unpackable_quotas(2, &[quota("a", 1500), quota("b", 500)]),
+            None
+        );
     }
 
     #[test]

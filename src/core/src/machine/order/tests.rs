@@ -152,19 +152,6 @@ fn an_entry_guarantees_more_than_an_equal_part_and_a_weight_counts() {
 }
 
 #[test]
-fn what_if_changes_nothing() {
-    let mut w = World::new(&[24]);
-    assert!(w.machine.what_if(w.now, &request("1", 7)).is_ok());
-    ask(&mut w, 1, "0.75", 7);
-    let told = w
-        .machine
-        .what_if(w.now, &request("0.5", 7))
-        .expect_err("no room");
-    assert_eq!(told.would_start(), Some(Share::from_milli(250)));
-    assert_eq!(waiting(&w.machine), Vec::<u64>::new());
-}
-
-#[test]
 fn the_past_is_remembered_and_forgotten() {
     let mut w = World::new(&[24]);
     w.send(Event::Remember(vec![(7, 7200)]));

@@ -1,0 +1,115 @@
+//! `gshare claim --dry-run`: where a claim would start, or what it would wait for and what would be done for it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gshare_core::units::show_duration;
+use gshare_proto::{Call, ClaimSpec, Reply, Tried};
+
+use super::claim::unexpected;
+use super::failure::{self, Failure};
+use super::table::plain;
+use super::waiting::ordinal;
+use super::{Outcome, connect, out};
+
+pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
+    let reply = connect::connect(socket)?.call(&Call::Try(Box::new(spec)))?;
+    let Reply::Tried(tried) = reply else {
+        return Err(unexpected(&reply));
+    };
+    if json {
+        out::json(&tried)?;
+    } else if tried.starts {
+        out::print(&format!("{}\n", plain(&tried.message)))?;
+    }
+    if tried.starts {
+        return Ok(0);
+    }
+    let code = if tried.never {
+        failure::USAGE
+    } else {
+        failure::NOT_AVAILABLE
+    };
+    if json {
+        return Ok(code);
+    }
+    let now = u64::try_from(chrono::Utc::now().timestamp_millis()).unwrap_or(0);
+    let failure = Failure::new(code, text(&tried, now));
+    Err(match &tried.would_start {
+        Some(arguments) => failure.with_hint(format!("{} starts now", plain(arguments))),
+        None => failure,
+    })
+}
+
+/// Why it would wait, who goes before it, what would be done for it, and when it would start.
+fn text(tried: &Tried, now_ms: u64) -> String {
+    let mut lines = vec![plain(&tried.message)];
+    let span = |at: u64| show_duration(Duration::from_millis(at.saturating_sub(now_ms)));
+    if let Some(position) = tried.position {
+        let standing = if tried.entitled {
+            "within what is guaranteed"
+        } else {
+            "above what is guaranteed"
+        };
+        lines.push(format!(
+            "it would be {} in the queue, {standing}",
+            ordinal(position)
+        ));
+    }
+    for taking in &tried.takings {
+        let to: Vec<String> = taking.to.iter().map(u32::to_string).collect();
+        let to = if to.is_empty() {
+            String::new()
+        } else {
+            format!(" (GPU {})", to.join(","))
+        };
+        lines.push(format!(
+            "in {} {} of {} {}{to}",
+            span(taking.at_ms),
+            plain(&taking.id),
+            plain(&taking.user),
+            plain(&taking.what)
+        ));
+    }
+    let starts = match tried.expected_ms {
+        Some(at) => Some(format!(
+            "it would start in {} at the earliest, when leases end",
+            span(at)
+        )),
+        None if tried.takings.is_empty() && !tried.never => Some(
+            "when it would start is not known: it needs claims to end that have no lease"
+                .to_owned(),
+        ),
+        None => None,
+    };
+    lines.extend(starts);
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::TakingView;
+
+    use super::*;
+
+    #[test]
+    fn it_says_what_would_be_done_to_whom_and_when() {
+        let tried = Tried {
+            message: "would wait: wants 24.0 GiB".into(),
+            position: Some(1),
+            entitled: true,
+            takings: vec![TakingView {
+                id: "c3".into(),
+                user: "ada".into(),
+                what: "moves to another GPU".into(),
+                to: vec![1],
+                at_ms: 31_000,
+            }],
+            ..Tried::default()
+        };
+        assert_eq!(
+            text(&tried, 1000),
+            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)"
+        );
+    }
+}

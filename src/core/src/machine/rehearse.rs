@@ -1,0 +1,186 @@
+//! What would become of a claim that was made now, and what it would cost others: a copy of the machine is
+//! given the claim, and its actions are looked at. Whatever decides for real decides here.
+
+use super::lever::Lever;
+use super::{Action, Event, Machine, Now};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::Slice;
+use crate::quota::Party;
+use crate::reason::Reason;
+use crate::units::Bytes;
+
+/// Something that would be done to another claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// The claim.
+    pub id: ClaimId,
+    /// What.
+    pub lever: Lever,
+    /// The GPUs it would go to, where it moves.
+    pub to: Vec<usize>,
+    /// When.
+    pub at: Now,
+}
+
+/// What would become of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rehearsal {
+    /// It would start at once.
+    Starts(Vec<Slice>),
+    /// It would wait.
+    Waits {
+        /// Its place in the queue; 1 is the head.
+        position: usize,
+        /// Why.
+        reason: Reason,
+        /// It is within what its owner is guaranteed.
+        entitled: bool,
+        /// When it would start at the earliest, where that is known.
+        expected: Option<Now>,
+        /// What would be done to others for it.
+        takings: Vec<Taking>,
+    },
+    /// It could never run here.
+    Refused(Reason),
+}
+
+/// More rounds than any decision takes.
+const ROUNDS: usize = 64;
+
+impl Machine {
+    /// What would become of a claim made now by somebody who waits for it, with the charges as they are now.
+    #[must_use]
+    pub fn rehearse(
+        &self,
+        now: Now,
+        request: Request,
+        parties: Vec<Party>,
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> Rehearsal {
+        let mut copy = self.clone();
+        // Larger than any that was given.
+        let id = ClaimId(u64::MAX);
+        let submit = Event::Submit {
+            id,
+            request,
+            patience: None,
+        };
+        let mut told: Vec<Action> = Vec::new();
+        let mut todo = vec![Event::Parties { id, parties }, submit];
+        todo.reverse();
+        for _ in 0..ROUNDS {
+            let Some(event) = todo.pop() else { break };
+            for action in copy.step(now, event) {
+                if action == Action::Measure {
+                    todo.push(Event::Measured(charges.to_vec()));
+                }
+                told.push(action);
+            }
+        }
+        let mut takings: Vec<Taking> = Vec::new();
+        let (mut waits, mut end) = (None, None);
+        for action in told {
+            match action {
+                Action::Grant { id: i, slices, .. } if i == id => {
+                    end = Some(Rehearsal::Starts(slices));
+                }
+                Action::Refuse { id: i, reason, .. } if i == id => {
+                    end = Some(Rehearsal::Refused(reason));
+                }
+                Action::Wait {
+                    id: i,
+                    position,
+                    reason,
+                } if i == id => waits = Some((position, reason)),
+                Action::Announce {
+                    id, lever, to, at, ..
+                } => takings.push(Taking { id, lever, to, at }),
+                Action::Retract { id, lever } => {
+                    takings.retain(|t| (t.id, t.lever) != (id, lever));
+                }
+                _ => {}
+            }
+        }
+        end.unwrap_or_else(|| {
+            let (position, reason) = waits.unwrap_or((1, Reason::NoGpu));
+            Rehearsal::Waits {
+                position,
+                reason,
+                entitled: copy.is_entitled(id),
+                expected: copy.expected_start(id),
+                takings,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::World;
+    use super::*;
+    use crate::claim::Class;
+    use crate::units::Share;
+
+    fn request(milli: u32, uid: u32) -> Request {
+        let mut r = Request::from_gpus(Share::from_milli(milli), Share::ONE, Class::Batch).unwrap();
+        r.uid = uid;
+        r
+    }
+
+    #[test]
+    fn what_it_says_is_what_happens_and_nothing_changes() {
+        let mut w = World::new(&[24, 24]);
+        let rehearse =
+            |w: &World, r: &Request| w.machine.rehearse(w.now, r.clone(), Vec::new(), &[]);
+        let before = format!("{:?}", w.machine);
+        let Rehearsal::Starts(slices) = rehearse(&w, &request(750, 7)) else {
+            panic!("it starts");
+        };
+        assert_eq!(format!("{:?}", w.machine), before, "nothing has changed");
+        w.submit_request(1, request(750, 7), None);
+        assert_eq!(w.granted(1), Some(slices.iter().map(|s| s.gpu).collect()));
+        let mut leased = request(1000, 7);
+        leased.lease = Some(Duration::from_secs(600));
+        w.submit_request(2, leased, None);
+        let Rehearsal::Waits {
+            position,
+            reason,
+            entitled,
+            expected,
+            ..
+        } = rehearse(&w, &request(500, 8))
+        else {
+            panic!("it waits");
+        };
+        assert_eq!((position, entitled), (1, true));
+        assert_eq!(expected, Some(Duration::from_secs(600)));
+        w.submit_request(3, request(500, 8), None);
+        assert_eq!(w.machine.reason(ClaimId(3)), Some(&reason));
+        assert_eq!(w.machine.expected_start(ClaimId(3)), expected);
+        assert!(matches!(
+            rehearse(&w, &request(3000, 8)),
+            Rehearsal::Refused(Reason::TooManyGpus { .. })
+        ));
+    }
+
+    #[test]
+    fn quotas_count_in_a_rehearsal() {
+        use crate::quota::Quota;
+        let mut w = World::new(&[24]);
+        let lab = Party::Group("lab".into());
+        w.send(Event::Quotas(vec![Quota {
+            party: lab.clone(),
+            gpus: None,
+            weight_milli: None,
+            max: Some(Share::from_milli(300)),
+        }]));
+        let told = w
+            .machine
+            .rehearse(w.now, request(500, 7), vec![lab.clone()], &[]);
+        assert!(matches!(told, Rehearsal::Refused(Reason::Quota(_))));
+        let told = w.machine.rehearse(w.now, request(250, 7), vec![lab], &[]);
+        assert!(matches!(told, Rehearsal::Starts(_)));
+    }
+}
