@@ -224,6 +224,8 @@ pub(crate) enum Asked {
     Try,
     /// Rows of the doctor.
     Checks,
+    /// What was recorded.
+    Past,
 }
 
 /// What was found out about the machine, and when it was asked.
@@ -410,7 +412,11 @@ impl Model {
                 let rows = self.tree();
                 rows.iter().map(TreeRow::key).collect()
             }
-            Section::Users => self.past.users().map(|u| RowKey::User(u.uid)).collect(),
+            Section::Users => {
+                let users = self.past.users();
+                let uids = users.into_iter().filter_map(|u| u.uid);
+                uids.map(RowKey::User).collect()
+            }
             Section::Health => {
                 let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
                 let gpus = gpus.map(|g| RowKey::Gpu(g.index));

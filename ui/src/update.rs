@@ -155,6 +155,15 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
             model.settle();
             return Vec::new();
         }
+        Asked::Past => {
+            model.past.view = Some(match outcome {
+                Ok(Reply::History(view)) => Ok(view),
+                Ok(_) => Err(STRANGE.to_owned()),
+                Err(failure) => Err(failure.sentence()),
+            });
+            model.settle();
+            return Vec::new();
+        }
         Asked::Claim | Asked::Act => {}
     }
     let form = match &mut model.dialog {

@@ -1,5 +1,7 @@
 //! Pieces that several parts of the screen draw with.
 
 pub(crate) mod columns;
+pub(crate) mod heat;
+pub(crate) mod over_time;
 pub(crate) mod share_bar;
 pub(crate) mod spark;

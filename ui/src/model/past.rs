@@ -1,14 +1,14 @@
-//! What was recorded: the span that is looked at.
+//! What was recorded, and how far back one looks.
 
-use gshare_proto::UserView;
+use gshare_proto::{HistoryBy, HistorySeries, HistorySpec, HistoryView};
 
 /// How far the history looks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Span {
     /// An hour.
-    #[default]
     Hour,
     /// A day.
+    #[default]
     Day,
     /// A week.
     Week,
@@ -26,18 +26,81 @@ impl Span {
             Self::Week => "week",
         }
     }
+
+    /// Its length in milliseconds.
+    pub(crate) fn ms(self) -> u64 {
+        match self {
+            Self::Hour => 3_600_000,
+            Self::Day => 24 * 3_600_000,
+            Self::Week => 7 * 24 * 3_600_000,
+        }
+    }
+
+    /// After how many milliseconds it has changed enough to be asked for again.
+    fn fresh_ms(self) -> u64 {
+        match self {
+            Self::Hour => 10_000,
+            Self::Day => 60_000,
+            Self::Week => 300_000,
+        }
+    }
 }
+
+/// Points of a span: more than any terminal has columns for.
+const POINTS: u32 = 180;
 
 /// What the history shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Past {
     /// How far back.
     pub(crate) span: Span,
+    /// What the service recorded in that time, or why it does not say.
+    pub(crate) view: Option<Result<Box<HistoryView>, String>>,
+    /// The span that was asked for last, and when, Unix milliseconds.
+    asked: Option<(Span, u64)>,
 }
 
 impl Past {
-    /// Users with something recorded.
-    pub(crate) fn users(&self) -> impl Iterator<Item = &UserView> {
-        std::iter::empty()
+    /// What is to be asked now, if what is known is missing or old.
+    pub(crate) fn question(&mut self, now_ms: u64) -> Option<HistorySpec> {
+        let fresh = self.asked.is_some_and(|(span, at)| {
+            span == self.span && now_ms.saturating_sub(at) < span.fresh_ms()
+        });
+        if fresh {
+            return None;
+        }
+        self.asked = Some((self.span, now_ms));
+        Some(HistorySpec {
+            from_ms: now_ms.saturating_sub(self.span.ms()),
+            to_ms: 0,
+            points: POINTS,
+            by: HistoryBy::User,
+            key: None,
+        })
+    }
+
+    /// Another span; what is shown is of the one before until the answer comes.
+    pub(crate) fn turn(&mut self, span: Span) {
+        self.span = span;
+    }
+
+    fn series(&self) -> &[HistorySeries] {
+        match &self.view {
+            Some(Ok(view)) => &view.series,
+            _ => &[],
+        }
+    }
+
+    /// The whole machine.
+    pub(crate) fn all(&self) -> Option<&HistorySeries> {
+        self.series().iter().find(|s| s.uid.is_none())
+    }
+
+    /// Users with something recorded, whoever claimed most first.
+    pub(crate) fn users(&self) -> Vec<&HistorySeries> {
+        let mut users: Vec<&HistorySeries> =
+            self.series().iter().filter(|s| s.uid.is_some()).collect();
+        users.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
+        users
     }
 }

@@ -154,7 +154,14 @@ fn notebook(claim: &ClaimView) -> String {
         let found = words.find(|w| w.ends_with(".ipynb") || w.ends_with(".py"));
         found.map(str::to_owned)
     };
-    script(&claim.what)
+    let named = claim
+        .identity
+        .notebook
+        .as_ref()
+        .or(claim.identity.script.as_ref());
+    named
+        .map(|n| n.value.clone())
+        .or_else(|| script(&claim.what))
         .or_else(|| claim.command.iter().find_map(|w| script(w)))
         .or_else(|| Some(claim.what.clone()).filter(|w| !w.is_empty()))
         .or_else(|| claim.name.clone())

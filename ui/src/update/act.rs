@@ -380,6 +380,11 @@ pub(crate) fn refresh(model: &mut Model) -> Vec<Cmd> {
         model.checks.asked_ms = now;
         return ask(model, Asked::Checks, Call::Doctor).1;
     }
+    if model.page == Page::History
+        && let Some(spec) = model.past.question(now)
+    {
+        return ask(model, Asked::Past, Call::History(spec)).1;
+    }
     Vec::new()
 }
 

@@ -1,6 +1,6 @@
 //! The health of the GPUs, and what this machine and its service can do.
 
-use gshare_proto::{Check, GpuState, GpuView, Snapshot};
+use gshare_proto::{Check, GpuState, GpuView, Grade, HealthView, Snapshot};
 use ratatui::style::Style;
 use ratatui::text::Line;
 
@@ -13,7 +13,8 @@ use crate::theme::Look;
 /// How many things are wrong with the GPUs.
 pub(super) fn trouble(snapshot: &Snapshot) -> usize {
     let gpus = snapshot.gpus.iter();
-    gpus.filter(|g| g.state != GpuState::Ok).count()
+    gpus.filter(|g| g.state != GpuState::Ok || graded(g) != Some(Grade::Good) && g.health.is_some())
+        .count()
 }
 
 /// GPUs above, mechanisms below, in `room` rows.
@@ -31,7 +32,7 @@ pub(super) fn rows(
     let shown = window(n, gpu_rows, at.filter(|at| *at < n));
     out.push(heading(look, plan).into());
     for gpu in &snapshot.gpus[shown] {
-        let line = fit(gpu_line(gpu, look, plan), plan.width, look);
+        let line = fit(gpu_line(model, gpu, look, plan), plan.width, look);
         out.push(row(model, line, RowKey::Gpu(gpu.index), look, plan));
     }
     out.push(gap(look, plan));
@@ -44,6 +45,41 @@ pub(super) fn rows(
         at.and_then(|at| at.checked_sub(n)),
     ));
     out
+}
+
+fn graded(gpu: &GpuView) -> Option<Grade> {
+    gpu.health.as_ref().map(|h| h.grade)
+}
+
+/// What is wrong with a GPU, and what to do; or what is known to be right.
+fn health(health: &HealthView, model: &Model, look: &Look) -> String {
+    let mut words: Vec<String> = health.reasons.clone();
+    if let Some(xid) = health.xids.first() {
+        let at = model.clock.short_time(xid.at_ms);
+        words.push(format!("Xid {} at {at}: {}", xid.code, xid.text));
+    }
+    words.extend(
+        health
+            .throttle
+            .iter()
+            .flatten()
+            .map(|t| format!("slowed: {t}")),
+    );
+    if let Some(rows) = health.remapped.filter(|r| r.pending || r.failed) {
+        let what = if rows.failed {
+            "failed"
+        } else {
+            "waits for a reset"
+        };
+        words.push(format!("remapping of memory rows {what}"));
+    }
+    words.extend(health.tell.clone());
+    if words.is_empty() {
+        let errors = health.ecc_uncorrected.map(|n| n.to_string());
+        let errors = errors.unwrap_or_else(|| look.glyphs.dash.to_owned());
+        return format!("good; ECC errors {errors}");
+    }
+    words.join("; ")
 }
 
 fn row(model: &Model, line: Line<'static>, key: RowKey, look: &Look, plan: &Plan) -> Row {
@@ -105,11 +141,13 @@ fn heading(look: &Look, plan: &Plan) -> Line<'static> {
     Line::styled(text, look.theme.heading)
 }
 
-fn gpu_line(gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'static> {
+fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'static> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let dash = || glyphs.dash.to_owned();
     let (state, style) = match gpu.state {
+        GpuState::Ok if graded(gpu) == Some(Grade::Sick) => ("sick", theme.error),
         GpuState::Ok if gpu.drain.is_some() => ("drained", theme.warn),
+        GpuState::Ok if graded(gpu) == Some(Grade::Warned) => ("warned", theme.warn),
         GpuState::Ok => ("ok", theme.good),
         GpuState::Lost => ("lost", theme.error),
         GpuState::Hung => ("hangs", theme.error),
@@ -132,7 +170,10 @@ fn gpu_line(gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'static> {
             let why = drain.reason.as_ref().map(|r| format!(": {r}"));
             format!("by {}{}", drain.by, why.unwrap_or_default())
         }
-        _ => String::new(),
+        _ => match &gpu.health {
+            Some(h) => health(h, model, look),
+            None => look.glyphs.dash.to_owned(),
+        },
     };
     let style = if state == "ok" { theme.text } else { style };
     Line::from(vec![span(text, style), span(format!("  {note}"), style)])

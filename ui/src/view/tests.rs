@@ -123,6 +123,7 @@ fn every_screen_fits_every_size_from_60x15_to_200x60() {
     let look = Look::new(Depth::Mono, true);
     let mut m = model(ROOT, (80, 24), canned::workstation());
     m.checks.rows = Some(Ok(canned::checks()));
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
     let mut seen = 0;
     for page in Page::ALL {
         m.page = page;
@@ -162,6 +163,7 @@ fn the_other_screens_at_the_usual_sizes() {
         ] {
             let mut m = model(NLP, size, canned::workstation());
             m.checks.rows = Some(Ok(canned::checks()));
+            m.past.view = Some(Ok(Box::new(canned::recorded())));
             m.snapshot.as_mut().unwrap().claims[4].ends_ms = Some(canned::NOW_MS + 5_580_000);
             m.snapshot.as_mut().unwrap().queue[0].expected_ms = Some(canned::NOW_MS + 5_580_000);
             press(&mut m, keys);

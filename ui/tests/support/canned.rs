@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each user draws some of them")]
 
 mod crowd;
+mod recorded;
 
 pub(crate) use crowd::{crowd, monitor};
+pub(crate) use recorded::recorded;
 
 use gshare_proto::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,

@@ -107,7 +107,9 @@ pub(crate) fn fold(model: &mut Model) -> Vec<Cmd> {
 fn look_back(model: &mut Model, by: isize) -> Vec<Cmd> {
     let all = Span::ALL;
     let at = all.iter().position(|s| *s == model.past.span).unwrap_or(0);
-    model.past.span = all[at.saturating_add_signed(by).min(all.len() - 1)];
+    model
+        .past
+        .turn(all[at.saturating_add_signed(by).min(all.len() - 1)]);
     refresh(model)
 }
 

@@ -1,8 +1,8 @@
 //! Everything about one row.
 
 use gshare_proto::{
-    Caps, Check, ClaimView, DrainView, GpuView, ProcessView, QueueView, Source, UnclaimedView,
-    UserView,
+    Caps, Check, ClaimView, DrainView, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
+    UnclaimedView, UserView,
 };
 use ratatui::text::Line;
 
@@ -146,6 +146,19 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     ];
     if let Some(name) = &claim.name {
         out.insert(0, ("name", name.clone()));
+    }
+    let named = [
+        ("notebook", &claim.identity.notebook),
+        ("script", &claim.identity.script),
+        ("model", &claim.identity.model),
+        ("unit", &claim.identity.unit),
+    ];
+    for (label, named) in named {
+        out.extend(
+            named
+                .iter()
+                .map(|n| (label, format!("{} ({})", n.value, n.source))),
+        );
     }
     if let Some(ends) = claim.ends_ms {
         out.push(("ends", clock.time(ends)));
@@ -366,6 +379,56 @@ fn drained(drain: &DrainView) -> String {
     )
 }
 
+fn health_entries(model: &Model, health: &HealthView, look: &Look) -> Vec<Entry> {
+    let dash = || look.glyphs.dash.to_owned();
+    let grade = match health.grade {
+        Grade::Good => "good",
+        Grade::Warned => "warned",
+        Grade::Sick => "sick: no new claims start here",
+    };
+    let mut out = vec![("health", grade.to_owned())];
+    out.extend(health.reasons.iter().map(|r| ("  because", r.clone())));
+    out.extend(health.tell.iter().map(|t| ("  do", t.clone())));
+    for xid in &health.xids {
+        let pid = xid.pid.map(|p| format!(", process {p}"));
+        let text = format!(
+            "{} at {}{}: {}; {}",
+            xid.code,
+            model.clock.time(xid.at_ms),
+            pid.unwrap_or_default(),
+            xid.text,
+            xid.tell
+        );
+        out.push(("  Xid", text));
+    }
+    let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
+    let ecc = format!(
+        "{} corrected, {} uncorrected",
+        count(health.ecc_corrected),
+        count(health.ecc_uncorrected)
+    );
+    out.push(("  ECC", ecc));
+    let rows = health.remapped.map_or_else(dash, |r| {
+        let more = match (r.failed, r.pending) {
+            (true, _) => ", failed",
+            (false, true) => ", waits for a reset",
+            (false, false) => "",
+        };
+        format!(
+            "{} corrected, {} uncorrected{more}",
+            r.corrected, r.uncorrected
+        )
+    });
+    out.push(("  remapped", rows));
+    let slowed = match &health.throttle {
+        None => dash(),
+        Some(why) if why.is_empty() => "no".to_owned(),
+        Some(why) => why.join(", "),
+    };
+    out.push(("  slowed", slowed));
+    out
+}
+
 fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
     let glyphs = &look.glyphs;
     let dash = || glyphs.dash.to_owned();
@@ -404,6 +467,9 @@ fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
     out.push(("SM active", measured(gpu.sm_active, look)));
     out.push(("occupancy", measured(gpu.sm_occupancy, look)));
     out.push(("time busy", figure_percent(gpu.time_busy, glyphs)));
+    if let Some(health) = &gpu.health {
+        out.extend(health_entries(model, health, look));
+    }
     let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0} W"));
     out.push((
         "power",
