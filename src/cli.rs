@@ -24,10 +24,10 @@ mod replay;
 mod report;
 mod resize;
 mod rows;
-mod screen;
 mod smi;
 mod supervise;
 mod table;
+mod top;
 mod waiting;
 mod why;
 
@@ -87,7 +87,8 @@ fn arguments(mut argv: Vec<OsString>) -> Vec<OsString> {
 fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
     let socket = cli.socket.as_deref();
     match cli.command {
-        None => screen::run(socket),
+        None => top::run(socket, &args::top::TopArgs::default()),
+        Some(Command::Top(args)) => top::run(socket, &args),
         Some(Command::Claim(args)) => claim::claim(socket, &args, cli.child, started_ns),
         Some(Command::Shell(args)) => claim::shell(socket, &args, cli.child, started_ns),
         Some(Command::Join(args)) => claim::join(socket, &args),

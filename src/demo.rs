@@ -134,9 +134,13 @@ fn headless(
     } else {
         let size = args.size.unwrap_or((120, 40));
         let options = gshare_ui::Options::default();
+        let frame = gshare_ui::Frame {
+            snapshot,
+            ..gshare_ui::Frame::default()
+        };
         print(&format!(
             "{}\n",
-            gshare_ui::frame_text(&snapshot, &options, size, 0)
+            gshare_ui::frame_text(&frame, &options, size, 0)
         ))?;
     }
     Ok(0)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_gshare_global_optspecs
-    string join \n socket= child h/help V/version
+    string join \n socket= h/help V/version
 end
 
 function __fish_gshare_needs_command
@@ -25,9 +25,9 @@ function __fish_gshare_using_subcommand
 end
 
 complete -c gshare -n "__fish_gshare_needs_command" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_needs_command" -l child -d 'Started by a gshare that watches over it'
 complete -c gshare -n "__fish_gshare_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_needs_command" -s V -l version -d 'Print version'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "top" -d 'Open the screen; or print it once, record it, show a recording'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "run" -d 'Claim a part of a GPU and run a command in it'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "shell" -d 'Open a shell in a new claim'
@@ -36,14 +36,12 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "env" -d 'Print a clai
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "ps" -d 'List claims, beside what they really use'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "queue" -d 'List waiting claims, with what each waits for'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "report" -d 'Report what was claimed and what was used over time, by user'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "release" -d 'Give claims back'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "adopt" -d 'Make a running process a claim'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "config" -d 'Check and show the configuration'
@@ -55,6 +53,22 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "bench" -d 'Measure gs
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "man" -d 'Write the manual pages'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l screen -d 'First screen: overview, claims, queue, history, health, or its number' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l size -d 'Columns and rows with --once, e.g. 120x40 [default: 120x40]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l colours -d 'Colours' -r -f -a "auto\t'As many as the environment says: `NO_COLOR`, `COLORTERM`, `TERM`'
+mono\t'None'
+16\t'The 16 named ones'
+256\t'256'
+rgb\t'All'"
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l interval -d 'Shortest time between two looks, for slow lines [default: 0.2s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l record -d 'Write all that is shown into this file; without a terminal, nothing is shown' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l for -d 'Record for this time, then exit' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l replay -d 'Show a recording instead: Space stops it, < and > change its speed, comma and full stop go about' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l speed -d 'Speed of the replay at its start' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l once -d 'Print the screen once, as text, and exit; needs no terminal'
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l ascii -d 'Only ASCII characters'
+complete -c gshare -n "__fish_gshare_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
@@ -159,13 +173,6 @@ complete -c gshare -n "__fish_gshare_using_subcommand status" -s w -l watch -d '
 complete -c gshare -n "__fish_gshare_using_subcommand status" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand status" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand status" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l since -d 'How far back: 5w, 3d, 12h, 30m' -r
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l until -d 'Until how long ago [default: now]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand report" -s u -l user -d 'Only this user\'s' -r
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l csv -d 'Print comma-separated values: a line per user, and one for all'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -204,10 +211,6 @@ complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Sock
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand extend" -s t -l time -l duration -d 'Time that is added: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
-complete -c gshare -n "__fish_gshare_using_subcommand extend" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand extend" -s q -l quiet -d 'Say nothing but errors'
-complete -c gshare -n "__fish_gshare_using_subcommand extend" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -333,32 +336,31 @@ complete -c gshare -n "__fish_gshare_using_subcommand completions" -l socket -d 
 complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand man" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand man" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "report" -d 'Report what was claimed and what was used over time, by user'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "top" -d 'Open the screen; or print it once, record it, show a recording'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'

@@ -6,6 +6,7 @@ mod class;
 pub mod report;
 pub mod setup;
 pub mod sizes;
+pub mod top;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -60,6 +61,14 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Open the screen; or print it once, record it, show a recording
+    #[command(after_long_help = "Examples:\n  \
+            gshare top --screen claims\n  \
+            gshare top --once --size 100x30            the screen as text\n  \
+            gshare top --record night.jsonl --for 8h   without a terminal: nothing is shown\n  \
+            gshare top --replay night.jsonl --speed 60\n\n\
+            On a slow line: gshare top --interval 5s. A recording tells what everybody ran; only you can read it.")]
+    Top(top::TopArgs),
     /// Claim a part of a GPU and run a command in it
     #[command(
         visible_alias = "run",

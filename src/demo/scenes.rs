@@ -312,6 +312,7 @@ fn play(
         while let Ok(request) = feeder.requests.try_recv() {
             match request {
                 Request::Captions { paused: still } => paused = still,
+                Request::Replay(_) => {}
                 Request::Call { seq, call } => answer(station, feeder.updates.clone(), seq, *call),
             }
         }

@@ -91,7 +91,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (columns, rows) = size.split_once('x').ok_or("--text COLUMNSxROWS")?;
         options.look = Look::new(Depth::Mono, !has("--ascii"));
         let size = (columns.parse()?, rows.parse()?);
-        print!("{}", gshare_ui::frame_text(&snapshot, &options, size, 0));
+        let frame = gshare_ui::Frame {
+            snapshot,
+            ..gshare_ui::Frame::default()
+        };
+        print!("{}", gshare_ui::frame_text(&frame, &options, size, 0));
         return Ok(());
     }
     let (mut feeder, feed) = gshare_ui::channel();

@@ -4,6 +4,7 @@
 //! the next one, and requests are answered later by an update with the same number.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gshare_proto::{Call, Reply, Snapshot};
@@ -57,11 +58,26 @@ pub enum Request {
         /// The call.
         call: Box<Call>,
     },
-    /// The demo's captions stand still, or go on.
+    /// The demo's captions or the replay stand still, or go on.
     Captions {
         /// Whether they stand still.
         paused: bool,
     },
+    /// Go about in a recording.
+    Replay(Seek),
+}
+
+/// Where to in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Twice as fast.
+    Faster,
+    /// Half as fast.
+    Slower,
+    /// Some seconds on.
+    Forward,
+    /// Some seconds back.
+    Back,
 }
 
 #[derive(Debug, Default)]
@@ -71,10 +87,22 @@ struct Pending {
     closed: bool,
 }
 
-#[derive(Debug, Default)]
+/// Sees all news on its way to the screen.
+type Tap = Box<dyn FnMut(&Update) + Send>;
+
+#[derive(Default)]
 struct Shared {
     pending: Mutex<Pending>,
     wake: Notify,
+    tap: Mutex<Option<Tap>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -90,6 +118,10 @@ pub struct UpdateSender(Arc<Shared>);
 impl UpdateSender {
     /// Hands news to the screen. `false` when the screen is closed.
     pub fn send(&self, update: Update) -> bool {
+        let tap = &self.0.tap;
+        if let Some(tap) = &mut *tap.lock().unwrap_or_else(PoisonError::into_inner) {
+            tap(&update);
+        }
         let mut pending = self.0.lock();
         if pending.closed {
             return false;
@@ -139,7 +171,9 @@ impl Updates {
         }
     }
 
-    pub(crate) fn take(&self) -> Vec<Update> {
+    /// Everything that came since the last call, the newest snapshot first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Update> {
         let mut pending = self.0.lock();
         let snapshot = pending.snapshot.take().map(Update::Snapshot);
         snapshot
@@ -162,6 +196,16 @@ pub struct Feed {
     pub updates: Updates,
     /// Requests.
     pub requests: mpsc::UnboundedSender<Request>,
+}
+
+impl Feed {
+    /// The same; `tap` sees all news, also what the screen has no time to draw.
+    #[must_use]
+    pub fn tapped(self, tap: impl FnMut(&Update) + Send + 'static) -> Self {
+        let shared = &self.updates.0.tap;
+        *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tap));
+        self
+    }
 }
 
 /// Both directions, as the feeder holds them.
@@ -217,6 +261,19 @@ mod tests {
         feeder.updates.send(answer.clone());
         assert_eq!(feed.updates.take(), [snapshot(100), answer]);
         assert!(feed.updates.take().is_empty());
+    }
+
+    #[test]
+    fn a_tap_sees_what_the_screen_has_no_time_for() {
+        let (feeder, feed) = channel();
+        let seen = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&seen);
+        let feed = feed.tapped(move |_| *count.lock().unwrap() += 1);
+        for at in 0..5 {
+            feeder.updates.send(snapshot(at));
+        }
+        assert_eq!(feed.updates.take().len(), 1);
+        assert_eq!(*seen.lock().unwrap(), 5);
     }
 
     #[test]

@@ -182,6 +182,7 @@ pub(crate) fn named(model: &Model, text: &str) -> Vec<&'static Command> {
     let found = |word: &str| word.to_lowercase().contains(&wanted);
     let mut out: Vec<&'static Command> = commands()
         .filter(|c| c.context.holds(context) && !c.name.is_empty())
+        .filter(|c| model.recorded || !c.name.starts_with("replay"))
         .filter(|c| found(c.name) || found(c.help))
         .collect();
     // Names before sentences.

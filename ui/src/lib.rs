@@ -30,9 +30,9 @@ mod widgets;
 #[cfg(test)]
 mod testing;
 
-pub use feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, Updates, channel};
-pub use model::Viewer;
+pub use feed::{Failure, Feed, Feeder, Request, Seek, Update, UpdateSender, Updates, channel};
+pub use model::{Page, Viewer};
 pub use run::{Exit, Options, run, run_blocking};
-pub use service::{service_or_monitor_source, service_source};
+pub use service::{service_or_monitor_source, service_source, service_source_every};
 pub use theme::{Depth, Glyphs, Look, Theme};
-pub use view::frame_text;
+pub use view::{Frame, frame_text};

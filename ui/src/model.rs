@@ -1,5 +1,6 @@
 //! The state of the screen. Nothing here reads a clock, a terminal or a socket.
 
+mod page;
 mod past;
 mod sort;
 mod totals;
@@ -13,6 +14,7 @@ use crate::form::Form;
 use crate::input::LineInput;
 use crate::text::Clock;
 
+pub use page::Page;
 pub(crate) use past::{Past, Span};
 pub(crate) use sort::Sort;
 pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
@@ -25,49 +27,6 @@ pub struct Viewer {
     pub uid: u32,
     /// Whether the viewer may act on everybody's claims (root).
     pub admin: bool,
-}
-
-/// A screen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Page {
-    /// Everything at a glance.
-    #[default]
-    Overview,
-    /// The claims as a tree, and the GPUs of the chosen one.
-    Claims,
-    /// Who waits, why, and until when.
-    Queue,
-    /// Allocated against used over time.
-    History,
-    /// The GPUs' health, and what is enforced.
-    Health,
-}
-
-impl Page {
-    /// All, in the order of Tab; the first is 1.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Overview,
-        Self::Claims,
-        Self::Queue,
-        Self::History,
-        Self::Health,
-    ];
-
-    /// On its tab.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Claims => "Claims",
-            Self::Queue => "Queue",
-            Self::History => "History",
-            Self::Health => "Health",
-        }
-    }
-
-    /// Its place among all, from 0.
-    pub(crate) fn place(self) -> usize {
-        Self::ALL.iter().position(|p| *p == self).unwrap_or(0)
-    }
 }
 
 /// A part of the screen with rows to choose from.
@@ -280,6 +239,10 @@ pub(crate) struct Model {
     pub(crate) caption: Option<String>,
     /// Whether the demo's captions stand still.
     pub(crate) captions_paused: bool,
+    /// What is shown is a recording.
+    pub(crate) recorded: bool,
+    /// The clock on the wall, Unix milliseconds: that of a recording stands still when it does.
+    pub(crate) wall_ms: u64,
     /// Requests without an answer.
     pub(crate) asked: BTreeMap<u64, Asked>,
     /// Number of the next request.
@@ -316,6 +279,8 @@ impl Model {
             toast: None,
             caption: None,
             captions_paused: false,
+            recorded: false,
+            wall_ms: clock.now_ms,
             asked: BTreeMap::new(),
             next_seq: 1,
         }
@@ -507,7 +472,7 @@ impl Model {
         self.toast = Some(Toast {
             text: text.into(),
             tone,
-            until_ms: self.clock.now_ms + TOAST_MS,
+            until_ms: self.wall_ms + TOAST_MS,
         });
     }
 }

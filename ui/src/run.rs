@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::feed::{Feed, Update};
-use crate::model::{Model, Viewer};
+use crate::model::{Model, Page, Viewer};
 use crate::msg::{Cmd, Msg};
 use crate::term::Screen;
 use crate::text::Clock;
@@ -35,6 +35,10 @@ pub struct Options {
     pub viewer: Viewer,
     /// Colours and characters.
     pub look: Look,
+    /// The first screen.
+    pub page: Page,
+    /// What is shown is a recording: its own time counts, not the clock's.
+    pub recorded: bool,
 }
 
 impl Default for Options {
@@ -47,6 +51,8 @@ impl Default for Options {
                 admin: uid.is_root(),
             },
             look: Look::detect(|name| std::env::var(name).ok()),
+            page: Page::default(),
+            recorded: false,
         }
     }
 }
@@ -113,6 +119,8 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
     let mut screen = Screen::take()?;
     let mut input = EventStream::new();
     let mut model = Model::new(options.viewer, screen.size()?, clock());
+    model.page = options.page;
+    model.recorded = options.recorded;
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut drawn = Instant::now();

@@ -29,7 +29,13 @@ const RESTART: Duration = Duration::from_secs(3);
 /// the service goes away and comes back.
 #[must_use]
 pub fn service_source(socket: &Path) -> Feed {
-    service_or_monitor_source(socket, || None)
+    service_source_every(socket, Duration::from_millis(INTERVAL_MS))
+}
+
+/// As [`service_source`]; with at least this time between two snapshots, for slow lines.
+#[must_use]
+pub fn service_source_every(socket: &Path, interval: Duration) -> Feed {
+    source(socket, interval, || None)
 }
 
 /// As [`service_source`]; while no service is there, the screen shows what `monitor` sees (a snapshot
@@ -39,23 +45,36 @@ pub fn service_or_monitor_source(
     socket: &Path,
     monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
 ) -> Feed {
+    source(socket, Duration::from_millis(INTERVAL_MS), monitor)
+}
+
+fn source(
+    socket: &Path,
+    interval: Duration,
+    monitor: impl FnMut() -> Option<Snapshot> + Send + 'static,
+) -> Feed {
     let (feeder, feed) = channel();
     let Feeder { updates, requests } = feeder;
     let watcher = (socket.to_owned(), updates.clone());
     let caller = (socket.to_owned(), updates);
-    thread::spawn(move || watch(&watcher.0, &watcher.1, monitor));
+    thread::spawn(move || watch(&watcher.0, &watcher.1, interval, monitor));
     thread::spawn(move || answer(&caller.0, &caller.1, requests));
     feed
 }
 
-fn watch(socket: &Path, updates: &UpdateSender, mut monitor: impl FnMut() -> Option<Snapshot>) {
+fn watch(
+    socket: &Path,
+    updates: &UpdateSender,
+    interval: Duration,
+    mut monitor: impl FnMut() -> Option<Snapshot>,
+) {
     let mut wait = FIRST_WAIT;
     // When the service was last there.
     let mut seen: Option<Instant> = None;
     loop {
         let connected = Instant::now();
         let mut served = false;
-        let Err(error) = watch_once(socket, updates, &mut served) else {
+        let Err(error) = watch_once(socket, updates, interval, &mut served) else {
             return;
         };
         if served {
@@ -85,10 +104,15 @@ fn watch(socket: &Path, updates: &UpdateSender, mut monitor: impl FnMut() -> Opt
 }
 
 /// Watches until the connection breaks; `Ok` when the screen is closed.
-fn watch_once(socket: &Path, updates: &UpdateSender, served: &mut bool) -> Result<(), ClientError> {
+fn watch_once(
+    socket: &Path,
+    updates: &UpdateSender,
+    interval: Duration,
+    served: &mut bool,
+) -> Result<(), ClientError> {
     let mut client = Client::connect(socket)?;
     let mut reply = client.call(&Call::Watch {
-        min_interval_ms: INTERVAL_MS,
+        min_interval_ms: u64::try_from(interval.as_millis()).unwrap_or(u64::MAX),
     })?;
     loop {
         *served = true;

@@ -213,6 +213,19 @@ impl Look {
         }
     }
 
+    /// Whether characters beyond ASCII are drawn.
+    #[must_use]
+    pub fn is_utf8(&self) -> bool {
+        self.glyphs == UTF8
+    }
+
+    /// The same with or without them.
+    #[must_use]
+    pub fn with_utf8(self, utf8: bool) -> Self {
+        let glyphs = if utf8 { UTF8 } else { ASCII };
+        Self { glyphs, ..self }
+    }
+
     /// What the terminal can do, by its environment: `NO_COLOR`, `COLORTERM`, `TERM`, and the locale
     /// (`LC_ALL`, else `LC_CTYPE`, else `LANG`) for UTF-8.
     #[must_use]

@@ -42,7 +42,11 @@ pub(crate) fn update(model: &mut Model, msg: Msg) -> Vec<Cmd> {
             Vec::new()
         }
         Msg::Tick(clock) => {
-            model.clock = clock;
+            model.wall_ms = clock.now_ms;
+            model.clock.offset_s = clock.offset_s;
+            if !model.recorded {
+                model.clock = clock;
+            }
             let over = |until: u64| until <= clock.now_ms;
             model.toast.take_if(|t| over(t.until_ms));
             act::refresh(model)
@@ -127,6 +131,9 @@ pub(crate) fn try_claim(model: &mut Model) -> Vec<Cmd> {
 fn take(model: &mut Model, news: Update) -> Vec<Cmd> {
     match news {
         Update::Snapshot(snapshot) => {
+            if model.recorded {
+                model.clock.now_ms = snapshot.taken_ms;
+            }
             model.snapshot = Some(snapshot);
             model.received_ms = model.clock.now_ms;
             model.disconnected = None;

@@ -24,7 +24,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use gshare_proto::Snapshot;
+use gshare_proto::{Check, HistoryView, Snapshot};
 
 use crate::keymap::Command;
 use crate::model::{Model, Page, RowKey, Section, Sort};
@@ -273,21 +273,35 @@ fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)
 }
 
-/// The screen as text, for captures: what a terminal of this size would show of `snapshot` at the
-/// moment when it was taken. Lines end without blanks.
+/// What a frame is drawn from.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// The state of everything.
+    pub snapshot: Snapshot,
+    /// What was recorded, for the History screen.
+    pub history: Option<HistoryView>,
+    /// Rows of the doctor, for the Health screen.
+    pub checks: Option<Vec<Check>>,
+}
+
+/// The screen as text, for captures: what a terminal of this size would show of `frame` at the
+/// moment when its snapshot was taken. Lines end without blanks.
 #[must_use]
 pub fn frame_text(
-    snapshot: &Snapshot,
+    frame: &Frame,
     options: &Options,
     (columns, rows): (u16, u16),
     utc_offset_s: i32,
 ) -> String {
     let clock = Clock {
-        now_ms: snapshot.taken_ms,
+        now_ms: frame.snapshot.taken_ms,
         offset_s: utc_offset_s,
     };
     let mut model = Model::new(options.viewer.clone(), (columns, rows), clock);
-    model.snapshot = Some(Box::new(snapshot.clone()));
+    model.page = options.page;
+    model.snapshot = Some(Box::new(frame.snapshot.clone()));
+    model.past.view = frame.history.clone().map(|h| Ok(Box::new(h)));
+    model.checks.rows = frame.checks.clone().map(Ok);
     let area = Rect::new(0, 0, columns, rows);
     let mut buf = Buffer::empty(area);
     draw(&model, &options.look, area, &mut buf);

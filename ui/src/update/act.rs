@@ -6,7 +6,7 @@ mod go;
 use gshare_proto::Call;
 
 use super::{ask, run, try_claim};
-use crate::feed::{Failure, Request};
+use crate::feed::{Failure, Request, Seek};
 use crate::form::{Form, Kind};
 use crate::input::LineInput;
 use crate::keymap;
@@ -65,6 +65,34 @@ fn chosen_claim(model: &Model) -> Result<String, String> {
 
 fn gone() -> String {
     "it has just ended".to_owned()
+}
+
+/// Whether this is a recording.
+pub(crate) fn some_recording(model: &Model) -> Result<(), String> {
+    if model.recorded {
+        return Ok(());
+    }
+    Err("only a recording can be gone about in (gshare top --replay FILE)".to_owned())
+}
+
+fn seek(to: Seek) -> Vec<Cmd> {
+    vec![Cmd::Ask(Request::Replay(to))]
+}
+
+pub(crate) fn faster(_: &mut Model) -> Vec<Cmd> {
+    seek(Seek::Faster)
+}
+
+pub(crate) fn slower(_: &mut Model) -> Vec<Cmd> {
+    seek(Seek::Slower)
+}
+
+pub(crate) fn forward(_: &mut Model) -> Vec<Cmd> {
+    seek(Seek::Forward)
+}
+
+pub(crate) fn back(_: &mut Model) -> Vec<Cmd> {
+    seek(Seek::Back)
 }
 
 /// Whether there is something to stop.

@@ -2,7 +2,7 @@
 
 use ratatui::text::Line;
 
-use crate::keymap::{Context, commands};
+use crate::keymap::{Command, Context, commands};
 use crate::model::Model;
 use crate::text::{left, wrap};
 use crate::theme::Look;
@@ -26,8 +26,11 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
         }
     };
     for context in Context::ALL {
-        // The demo's key is no key elsewhere.
-        let works = |c: &&crate::keymap::Command| c.shown != "Space" || model.caption.is_some();
+        // The keys of the demo and of a recording are none elsewhere.
+        let works = |c: &&Command| {
+            (c.shown != "Space" || model.caption.is_some())
+                && (!c.name.starts_with("replay") || model.recorded)
+        };
         let mut rows = commands()
             .filter(|c| c.context == context && !c.keys.is_empty())
             .filter(works)

@@ -1,0 +1,71 @@
+//! Arguments of `gshare top`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+use gshare_config::value;
+use gshare_ui::Page;
+
+use super::screen_size;
+
+/// How many colours the screen uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colours {
+    /// As many as the environment says: `NO_COLOR`, `COLORTERM`, `TERM`
+    #[default]
+    Auto,
+    /// None
+    Mono,
+    /// The 16 named ones
+    #[value(name = "16")]
+    Ansi,
+    /// 256
+    #[value(name = "256")]
+    Indexed,
+    /// All
+    Rgb,
+}
+
+/// `gshare top`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TopArgs {
+    /// Print the screen once, as text, and exit; needs no terminal
+    #[arg(long, conflicts_with_all = ["record", "interval"])]
+    pub once: bool,
+    /// First screen: overview, claims, queue, history, health, or its number
+    #[arg(long, value_name = "NAME")]
+    pub screen: Option<Page>,
+    /// Columns and rows with --once, e.g. 120x40 [default: 120x40]
+    #[arg(long, value_name = "COLSxROWS", value_parser = screen_size, requires = "once")]
+    pub size: Option<(u16, u16)>,
+    /// Colours
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub colours: Colours,
+    /// Only ASCII characters
+    #[arg(long)]
+    pub ascii: bool,
+    /// Shortest time between two looks, for slow lines [default: 0.2s]
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub interval: Option<Duration>,
+    /// Write all that is shown into this file; without a terminal, nothing is shown
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub record: Option<PathBuf>,
+    /// Record for this time, then exit
+    #[arg(long = "for", value_name = "TIME", value_parser = value::time, requires = "record")]
+    pub duration: Option<Duration>,
+    /// Show a recording instead: Space stops it, < and > change its speed, comma and full stop go about
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["record", "interval"])]
+    pub replay: Option<PathBuf>,
+    /// Speed of the replay at its start
+    #[arg(long, value_name = "N", default_value_t = 1.0, requires = "replay", value_parser = speed)]
+    pub speed: f64,
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let speed: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.01..=1000.0).contains(&speed) {
+        return Ok(speed);
+    }
+    Err("from 0.01 to 1000".to_owned())
+}

@@ -1,0 +1,206 @@
+//! `gshare` without arguments and `gshare top`: the screen, on the service or, without one, on what the
+//! driver says; once, recorded or replayed.
+
+mod recording;
+mod replay;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gshare_proto::{Call, Client, HistoryBy, HistorySpec, Reply};
+use gshare_ui::{
+    Depth, Exit, Feed, Frame, Look, Options, Page, Update, Viewer, frame_text, run_blocking,
+    service_source, service_source_every,
+};
+
+use super::args::top::{Colours, TopArgs};
+use super::failure::{self, Failure};
+use super::{Outcome, connect, out};
+use recording::Recorder;
+
+/// The size of a screen that is printed.
+const SIZE: (u16, u16) = (120, 40);
+/// The history that is printed.
+const DAY_MS: u64 = 24 * 3_600_000;
+/// The driver may take this long to say something.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
+    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    if args.once {
+        return once(socket, args);
+    }
+    if let (Some(file), false) = (&args.record, terminal) {
+        return record_only(socket, args, file);
+    }
+    if !terminal {
+        return Err(
+            Failure::new(failure::USAGE, "the screen needs a terminal").with_hint(
+                "for scripts there are `gshare top --once`, and `gshare status`, `gshare ps` and `gshare queue`, each with --json",
+            ),
+        );
+    }
+    let mut options = options(args);
+    let feed = if let Some(file) = &args.replay {
+        options.recorded = true;
+        replay::feed(file, args.speed)?
+    } else {
+        feed(socket, args.interval)?
+    };
+    let feed = match &args.record {
+        Some(file) => {
+            let mut recorder = Recorder::create(file)?;
+            let end = args.duration.map(|d| Instant::now() + d);
+            feed.tapped(move |update| {
+                if end.is_none_or(|end| Instant::now() < end) {
+                    recorder.see(update);
+                }
+            })
+        }
+        None => feed,
+    };
+    match run_blocking(options, feed)? {
+        Exit::Quit => Ok(0),
+        Exit::Signal(number) => Ok(u8::try_from(128 + number).unwrap_or(failure::INTERNAL)),
+    }
+}
+
+fn options(args: &TopArgs) -> Options {
+    let base = Options::default();
+    let detected = base.look.clone();
+    let utf8 = detected.is_utf8() && !args.ascii;
+    let look = match args.colours {
+        Colours::Auto => detected.with_utf8(utf8),
+        Colours::Mono => Look::new(Depth::Mono, utf8),
+        Colours::Ansi => Look::new(Depth::Ansi, utf8),
+        Colours::Indexed => Look::new(Depth::Indexed, utf8),
+        Colours::Rgb => Look::new(Depth::Rgb, utf8),
+    };
+    Options {
+        look,
+        page: args.screen.unwrap_or_default(),
+        ..base
+    }
+}
+
+/// Prints the screen as text. Of a recording, its last moment.
+fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
+    let page = args.screen.unwrap_or_default();
+    let frame = match &args.replay {
+        Some(file) => replay::last(file)?,
+        None => now(socket, page)?,
+    };
+    let options = Options {
+        // Whoever prints is nobody in particular: what is printed does not depend on it.
+        viewer: Viewer {
+            uid: u32::MAX,
+            admin: false,
+        },
+        look: Look::new(Depth::Mono, !args.ascii),
+        page,
+        recorded: true,
+    };
+    let offset = chrono::Local::now().offset().local_minus_utc();
+    let size = args.size.unwrap_or(SIZE);
+    out::print(&frame_text(&frame, &options, size, offset))?;
+    Ok(0)
+}
+
+/// What a screen shows now: of the service, else of the driver.
+fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
+    let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
+    let mut client = match connect::connect(socket) {
+        Ok(client) => client,
+        Err(failure) if named || failure.code == failure::NOT_PERMITTED => return Err(failure),
+        Err(_) => return looked(feed(socket, None)?),
+    };
+    let mut frame = Frame::default();
+    if let Reply::Snapshot(snapshot) = client.call(&Call::Snapshot)? {
+        frame.snapshot = *snapshot;
+    }
+    match page {
+        Page::History => {
+            let spec = HistorySpec {
+                from_ms: frame.snapshot.taken_ms.saturating_sub(DAY_MS),
+                to_ms: 0,
+                points: 180,
+                by: HistoryBy::User,
+                key: None,
+            };
+            if let Ok(Reply::History(view)) = connect::connect(socket)?.call(&Call::History(spec)) {
+                frame.history = Some(*view);
+            }
+        }
+        Page::Health => {
+            if let Ok(Reply::Doctor { checks }) = connect::connect(socket)?.call(&Call::Doctor) {
+                frame.checks = Some(checks);
+            }
+        }
+        Page::Overview | Page::Claims | Page::Queue => {}
+    }
+    Ok(frame)
+}
+
+/// The first snapshot of a feed.
+fn looked(feed: Feed) -> Result<Frame, Failure> {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        for update in feed.updates.take() {
+            if let Update::Snapshot(snapshot) = update {
+                return Ok(Frame {
+                    snapshot: *snapshot,
+                    ..Frame::default()
+                });
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = "the driver has said nothing for ten seconds";
+    Err(Failure::new(failure::NOT_AVAILABLE, text))
+}
+
+/// Records without a screen, until the time is over or the file cannot be written.
+fn record_only(socket: Option<&Path>, args: &TopArgs, file: &Path) -> Outcome {
+    let feed = feed(socket, args.interval)?;
+    let mut recorder = Recorder::create(file)?;
+    let end = args.duration.map(|d| Instant::now() + d);
+    while end.is_none_or(|end| Instant::now() < end) {
+        for update in feed.updates.take() {
+            recorder.see(&update);
+        }
+        if let Some(error) = recorder.failed() {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(0)
+}
+
+fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failure> {
+    let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
+    let found = connect::socket(socket).and_then(|path| {
+        // Whether something answers is known before the terminal is taken.
+        Client::connect(&path)?;
+        Ok(path)
+    });
+    match found {
+        Ok(path) => Ok(match interval {
+            Some(interval) => service_source_every(&path, interval),
+            None => service_source(&path),
+        }),
+        Err(failure) if named || failure.code == failure::NOT_PERMITTED => Err(failure),
+        Err(_) => crate::monitor::source().map_err(|e| {
+            let text = Failure::from(e).message;
+            // The list of places that were searched is for `gshare daemon`.
+            let why = text.split("; looked at").next().unwrap_or_default();
+            Failure::new(
+                failure::NO_SERVICE,
+                format!(
+                    "no gshare service on this machine, and nothing to look at without one: {why}"
+                ),
+            )
+            .with_hint("to see gshare without a GPU: gshare demo")
+        }),
+    }
+}

@@ -1,0 +1,320 @@
+//! Advice: exactly five rules. Each says something that is true now and prints a command; when the command has
+//! been run, its sentence is gone.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_proto::{Advice, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView};
+
+use super::service::Service;
+
+/// A GPU that is busy for this part of the time, in percent, with at most this part of its SMs at work.
+const BUSY: f64 = 90.0;
+const ACTIVE: f64 = 50.0;
+/// A claim keeps this much above what it was seen to use at most.
+const MARGIN: f64 = 1.25;
+/// A smaller claim is worth a sentence from this part of the present one on.
+const WORTH: f64 = 0.6;
+/// Refusals that are older are no news.
+const RECENT: Duration = Duration::from_secs(600);
+/// Use is averaged over this before its peak counts, so that a short burst does not.
+const MINUTE: Duration = Duration::from_secs(60);
+/// Sizes that are proposed are multiples of this part of a GPU and of these bytes.
+const STEP: f64 = 0.05;
+const MEM_STEP: u64 = 256 << 20;
+
+/// What a claim was seen to use since it has its size.
+#[derive(Debug)]
+struct Seen {
+    /// Since when it is looked at.
+    since: Instant,
+    /// Its size then: parts of a GPU in thousandths and bytes.
+    size: Vec<(u32, u64)>,
+    /// The busiest minute on one of its GPUs, percent of the GPU's time.
+    busiest: f64,
+    minute: Instant,
+    sum: f64,
+    looks: u32,
+    /// Something was not known: then nothing is said of it.
+    gaps: bool,
+    /// Highest charge on one of its GPUs, bytes.
+    peak: u64,
+    refusals: u64,
+    refused: Option<Instant>,
+}
+
+/// What the rules need beyond the snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Counsel {
+    seen: BTreeMap<ClaimId, Seen>,
+}
+
+impl Seen {
+    fn new(size: Vec<(u32, u64)>, refusals: u64, now: Instant) -> Self {
+        Self {
+            since: now,
+            size,
+            busiest: 0.0,
+            minute: now,
+            sum: 0.0,
+            looks: 0,
+            gaps: false,
+            peak: 0,
+            refusals,
+            refused: None,
+        }
+    }
+
+    fn look(&mut self, busy: Option<f64>, charge: u64, refusals: u64, now: Instant) {
+        self.peak = self.peak.max(charge);
+        if refusals > self.refusals {
+            (self.refusals, self.refused) = (refusals, Some(now));
+        }
+        match busy {
+            Some(busy) => {
+                self.sum += busy;
+                self.looks += 1;
+            }
+            None => self.gaps = true,
+        }
+        if now.duration_since(self.minute) >= MINUTE.min(now.duration_since(self.since)) {
+            self.busiest = self.busiest.max(self.sum / f64::from(self.looks.max(1)));
+            (self.minute, self.sum, self.looks) = (now, 0.0, 0);
+        }
+    }
+}
+
+/// `1.23` as a sentence has it: `0.25`.
+fn share(part: f64) -> String {
+    format!("{part:.2}")
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+impl Service {
+    /// Notes what each claim uses. Once for each sample of the driver.
+    pub(crate) fn note_use(&mut self) {
+        let now = Instant::now();
+        let uses: Vec<_> = (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
+        let known: Vec<bool> = (0..self.gpus.len())
+            .map(|g| self.reading(g).is_some_and(|r| r.processes.is_some()))
+            .collect();
+        let mut counsel = std::mem::take(&mut self.counsel);
+        counsel.seen.retain(|id, _| self.claims.contains_key(id));
+        for (id, live) in &self.claims {
+            let size: Vec<(u32, u64)> = live
+                .record
+                .slices
+                .iter()
+                .map(|s| (s.sm_milli, s.mem))
+                .collect();
+            let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
+            for seat in &live.seats {
+                let total = self.gpus[seat.gpu].total;
+                charge = charge.max(seat.usage.charged_bytes(total));
+                let slots = seat.usage.read_slots(total);
+                refusals = slots.iter().fold(refusals, |n, s| n.saturating_add(s.refusals));
+                let used = uses[seat.gpu].get(id).copied();
+                // Without a process on a GPU that is looked at, nothing is used there.
+                let part = match used {
+                    Some(used) => used.busy,
+                    None => known[seat.gpu].then_some(0.0),
+                };
+                busy = busy.zip(part).map(|(a, b)| a.max(b));
+            }
+            let seen = counsel
+                .seen
+                .entry(*id)
+                .or_insert_with(|| Seen::new(size.clone(), refusals, now));
+            if seen.size != size {
+                *seen = Seen::new(size, refusals, now);
+            }
+            seen.look(busy, charge, refusals, now);
+        }
+        self.counsel = counsel;
+    }
+
+    /// Sentences that are true now, each with a command that acts on it.
+    pub(crate) fn advice(
+        &self,
+        gpus: &[GpuView],
+        claims: &[ClaimView],
+        unclaimed: &[UnclaimedView],
+    ) -> Vec<Advice> {
+        let mut out = Vec::new();
+        for gpu in gpus.iter().filter(|g| g.state == GpuState::Ok) {
+            out.extend(self.side_by_side(gpu, claims, unclaimed));
+        }
+        for claim in claims.iter().filter(|c| c.state != ClaimState::Ending) {
+            if claim.adopted {
+                out.extend(claim.members.first().and_then(|pid| self.outside(*pid, claim.gpus.first(), &claim.user)));
+                continue;
+            }
+            // A claim that does nothing is not told to do it in less room as well.
+            match self.idle(claim) {
+                Some(advice) => out.push(advice),
+                None => out.extend(self.over_asked(claim, gpus)),
+            }
+            out.extend(self.at_cap(claim, gpus));
+        }
+        let mut told: Vec<u32> = Vec::new();
+        for process in unclaimed.iter().filter(|u| !u.graphics) {
+            if !told.contains(&process.pid) {
+                told.push(process.pid);
+                let user = process.user.as_deref().unwrap_or("somebody");
+                let part = ClaimGpu {
+                    gpu: process.gpu,
+                    mem_used: process.mem_used,
+                    ..ClaimGpu::default()
+                };
+                out.extend(self.outside(process.pid, Some(&part), user));
+            }
+        }
+        out
+    }
+
+    /// `sudo ` where only root may.
+    fn sudo(&self) -> &'static str {
+        match self.mode {
+            gshare_config::Mode::System => "sudo ",
+            gshare_config::Mode::User => "",
+        }
+    }
+
+    /// Idle SMs that could run side by side: all that runs there belongs to one user, and it takes turns.
+    fn side_by_side(
+        &self,
+        gpu: &GpuView,
+        claims: &[ClaimView],
+        unclaimed: &[UnclaimedView],
+    ) -> Option<Advice> {
+        let (busy, active, sms) = (gpu.time_busy?, gpu.sm_active?, gpu.sms?);
+        if busy.value < BUSY || active.value > ACTIVE {
+            return None;
+        }
+        let turns = gpu.mode == "timeslice" && gpu.mode_wanted.is_none();
+        if !turns || self.mps_program().is_err() || unclaimed.iter().any(|u| u.gpu == gpu.index) {
+            return None;
+        }
+        let mut there = claims
+            .iter()
+            .filter(|c| c.gpus.iter().any(|p| p.gpu == gpu.index));
+        let first = there.next()?;
+        if first.adopted || there.any(|c| c.uid != first.uid || c.adopted) {
+            return None;
+        }
+        let about = if active.estimate { "~" } else { "" };
+        let idle = (f64::from(sms) * (1.0 - active.value / 100.0)).round();
+        let (n, user) = (gpu.index, &first.user);
+        Some(Advice {
+            text: format!(
+                "GPU {n}: {:.0} % busy, but {about}{idle:.0} of {sms} SMs are idle on average; all of it is {user}'s and could run side by side",
+                busy.value
+            ),
+            command: Some(format!("{}gshare admin mode {n} mps --wait", self.sudo())),
+        })
+    }
+
+    /// A claim that holds its part and launches nothing.
+    fn idle(&self, claim: &ClaimView) -> Option<Advice> {
+        let seconds = match claim.idle_s {
+            Some(seconds) => seconds,
+            // Nothing was ever launched in it.
+            None if claim.launches == Some(0) => {
+                super::unix_ms().saturating_sub(claim.since_ms) / 1000
+            }
+            None => return None,
+        };
+        if seconds < self.config.advice.idle_after.as_secs() {
+            return None;
+        }
+        let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
+        let gpus: Vec<String> = claim.gpus.iter().map(|p| p.gpu.to_string()).collect();
+        let time = gshare_core::units::show_duration(Duration::from_secs(seconds));
+        let id = &claim.id;
+        Some(Advice {
+            text: format!(
+                "{id} holds {} of GPU {} and has launched nothing for {time}",
+                share(part),
+                gpus.join(",")
+            ),
+            command: Some(format!("gshare release {id}")),
+        })
+    }
+
+    /// A claim that has had its size for a while and uses a small part of it, also at its busiest.
+    fn over_asked(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
+        let seen = self.counsel.seen.get(&claim.id.parse().ok()?)?;
+        if seen.gaps || seen.since.elapsed() < self.config.advice.over_asked_after {
+            return None;
+        }
+        let part = claim.gpus.first()?;
+        let whole = gpus.iter().find(|g| g.index == part.gpu)?.mem_allocatable?;
+        let memory = seen.peak as f64 / whole.max(1) as f64;
+        let has = part.sm_request.max(part.mem_request as f64 / whole.max(1) as f64);
+        let wanted = memory.max(seen.busiest / 100.0) * MARGIN;
+        let enough = ((wanted / STEP).ceil() * STEP).max(STEP);
+        if enough > has * WORTH {
+            return None;
+        }
+        let id = &claim.id;
+        let time = gshare_core::units::show_duration(seen.since.elapsed());
+        Some(Advice {
+            text: format!(
+                "{id} asked for {} of each GPU; in {time} it used at most {} and {:.0} % of the time",
+                share(has),
+                gib(seen.peak),
+                seen.busiest
+            ),
+            command: Some(format!("gshare resize {id} -g {}", share(enough))),
+        })
+    }
+
+    /// A claim that was refused memory lately and stands at its cap, where more is free.
+    fn at_cap(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
+        let seen = self.counsel.seen.get(&claim.id.parse().ok()?)?;
+        seen.refused.filter(|at| at.elapsed() < RECENT)?;
+        let part = claim.gpus.iter().find(|p| super::view::near_cap(p))?;
+        let free = |p: &ClaimGpu| {
+            let gpu = gpus.iter().find(|g| g.index == p.gpu)?;
+            Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
+        };
+        let free = claim.gpus.iter().map(free).min()??;
+        let more = (part.mem_limit / 4).max(1 << 30).min(free) / MEM_STEP * MEM_STEP;
+        if more == 0 {
+            return None;
+        }
+        // Rounded down, so that what is proposed is never more than what is free.
+        let mib = (part.mem_limit + more) >> 20;
+        let flag = if part.mem_limit == part.mem_request {
+            "--gpu-mem"
+        } else {
+            "--gpu-mem-limit"
+        };
+        let id = &claim.id;
+        Some(Advice {
+            text: format!(
+                "{id} was refused memory at its cap on GPU {}; {} there is unclaimed",
+                part.gpu,
+                gib(free)
+            ),
+            command: Some(format!("gshare resize {id} {flag} {mib}M")),
+        })
+    }
+
+    /// A process that uses a GPU outside claims.
+    fn outside(&self, pid: u32, part: Option<&ClaimGpu>, user: &str) -> Option<Advice> {
+        let part = part?;
+        let memory = part.mem_used.map_or_else(|| "—".to_owned(), gib);
+        Some(Advice {
+            text: format!(
+                "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing counts it",
+                part.gpu
+            ),
+            command: Some(format!("{}gshare adopt {pid}", self.sudo())),
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! `gshare top`: once as text, recorded, replayed; all screens of the real program on a real terminal.
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use gshare::station::Station;
+use support::terminal::Terminal;
+use support::{Raw, station};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// The screens, and something that only each of them says.
+const SCREENS: [(&str, &str, &str); 5] = [
+    ("1", "overview", "[1 Overview]"),
+    ("2", "claims", "[2 Claims]"),
+    ("3", "queue", "[3 Queue"),
+    ("4", "history", "[4 History]"),
+    ("5", "health", "[5 Health"),
+];
+
+fn top(station: &Station, args: &[&str]) -> Command {
+    let mut command = station.command();
+    command.arg("top").args(args);
+    command
+}
+
+/// What it prints.
+fn printed(mut command: Command) -> String {
+    let output = command.output().expect("gshare starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn every_screen_is_printed_once_without_a_terminal() {
+    let station = station();
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "printed"]);
+    for (_, name, mark) in SCREENS {
+        for (size, rows) in [("80x24", 24), ("120x40", 40), ("200x60", 60)] {
+            let text = printed(top(&station, &["--once", "--screen", name, "--size", size]));
+            assert_eq!(text.lines().count(), rows, "{text}");
+            assert!(
+                text.contains(mark) && text.contains("SIMULATED DRIVER"),
+                "{text}"
+            );
+        }
+    }
+    let claims = printed(top(&station, &["--once", "--screen", "2"]));
+    assert!(claims.contains("printed"), "{claims}");
+    let health = printed(top(&station, &["--once", "--screen", "5", "--ascii"]));
+    assert!(
+        health.contains("DOCTOR") && health.contains(" ok, "),
+        "{health}"
+    );
+    assert!(health.is_ascii(), "{health}");
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn what_was_recorded_is_replayed() {
+    let station = station();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("recording");
+    let path = file.to_str().expect("text");
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "recorded"]);
+    let mut recorder = top(&station, &["--record", path, "--for", "2s"]);
+    assert!(recorder.status().expect("gshare starts").success());
+    assert_eq!(raw.finish(), Some(0));
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(&file).expect("there").permissions(),
+    );
+    assert_eq!(mode & 0o077, 0, "others can read it");
+    let lines = std::fs::read_to_string(&file)
+        .expect("text")
+        .lines()
+        .count();
+    assert!(lines >= 3, "{lines}");
+
+    // Without a service; as text, and on a terminal.
+    drop(station);
+    let mut once = Command::new(support::GSHARE);
+    once.args(["top", "--replay", path, "--once"]);
+    assert!(printed(once).contains("recorded"));
+    let mut show = Command::new(support::GSHARE);
+    show.args(["top", "--replay", path]);
+    let mut screen = Terminal::start(&show, 24, 100);
+    screen.shows(&["recorded", "RECORDING", "at its end"], SOON);
+    screen.send(" ");
+    screen.shows(&["stopped", "Space goes on"], SOON);
+    screen.send("<");
+    screen.send(" ");
+    screen.shows(&["at its end"], SOON);
+    // Nothing can be asked of a recording.
+    screen.send("n\r");
+    screen.shows(&["this is a recording"], SOON);
+    screen.send("\x1b");
+    screen.wait("it closes", SOON, |text| {
+        (!text.contains("Hold for")).then_some(())
+    });
+    screen.send("q");
+    assert_eq!(screen.ended(SOON), 0);
+    assert!(screen.restored());
+
+    let mut other = Command::new(support::GSHARE);
+    other.args(["top", "--once", "--replay", "/etc/hostname"]);
+    let output = other.output().expect("gshare starts");
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no recording of gshare"));
+}
+
+/// A mouse report: button 0 is the left one, 64 and 65 are the wheel; cells count from 1.
+fn mouse(button: u8, column: usize, row: usize) -> String {
+    format!("\x1b[<{button};{};{}M", column + 1, row + 1)
+}
+
+/// Where a text is on the terminal: column and row, from 0.
+fn place(text: &str, what: &str) -> Option<(usize, usize)> {
+    let (row, line) = text.lines().enumerate().find(|(_, l)| l.contains(what))?;
+    Some((line[..line.find(what)?].chars().count(), row))
+}
+
+#[test]
+fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
+    let station = station();
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "shown"]);
+    for (rows, cols) in [(24, 80), (40, 120), (60, 200)] {
+        let mut screen = Terminal::start(&top(&station, &[]), rows, cols);
+        screen.shows(&["SIMULATED DRIVER", "[1 Overview]", "shown"], SOON);
+        for (key, _, mark) in SCREENS.into_iter().rev() {
+            screen.send(key);
+            screen.shows(&[mark, "q quit"], SOON);
+        }
+        for (_, _, mark) in SCREENS.into_iter().skip(1) {
+            screen.send("\t");
+            screen.shows(&[mark], SOON);
+        }
+        // The tabs, a row, the wheel.
+        let tab = screen.wait("the tab", SOON, |text| place(text, "1 Overview"));
+        screen.send(&mouse(0, tab.0, tab.1));
+        screen.shows(&["[1 Overview]"], SOON);
+        let row = screen.wait("the row", SOON, |text| place(text, "shown"));
+        screen.send(&mouse(0, row.0, row.1));
+        screen.send(&mouse(0, row.0, row.1));
+        screen.shows(&["Claim c", "owner "], SOON);
+        screen.send("\x1b");
+        screen.wait("it closes", SOON, |text| {
+            (!text.contains("owner ")).then_some(())
+        });
+        screen.send("?");
+        screen.shows(&["On the screens"], SOON);
+        for _ in 0..3 {
+            screen.send(&mouse(65, 40, 10));
+        }
+        screen.wait("the help scrolls", SOON, |text| {
+            (text.contains("Help") && !text.contains("On the screens")).then_some(())
+        });
+        screen.send("q");
+        screen.send("q");
+        assert_eq!(screen.ended(SOON), 0);
+        assert!(screen.restored());
+    }
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn colours_and_characters_are_as_asked() {
+    let station = station();
+    for (how, sign) in [("rgb", "\x1b[38;2;"), ("256", "\x1b[38;5;")] {
+        let mut screen = Terminal::start(&top(&station, &["--colours", how]), 24, 80);
+        screen.shows(&["SIMULATED DRIVER", "q quit"], SOON);
+        assert!(screen.written().contains(sign), "{how}");
+        screen.send("q");
+        assert_eq!(screen.ended(SOON), 0);
+    }
+    let mut command = top(&station, &["--ascii"]);
+    command.env("NO_COLOR", "1");
+    let mut screen = Terminal::start(&command, 24, 80);
+    screen.shows(&["SIMULATED DRIVER", "q quit"], SOON);
+    let written = screen.written();
+    assert!(
+        !written.contains("\x1b[38;") && !written.contains("\x1b[3"),
+        "coloured"
+    );
+    assert!(screen.text().is_ascii());
+    screen.send("q");
+    assert_eq!(screen.ended(SOON), 0);
+}

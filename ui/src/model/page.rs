@@ -1,0 +1,73 @@
+//! The screens.
+
+use std::str::FromStr;
+
+/// A screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Page {
+    /// Everything at a glance.
+    #[default]
+    Overview,
+    /// The claims as a tree, and the GPUs of the chosen one.
+    Claims,
+    /// Who waits, why, and until when.
+    Queue,
+    /// Allocated against used over time.
+    History,
+    /// The GPUs' health, and what is enforced.
+    Health,
+}
+
+impl Page {
+    /// All, in the order of Tab; the first is 1.
+    pub const ALL: [Self; 5] = [
+        Self::Overview,
+        Self::Claims,
+        Self::Queue,
+        Self::History,
+        Self::Health,
+    ];
+
+    /// On its tab.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Claims => "Claims",
+            Self::Queue => "Queue",
+            Self::History => "History",
+            Self::Health => "Health",
+        }
+    }
+
+    /// Its place among all, from 0.
+    pub(crate) fn place(self) -> usize {
+        Self::ALL.iter().position(|p| *p == self).unwrap_or(0)
+    }
+}
+
+impl FromStr for Page {
+    type Err = String;
+
+    /// By name or number.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = text.to_lowercase();
+        let is =
+            |p: &&Self| p.name().to_lowercase() == wanted || (p.place() + 1).to_string() == wanted;
+        Self::ALL.iter().find(is).copied().ok_or_else(|| {
+            format!("`{text}` is no screen: overview, claims, queue, history or health")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn screens_have_names_and_numbers() {
+        assert_eq!("history".parse(), Ok(Page::History));
+        assert_eq!("2".parse(), Ok(Page::Claims));
+        assert!("6".parse::<Page>().is_err());
+    }
+}
