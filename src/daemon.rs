@@ -4,6 +4,7 @@
 
 mod act;
 mod admin;
+mod advice;
 mod arbiter;
 mod attribution;
 mod container;

@@ -46,6 +46,9 @@ _gshare() {
             gshare,env)
                 cmd="gshare__subcmd__env"
                 ;;
+            gshare,extend)
+                cmd="gshare__subcmd__extend"
+                ;;
             gshare,help)
                 cmd="gshare__subcmd__help"
                 ;;
@@ -223,6 +226,9 @@ _gshare() {
             gshare__subcmd__help,env)
                 cmd="gshare__subcmd__help__subcmd__env"
                 ;;
+            gshare__subcmd__help,extend)
+                cmd="gshare__subcmd__help__subcmd__extend"
+                ;;
             gshare__subcmd__help,help)
                 cmd="gshare__subcmd__help__subcmd__help"
                 ;;
@@ -311,7 +317,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --help --version top claim run shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1520,8 +1526,49 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__extend)
+            opts="-t -q -h --duration --time --quiet --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --duration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status smi release adopt why log resize doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1829,6 +1876,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__env)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__extend)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -35,6 +35,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// `[claims]`
     pub claims: Claims,
+    /// `[advice]`
+    pub advice: Advice,
     /// `[class]`: priority, preemption and rules by the hour.
     pub classes: Classes,
     /// `[cgroup]`
@@ -182,6 +184,15 @@ pub struct Claims {
     pub lease_grace: Duration,
 }
 
+/// When claims are worth a sentence of advice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// `idle-after`: without a launch for this long, a claim is told to give its part back.
+    pub idle_after: Duration,
+    /// `over-asked-after`: how long a claim is looked at before a smaller size is proposed.
+    pub over_asked_after: Duration,
+}
+
 /// Control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
@@ -292,6 +303,15 @@ impl Default for Claims {
     }
 }
 
+impl Default for Advice {
+    fn default() -> Self {
+        Self {
+            idle_after: Duration::from_secs(20 * 60),
+            over_asked_after: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
 impl Default for Cgroup {
     fn default() -> Self {
         Self {
@@ -350,6 +370,7 @@ impl Config {
             memory: Memory::walk(reader, root),
             defaults: Defaults::walk(reader, root),
             claims: Claims::walk(reader, root),
+            advice: Advice::walk(reader, root),
             classes: crate::classes::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
@@ -481,6 +502,23 @@ impl Claims {
                 "lease-grace",
                 d.lease_grace,
                 read::time(Duration::ZERO..=DAY),
+            ),
+        };
+        s.finish();
+        value
+    }
+}
+
+impl Advice {
+    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
+        let d = Self::default();
+        let mut s = reader.section(root, "advice");
+        let value = Self {
+            idle_after: s.get("idle-after", d.idle_after, read::time(SEC..=7 * DAY)),
+            over_asked_after: s.get(
+                "over-asked-after",
+                d.over_asked_after,
+                read::time(SEC..=7 * DAY),
             ),
         };
         s.finish();

@@ -84,6 +84,11 @@ impl Config {
         writeln!(out, "lease-warning = {}", quote(&warning))?;
         let grace = duration(self.claims.lease_grace);
         writeln!(out, "lease-grace = {}", quote(&grace))?;
+        writeln!(out, "\n[advice]")?;
+        let after = duration(self.advice.idle_after);
+        writeln!(out, "idle-after = {}", quote(&after))?;
+        let after = duration(self.advice.over_asked_after);
+        writeln!(out, "over-asked-after = {}", quote(&after))?;
         crate::classes::show(&self.classes, out)?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
-use gshare_proto::{Advice, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView};
+use gshare_proto::{
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView,
+};
 
 use super::service::Service;
 
@@ -78,10 +80,15 @@ impl Seen {
             }
             None => self.gaps = true,
         }
-        if now.duration_since(self.minute) >= MINUTE.min(now.duration_since(self.since)) {
-            self.busiest = self.busiest.max(self.sum / f64::from(self.looks.max(1)));
+        if now.duration_since(self.minute) >= MINUTE {
+            self.busiest = self.busiest();
             (self.minute, self.sum, self.looks) = (now, 0.0, 0);
         }
+    }
+
+    /// Percent of the time of its busiest minute, or of what there is of the present one.
+    fn busiest(&self) -> f64 {
+        self.busiest.max(self.sum / f64::from(self.looks.max(1)))
     }
 }
 
@@ -116,7 +123,9 @@ impl Service {
                 let total = self.gpus[seat.gpu].total;
                 charge = charge.max(seat.usage.charged_bytes(total));
                 let slots = seat.usage.read_slots(total);
-                refusals = slots.iter().fold(refusals, |n, s| n.saturating_add(s.refusals));
+                refusals = slots
+                    .iter()
+                    .fold(refusals, |n, s| n.saturating_add(s.refusals));
                 let used = uses[seat.gpu].get(id).copied();
                 // Without a process on a GPU that is looked at, nothing is used there.
                 let part = match used {
@@ -128,7 +137,7 @@ impl Service {
             let seen = counsel
                 .seen
                 .entry(*id)
-                .or_insert_with(|| Seen::new(size.clone(), refusals, now));
+                .or_insert_with(|| Seen::new(size.clone(), 0, now));
             if seen.size != size {
                 *seen = Seen::new(size, refusals, now);
             }
@@ -150,7 +159,16 @@ impl Service {
         }
         for claim in claims.iter().filter(|c| c.state != ClaimState::Ending) {
             if claim.adopted {
-                out.extend(claim.members.first().and_then(|pid| self.outside(*pid, claim.gpus.first(), &claim.user)));
+                out.extend(
+                    claim
+                        .members
+                        .first()
+                        .and_then(|pid| self.outside(*pid, claim.gpus.first(), &claim.user)),
+                );
+                continue;
+            }
+            // Nobody counts the launches of a program that runs without the proxy.
+            if claim.caps == Caps::None {
                 continue;
             }
             // A claim that does nothing is not told to do it in less room as well.
@@ -254,8 +272,10 @@ impl Service {
         let part = claim.gpus.first()?;
         let whole = gpus.iter().find(|g| g.index == part.gpu)?.mem_allocatable?;
         let memory = seen.peak as f64 / whole.max(1) as f64;
-        let has = part.sm_request.max(part.mem_request as f64 / whole.max(1) as f64);
-        let wanted = memory.max(seen.busiest / 100.0) * MARGIN;
+        let has = part
+            .sm_request
+            .max(part.mem_request as f64 / whole.max(1) as f64);
+        let wanted = memory.max(seen.busiest() / 100.0) * MARGIN;
         let enough = ((wanted / STEP).ceil() * STEP).max(STEP);
         if enough > has * WORTH {
             return None;
@@ -267,7 +287,7 @@ impl Service {
                 "{id} asked for {} of each GPU; in {time} it used at most {} and {:.0} % of the time",
                 share(has),
                 gib(seen.peak),
-                seen.busiest
+                seen.busiest()
             ),
             command: Some(format!("gshare resize {id} -g {}", share(enough))),
         })

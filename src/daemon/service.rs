@@ -137,6 +137,8 @@ pub(crate) struct Service {
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
     pub(crate) notices: VecDeque<Notice>,
+    /// What the advice needs to have seen.
+    pub(crate) counsel: super::advice::Counsel,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
     /// Quotas set by administrators.
@@ -252,6 +254,7 @@ impl Service {
             wishes: Wishes::default(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
+            counsel: super::advice::Counsel::default(),
             drains: super::admin::Drains::new(),
             quotas: super::admin::Quotas::new(),
             stats: super::stats::Stats::default(),
@@ -364,6 +367,7 @@ impl Service {
                 self.apply_policy();
                 self.attribute_use();
                 self.record_history();
+                self.note_use();
                 self.refresh_facts();
                 self.look_beside_mps();
                 self.dirty = true;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, ProcessView,
-    QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, ProcessView, QueueView,
+    ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;
@@ -68,7 +68,7 @@ impl Service {
         for user in &mut users {
             user.day = self.day_of(user.uid);
         }
-        let advice = self.advice(&gpus, &claims);
+        let advice = self.advice(&gpus, &claims, &unclaimed);
         Snapshot {
             taken_ms: unix_ms(),
             host: figures::host(),
@@ -368,54 +368,6 @@ impl Service {
         };
         queue.filter_map(view).collect()
     }
-
-    /// Sentences that are true now, each with a command that works.
-    fn advice(&self, gpus: &[GpuView], claims: &[ClaimView]) -> Vec<Advice> {
-        let mut advice = Vec::new();
-        for gpu in gpus {
-            if let (Some(busy), Some(active), Some(sms)) = (gpu.time_busy, gpu.sm_active, gpu.sms)
-                && busy.value >= 90.0
-                && active.value <= 50.0
-            {
-                let idle = (f64::from(sms) * (1.0 - active.value / 100.0)).round();
-                advice.push(Advice {
-                    text: format!(
-                        "GPU {}: {:.0} % busy, but {idle:.0} of {sms} SMs are idle on average",
-                        gpu.index, busy.value
-                    ),
-                    command: None,
-                });
-            }
-        }
-        for claim in claims {
-            if let Some(part) = claim.gpus.iter().find(|p| near_cap(p))
-                && claim.refusals > 0
-            {
-                let free = gpus.iter().find(|g| g.index == part.gpu).map(|g| {
-                    let allocatable = g.mem_allocatable.unwrap_or(0);
-                    Bytes(allocatable.saturating_sub(g.mem_claimed))
-                });
-                let free = free
-                    .map(|f| format!("; {f} there is unclaimed"))
-                    .unwrap_or_default();
-                advice.push(Advice {
-                    text: format!("{} is at its cap on GPU {}{free}", claim.id, part.gpu),
-                    command: None,
-                });
-            }
-            if claim.idle_s.is_some_and(|s| s >= 20 * 60) {
-                advice.push(Advice {
-                    text: format!(
-                        "{} has launched nothing for {} min",
-                        claim.id,
-                        claim.idle_s.unwrap_or(0) / 60
-                    ),
-                    command: Some(format!("gshare release {}", claim.id)),
-                });
-            }
-        }
-        advice
-    }
 }
 
 /// Whether the claim's processes are known to run nothing: the shim counts the launches of all of them, has
@@ -444,7 +396,7 @@ fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> Str
     }
 }
 
-fn near_cap(part: &ClaimGpu) -> bool {
+pub(super) fn near_cap(part: &ClaimGpu) -> bool {
     part.mem_charge
         .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
 }
