@@ -7,6 +7,7 @@ mod gate;
 mod history;
 mod llm_and_vision;
 mod schedule;
+mod screen;
 mod shim;
 mod stats;
 
@@ -28,9 +29,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "history" => history::run(&args),
         "llm_and_vision" => llm_and_vision::run(&args),
         "schedule" => schedule::run(&args),
+        "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }

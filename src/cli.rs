@@ -27,7 +27,7 @@ mod rows;
 mod smi;
 mod supervise;
 mod table;
-mod top;
+pub(crate) mod top;
 mod waiting;
 mod why;
 

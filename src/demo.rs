@@ -128,6 +128,9 @@ fn headless(
     if stop.load(Ordering::Relaxed) {
         return Ok(130);
     }
+    if args.screens {
+        return pictures(station);
+    }
     let snapshot = station.snapshot()?;
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&snapshot)?))?;
@@ -142,6 +145,25 @@ fn headless(
             "{}\n",
             gshare_ui::frame_text(&frame, &options, size, 0)
         ))?;
+    }
+    Ok(0)
+}
+
+/// All screens, each after a line with its name and size.
+fn pictures(station: &Station) -> anyhow::Result<i32> {
+    for page in gshare_ui::Page::ALL {
+        let frame = crate::cli::top::now(Some(&station.socket()), page)
+            .map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        for size in [(120, 40), (80, 24)] {
+            let options = gshare_ui::Options {
+                page,
+                recorded: true,
+                ..gshare_ui::Options::default()
+            };
+            let name = page.name().to_lowercase();
+            let text = gshare_ui::frame_text(&frame, &options, size, 0);
+            print(&format!("screen {name} {}x{}\n{text}\n", size.0, size.1))?;
+        }
     }
     Ok(0)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gshare::station::Station;
 use support::terminal::Terminal;
-use support::{Raw, station};
+use support::{Raw, station, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -189,4 +189,31 @@ fn colours_and_characters_are_as_asked() {
     assert!(screen.text().is_ascii());
     screen.send("q");
     assert_eq!(screen.ended(SOON), 0);
+}
+
+#[test]
+fn what_the_driver_does_not_say_is_a_dash() {
+    let station = station();
+    let board = support::board(&station);
+    let line = |screen: &str, start: &str| {
+        let text = printed(top(&station, &["--once", "--screen", screen]));
+        let found = text.lines().find(|l| l.starts_with(start));
+        found.map(str::to_owned)
+    };
+    board.set_lost(0, true).expect("set");
+    let lost = until("the GPU is lost", SOON, || {
+        line("health", "0 RTX").filter(|l| l.contains("lost"))
+    });
+    assert!(lost.contains("—/"), "{lost}");
+    let lost = line("overview", "0 RTX").expect("there");
+    assert!(
+        lost.contains("fallen off the bus") && !lost.contains('%'),
+        "{lost}"
+    );
+    board.set_nvml_hang(true).expect("set");
+    let hangs = until("the driver hangs", Duration::from_secs(20), || {
+        line("health", "1 RTX").filter(|l| l.contains("hangs"))
+    });
+    assert!(hangs.contains("—/24.0"), "{hangs}");
+    board.set_nvml_hang(false).expect("set");
 }

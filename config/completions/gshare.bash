@@ -73,6 +73,9 @@ _gshare() {
             gshare,replay)
                 cmd="gshare__subcmd__replay"
                 ;;
+            gshare,report)
+                cmd="gshare__subcmd__report"
+                ;;
             gshare,resize)
                 cmd="gshare__subcmd__resize"
                 ;;
@@ -253,6 +256,9 @@ _gshare() {
             gshare__subcmd__help,replay)
                 cmd="gshare__subcmd__help__subcmd__replay"
                 ;;
+            gshare__subcmd__help,report)
+                cmd="gshare__subcmd__help__subcmd__report"
+                ;;
             gshare__subcmd__help,resize)
                 cmd="gshare__subcmd__help__subcmd__resize"
                 ;;
@@ -317,7 +323,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -985,7 +991,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__bench)
-            opts="-h --runs --quick --traces --socket --help"
+            opts="-h --runs --quick --device --traces --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -993,6 +999,10 @@ _gshare() {
             case "${prev}" in
                 --runs)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -W "sim real" -- "${cur}"))
                     return 0
                     ;;
                 --traces)
@@ -1428,7 +1438,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__demo)
-            opts="-h --headless --shell --gpus --for --json --size --socket --help"
+            opts="-h --headless --shell --gpus --for --json --size --screens --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1568,7 +1578,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status report smi release adopt why log resize extend doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2015,6 +2025,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__resize)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2343,6 +2367,51 @@ _gshare() {
                     return 0
                     ;;
                 --claims)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__report)
+            opts="-u -h --since --until --user --json --csv --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -u)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

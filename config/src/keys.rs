@@ -1,6 +1,7 @@
 //! Every key of `gshare.toml`, with its type, its default and its bounds.
 
 mod admin;
+mod advice;
 mod quota;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use gshare_core::{Bytes, Class, Quota, Share};
 use toml::de::{DeTable, DeValue};
 
 pub use admin::{Admin, Containers, Listen, Metrics};
+pub use advice::Advice;
 pub use quota::unpackable;
 
 use crate::history::History;
@@ -184,15 +186,6 @@ pub struct Claims {
     pub lease_grace: Duration,
 }
 
-/// When claims are worth a sentence of advice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advice {
-    /// `idle-after`: without a launch for this long, a claim is told to give its part back.
-    pub idle_after: Duration,
-    /// `over-asked-after`: how long a claim is looked at before a smaller size is proposed.
-    pub over_asked_after: Duration,
-}
-
 /// Control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
@@ -299,15 +292,6 @@ impl Default for Claims {
             leftover_grace: Duration::from_secs(30),
             lease_warning: Duration::from_secs(600),
             lease_grace: Duration::from_secs(30),
-        }
-    }
-}
-
-impl Default for Advice {
-    fn default() -> Self {
-        Self {
-            idle_after: Duration::from_secs(20 * 60),
-            over_asked_after: Duration::from_secs(30 * 60),
         }
     }
 }
@@ -502,23 +486,6 @@ impl Claims {
                 "lease-grace",
                 d.lease_grace,
                 read::time(Duration::ZERO..=DAY),
-            ),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Advice {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "advice");
-        let value = Self {
-            idle_after: s.get("idle-after", d.idle_after, read::time(SEC..=7 * DAY)),
-            over_asked_after: s.get(
-                "over-asked-after",
-                d.over_asked_after,
-                read::time(SEC..=7 * DAY),
             ),
         };
         s.finish();

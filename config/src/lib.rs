@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 pub use history::{History, WorkHours};
 pub use keys::{
-    Admin, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch, LaunchCaps,
-    Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,
+    Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch,
+    LaunchCaps, Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use policy::{ExcessTime, Overuse, Policy, Unclaimed};

@@ -108,7 +108,7 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
 }
 
 /// What a screen shows now: of the service, else of the driver.
-fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
+pub(crate) fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
     let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
     let mut client = match connect::connect(socket) {
         Ok(client) => client,

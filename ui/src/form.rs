@@ -43,6 +43,11 @@ pub(crate) enum Kind {
         /// The claim.
         id: String,
     },
+    /// More time for this claim.
+    Extend {
+        /// The claim.
+        id: String,
+    },
 }
 
 /// A dialog with lines.
@@ -119,11 +124,19 @@ impl Form {
         Self::new(Kind::Resize { id }, entries)
     }
 
+    /// More time for a claim.
+    pub(crate) fn extend(claim: &ClaimView, ends: &str) -> Self {
+        let entries = vec![text("By", "1h", format!("30m, 2h, 1d; it ends {ends} now"))];
+        let id = claim.id.clone();
+        Self::new(Kind::Extend { id }, entries)
+    }
+
     /// Title of the box.
     pub(crate) fn title(&self) -> String {
         match &self.kind {
             Kind::Claim => "Claim a part of a GPU".to_owned(),
             Kind::Resize { id } => format!("Another size for {id}"),
+            Kind::Extend { id } => format!("More time for {id}"),
         }
     }
 
@@ -132,6 +145,7 @@ impl Form {
         match self.kind {
             Kind::Claim => "It belongs to no program and is held until you release it.",
             Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
+            Kind::Extend { .. } => "Whoever waits for it is told the new time.",
         }
     }
 
@@ -231,6 +245,14 @@ impl Form {
         match &self.kind {
             Kind::Claim => Ok(Call::Claim(Box::new(self.spec()?))),
             Kind::Resize { id } => Ok(Call::Resize(Box::new(self.change(id)?))),
+            Kind::Extend { id } => {
+                let by = self.get("By").ok_or("by: write 30m, 2h or 1d")?;
+                let by = parse_duration(&by).map_err(|e| e.to_string())?;
+                Ok(Call::Extend {
+                    id: id.clone(),
+                    by_s: by.as_secs(),
+                })
+            }
         }
     }
 
@@ -245,6 +267,10 @@ impl Form {
                 })
             }
             Kind::Resize { id } => Ok(fit::resize(&self.change(id)?, snapshot)),
+            Kind::Extend { .. } => {
+                self.call()?;
+                Ok(Fit::Now("it ends that much later".to_owned()))
+            }
         }
     }
 }

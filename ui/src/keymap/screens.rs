@@ -43,6 +43,17 @@ pub(super) static COMMANDS: &[Command] = &[
     },
     Command {
         context: Context::Screen,
+        keys: &[letter('e')],
+        shown: "e",
+        label: "extend",
+        rank: 2,
+        name: "extend",
+        help: "put the end of the chosen claim's lease off",
+        able: act::own_claim,
+        run: act::open_extend,
+    },
+    Command {
+        context: Context::Screen,
         keys: &[letter('x'), key(KeyCode::Delete)],
         shown: "x",
         label: "release",

@@ -26,7 +26,7 @@ fn mean(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<F
 
 /// Percent of the time of its GPUs.
 pub(crate) fn time_busy(claim: &ClaimView) -> Option<Figure> {
-    mean(claim, |g| g.time_busy)
+    mean(claim, |g| g.time_busy.or(g.time_got))
 }
 
 /// Percent of the SMs of its GPUs.

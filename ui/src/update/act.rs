@@ -114,6 +114,24 @@ pub(crate) fn open_resize(model: &mut Model) -> Vec<Cmd> {
     Vec::new()
 }
 
+pub(crate) fn open_extend(model: &mut Model) -> Vec<Cmd> {
+    let claim = chosen_claim(model).ok();
+    let Some(claim) = claim.and_then(|id| model.claim(&id).cloned()) else {
+        return Vec::new();
+    };
+    match claim.ends_ms {
+        Some(at) => {
+            let form = Form::extend(&claim, &model.clock.short_time(at));
+            model.dialog = Some(Dialog::Form(Box::new(form)));
+        }
+        None => model.say(
+            Tone::Bad,
+            format!("{} has no end: there is nothing to put off", claim.id),
+        ),
+    }
+    Vec::new()
+}
+
 pub(crate) fn open_detail(model: &mut Model) -> Vec<Cmd> {
     match model.current().cloned() {
         Some(key) => model.dialog = Some(Dialog::Detail { key, scroll: 0 }),
@@ -313,7 +331,7 @@ pub(crate) fn send_form(model: &mut Model) -> Vec<Cmd> {
     };
     let asked = match form.kind {
         Kind::Claim => Asked::Claim,
-        Kind::Resize { .. } => Asked::Act,
+        Kind::Resize { .. } | Kind::Extend { .. } => Asked::Act,
     };
     let (seq, commands) = ask(model, asked, call);
     if let Some(Dialog::Form(form)) = &mut model.dialog {

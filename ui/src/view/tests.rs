@@ -428,3 +428,5 @@ fn a_long_reason_takes_two_rows_where_there_is_room() {
         "{large}"
     );
 }
+
+mod unknown;

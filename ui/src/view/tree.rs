@@ -247,8 +247,9 @@ fn claim_gpu(
     );
     let active = part.sm_active.map(|f| f.value);
     let sms = ShareBar::of(active, part.sm_request * 100.0, 0.0, 100.0);
+    let time_got = part.time_busy.or(part.time_got);
     let time = ShareBar::of(
-        part.time_busy.map(|f| f.value),
+        time_got.map(|f| f.value),
         part.sm_request * 100.0,
         0.0,
         100.0,
@@ -297,7 +298,7 @@ fn claim_gpu(
             "time",
             time,
             if short {
-                percents(part.time_busy)
+                percents(time_got)
             } else {
                 format!(
                     "{} of the GPU's time got, {}% requested",

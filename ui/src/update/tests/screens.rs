@@ -66,6 +66,24 @@ fn a_claim_gets_another_size() {
 }
 
 #[test]
+fn a_lease_is_put_off() {
+    let mut snapshot = canned::workstation();
+    snapshot.claims[0].ends_ms = Some(canned::NOW_MS + 3_600_000);
+    let mut m = model(NLP, (80, 24), snapshot);
+    press(&mut m, "je");
+    assert!(screen(&m).contains("More time for c12"), "{}", screen(&m));
+    assert!(screen(&m).contains("it ends 15:32 now"), "{}", screen(&m));
+    assert!(calls(press(&mut m, "<c-u>soon<enter>")).is_empty());
+    let sent = calls(press(&mut m, "<c-u>30m<enter>"));
+    let id = "c12".to_owned();
+    assert_eq!(sent[0].1, Call::Extend { id, by_s: 1800 });
+    // What has no end cannot be put off.
+    let mut m = at_work();
+    press(&mut m, "je");
+    assert!(screen(&m).contains("c12 has no end"));
+}
+
+#[test]
 fn administrators_act_on_anybodys_claims_and_gpus_after_a_yes() {
     let admin = |commands: Vec<Cmd>| match calls(commands).pop() {
         Some((_, Call::Admin(call))) => call,

@@ -81,7 +81,7 @@ pub(super) fn lines(
 }
 
 fn table(entries: Vec<Entry>, look: &Look, cols: usize) -> Vec<Line<'static>> {
-    const LABEL: usize = 12;
+    const LABEL: usize = 13;
     let mut out = Vec::new();
     for (label, text) in entries {
         let rows = wrap(&text, cols.saturating_sub(LABEL), 4, &look.glyphs);
@@ -190,11 +190,38 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
         out.push((
             "  memory",
             format!(
-                "{} GiB used, {} charged, {} guaranteed, cap {}",
+                "{} GiB used, {} charged (at most {}), {} guaranteed, cap {}",
                 gib_or(g.mem_used, &look.glyphs),
                 gib_or(g.mem_charge, &look.glyphs),
+                gib_or(g.mem_peak, &look.glyphs),
                 gib(g.mem_request),
                 gib(g.mem_limit)
+            ),
+        ));
+        let rate = |f: Option<gshare_proto::Figure>, unit: &str| match f {
+            None => dash.to_owned(),
+            Some(f) => {
+                let about = if f.estimate { "~" } else { "" };
+                format!("{about}{:.0}{unit}", f.value)
+            }
+        };
+        let copied = g.copied.map_or_else(
+            || dash.to_owned(),
+            |f| {
+                format!(
+                    "{}{} GiB/s",
+                    if f.estimate { "~" } else { "" },
+                    gib(f.value.max(0.0) as u64)
+                )
+            },
+        );
+        out.push((
+            "  work",
+            format!(
+                "kernels ran {} of the time, held back {}; {} launches/s, copies {copied}",
+                figure_percent(g.time_got, &look.glyphs),
+                figure_percent(g.throttled, &look.glyphs),
+                rate(g.launch_rate, "")
             ),
         ));
         out.push((
@@ -466,7 +493,35 @@ fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
     }
     out.push(("SM active", measured(gpu.sm_active, look)));
     out.push(("occupancy", measured(gpu.sm_occupancy, look)));
+    if gpu.sm_unattributed.is_some() || gpu.occupancy_unattributed.is_some() {
+        let text = format!(
+            "SM active {}, occupancy {}: in no claim",
+            figure_percent(gpu.sm_unattributed, glyphs),
+            figure_percent(gpu.occupancy_unattributed, glyphs)
+        );
+        out.push(("unattributed", text));
+    }
     out.push(("time busy", figure_percent(gpu.time_busy, glyphs)));
+    out.push((
+        "tensor, DRAM",
+        format!(
+            "{}, {}",
+            figure_percent(gpu.tensor_active, glyphs),
+            figure_percent(gpu.dram_active, glyphs)
+        ),
+    ));
+    let link =
+        |f: Option<gshare_proto::Figure>| f.map_or_else(dash, |f| gib(f.value.max(0.0) as u64));
+    out.push((
+        "GiB/s in/out",
+        format!(
+            "PCIe {}/{}, NVLink {}/{}",
+            link(gpu.pcie_rx),
+            link(gpu.pcie_tx),
+            link(gpu.nvlink_rx),
+            link(gpu.nvlink_tx)
+        ),
+    ));
     if let Some(health) = &gpu.health {
         out.extend(health_entries(model, health, look));
     }

@@ -60,9 +60,11 @@ impl Table<'_> {
         };
         if self.tall {
             let room = self.mem_bar + 5;
-            let words = legend("", 5);
             spans.push(Span::raw("     "));
             let room = room.saturating_sub(5);
+            let fits = |s: &Vec<Span<'static>>| crate::text::span_width(s) <= room;
+            let tries = (1..=5).rev().map(|n| legend("", n));
+            let words = tries.into_iter().find(fits).unwrap_or_default();
             spans.extend(words.clone());
             fill(&mut spans, room, &words);
             for title in ["claimed", "used", "of"] {
