@@ -16,6 +16,7 @@ mod dry_run;
 mod env;
 mod exec;
 pub mod failure;
+mod kernel;
 mod list;
 pub(crate) mod out;
 mod phases;
@@ -104,6 +105,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Log(args)) => why::log(socket, &args),
         Some(Command::Extend(args)) => resize::extend(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
+        Some(Command::Kernel(args)) => kernel::run(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),
         Some(Command::Config(args)) => config::run(socket, &args),

@@ -18,8 +18,10 @@ mod gpus;
 mod grant;
 pub(crate) mod history;
 mod journal;
+mod lazy;
 mod lease;
 mod levers;
+mod live;
 mod lock;
 mod manager;
 mod members;
@@ -104,6 +106,13 @@ pub(crate) enum Msg {
     },
     /// Files of the driver have changed.
     DriverFiles,
+    /// Somebody has looked whether the connection file of a kernel that has ended is there.
+    KernelSeen {
+        /// Its claim.
+        claim: ClaimId,
+        /// The file is gone.
+        shut_down: bool,
+    },
     /// Cgroups or sessions have come or gone.
     Places,
     /// A connection ended.

@@ -9,6 +9,7 @@ pub mod demo;
 mod figures;
 pub mod hidden;
 mod identity;
+pub mod kernel;
 pub mod launcher;
 pub mod monitor;
 mod setup;

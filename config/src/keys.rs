@@ -184,6 +184,8 @@ pub struct Claims {
     pub lease_warning: Duration,
     /// `lease-grace`: how long the processes of a claim whose lease has ended may go on, to save what they have.
     pub lease_grace: Duration,
+    /// `kernel-grace`: how long the claim of a notebook's kernel that has died is kept for its restart.
+    pub kernel_grace: Duration,
 }
 
 /// Control groups.
@@ -292,6 +294,7 @@ impl Default for Claims {
             leftover_grace: Duration::from_secs(30),
             lease_warning: Duration::from_secs(600),
             lease_grace: Duration::from_secs(30),
+            kernel_grace: Duration::from_secs(30),
         }
     }
 }
@@ -485,6 +488,11 @@ impl Claims {
             lease_grace: s.get(
                 "lease-grace",
                 d.lease_grace,
+                read::time(Duration::ZERO..=DAY),
+            ),
+            kernel_grace: s.get(
+                "kernel-grace",
+                d.kernel_grace,
                 read::time(Duration::ZERO..=DAY),
             ),
         };

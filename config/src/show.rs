@@ -84,6 +84,8 @@ impl Config {
         writeln!(out, "lease-warning = {}", quote(&warning))?;
         let grace = duration(self.claims.lease_grace);
         writeln!(out, "lease-grace = {}", quote(&grace))?;
+        let grace = duration(self.claims.kernel_grace);
+        writeln!(out, "kernel-grace = {}", quote(&grace))?;
         writeln!(out, "\n[advice]")?;
         let after = duration(self.advice.idle_after);
         writeln!(out, "idle-after = {}", quote(&after))?;

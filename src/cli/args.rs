@@ -3,6 +3,8 @@
 pub mod admin;
 mod adopt;
 mod class;
+mod config;
+pub mod kernel;
 pub mod report;
 pub mod setup;
 pub mod sizes;
@@ -18,6 +20,7 @@ use gshare_core::{Bytes, Class, ModeWish, Share, Size};
 
 pub use adopt::AdoptArgs;
 use class::ClassParser;
+pub use config::{ConfigArgs, ConfigCommand};
 use report::ReportArgs;
 use setup::SetupArgs;
 use sizes::{ClaimIdArgs, ExtendArgs, ReplayArgs, ResizeArgs};
@@ -158,6 +161,9 @@ pub enum Command {
     /// Put the end of a claim's lease (-t) off
     #[command(after_long_help = sizes::EXTEND)]
     Extend(ExtendArgs),
+    /// Jupyter kernels that claim a part of a GPU
+    #[command(after_long_help = kernel::EXAMPLES)]
+    Kernel(kernel::KernelArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
@@ -302,6 +308,9 @@ pub struct ClaimArgs {
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,
+    /// Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits
+    #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
+    pub lazy: bool,
     /// Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would
     /// be done to others for it (exit 75)
     #[arg(long)]
@@ -414,49 +423,6 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `gshare config`.
-#[derive(Args, Clone, Debug)]
-pub struct ConfigArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
-
-/// Subcommands of `gshare config`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum ConfigCommand {
-    /// Report every mistake in a file; exit 78 if there is one
-    Check {
-        /// File: a gshare.toml or a .gshare.toml [default: the ones in force here]
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: Option<PathBuf>,
-        /// GPUs on which the quotas are to be had [default: those of the service that answers]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
-        gpus: Option<u8>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print every key with the value in force
-    Show {
-        /// File instead of the one in force
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: Option<PathBuf>,
-        /// Of your own service, also as root
-        #[arg(long)]
-        user: bool,
-    },
-    /// Print where files, sockets and state are
-    Path {
-        /// Of your own service, also as root
-        #[arg(long)]
-        user: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// `gshare daemon`.

@@ -44,6 +44,7 @@ pub(crate) fn claim(
     spec.command = shown_command(&args.command);
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
+    spec.lazy = args.lazy;
     if args.dry_run {
         return dry_run::run(socket, spec, args.json);
     }
@@ -255,7 +256,7 @@ pub(crate) fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-fn shown_command(command: &[OsString]) -> Vec<String> {
+pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
     let mut left = SHOWN_COMMAND;
     let mut shown = Vec::new();
     for argument in command {

@@ -51,6 +51,7 @@ impl Service {
                     } => {
                         let text = self.waits_text(id, &reason);
                         if let Some(asked) = self.waiting.remove(&id) {
+                            let late = self.claims.contains_key(&id);
                             let code = if for_now {
                                 ErrorCode::NotAvailable
                             } else {
@@ -63,7 +64,11 @@ impl Service {
                                     convert::short_share(share)
                                 ));
                             }
-                            asked.out.error(error);
+                            if late {
+                                self.refuse_wanting(id, &error);
+                            } else {
+                                asked.out.error(error);
+                            }
                         }
                         self.dirty = true;
                     }
@@ -109,6 +114,9 @@ impl Service {
                 tracing::warn!(%id, %error, "a restarted service may use this number again");
             }
             self.write_down(id, &format!("waits: {}", self.waits_text(id, reason)));
+        }
+        if self.claims.contains_key(&id) {
+            return self.tell_wanting(id, position, reason);
         }
         let Some(asked) = self.waiting.get(&id) else {
             return;

@@ -144,6 +144,8 @@ pub(crate) fn request(
         no_move: !request.movable,
         stopped: false,
         mode: request.mode.map(|m| m.name().to_owned()),
+        lazy: None,
+        kernel: spec.kernel.clone(),
     };
     Ok((request, patience, record))
 }

@@ -135,7 +135,15 @@ impl Service {
     }
 
     fn let_go(&mut self, peer: &Peer, id: ClaimId) -> String {
-        if let Some(asked) = self.waiting.remove(&id) {
+        if self.claims.contains_key(&id) {
+            self.refuse_wanting(
+                id,
+                &WireError::new(ErrorCode::Ended, format!("{id} was released")),
+            );
+            if self.waiting.remove(&id).is_some() {
+                self.drive(Event::Gone { id });
+            }
+        } else if let Some(asked) = self.waiting.remove(&id) {
             asked.out.error(WireError::new(
                 ErrorCode::Ended,
                 format!("{id} was withdrawn while it waited"),

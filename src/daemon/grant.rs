@@ -53,6 +53,9 @@ fn token() -> u64 {
 impl Service {
     /// Carries out a grant. False if it failed: the claim then holds nothing.
     pub(crate) fn grant(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
+        if self.claims.contains_key(&id) {
+            return self.grant_late(id, slices, ends);
+        }
         let Some(asked) = self.waiting.remove(&id) else {
             return false;
         };
@@ -101,18 +104,7 @@ impl Service {
                 .granted_ms
                 .saturating_add(millis(at.saturating_sub(self.now())))
         });
-        record.slices = slices
-            .iter()
-            .map(|s| SliceRecord {
-                uuid: self.gpus[s.gpu].uuid.clone(),
-                token: token(),
-                mem: s.mem.0,
-                mem_limit: s.mem_limit.0,
-                sm_milli: s.sm.milli(),
-                sm_limit_milli: s.sm_limit.milli(),
-                held: s.held.into(),
-            })
-            .collect();
+        record.slices = self.slice_records(slices);
         record.lodging = self.lodging(&record);
         die::at("grant-decided");
         self.journal.put(&record)?;
@@ -162,7 +154,32 @@ impl Service {
         Ok(phases.done)
     }
 
-    fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
+    /// What the journal keeps of slices.
+    pub(crate) fn slice_records(&self, slices: &[Slice]) -> Vec<SliceRecord> {
+        let record = |s: &Slice| SliceRecord {
+            uuid: self.gpus[s.gpu].uuid.clone(),
+            token: token(),
+            mem: s.mem.0,
+            mem_limit: s.mem_limit.0,
+            sm_milli: s.sm.milli(),
+            sm_limit_milli: s.sm_limit.milli(),
+            held: s.held.into(),
+        };
+        slices.iter().map(record).collect()
+    }
+
+    /// Has a claim's cgroup open these GPUs and no other.
+    pub(crate) fn open_gpus(&mut self, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
+        let rules = self.rules(slices.iter().map(|s| s.gpu));
+        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
+            && let Some(cgroup) = &live.cgroup
+        {
+            filters.set(cgroup, &rules)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn make_cgroup(&mut self, id: ClaimId) -> anyhow::Result<()> {
         if let (Some(tree), Some(live)) = (&self.tree, self.claims.get_mut(&id)) {
             live.cgroup = Some(claim_cgroup(tree, &live.record)?);
         }
@@ -179,7 +196,7 @@ impl Service {
         (!taken).then_some(found.cgroup)
     }
 
-    fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
+    pub(crate) fn adopt_command(&mut self, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
         let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
             anyhow::bail!("the kernel does not say which process asks");
         };
@@ -248,7 +265,7 @@ impl Service {
         Ok(limits)
     }
 
-    fn make_seat(&self, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
+    pub(crate) fn make_seat(&self, id: ClaimId, slice: &Slice) -> anyhow::Result<Seat> {
         let uuid = &self.gpus[slice.gpu].uuid;
         let record = self.claims.get(&id).map(|l| &l.record);
         let token = record
@@ -279,12 +296,17 @@ impl Service {
         let var = |name: &str, value: String| (name.to_owned(), value);
         let mut env = vec![
             var("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
-            var("CUDA_VISIBLE_DEVICES", uuids.join(",")),
             var("GSHARE_CLAIM_ID", id.0.to_string()),
             var("GSHARE_GPU_MEM", mem.to_string()),
             var("GSHARE_SM", (sm / 10).to_string()),
             var("GSHARE_SOCKET", self.paths.socket.display().to_string()),
         ];
+        // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
+        if record.slices.is_empty() {
+            env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
+        } else {
+            env.push(var("CUDA_VISIBLE_DEVICES", uuids.join(",")));
+        }
         env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
         let launcher = self
@@ -342,7 +364,10 @@ impl Service {
     fn grant_text(&self, id: ClaimId, live: &Live) -> String {
         let record = &live.record;
         let Some(size) = self.size_text(record) else {
-            return format!("{id}: granted");
+            return match live.record.lazy {
+                Some(_) => format!("{id}: holds nothing until the first CUDA call"),
+                None => format!("{id}: granted"),
+            };
         };
         if record.adopted {
             return self.adopted_text(record, &size);
@@ -566,26 +591,6 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
         dir.display()
     );
     Ok(())
-}
-
-impl Live {
-    /// A claim as the journal has it, with nothing set up yet.
-    pub(crate) fn new(record: ClaimRecord) -> Self {
-        Self {
-            record,
-            seats: Vec::new(),
-            cgroup: None,
-            command_alive: false,
-            uncovered: false,
-            ending: None,
-            members: std::collections::BTreeMap::new(),
-            past_refusals: 0,
-            past_launches: 0,
-            told_refusals: 0,
-            told_at: None,
-            peak: 0,
-        }
-    }
 }
 
 /// The time until a moment in Unix milliseconds, to the nearest second.

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gshare_proto::{ClaimSpec, KernelSpec};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
@@ -176,6 +177,12 @@ pub(crate) struct ClaimRecord {
     /// How its GPUs are to be shared; none named: in any way.
     #[serde(default)]
     pub(crate) mode: Option<String>,
+    /// What it asks for when a program first needs the GPU.
+    #[serde(default)]
+    pub(crate) lazy: Option<Box<ClaimSpec>>,
+    /// The notebook's kernel that is its command.
+    #[serde(default)]
+    pub(crate) kernel: Option<KernelSpec>,
 }
 
 impl ClaimRecord {
@@ -481,6 +488,8 @@ mod tests {
             no_move: false,
             stopped: false,
             mode: None,
+            lazy: None,
+            kernel: None,
         }
     }
 

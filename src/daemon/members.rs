@@ -33,6 +33,12 @@ impl Service {
     /// Hands a process its pages.
     pub(crate) fn register(&mut self, peer: &Peer, register: &Register, out: &Sender) {
         die::at("member-asked");
+        if let Some(id) = self.lacking(peer, register) {
+            return match register.looks {
+                true => out.raw(self.later(id).line(), Vec::new()),
+                false => self.want(id, peer, register, out),
+            };
+        }
         match self.seat(peer, register) {
             Ok((answer, fds)) => {
                 die::at("member-seated");
@@ -56,6 +62,14 @@ impl Service {
                 );
             }
         }
+    }
+
+    /// The claim of a process that registers, if it has no GPU yet.
+    fn lacking(&self, peer: &Peer, register: &Register) -> Option<ClaimId> {
+        let id = self
+            .claim_of(peer.process?.pid)
+            .or_else(|| self.claim_by_hint(peer, register.hint))?;
+        (register.abi == gshare_abi::ABI_VERSION && self.is_without(id)).then_some(id)
     }
 
     fn seat(
@@ -220,7 +234,8 @@ impl Service {
         }
         if live.record.process.map(convert::key) == Some(process) {
             live.command_alive = false;
-            if !live.record.hold && live.ending.is_none() {
+            let stays = live.record.hold || live.ending.is_some() || self.kernel_gone(id);
+            if let (false, Some(live)) = (stays, self.claims.get_mut(&id)) {
                 live.ending = Some(Ending::waiting());
             }
         }
@@ -237,6 +252,7 @@ impl Service {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         for id in ids {
             self.watch_claim(id);
+            self.watch_kernel(id);
             self.settle_ending(id);
         }
     }

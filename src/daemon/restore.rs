@@ -81,6 +81,7 @@ impl Service {
                 Some(left.map_or_else(|| Ending::killing(cause, false), Ending::lease))
             }
             Some(cause) => Some(Ending::killing(cause, live.record.kill_all)),
+            None if live.record.kernel.is_some() => None,
             None => (!live.command_alive && !live.record.hold).then(Ending::waiting),
         };
         if live.record.ending.is_some() && live.ending.as_ref().is_none_or(|e| !e.saving) {
@@ -93,11 +94,18 @@ impl Service {
             .ends_ms
             .map(|ms| self.now() + Duration::from_millis(ms.saturating_sub(unix_ms())));
         let (uid, project) = (live.record.uid, live.record.project.clone());
+        let command_alive = live.command_alive;
         self.claims.insert(id, live);
         for (process, fd) in watched {
             self.watch_exit(id, process, fd);
         }
+        if !command_alive {
+            self.kernel_gone(id);
+        }
         self.tell_parties(id, uid, &project);
+        if self.is_without(id) {
+            return;
+        }
         let request = self.restored_request(id, &slices).map(Box::new);
         self.drive(Event::Restore {
             id,

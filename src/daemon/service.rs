@@ -15,7 +15,6 @@ use gshare_enforcer::device::{DeviceRules, Filters};
 use gshare_enforcer::driver::Library;
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
-use gshare_enforcer::proc::{PidFd, ProcessKey};
 use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
@@ -24,6 +23,7 @@ use super::ending::Ended;
 use super::gpus::Gpu;
 use super::history::{Ask, History};
 use super::journal::{ClaimRecord, Journal};
+pub(crate) use super::live::Live;
 use super::policy::Policy;
 use super::resize::Wishes;
 use super::server::{ConnId, Peer, Sender};
@@ -31,35 +31,6 @@ use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
 use super::whose::Owners;
 use super::{FIRST_LOOK, Msg, convert, die, setup, unix_ms};
-
-/// One granted claim.
-#[derive(Debug)]
-pub(crate) struct Live {
-    /// What the journal says.
-    pub(crate) record: ClaimRecord,
-    /// Its pages.
-    pub(crate) seats: Vec<Seat>,
-    /// Its cgroup, where there are cgroups.
-    pub(crate) cgroup: Option<ClaimCgroup>,
-    /// The command runs.
-    pub(crate) command_alive: bool,
-    /// Members lack a mount over the driver, and it may open no GPU until they have it again.
-    pub(crate) uncovered: bool,
-    /// Being ended, and why.
-    pub(crate) ending: Option<Ending>,
-    /// Registered processes that live, and the handles on them.
-    pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
-    /// Refusals at the cap by processes that are gone.
-    pub(crate) past_refusals: u64,
-    /// Launches by processes that are gone.
-    pub(crate) past_launches: u64,
-    /// Refusals that were already told.
-    pub(crate) told_refusals: u64,
-    /// When that was.
-    pub(crate) told_at: Option<Instant>,
-    /// Highest charge seen, summed over its GPUs.
-    pub(crate) peak: u64,
-}
 
 /// A claim's pages on one GPU.
 #[derive(Debug)]
@@ -352,6 +323,7 @@ impl Service {
                 self.launch(&peer, &launch, &out);
                 drop(turn);
             }
+            Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
@@ -463,6 +435,9 @@ impl Service {
             }
             return;
         }
+        if self.kernel_again(&peer, &spec, &out) {
+            return;
+        }
         if let Err(error) = self.may_launch(&peer).and_then(|()| self.room_for(&peer)) {
             out.error(error);
             return;
@@ -470,6 +445,10 @@ impl Service {
         let id = ClaimId(self.next_id);
         self.next_id += 1;
         record.id = id.0;
+        if spec.lazy {
+            self.lay_by(id, &peer, spec, record, &out);
+            return;
+        }
         let (uid, project) = (record.uid, record.project.clone());
         let asked = Asked {
             peer,
@@ -505,10 +484,11 @@ impl Service {
     fn closed(&mut self, conn: ConnId) {
         self.watchers.remove(&conn);
         self.unwish(conn);
+        self.unwant(conn);
         let withdrawn: Vec<ClaimId> = self
             .waiting
             .iter()
-            .filter(|(_, a)| a.peer.conn == conn)
+            .filter(|(id, a)| a.peer.conn == conn && !self.claims.contains_key(id))
             .map(|(id, _)| *id)
             .collect();
         for id in withdrawn {

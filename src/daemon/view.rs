@@ -59,6 +59,8 @@ impl Service {
         let mut claims: Vec<ClaimView> = self
             .claims
             .iter()
+            // One that waits for its first grant is in the queue.
+            .filter(|(id, _)| !self.waiting.contains_key(id))
             .map(|(id, live)| self.claim_view(*id, live, &shown))
             .collect();
         claims.extend(self.auto_views());

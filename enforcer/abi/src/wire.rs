@@ -2,10 +2,12 @@
 //!
 //! The member sends one JSON line, the service answers with one. A positive answer carries two
 //! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page. Behind
-//! all pairs may follow one doorbell for each GPU.
+//! all pairs may follow one doorbell for each GPU. A claim that has no GPU yet is claimed with the first
+//! registration; lines that say what is waited for come before the answer then.
 
 mod json;
 mod launch;
+mod lines;
 
 use std::{
     fmt,
@@ -20,7 +22,8 @@ use std::{
 pub use self::launch::{Bind, Launch, LaunchAnswer, Plan};
 
 use self::json::{Value, quote};
-use crate::{ABI_VERSION, GpuUuid, recv_with_fds, sys::connect};
+use self::lines::Lines;
+use crate::{ABI_VERSION, GpuUuid, sys::connect};
 
 /// Longest line of either side in bytes.
 pub const LINE_LIMIT: usize = 64 << 10;
@@ -36,6 +39,8 @@ pub struct Register {
     pub pid: u32,
     /// Claim that the environment names; a hint only.
     pub hint: Option<u64>,
+    /// It only looks: a claim that has no GPU yet is not claimed for it.
+    pub looks: bool,
 }
 
 /// What a member asks for whose claim is detached: its GPU memory back.
@@ -77,7 +82,7 @@ pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<St
     let deadline = Instant::now() + timeout;
     let mut stream = connect(socket, timeout)?;
     send_all(&mut stream, Want { hint }.line().as_bytes())?;
-    let line = read_line(&mut stream, &mut Vec::new(), deadline)?;
+    let line = Lines::new(&mut stream).next(deadline)?;
     let garbled = |error: Malformed| io::Error::new(io::ErrorKind::InvalidData, error);
     let value = Value::parse(&line).map_err(garbled)?;
     match refusal(&value).map_err(garbled)? {
@@ -108,6 +113,22 @@ pub enum Answer {
         name: String,
         /// A seat on each of its GPUs.
         gpus: Vec<Seat>,
+    },
+    /// The claim's GPUs are not free yet; another line follows.
+    Wait {
+        /// Number of the claim.
+        claim: u64,
+        /// 1 is the head of the queue.
+        position: u32,
+        /// What it waits for, for people.
+        reason: String,
+    },
+    /// To one who only looks: the claim has no GPUs yet.
+    Later {
+        /// Number of the claim.
+        claim: u64,
+        /// How many it will have.
+        gpus: u32,
     },
     /// The process is not a member.
     Refused {
@@ -169,6 +190,7 @@ impl Register {
                 .and_then(|pid| u32::try_from(pid).ok())
                 .ok_or_else(|| missing("pid"))?,
             hint: value.number("hint"),
+            looks: matches!(value.get("looks"), Some(Value::Bool(true))),
         })
     }
 
@@ -178,10 +200,11 @@ impl Register {
             .hint
             .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
         format!(
-            "{{\"op\":\"register\",\"abi\":{},\"shim\":{},\"pid\":{},\"hint\":{hint}}}\n",
+            "{{\"op\":\"register\",\"abi\":{},\"shim\":{},\"pid\":{},\"hint\":{hint},\"looks\":{}}}\n",
             self.abi,
             quote(&self.shim),
-            self.pid
+            self.pid,
+            self.looks
         )
     }
 }
@@ -190,6 +213,24 @@ impl Answer {
     /// Reads the line.
     pub fn parse(line: &str) -> Result<Self, Malformed> {
         let value = Value::parse(line)?;
+        let number = |field: &str| {
+            let number = value.number(field).and_then(|n| u32::try_from(n).ok());
+            number.ok_or_else(|| missing(field))
+        };
+        let claim = || value.number("claim").ok_or_else(|| missing("claim"));
+        if value.get("wait").is_some() {
+            return Ok(Self::Wait {
+                claim: claim()?,
+                position: number("wait")?,
+                reason: value.text("reason").unwrap_or_default().to_owned(),
+            });
+        }
+        if value.get("later").is_some() {
+            return Ok(Self::Later {
+                claim: claim()?,
+                gpus: number("later")?,
+            });
+        }
         if let Some((code, message)) = refusal(&value)? {
             return Ok(Self::Refused { code, message });
         }
@@ -213,7 +254,7 @@ impl Answer {
             })
         };
         Ok(Self::Member {
-            claim: value.number("claim").ok_or_else(|| missing("claim"))?,
+            claim: claim()?,
             name: value.text("name").unwrap_or_default().to_owned(),
             gpus: entries.iter().map(seat).collect::<Result<_, _>>()?,
         })
@@ -238,6 +279,15 @@ impl Answer {
                     gpus.join(",")
                 )
             }
+            Self::Wait {
+                claim,
+                position,
+                reason,
+            } => format!(
+                "{{\"wait\":{position},\"claim\":{claim},\"reason\":{}}}\n",
+                quote(reason)
+            ),
+            Self::Later { claim, gpus } => format!("{{\"later\":{gpus},\"claim\":{claim}}}\n"),
             Self::Refused { code, message } => format!(
                 "{{\"ok\":false,\"code\":{},\"message\":{}}}\n",
                 quote(code),
@@ -247,31 +297,62 @@ impl Answer {
     }
 }
 
-/// Registers this process with the service at `socket`; takes at most about `timeout`. The
-/// descriptors are two for each GPU of a positive answer, limits and usage; behind all of these there
-/// may be one more for each, by which it calls the GPU's arbiter.
+/// Somebody who waits for the GPUs of his claim.
+pub trait Waits {
+    /// What is waited for now.
+    fn told(&mut self, claim: u64, position: u32, reason: &str);
+
+    /// Looked at some times a second: whether to give up.
+    fn stops(&mut self) -> bool;
+}
+
+/// Registers this process with the service at `socket`; takes at most about `timeout`, or, where the claim has
+/// no GPU yet, until it has or `waits` stops. Without `waits` it only looks. The descriptors are two for each
+/// GPU of a positive answer, limits and usage; behind all of these there may be one more for each, by which it
+/// calls the GPU's arbiter.
+///
+/// # Errors
+/// `Interrupted` when `waits` stopped; the kernel's otherwise, or `InvalidData`.
 pub fn register(
     socket: &str,
     shim: &str,
     hint: Option<u64>,
     timeout: Duration,
+    mut waits: Option<&mut dyn Waits>,
 ) -> io::Result<(Answer, Vec<OwnedFd>)> {
-    let deadline = Instant::now() + timeout;
     let mut stream = connect(socket, timeout)?;
     let message = Register {
         abi: ABI_VERSION,
         shim: shim.to_owned(),
         pid: std::process::id(),
         hint,
+        looks: waits.is_none(),
     };
     send_all(&mut stream, message.line().as_bytes())?;
-    let mut fds = Vec::new();
-    let line = read_line(&mut stream, &mut fds, deadline)?;
-    let answer =
-        Answer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let mut lines = Lines::new(&mut stream);
+    let mut line = lines.next(Instant::now() + timeout)?;
+    let answer = loop {
+        let answer = Answer::parse(&line)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        match (&answer, &mut waits) {
+            (
+                Answer::Wait {
+                    claim,
+                    position,
+                    reason,
+                },
+                Some(waits),
+            ) => {
+                waits.told(*claim, *position, reason);
+                line = lines.next_unless(&mut || waits.stops())?;
+            }
+            _ => break answer,
+        }
+    };
+    let fds = lines.fds;
     let gpus = match &answer {
         Answer::Member { gpus, .. } => gpus.len(),
-        Answer::Refused { .. } => 0,
+        Answer::Wait { .. } | Answer::Later { .. } | Answer::Refused { .. } => 0,
     };
     if fds.len() != 2 * gpus && fds.len() != 3 * gpus {
         return Err(io::Error::new(
@@ -294,40 +375,6 @@ fn send_all(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     stream.flush()
 }
 
-fn read_line(
-    stream: &mut UnixStream,
-    fds: &mut Vec<OwnedFd>,
-    deadline: Instant,
-) -> io::Result<String> {
-    let mut line = Vec::new();
-    let mut chunk = [0; 4096];
-    loop {
-        let left = deadline
-            .checked_duration_since(Instant::now())
-            .filter(|left| !left.is_zero())
-            .ok_or(io::ErrorKind::TimedOut)?;
-        stream.set_read_timeout(Some(left))?;
-        let count = match recv_with_fds(stream.as_fd(), &mut chunk, fds) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        line.extend_from_slice(&chunk[..count]);
-        if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
-            line.truncate(end);
-            return String::from_utf8(line)
-                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "answer is not UTF-8"));
-        }
-        if line.len() > LINE_LIMIT {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "answer is longer than 64 KiB",
-            ));
-        }
-    }
-}
-
 /// Asks the service at `socket` for the plan of a launch; takes at most about `timeout`. The stream goes with the
 /// call: whoever launches has asked by then.
 ///
@@ -336,7 +383,7 @@ fn read_line(
 pub fn launch(stream: &mut UnixStream, claim: u64, timeout: Duration) -> io::Result<LaunchAnswer> {
     let deadline = Instant::now() + timeout;
     send_all(stream, Launch { claim }.line().as_bytes())?;
-    let line = read_line(stream, &mut Vec::new(), deadline)?;
+    let line = Lines::new(stream).next(deadline)?;
     LaunchAnswer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -378,6 +425,7 @@ mod tests {
                 shim: "0.1.0 \"x\"\n".to_owned(),
                 pid: 4711,
                 hint,
+                looks: hint.is_none(),
             };
             let line = register.line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
@@ -420,6 +468,12 @@ mod tests {
                 name: String::new(),
                 gpus: vec![],
             },
+            Answer::Wait {
+                claim: 4,
+                position: 2,
+                reason: "needs 8.0 GiB; \"c1\" has it".to_owned(),
+            },
+            Answer::Later { claim: 4, gpus: 2 },
             Answer::Refused {
                 code: "no_claim".to_owned(),
                 message: "process 12 is in no claim".to_owned(),

@@ -56,7 +56,7 @@ fn uuid_of(device: Handle) -> Option<GpuUuid> {
 /// The claim's GPU that a handle stands for.
 fn part_of(share: &Share, device: Handle) -> Option<(usize, &Part)> {
     let uuid = uuid_of(device)?;
-    let mut parts = share.0.iter().enumerate();
+    let mut parts = share.parts.iter().enumerate();
     parts.find(|(_, part)| part.uuid == uuid)
 }
 
@@ -76,7 +76,8 @@ fn handle_of(part: &Part) -> Result<Handle, Code> {
 /// Whether a handle is that of a GPU which the claim does not have. What has no GPU's UUID (a MIG
 /// instance) is the driver's to judge.
 fn is_foreign(share: &Share, device: Handle) -> bool {
-    uuid_of(device).is_some_and(|uuid| share.0.iter().all(|part| part.uuid != uuid))
+    share.later.is_none()
+        && uuid_of(device).is_some_and(|uuid| share.parts.iter().all(|part| part.uuid != uuid))
 }
 
 unsafe fn only_own(code: Code, device: *mut Handle) -> Code {
@@ -98,10 +99,10 @@ unsafe fn only_own(code: Code, device: *mut Handle) -> Code {
 unsafe fn count(code: Code, count: *mut u32) -> Code {
     if code == SUCCESS
         && !count.is_null()
-        && let Some(own) = with(|share| share.0.len() as u32)
+        && let Some(own) = with(|share| share.later.unwrap_or(share.parts.len() as u32))
     {
-        // SAFETY: the driver has just written there.
-        unsafe { *count = own };
+        // SAFETY: the driver has just written there. A claim that has no GPU yet cannot get more than there are.
+        unsafe { *count = own.min(*count) };
     }
     code
 }
@@ -111,11 +112,13 @@ unsafe fn by_index(index: u32, device: *mut Handle, original: impl FnOnce() -> C
     if device.is_null() {
         return original();
     }
-    let found = with(|share| match share.0.get(index as usize) {
-        Some(part) => handle_of(part),
-        None => Err(INVALID_ARGUMENT),
+    let found = with(|share| match share.parts.get(index as usize) {
+        Some(part) => Some(handle_of(part)),
+        // Any will do for who asks before it is known which.
+        None if share.later.is_some_and(|gpus| index < gpus) => None,
+        None => Some(Err(INVALID_ARGUMENT)),
     });
-    match found {
+    match found.flatten() {
         // SAFETY: the caller's own place, which is not null.
         Some(Ok(found)) => unsafe {
             *device = found;

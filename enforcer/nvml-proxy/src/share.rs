@@ -53,7 +53,11 @@ impl Part {
 
 /// The GPUs of the claim, in its order.
 #[derive(Debug)]
-pub(crate) struct Share(pub(crate) Vec<Part>);
+pub(crate) struct Share {
+    pub(crate) parts: Vec<Part>,
+    /// How many it will have, where it has none yet.
+    pub(crate) later: Option<u32>,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -80,7 +84,7 @@ pub(crate) fn join() {
 /// The claim's share, if this process is in a claim.
 pub(crate) fn current() -> Option<Arc<Share>> {
     let share = known().share.clone()?;
-    if share.0.iter().any(Part::is_stale) {
+    if share.later.is_some() || share.parts.iter().any(Part::is_stale) {
         renew();
         return known().share.clone();
     }
@@ -108,9 +112,16 @@ fn ask() -> Option<Share> {
     let hint = std::env::var("GSHARE_CLAIM_ID").ok();
     let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
     let version = concat!(env!("CARGO_PKG_VERSION"), " nvml");
-    let (answer, fds) = register(paths::socket(), version, hint, WAIT).ok()?;
-    let Answer::Member { gpus, .. } = answer else {
-        return None;
+    let (answer, fds) = register(paths::socket(), version, hint, WAIT, None).ok()?;
+    let gpus = match answer {
+        Answer::Member { gpus, .. } => gpus,
+        Answer::Later { gpus, .. } => {
+            return Some(Share {
+                parts: Vec::new(),
+                later: Some(gpus),
+            });
+        }
+        Answer::Wait { .. } | Answer::Refused { .. } => return None,
     };
     let mut fds = fds.into_iter().map(move_fd_up);
     let parts = gpus.into_iter().map(|gpu| {
@@ -124,5 +135,7 @@ fn ask() -> Option<Share> {
             epoch,
         })
     });
-    parts.collect::<Option<Vec<Part>>>().map(Share)
+    parts
+        .collect::<Option<Vec<Part>>>()
+        .map(|parts| Share { parts, later: None })
 }

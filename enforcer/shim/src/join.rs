@@ -15,12 +15,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gshare_abi::wire::Waits as _;
 use gshare_abi::{
     Bell, GpuUuid, LimitsMap, UsageMap, move_fd_up,
     wire::{Answer, register},
 };
 
-use crate::{ledger::Seat, mps, paths, process::Process, say, trampoline};
+use crate::{
+    cuda::{CuResult, NO_DEVICE, NOT_PERMITTED},
+    ledger::Seat,
+    mps, paths,
+    process::Process,
+    say, trampoline,
+    waiting::Waiting,
+};
 
 /// Longest wait for one answer of the service when the process starts.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -159,11 +167,16 @@ fn wiped() -> Option<&'static Wiped> {
     unsafe { WIPED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Asks the service about this process, once; called before the driver is initialised. `false` when it
-/// may not use the driver: it belongs to a claim that cannot count it.
-pub(crate) fn enter() -> bool {
+/// Asks the service about this process, once; called before the driver is initialised. A claim that has no GPU
+/// yet is waited for.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_PERMITTED` when it may not use the driver: it belongs to a claim that cannot count it.
+/// `CUDA_ERROR_NO_DEVICE` when its claim gets no GPU now; the next call asks again.
+pub(crate) fn enter() -> Result<(), CuResult> {
+    let barred = Err(NOT_PERMITTED);
     let Some(page) = wiped() else {
-        return !paths::strict();
+        return if paths::strict() { barred } else { Ok(()) };
     };
     match page.begin(stage::STRANGER, stage::ASKING) {
         Ok(()) => {
@@ -178,12 +191,25 @@ pub(crate) fn enter() -> bool {
                 }
                 Standing::Open => {}
                 Standing::Barred => page.barred.store(true, Ordering::Release),
+                Standing::Later => {
+                    page.reach(stage::STRANGER);
+                    return Err(NO_DEVICE);
+                }
             }
             page.reach(stage::ANSWERED);
         }
-        Err(_) => page.wait_through(stage::ASKING),
+        Err(stage::ASKING) => {
+            page.wait_through(stage::ASKING);
+            if page.stage.load(Ordering::Acquire) == stage::STRANGER {
+                return Err(NO_DEVICE);
+            }
+        }
+        Err(_) => {}
     }
-    !page.barred.load(Ordering::Acquire)
+    if page.barred.load(Ordering::Acquire) {
+        return barred;
+    }
+    Ok(())
 }
 
 /// Makes this process a member if the service's answer was that it is one; called when the driver
@@ -212,7 +238,7 @@ pub(crate) fn settle() {
 
 /// Asks the service anew on behalf of a member; `None` when it does not answer or says no.
 pub(crate) fn again() -> Option<Joined> {
-    knock(NEXT_WAIT).ok()
+    knock(NEXT_WAIT, &mut Waiting::new()).ok()
 }
 
 /// How a process stands to the service.
@@ -223,6 +249,8 @@ enum Standing {
     Open,
     /// It may not use the driver.
     Barred,
+    /// Its claim gets no GPU now.
+    Later,
 }
 
 /// Why a registration failed.
@@ -231,6 +259,8 @@ enum Unheld {
     Silence(String),
     /// The service answered.
     Word { code: String, message: String },
+    /// The wait was interrupted.
+    Stopped,
 }
 
 /// What a registration brought, pages mapped.
@@ -241,12 +271,14 @@ pub(crate) struct Joined {
     pub(crate) seats: Vec<(GpuUuid, Seat)>,
 }
 
-fn knock(wait: Duration) -> Result<Joined, Unheld> {
+fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
     let hint = std::env::var("GSHARE_CLAIM_ID").ok();
     let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
     let version = env!("CARGO_PKG_VERSION");
-    let (answer, fds) = register(paths::socket(), version, hint, wait).map_err(|error| {
-        Unheld::Silence(format!("cannot register with {}: {error}", paths::socket()))
+    let answer = register(paths::socket(), version, hint, wait, Some(waiting));
+    let (answer, fds) = answer.map_err(|error| match error.kind() {
+        std::io::ErrorKind::Interrupted => Unheld::Stopped,
+        _ => Unheld::Silence(format!("cannot register with {}: {error}", paths::socket())),
     })?;
     let garbled = |message: String| Unheld::Word {
         code: "garbled".to_owned(),
@@ -255,6 +287,11 @@ fn knock(wait: Duration) -> Result<Joined, Unheld> {
     let (claim, name, gpus) = match answer {
         Answer::Member { claim, name, gpus } => (claim, name, gpus),
         Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
+        Answer::Wait { .. } | Answer::Later { .. } => {
+            return Err(garbled(
+                "the service answered what was not asked".to_owned(),
+            ));
+        }
     };
     let pages = 2 * gpus.len();
     let mut fds: Vec<_> = fds.into_iter().map(move_fd_up).collect();
@@ -290,7 +327,11 @@ fn knock(wait: Duration) -> Result<Joined, Unheld> {
 
 /// Knocks again for a while where nobody answers a process that is in a claim: the service may just be
 /// starting anew, and without it the process would run on uncounted for good, or not at all.
-fn knock_patiently(patience: Duration, tell: bool) -> Result<Joined, Unheld> {
+fn knock_patiently(
+    patience: Duration,
+    tell: bool,
+    waiting: &mut Waiting,
+) -> Result<Joined, Unheld> {
     let begun = Instant::now();
     let mut told = !tell;
     loop {
@@ -299,7 +340,15 @@ fn knock_patiently(patience: Duration, tell: bool) -> Result<Joined, Unheld> {
         if !told {
             wait = wait.min(TOLD_AFTER.saturating_sub(begun.elapsed()).max(AGAIN));
         }
-        match knock(wait) {
+        match knock(wait, waiting) {
+            // Its place in the queue is kept by whoever comes back.
+            Err(Unheld::Silence(_)) if waiting.has_waited() => {
+                waiting.deserted();
+                if waiting.stops() {
+                    return Err(Unheld::Stopped);
+                }
+                std::thread::sleep(AGAIN);
+            }
             Err(Unheld::Silence(_)) if begun.elapsed() + AGAIN < patience => {
                 if !told && begun.elapsed() >= TOLD_AFTER {
                     told = true;
@@ -322,15 +371,27 @@ fn ask() -> Standing {
         return Standing::Open;
     }
     let claim = std::env::var_os("GSHARE_CLAIM_ID");
+    let mut waiting = Waiting::new();
     let refusal = match match (strict, &claim) {
-        (true, _) => knock_patiently(STRICT_PATIENCE, true),
-        (false, Some(_)) => knock_patiently(PATIENCE, false),
-        (false, None) => knock(FIRST_WAIT),
+        (true, _) => knock_patiently(STRICT_PATIENCE, true, &mut waiting),
+        (false, Some(_)) => knock_patiently(PATIENCE, false, &mut waiting),
+        (false, None) => knock(FIRST_WAIT, &mut waiting),
     } {
-        Ok(joined) => return Standing::Member(Box::new(joined)),
+        Ok(joined) => {
+            waiting.granted();
+            return Standing::Member(Box::new(joined));
+        }
         Err(refusal) => refusal,
     };
     let (barred, reason) = match refusal {
+        Unheld::Stopped => {
+            waiting.given_up();
+            return Standing::Later;
+        }
+        Unheld::Word { code, message } if code == "not_available" => {
+            say::line(&message);
+            return Standing::Later;
+        }
         Unheld::Silence(reason) => (strict, reason),
         Unheld::Word { code, message } => (strict || code == "full", message),
     };

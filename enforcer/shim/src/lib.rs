@@ -42,4 +42,5 @@ mod say;
 mod trampoline;
 pub mod table;
 mod vmm;
+mod waiting;
 mod work;

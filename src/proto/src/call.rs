@@ -88,6 +88,21 @@ pub struct ClaimSpec {
     /// Working directory, for the screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// Made now, claimed when a program first needs the GPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lazy: bool,
+    /// The command is the kernel of a notebook; the claim outlives its restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelSpec>,
+}
+
+/// A Jupyter kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelSpec {
+    /// Its id: the UUID in the name of its connection file, the same over restarts.
+    pub id: String,
+    /// The connection file, absolute. Jupyter takes it away when it shuts the kernel down.
+    pub connection: std::path::PathBuf,
 }
 
 /// What changes of a claim that is held; what is absent stays. Sizes in bytes per GPU, shares in thousandths.
@@ -222,7 +237,7 @@ pub struct Queued {
 }
 
 /// A claim is granted (or looked up by `env` and `join`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     /// Its id, `c3`.
     pub id: String,

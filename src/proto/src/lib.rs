@@ -20,8 +20,8 @@ pub use gshare_core::units;
 
 pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
 pub use call::{
-    Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, LeaseView, Queued, Reply,
-    ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait, WireError,
+    Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
+    Queued, Reply, ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait, WireError,
 };
 pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};

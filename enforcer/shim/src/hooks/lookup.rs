@@ -4,14 +4,14 @@
 use std::ffi::{c_char, c_void};
 
 use crate::{
-    cuda::{CuResult, NOT_PERMITTED, SUCCESS},
+    cuda::{CuResult, SUCCESS},
     driver, join, process,
 };
 
 pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags: u32) -> CuResult {
     let stranger = process::current().is_none();
-    if stranger && !join::enter() {
-        return NOT_PERMITTED;
+    if stranger && let Err(code) = join::enter() {
+        return code;
     }
     // SAFETY: the caller's own argument.
     let result = unsafe { original(flags) };

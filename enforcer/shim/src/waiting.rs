@@ -1,0 +1,187 @@
+//! A process that waits for the GPU of its claim: what its person is told, and how he ends the wait.
+//!
+//! Whoever presses Ctrl-C, or interrupts the cell of a notebook, must get an answer although a thread stands in a
+//! call of the driver. So while one waits the program's own handler of SIGINT is called through one that takes a note.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem, ptr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use gshare_abi::wire::Waits;
+
+use crate::say;
+
+/// Changes of the reason are told no more often than this.
+const PAUSE: Duration = Duration::from_secs(2);
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// The program's handler, called by ours; with its flags, of which one says how it is called.
+static HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+static TAKES_INFO: AtomicBool = AtomicBool::new(false);
+/// Threads that wait, and what stands to be put back behind the last of them.
+static WAITERS: Mutex<Option<(usize, Before)>> = Mutex::new(None);
+
+/// The program's disposition of SIGINT.
+struct Before(libc::sigaction);
+
+extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+    let handler = HANDLER.load(Ordering::SeqCst);
+    if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
+        return;
+    }
+    if TAKES_INFO.load(Ordering::SeqCst) {
+        // SAFETY: the program installed it with SA_SIGINFO, so this is its type.
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { mem::transmute(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: the program installed it without SA_SIGINFO, so this is its type.
+        let handler: extern "C" fn(c_int) = unsafe { mem::transmute(handler) };
+        handler(signal);
+    }
+}
+
+fn disposition() -> Option<libc::sigaction> {
+    // SAFETY: zeroes are a valid `sigaction`, which is only written to.
+    let mut now: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: reads the disposition into the place above.
+    let done = unsafe { libc::sigaction(libc::SIGINT, ptr::null(), &raw mut now) };
+    (done == 0).then_some(now)
+}
+
+/// Takes a note of interrupts from now on. A program that ignores them, or dies of them, is left as it is.
+fn listen() {
+    let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((count, _)) = &mut *waiters {
+        *count += 1;
+        return;
+    }
+    INTERRUPTED.store(false, Ordering::SeqCst);
+    let Some(before) = disposition() else { return };
+    if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+        return;
+    }
+    HANDLER.store(before.sa_sigaction, Ordering::SeqCst);
+    TAKES_INFO.store(before.sa_flags & libc::SA_SIGINFO != 0, Ordering::SeqCst);
+    let ours = libc::sigaction {
+        sa_sigaction: note as *const () as usize,
+        sa_flags: before.sa_flags | libc::SA_SIGINFO,
+        ..before
+    };
+    // SAFETY: `note` has the type that SA_SIGINFO asks for and only stores to atomics before it calls on.
+    if unsafe { libc::sigaction(libc::SIGINT, &raw const ours, ptr::null_mut()) } == 0 {
+        *waiters = Some((1, Before(before)));
+    }
+}
+
+/// Puts the program's handler back, unless it has installed another one meanwhile.
+fn hush() {
+    let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((count, _)) = &mut *waiters
+        && *count > 1
+    {
+        *count -= 1;
+        return;
+    }
+    let Some((_, Before(before))) = waiters.take() else {
+        return;
+    };
+    if disposition().is_some_and(|now| now.sa_sigaction == note as *const () as usize) {
+        // SAFETY: what the program had set itself.
+        unsafe { libc::sigaction(libc::SIGINT, &raw const before, ptr::null_mut()) };
+    }
+}
+
+/// One wait.
+pub(crate) struct Waiting {
+    begun: Instant,
+    /// The claim, its place and the reason, as told last, and when.
+    told: Option<(u64, u32, String, Instant)>,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            told: None,
+        }
+    }
+
+    /// Whether the claim had to wait.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.told.is_some()
+    }
+
+    /// The GPU is there.
+    pub(crate) fn granted(&self) {
+        if let Some((claim, ..)) = &self.told {
+            say::line(&format!(
+                "claim c{claim}: got its GPU after {} s",
+                self.begun.elapsed().as_secs()
+            ));
+        }
+    }
+
+    /// The wait was ended by an interrupt.
+    pub(crate) fn given_up(&self) {
+        if let Some((claim, ..)) = &self.told {
+            say::line(&format!(
+                "claim c{claim}: stopped waiting for its GPU; the next CUDA call asks again"
+            ));
+        }
+    }
+
+    /// The service has gone while it was waited for.
+    pub(crate) fn deserted(&mut self) {
+        if let Some((claim, position, ..)) = &self.told
+            && *position > 0
+        {
+            let claim = *claim;
+            say::line(&format!(
+                "claim c{claim}: the service is away; the wait goes on when it is back"
+            ));
+            self.told = Some((claim, 0, String::new(), Instant::now()));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.has_waited() {
+            hush();
+        }
+    }
+}
+
+impl Waits for Waiting {
+    fn told(&mut self, claim: u64, position: u32, reason: &str) {
+        match &self.told {
+            None => listen(),
+            Some((_, place, why, at)) => {
+                let same = *place == position && (why == reason || at.elapsed() < PAUSE);
+                if same {
+                    return;
+                }
+            }
+        }
+        let place = match position {
+            0 | 1 => "first in the queue".to_owned(),
+            n => format!("number {n} in the queue"),
+        };
+        say::line(&format!(
+            "claim c{claim} waits for its GPU, {place}: {reason}"
+        ));
+        self.told = Some((claim, position, reason.to_owned(), Instant::now()));
+    }
+
+    fn stops(&mut self) -> bool {
+        INTERRUPTED.load(Ordering::SeqCst)
+    }
+}

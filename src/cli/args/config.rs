@@ -1,0 +1,48 @@
+//! Arguments of `gshare config`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+
+/// `gshare config`.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// Subcommands of `gshare config`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Report every mistake in a file; exit 78 if there is one
+    Check {
+        /// File: a gshare.toml or a .gshare.toml [default: the ones in force here]
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// GPUs on which the quotas are to be had [default: those of the service that answers]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+        gpus: Option<u8>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print every key with the value in force
+    Show {
+        /// File instead of the one in force
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: Option<PathBuf>,
+        /// Of your own service, also as root
+        #[arg(long)]
+        user: bool,
+    },
+    /// Print where files, sockets and state are
+    Path {
+        /// Of your own service, also as root
+        #[arg(long)]
+        user: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}

@@ -1,0 +1,145 @@
+//! Arguments of `gshare kernel`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+use gshare_config::value;
+use gshare_core::{Bytes, Share, Size};
+
+/// Examples of `gshare kernel`.
+pub const EXAMPLES: &str = "Examples:\n  \
+    gshare kernel install                        python3 with a quarter of a GPU, for you\n  \
+    gshare kernel install -g 0.5 --limit 1.0     half a GPU; all of its SMs while they are free\n  \
+    gshare kernel install ir julia-1.11 -g 1     two kernels with a whole GPU\n  \
+    gshare kernel list                           what Jupyter offers here, and which are gshare's\n  \
+    gshare kernel remove --all                   take gshare's away again\n\n\
+    A kernel is copied under a name of its own, so one kernel can be offered in several sizes.\n\
+    Choose it in Jupyter's launcher, or in VS Code under \"Jupyter Kernel...\".";
+
+/// `gshare kernel`.
+#[derive(Args, Clone, Debug)]
+pub struct KernelArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: KernelCommand,
+}
+
+/// Subcommands of `gshare kernel`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum KernelCommand {
+    /// Offer kernels with a part of a GPU in Jupyter
+    Install(InstallArgs),
+    /// List the kernels that Jupyter offers here
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take away kernels that gshare has made
+    Remove(RemoveArgs),
+    /// Start a kernel; what installed kernels run
+    #[command(
+        override_usage = "gshare kernel exec [OPTIONS] -- CMD...",
+        after_long_help = "The command is started at once, in this process, with a claim that holds nothing until its first CUDA call.\n\
+            That call waits for the GPU and says what it waits for. Without a service the kernel runs all the same."
+    )]
+    Exec(ExecArgs),
+}
+
+/// How much a kernel claims.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelSize {
+    /// GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]
+    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
+    pub gpus: Option<Size>,
+    /// Most SMs, while others leave them free: 0.8 or 80% [default: the service's, normally all]
+    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    pub limit: Option<Share>,
+    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem: Option<Bytes>,
+    /// Most memory per GPU, while others leave it free [default: the service's for notebooks]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    pub gpu_mem_limit: Option<Bytes>,
+    /// Project that the claim counts for
+    #[arg(long, value_name = "PROJECT")]
+    pub project: Option<String>,
+}
+
+/// `gshare kernel install`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InstallArgs {
+    /// Kernels to copy, by the names that `gshare kernel list` prints [default: python3]
+    #[arg(value_name = "KERNEL")]
+    pub kernels: Vec<String>,
+    /// All kernels that are not gshare's
+    #[arg(long, conflicts_with = "kernels")]
+    pub all: bool,
+    /// Size of each kernel's claim.
+    #[command(flatten)]
+    pub size: KernelSize,
+    /// Name of the new kernel [default: that of the old one, with the size]
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub name: Option<String>,
+    /// What Jupyter shows [default: as the old one, with the size]
+    #[arg(long, value_name = "TEXT", conflicts_with = "all")]
+    pub display_name: Option<String>,
+    /// Where it goes.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where kernels are installed.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub struct PlaceArgs {
+    /// For yourself (~/.local/share/jupyter); what happens without --user, but not for root
+    #[arg(long)]
+    pub user: bool,
+    /// Into the Python environment in use
+    #[arg(long)]
+    pub sys_prefix: bool,
+    /// Below this directory, in share/jupyter/kernels
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub prefix: Option<PathBuf>,
+}
+
+/// `gshare kernel exec`.
+#[derive(Args, Clone, Debug)]
+pub struct ExecArgs {
+    /// Size of the claim.
+    #[command(flatten)]
+    pub size: KernelSize,
+    /// Do not wait for the GPU: the first CUDA call fails when it is not free
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Appends times of the phases to a file, for `gshare bench`.
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub phases: Option<PathBuf>,
+    /// The kernel's own command
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `gshare kernel remove`.
+#[derive(Args, Clone, Debug)]
+pub struct RemoveArgs {
+    /// Names of the kernels
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// All that gshare has made
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,93 @@
+//! `gshare kernel exec`: becomes a kernel at once, in a claim that holds nothing until its first CUDA call.
+//!
+//! Nothing stands between Jupyter and its kernel: a service that is away, full or slow leaves the kernel without a
+//! claim, not Jupyter without a kernel.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gshare_core::{Class, Share};
+use gshare_proto::{Call, ClaimSpec, Granted, KernelSpec, Wait};
+
+use super::super::args::kernel::ExecArgs;
+use super::super::claim::{granted, parts_of_several, shown_command};
+use super::super::failure::Failure;
+use super::super::{Outcome, connect, exec, out};
+
+/// Longest wait for the service: a kernel that is late is a broken one to whoever started it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
+    let granted = claim(socket, args).unwrap_or_else(|failure| {
+        out::failure(&failure);
+        out::note("gshare: this kernel runs without a claim; once that is mended, restart it");
+        Granted::default()
+    });
+    Err(exec::exec(&args.command, &granted))
+}
+
+fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
+    let size = &args.size;
+    let spec = ClaimSpec {
+        gpus_milli: size.gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
+        gpu_count: size.gpus.and_then(parts_of_several),
+        mem: size.gpu_mem.map(|b| b.0),
+        mem_limit: size.gpu_mem_limit.map(|b| b.0),
+        sm_limit_milli: size.limit.map(Share::milli),
+        project: size.project.clone(),
+        class: Some(Class::Interactive.name().to_owned()),
+        wait: if args.no_wait {
+            Wait::No
+        } else {
+            Wait::Forever
+        },
+        command: shown_command(&args.command),
+        cwd: std::env::current_dir()
+            .ok()
+            .map(|d| d.to_string_lossy().into_owned()),
+        lazy: true,
+        kernel: kernel_of(&args.command),
+        ..ClaimSpec::default()
+    };
+    let mut client = connect::connect(socket)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    granted(client.call(&Call::Claim(Box::new(spec)))?)
+}
+
+/// The kernel by its connection file, the word of the command that ends in `.json`: `kernel-<id>.json`.
+fn kernel_of(command: &[OsString]) -> Option<KernelSpec> {
+    let words = command.iter().rev().filter_map(|word| word.to_str());
+    let file = words
+        .map(|word| word.rsplit_once('=').map_or(word, |(_, value)| value))
+        .find(|word| word.ends_with(".json"))?;
+    let connection: PathBuf = std::path::absolute(file).ok()?;
+    let stem = connection.file_stem()?.to_str()?;
+    let id = stem.strip_prefix("kernel-").unwrap_or(stem).to_owned();
+    Some(KernelSpec { id, connection })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_known_by_its_connection_file() {
+        let of = |words: &[&str]| {
+            let command: Vec<OsString> = words.iter().map(Into::into).collect();
+            kernel_of(&command).map(|k| (k.id, k.connection))
+        };
+        let file = "/run/user/7/jupyter/kernel-0b1c.json";
+        let known = Some(("0b1c".to_owned(), PathBuf::from(file)));
+        assert_eq!(
+            of(&["python", "-m", "ipykernel_launcher", "-f", file]),
+            known
+        );
+        assert_eq!(of(&["R", "--args", &format!("--connection={file}")]), known);
+        assert_eq!(of(&["python", "x.py"]), None);
+        assert_eq!(
+            of(&["x", "/a/other.json"]).map(|k| k.0),
+            Some("other".to_owned())
+        );
+    }
+}

@@ -1,0 +1,384 @@
+//! Claims that hold nothing until a program needs the GPU: `gshare claim --lazy`, and the kernels of notebooks.
+//!
+//! Such a claim is journaled and has its cgroup, which opens no GPU. The first process that initialises the driver
+//! asks the core for it; its registration, and those of all that follow, are answered when the GPU is there. Until
+//! then they are told their place.
+
+use std::time::Instant;
+
+use gshare_abi::wire::{Answer, Register};
+use gshare_core::machine::{Event, Now};
+use gshare_core::{ClaimId, Reason, Slice};
+use gshare_proto::{ClaimSpec, WireError};
+
+use super::journal::ClaimRecord;
+use super::server::{ConnId, Peer, Sender};
+use super::service::{Asked, Live, Service};
+use super::{Msg, convert, millis, unix_ms};
+
+/// A process that waits for the grant of its claim.
+#[derive(Debug)]
+pub(crate) struct Wanting {
+    pub(crate) peer: Peer,
+    register: Register,
+    out: Sender,
+}
+
+/// A notebook's kernel has gone: is another one started in its place?
+#[derive(Debug)]
+pub(crate) struct Gap {
+    since: Instant,
+    /// Somebody looks at the connection file now.
+    looking: bool,
+}
+
+impl Service {
+    /// A claim for later: everything but GPUs.
+    pub(crate) fn lay_by(
+        &mut self,
+        id: ClaimId,
+        peer: &Peer,
+        spec: ClaimSpec,
+        mut record: ClaimRecord,
+        out: &Sender,
+    ) {
+        record.granted_ms = unix_ms();
+        record.strict = self.strict.on;
+        record.lazy = Some(Box::new(spec));
+        match self.try_lay_by(id, peer, record) {
+            Ok(()) => {
+                self.write_down(id, "made: holds nothing until its first CUDA call");
+                out.reply(&self.granted(id, Vec::new()));
+            }
+            Err(error) => {
+                let text = format!("{id} could not be made: {error:#}");
+                out.error(WireError::new(
+                    gshare_proto::ErrorCode::Internal,
+                    text.clone(),
+                ));
+                self.notice(Some(id), text);
+                self.dismantle(id, "could not be made");
+            }
+        }
+        self.touch();
+    }
+
+    fn try_lay_by(&mut self, id: ClaimId, peer: &Peer, record: ClaimRecord) -> anyhow::Result<()> {
+        self.journal.put(&record)?;
+        self.claims.insert(id, Live::new(record));
+        self.make_cgroup(id)?;
+        self.open_gpus(id, &[])?;
+        self.adopt_command(id, peer)
+    }
+
+    /// The claim of a notebook's kernel that is started anew takes the new process as its command.
+    pub(crate) fn kernel_again(&mut self, peer: &Peer, spec: &ClaimSpec, out: &Sender) -> bool {
+        let Some(kernel) = &spec.kernel else {
+            return false;
+        };
+        let mut claims = self.claims.iter();
+        let of_it = |live: &Live| {
+            let known = live.record.kernel.as_ref();
+            live.record.uid == peer.uid
+                && live.ending.is_none()
+                && known.is_some_and(|k| k.id == kernel.id)
+        };
+        let Some((&id, _)) = claims.find(|(_, live)| of_it(live)) else {
+            return false;
+        };
+        let Some(live) = self.claims.get_mut(&id) else {
+            return false;
+        };
+        live.gap = None;
+        live.record.process = peer.process.map(convert::record);
+        live.record.kernel = Some(kernel.clone());
+        let record = live.record.clone();
+        let adopted = self.journal.put(&record).map_err(anyhow::Error::from);
+        match adopted.and_then(|()| self.adopt_command(id, peer)) {
+            Ok(()) => {
+                self.write_down(id, "its kernel was started again");
+                out.reply(&self.granted(id, Vec::new()));
+            }
+            Err(error) => {
+                let text = format!("{id}: its kernel could not be taken in again: {error:#}");
+                out.error(WireError::new(gshare_proto::ErrorCode::Internal, text));
+            }
+        }
+        self.touch();
+        true
+    }
+
+    /// Whether a claim has asked for nothing yet, or not got it.
+    pub(crate) fn is_without(&self, id: ClaimId) -> bool {
+        let live = self.claims.get(&id);
+        live.is_some_and(|l| {
+            l.record.lazy.is_some() && l.record.slices.is_empty() && l.ending.is_none()
+        })
+    }
+
+    /// What one who only looks is told of a claim without GPUs.
+    pub(crate) fn later(&self, id: ClaimId) -> Answer {
+        let spec = self.claims.get(&id).and_then(|l| l.record.lazy.as_ref());
+        let milli = spec.and_then(|spec| spec.gpus_milli).unwrap_or(0);
+        Answer::Later {
+            claim: id.0,
+            gpus: milli.div_ceil(1000).max(1),
+        }
+    }
+
+    /// A process needs the GPU of a claim that has none.
+    pub(crate) fn want(&mut self, id: ClaimId, peer: &Peer, register: &Register, out: &Sender) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.wanting.push(Wanting {
+            peer: peer.clone(),
+            register: register.clone(),
+            out: out.clone(),
+        });
+        if self.waiting.contains_key(&id) {
+            // Its place is told again with the next change; the first word comes at once.
+            if let Some(line) = self.claims.get(&id).and_then(|l| l.told_wait.clone()) {
+                out.raw(line, Vec::new());
+            }
+            return;
+        }
+        if let Err(error) = self.ask_for(id, peer, out) {
+            self.refuse_wanting(id, &error);
+        }
+    }
+
+    /// Puts the claim before the core.
+    fn ask_for(&mut self, id: ClaimId, peer: &Peer, out: &Sender) -> Result<(), WireError> {
+        let Some(live) = self.claims.get(&id) else {
+            return Ok(());
+        };
+        let record = live.record.clone();
+        let owner = Peer {
+            uid: record.uid,
+            ..peer.clone()
+        };
+        let spec = record.lazy.as_deref().cloned().unwrap_or_default();
+        let (request, patience, _) = convert::request(self, &owner, &spec)?;
+        let (uid, project) = (record.uid, record.project.clone());
+        let asked = Asked {
+            peer: peer.clone(),
+            out: out.clone(),
+            record,
+            since_ms: unix_ms(),
+            request: request.clone(),
+            told: false,
+        };
+        self.waiting.insert(id, asked);
+        self.tell_parties(id, uid, &project);
+        self.drive(Event::Submit {
+            id,
+            request,
+            patience,
+        });
+        Ok(())
+    }
+
+    /// Tells those who wait their place.
+    pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
+        let text = self.waits_text(id, reason);
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        let line = Answer::Wait {
+            claim: id.0,
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: text,
+        }
+        .line();
+        for wanting in &live.wanting {
+            if wanting.out.unsent() < 16 {
+                wanting.out.raw(line.clone(), Vec::new());
+            }
+        }
+        live.told_wait = Some(line);
+    }
+
+    /// They get nothing now, and may ask again.
+    pub(crate) fn refuse_wanting(&mut self, id: ClaimId, error: &WireError) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.told_wait = None;
+        let mut message = error.message.clone();
+        if let Some(hint) = &error.hint {
+            message = format!("{message}; {hint}");
+        }
+        let answer = Answer::Refused {
+            code: "not_available".to_owned(),
+            message,
+        };
+        for wanting in std::mem::take(&mut live.wanting) {
+            wanting.out.raw(answer.line(), Vec::new());
+        }
+    }
+
+    /// The core has found room: the claim gets its GPUs, and those who waited their pages. False if that failed:
+    /// it then holds nothing, as before.
+    pub(crate) fn grant_late(&mut self, id: ClaimId, slices: &[Slice], ends: Option<Now>) -> bool {
+        let Some(asked) = self.waiting.remove(&id) else {
+            return false;
+        };
+        let wanted =
+            |live: &Live| live.ending.is_none() && live.wanting.iter().any(|w| !w.out.gone());
+        if !self.claims.get(&id).is_some_and(wanted) {
+            return false;
+        }
+        if let Err(error) = self.try_grant_late(id, slices, ends) {
+            let text = format!("{id} could not be granted: {error:#}");
+            self.empty_handed(id);
+            self.refuse_wanting(
+                id,
+                &WireError::new(gshare_proto::ErrorCode::Internal, text.clone()),
+            );
+            self.notice(Some(id), text);
+            return false;
+        }
+        let waited = unix_ms().saturating_sub(asked.since_ms);
+        self.stats
+            .granted_after(std::time::Duration::from_millis(waited));
+        let live = self.claims.get_mut(&id);
+        let wanting = live.map(|live| {
+            live.told_wait = None;
+            std::mem::take(&mut live.wanting)
+        });
+        for wanting in wanting.into_iter().flatten() {
+            self.register(&wanting.peer, &wanting.register, &wanting.out);
+        }
+        true
+    }
+
+    fn try_grant_late(
+        &mut self,
+        id: ClaimId,
+        slices: &[Slice],
+        ends: Option<Now>,
+    ) -> anyhow::Result<()> {
+        let ends_ms =
+            ends.map(|at| unix_ms().saturating_add(millis(at.saturating_sub(self.now()))));
+        let slices_of = self.slice_records(slices);
+        let Some(live) = self.claims.get_mut(&id) else {
+            return Ok(());
+        };
+        live.record.ends_ms = ends_ms;
+        live.record.slices = slices_of;
+        let record = live.record.clone();
+        self.journal.put(&record)?;
+        self.open_gpus(id, slices)?;
+        let seats = slices
+            .iter()
+            .map(|s| self.make_seat(id, s))
+            .collect::<anyhow::Result<_>>()?;
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.seats = seats;
+        }
+        self.limit_memory(id);
+        Ok(())
+    }
+
+    /// Takes back what a grant that failed has done.
+    fn empty_handed(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.seats.clear();
+        let slices = std::mem::take(&mut live.record.slices);
+        live.record.ends_ms = None;
+        let record = live.record.clone();
+        for slice in slices {
+            if let Some(gpu) = self.gpu_index(&slice.uuid) {
+                let _ = std::fs::remove_file(self.limits_path(id, gpu));
+            }
+        }
+        if let Err(error) = self.journal.put(&record) {
+            tracing::error!(%id, %error, "that a claim holds nothing could not be journaled");
+        }
+        if let Err(error) = self.open_gpus(id, &[]) {
+            tracing::error!(%id, "the filter of a claim could not be closed: {error:#}");
+        }
+    }
+
+    /// A connection has ended: the process no longer waits.
+    pub(crate) fn unwant(&mut self, conn: ConnId) {
+        let mut alone = Vec::new();
+        for (id, live) in &mut self.claims {
+            let before = live.wanting.len();
+            live.wanting.retain(|w| w.peer.conn != conn);
+            if before > 0 && live.wanting.is_empty() {
+                alone.push(*id);
+            }
+        }
+        for id in alone {
+            if let Some(live) = self.claims.get_mut(&id) {
+                live.told_wait = None;
+            }
+            if self.waiting.remove(&id).is_some() {
+                self.drive(Event::Gone { id });
+                self.dirty = true;
+            }
+        }
+    }
+
+    /// The process of a kernel has ended: true if its claim stays for a while, because Jupyter may start it again.
+    pub(crate) fn kernel_gone(&mut self, id: ClaimId) -> bool {
+        let Some(live) = self
+            .claims
+            .get_mut(&id)
+            .filter(|l| l.record.kernel.is_some() && l.ending.is_none())
+        else {
+            return false;
+        };
+        live.gap = Some(Gap {
+            since: Instant::now(),
+            looking: false,
+        });
+        self.watch_kernel(id);
+        true
+    }
+
+    /// Jupyter takes the connection file away when it shuts a kernel down, and leaves it when it starts it again. A
+    /// user's file may lie where looking takes long, so that is done elsewhere.
+    pub(crate) fn watch_kernel(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        let (Some(gap), Some(kernel)) = (&mut live.gap, &live.record.kernel) else {
+            return;
+        };
+        if gap.since.elapsed() >= self.config.claims.kernel_grace {
+            self.end_kernel(id, "its kernel was not started again");
+        } else if !std::mem::replace(&mut gap.looking, true) {
+            let (path, events) = (kernel.connection.clone(), self.events.clone());
+            tokio::task::spawn_blocking(move || {
+                let shut_down = matches!(std::fs::symlink_metadata(&path), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
+                let _ = events.send(Msg::KernelSeen {
+                    claim: id,
+                    shut_down,
+                });
+            });
+        }
+    }
+
+    /// What somebody saw who looked at the connection file.
+    pub(crate) fn kernel_seen(&mut self, id: ClaimId, shut_down: bool) {
+        let Some(gap) = self.claims.get_mut(&id).and_then(|live| live.gap.as_mut()) else {
+            return;
+        };
+        gap.looking = false;
+        if shut_down {
+            self.end_kernel(id, "its kernel was shut down");
+        }
+    }
+
+    fn end_kernel(&mut self, id: ClaimId, cause: &str) {
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.gap = None;
+        }
+        self.terminate(id, cause);
+    }
+}

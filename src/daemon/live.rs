@@ -1,0 +1,69 @@
+//! A granted claim, as long as it lives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gshare_enforcer::cgroup::ClaimCgroup;
+use gshare_enforcer::proc::{PidFd, ProcessKey};
+
+use super::journal::ClaimRecord;
+use super::service::{Ending, Seat};
+
+/// One granted claim.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// What the journal says.
+    pub(crate) record: ClaimRecord,
+    /// Its pages.
+    pub(crate) seats: Vec<Seat>,
+    /// Its cgroup, where there are cgroups.
+    pub(crate) cgroup: Option<ClaimCgroup>,
+    /// The command runs.
+    pub(crate) command_alive: bool,
+    /// Members lack a mount over the driver, and it may open no GPU until they have it again.
+    pub(crate) uncovered: bool,
+    /// Being ended, and why.
+    pub(crate) ending: Option<Ending>,
+    /// Processes that wait until it has its GPUs.
+    pub(crate) wanting: Vec<super::lazy::Wanting>,
+    /// What they were told last.
+    pub(crate) told_wait: Option<String>,
+    /// Its kernel has ended and may be started again.
+    pub(crate) gap: Option<super::lazy::Gap>,
+    /// Registered processes that live, and the handles on them.
+    pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
+    /// Refusals at the cap by processes that are gone.
+    pub(crate) past_refusals: u64,
+    /// Launches by processes that are gone.
+    pub(crate) past_launches: u64,
+    /// Refusals that were already told.
+    pub(crate) told_refusals: u64,
+    /// When that was.
+    pub(crate) told_at: Option<Instant>,
+    /// Highest charge seen, summed over its GPUs.
+    pub(crate) peak: u64,
+}
+
+impl Live {
+    /// A claim as the journal has it, with nothing set up yet.
+    pub(crate) fn new(record: ClaimRecord) -> Self {
+        Self {
+            record,
+            seats: Vec::new(),
+            cgroup: None,
+            command_alive: false,
+            uncovered: false,
+            ending: None,
+            wanting: Vec::new(),
+            told_wait: None,
+            gap: None,
+            members: BTreeMap::new(),
+            past_refusals: 0,
+            past_launches: 0,
+            told_refusals: 0,
+            told_at: None,
+            peak: 0,
+        }
+    }
+}

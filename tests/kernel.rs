@@ -1,0 +1,279 @@
+//! Notebooks: real Jupyter kernels with parts of simulated GPUs.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use gshare::station::Station;
+use gshare_proto::ClaimView;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use support::{Raw, python, station_with, until};
+
+/// One RTX 4090, so that a claim of it leaves nothing.
+fn one_gpu() -> Station {
+    station_with(|o| {
+        o.gpus.truncate(1);
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    })
+}
+
+/// A Jupyter client of the environment that the tests have made.
+struct Notebook {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    _home: tempfile::TempDir,
+}
+
+impl Notebook {
+    /// Installs the kernel with half a GPU, and starts it.
+    fn start(station: &Station, bin: &Path) -> Self {
+        let home = tempfile::tempdir().expect("made");
+        let install = |args: &[&str]| {
+            let output = jupyter(station.command(), bin, home.path())
+                .args(["kernel", "install"])
+                .args(args)
+                .output();
+            let output = output.expect("runs");
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        };
+        install(&["-g", "0.5", "--user", "--name", "half"]);
+        let mut command = jupyter(
+            station.client_environment(Command::new(bin.join("python"))),
+            bin,
+            home.path(),
+        );
+        command.arg(python::script("notebook.py"));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut notebook = Self {
+            child,
+            stdin,
+            stdout,
+            _home: home,
+        };
+        notebook.act(&json!({ "do": "start", "kernel": "half" }));
+        notebook
+    }
+
+    fn act(&mut self, step: &Value) -> Value {
+        writeln!(self.stdin, "{step}").expect("it reads");
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it answers");
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step} was answered with `{line}`"))
+    }
+
+    fn run(&mut self, code: &str) -> String {
+        let said = self.act(&json!({ "do": "run", "code": code }));
+        assert_eq!(
+            (&said["ended"], &said["error"]),
+            (&true.into(), &Value::Null),
+            "{said}"
+        );
+        said["printed"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Drop for Notebook {
+    fn drop(&mut self) {
+        let _ = self.stdin.write_all(b"{\"do\": \"shutdown\"}\n");
+        let mut line = String::new();
+        let _ = self.stdout.read_line(&mut line);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn jupyter(mut command: Command, bin: &Path, home: &Path) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .env("VIRTUAL_ENV", bin.parent().unwrap_or(bin))
+        .env("HOME", home)
+        .env_remove("JUPYTER_PATH")
+        .env_remove("JUPYTER_DATA_DIR")
+        .env_remove("XDG_DATA_HOME");
+    command
+}
+
+fn bin(test: &str) -> Option<PathBuf> {
+    python::bin(test)
+}
+
+/// The claim of the notebook's kernel.
+fn claim_of_kernel(station: &Station) -> Option<ClaimView> {
+    let claims = station.snapshot().ok()?.claims;
+    claims.into_iter().find(|c| c.class == "interactive")
+}
+
+const COUNT: &str = r#"
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+result, count = cuda.cuInit(0), ctypes.c_int(-1)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+print(result, count.value)
+"#;
+
+#[test]
+fn the_first_cuda_call_waits_and_an_interrupt_ends_it() {
+    let Some(bin) = bin("the_first_cuda_call_waits_and_an_interrupt_ends_it") else {
+        return;
+    };
+    let station = one_gpu();
+    let hog = Raw::claim(&station, &["-q", "-g", "1"]);
+    let mut notebook = Notebook::start(&station, &bin);
+    assert_eq!(
+        notebook.run("print(6 * 7)"),
+        "42\n",
+        "the kernel does not wait"
+    );
+    let claim = claim_of_kernel(&station).expect("it has a claim");
+    assert!(claim.gpus.is_empty(), "that holds nothing: {claim:?}");
+
+    let said = notebook.act(&json!({ "do": "run", "code": COUNT, "until": "in the queue" }));
+    let printed = said["printed"].as_str().unwrap_or_default();
+    let words = format!(
+        "gshare: claim {} waits for its GPU, first in the queue: wants",
+        claim.id
+    );
+    assert!(
+        printed.contains(&words) && printed.contains("held by"),
+        "{said}"
+    );
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.queue.len(), 1);
+    let twice = snapshot.claims.iter().filter(|c| c.id == claim.id).count();
+    assert_eq!(twice, 0, "what waits is listed once");
+
+    let said = notebook.act(&json!({ "do": "interrupt" }));
+    assert_eq!(
+        (&said["error"], &said["ended"]),
+        (&"KeyboardInterrupt".into(), &true.into()),
+        "{said}"
+    );
+    assert!(said["seconds"].as_f64().is_some_and(|s| s < 1.0), "{said}");
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("stopped waiting")),
+        "{said}"
+    );
+    assert_eq!(notebook.run("print('alive')"), "alive\n");
+    until("it is out of the queue", Duration::from_secs(5), || {
+        station.snapshot().ok()?.queue.is_empty().then_some(())
+    });
+
+    drop(hog);
+    assert_eq!(notebook.run(COUNT), "0 1\n", "the next call asks again");
+    let claim = claim_of_kernel(&station).expect("listed");
+    assert_eq!(claim.gpus.len(), 1, "{claim:?}");
+}
+
+#[test]
+fn a_claim_outlives_restarts_of_its_kernel_and_ends_with_it() {
+    let Some(bin) = bin("a_claim_outlives_restarts_of_its_kernel_and_ends_with_it") else {
+        return;
+    };
+    let station = one_gpu();
+    let mut notebook = Notebook::start(&station, &bin);
+    assert_eq!(notebook.run(COUNT), "0 1\n");
+    let claim = claim_of_kernel(&station).expect("listed");
+    for kill in [false, true] {
+        if kill {
+            notebook.act(&json!({ "do": "kill" }));
+        }
+        notebook.act(&json!({ "do": "restart" }));
+        let after = claim_of_kernel(&station).expect("listed");
+        assert_eq!(
+            (after.id.clone(), after.gpus.len()),
+            (claim.id.clone(), 1),
+            "{after:?}"
+        );
+        assert_eq!(notebook.run(COUNT), "0 1\n");
+    }
+    notebook.act(&json!({ "do": "shutdown" }));
+    until(
+        "the claim is gone with the kernel",
+        Duration::from_secs(2),
+        || claim_of_kernel(&station).is_none().then_some(()),
+    );
+}
+
+#[test]
+fn the_wait_goes_on_when_the_service_was_killed() {
+    let Some(bin) = bin("the_wait_goes_on_when_the_service_was_killed") else {
+        return;
+    };
+    let mut station = one_gpu();
+    let hog = Raw::claim(&station, &["-q", "-g", "1"]);
+    let mut notebook = Notebook::start(&station, &bin);
+    notebook.act(&json!({ "do": "run", "code": COUNT, "until": "in the queue" }));
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    let said = notebook.act(&json!({ "do": "rest", "until": "the wait goes on" }));
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("the service is away")),
+        "{said}"
+    );
+    station.start_service().expect("started");
+    until("it waits again", Duration::from_secs(10), || {
+        (station.snapshot().ok()?.queue.len() == 1).then_some(())
+    });
+    drop(hog);
+    let said = notebook.act(&json!({ "do": "rest" }));
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("0 1\n")),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_kernel_starts_without_a_service_and_says_so() {
+    let mut command = Command::new(support::GSHARE);
+    command.args([
+        "--socket",
+        "/nonexistent/gshared.sock",
+        "kernel",
+        "exec",
+        "--",
+        "sh",
+        "-c",
+        "echo started; exit 3",
+    ]);
+    let output = command.output().expect("runs");
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("runs without a claim"), "{said}");
+}
+
+#[test]
+fn a_lazy_claim_that_may_not_wait_is_told_so() {
+    let station = one_gpu();
+    let _hog = Raw::claim(&station, &["-q", "-g", "1"]);
+    let mut command = station.command();
+    command.args(["claim", "-q", "--lazy", "--nonblock", "-g", "0.5", "--"]);
+    let mut lazy = Raw::spawn(command.arg(support::example("raw_client")));
+    let said = lazy.line();
+    assert!(said.contains("100"), "no device: {said}");
+    drop(lazy);
+    until("its claim ends with it", Duration::from_secs(5), || {
+        (station.snapshot().ok()?.claims.len() == 1).then_some(())
+    });
+}
