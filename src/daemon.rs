@@ -16,6 +16,7 @@ mod ending;
 mod faces;
 mod gpus;
 mod grant;
+mod health;
 pub(crate) mod history;
 mod journal;
 mod lazy;
@@ -136,6 +137,8 @@ pub(crate) enum Msg {
         /// What.
         report: mps::Report,
     },
+    /// The kernel's log has an error of a GPU.
+    KernelXid(health::KernelXid),
     /// The thread of the history has something to tell.
     History(history::worker::Told),
     /// The observer has looked at the GPUs.

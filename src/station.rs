@@ -25,6 +25,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Lines appended to the service's configuration.
     pub config: String,
+    /// Lines for the `[driver]` section of it.
+    pub driver_config: String,
     /// Rows of the simulation's registry of kernel durations.
     pub costs: String,
     /// Names for uids without an account, shown instead of the number.
@@ -53,6 +55,7 @@ impl Options {
                 .to_vec(),
             program,
             config: String::new(),
+            driver_config: String::new(),
             costs: String::new(),
             names: Vec::new(),
             cgroups: true,
@@ -137,10 +140,11 @@ impl Station {
         let config = dir.path().join("gshare.toml");
         let text = format!(
             "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
-             [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n\n\
+             [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n{driver}\n\
              {devices}\n{mps}[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
             tick = options.tick,
+            driver = options.driver_config,
             mps = if options.libraries.is_some() || options.config.contains("[mps]") {
                 String::new()
             } else {

@@ -1,6 +1,7 @@
 //! Keys of the history.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use gshare_core::Bytes;
 use toml::de::{DeTable, DeValue};
@@ -121,6 +122,50 @@ fn max_size(value: &DeValue<'_>) -> Result<Bytes, String> {
         return Err(format!("{size} is too small; expected at least 16 MiB"));
     }
     Ok(size)
+}
+
+/// Where errors of GPUs are read beside NVML.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KernelLog {
+    /// `/dev/kmsg`; nowhere with the simulated driver.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// A file or pipe with the same lines.
+    File(PathBuf),
+}
+
+impl KernelLog {
+    /// The file to read.
+    #[must_use]
+    pub fn path(&self, simulated: bool) -> Option<PathBuf> {
+        match self {
+            Self::Auto => (!simulated).then(|| PathBuf::from("/dev/kmsg")),
+            Self::Off => None,
+            Self::File(path) => Some(path.clone()),
+        }
+    }
+
+    /// The word in the file.
+    #[must_use]
+    pub fn word(&self) -> String {
+        match self {
+            Self::Auto => "auto".to_owned(),
+            Self::Off => "off".to_owned(),
+            Self::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+
+    pub(crate) fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match read::text(value)?.as_str() {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => read::path(value)
+                .map(Self::File)
+                .map_err(|e| format!("{e}, \"auto\" or \"off\"")),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub use admin::{Admin, Containers, Listen, Metrics};
 pub use advice::Advice;
 pub use quota::unpackable;
 
-use crate::history::History;
+use crate::history::{History, KernelLog};
 use crate::policy::Policy;
 use crate::problem::Problem;
 use crate::read::{self, Reader};
@@ -119,6 +119,8 @@ pub struct Driver {
     pub libcuda: Option<PathBuf>,
     /// `libnvidia-ml`: `libnvidia-ml.so.1`.
     pub libnvidia_ml: Option<PathBuf>,
+    /// `kernel-log`: where the driver's errors are read beside NVML.
+    pub kernel_log: KernelLog,
 }
 
 /// Device nodes and the filter on them.
@@ -403,6 +405,7 @@ impl Driver {
         let value = Self {
             libcuda: s.get("libcuda", None, read::auto_or_path),
             libnvidia_ml: s.get("libnvidia-ml", None, read::auto_or_path),
+            kernel_log: s.get("kernel-log", KernelLog::default(), KernelLog::read),
         };
         s.finish();
         value

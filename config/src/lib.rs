@@ -20,7 +20,7 @@ pub mod value;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use history::{History, WorkHours};
+pub use history::{History, KernelLog, WorkHours};
 pub use keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch,
     LaunchCaps, Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,

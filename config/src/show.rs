@@ -53,6 +53,8 @@ impl Config {
         writeln!(out, "\n[driver]")?;
         writeln!(out, "libcuda = {}", auto(&self.driver.libcuda))?;
         writeln!(out, "libnvidia-ml = {}", auto(&self.driver.libnvidia_ml))?;
+        let log = self.driver.kernel_log.word();
+        writeln!(out, "kernel-log = {}", quote(&log))?;
         let d = &self.devices;
         writeln!(out, "\n[devices]")?;
         writeln!(out, "dir = {}", path(&d.dir))?;

@@ -5,6 +5,7 @@
 //! with a deadline. A GPU whose call does not return is reported as [`GpuState::Hung`] while the
 //! others go on. Every figure that could not be read is absent, never 0.
 
+mod health;
 mod limits;
 mod nvml;
 mod observer;
@@ -12,6 +13,7 @@ mod sys;
 
 use std::time::{Duration, Instant};
 
+pub use health::{Remapped, Seen, Xid};
 pub use limits::{LimitError, LimitOrder};
 pub use observer::{Health, Observer, ObserverConfig};
 
@@ -141,6 +143,8 @@ pub struct GpuReading {
     pub power_limit_w: Option<f64>,
     /// The instances that it is divided into (MIG), in NVML's order.
     pub instances: Vec<MigReading>,
+    /// Errors and repairs, and what holds its clocks down.
+    pub health: Seen,
     /// Processes on the GPU; absent if the list could not be read (an empty list is known).
     pub processes: Option<Vec<GpuProcess>>,
 }
@@ -195,6 +199,7 @@ impl GpuReading {
             power_limit_w: None,
             processes: None,
             instances: Vec::new(),
+            health: Seen::default(),
         }
     }
 
@@ -206,6 +211,7 @@ impl GpuReading {
         self.temperature = None;
         self.power_w = None;
         self.processes = None;
+        self.health.forget();
         for instance in &mut self.instances {
             instance.mem_used = None;
             instance.processes = None;

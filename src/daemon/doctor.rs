@@ -38,7 +38,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "administrators",
         ],
     ),
-    ("driver and GPUs", &["driver", "GPU "]),
+    ("driver and GPUs", &["driver", "GPU ", "health"]),
     (
         "who opens which GPU",
         &[
@@ -89,6 +89,7 @@ impl Service {
     pub(crate) fn doctor(&self) -> Vec<Check> {
         let mut rows = vec![self.driver_row(), self.service_row()];
         rows.extend(self.gpu_rows());
+        rows.extend(self.health_rows());
         rows.push(self.shim_row());
         rows.push(self.table_row());
         rows.push(self.cgroup_row());

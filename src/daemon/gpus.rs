@@ -146,7 +146,8 @@ impl Service {
         let memory = &self.config.memory;
         let healthy = self.reading(gpu).is_some_and(|r| r.state == GpuState::Ok)
             && (identity.uuid.starts_with("GPU-") || identity.parent.is_some())
-            && self.mode_is_ready(gpu);
+            && self.mode_is_ready(gpu)
+            && !self.is_sick(gpu);
         GpuFacts {
             uuid: identity.uuid.clone(),
             model: identity.model.clone(),

@@ -2,6 +2,7 @@
 //! claims. One SQLite file in WAL mode; a claim is written before anything is done for it.
 
 mod admin;
+mod health;
 mod holding;
 mod story;
 
@@ -268,6 +269,7 @@ impl Journal {
         }
         db.execute_batch(SCHEMA).map_err(open)?;
         db.execute_batch(admin::SCHEMA).map_err(open)?;
+        db.execute_batch(health::SCHEMA).map_err(open)?;
         db.execute_batch(story::SCHEMA).map_err(open)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(open)?;

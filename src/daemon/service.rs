@@ -122,6 +122,8 @@ pub(crate) struct Service {
     pub(crate) faces: super::faces::Faces,
     /// What was claimed and used.
     pub(crate) history: History,
+    /// Errors of GPUs.
+    pub(crate) illness: super::health::Illness,
     pub(crate) policy: Policy,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
@@ -234,6 +236,7 @@ impl Service {
             owners: Owners::default(),
             faces: super::faces::Faces::default(),
             history: History::default(),
+            illness: super::health::Illness::default(),
             policy: Policy::default(),
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
@@ -257,6 +260,7 @@ impl Service {
         service.tend_mps();
         service.load_overheads()?;
         service.load_history();
+        service.load_health();
         service.load_drains()?;
         service.load_quotas()?;
         service.tell_classes();
@@ -331,12 +335,14 @@ impl Service {
             Msg::Scrape(out) => self.scrape(out),
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),
+            Msg::KernelXid(xid) => self.kernel_xid(&xid),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
                 self.meet_instances();
                 self.meet_gpus();
                 self.look_up_owners();
                 self.apply_policy();
+                self.look_at_health();
                 self.attribute_use();
                 self.record_history();
                 self.note_use();

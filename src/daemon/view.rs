@@ -152,6 +152,7 @@ impl Service {
             sm_claimed: ledger.sm_requested(g).as_f64(),
             claimable: self.machine.claimable(g).as_f64(),
             history: gpu.history.iter().copied().collect(),
+            health: self.health_view(g),
             ..measured
         };
         self.attribute_gpu(g, &mut view);

@@ -14,6 +14,7 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
+use super::health::Watch;
 use super::{CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, MigReading, cores_per_sm, sys};
 
 /// Samples closer together than this give no counters.
@@ -83,6 +84,7 @@ pub(super) struct Eye<'nvml> {
     /// The newest reading, the base of the next.
     reading: GpuReading,
     counters: Option<(Instant, GpmSample<'nvml>)>,
+    health: Watch<'nvml>,
     /// Time stamp of the newest per-process sample, in microseconds.
     seen_us: u64,
 }
@@ -133,6 +135,7 @@ impl<'nvml> Eye<'nvml> {
             device: None,
             reading: GpuReading::unread(index),
             counters: None,
+            health: Watch::default(),
             seen_us: since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0)),
         }
     }
@@ -165,6 +168,8 @@ impl<'nvml> Eye<'nvml> {
             self.memory(&device, &mut faults);
             if scope == Scope::All {
                 self.activity(&device, &mut faults);
+                self.health
+                    .look(self.nvml, &device, &mut self.reading.health);
             }
             if !faults.lost && !faults.reload {
                 self.device = Some(device);
@@ -175,6 +180,7 @@ impl<'nvml> Eye<'nvml> {
         reading.state = GpuState::Ok;
         if self.device.is_none() {
             self.counters = None;
+            self.health.reset();
             reading.forget_figures();
             if !faults.reload {
                 reading.state = GpuState::Lost;

@@ -109,7 +109,7 @@ impl Service {
         let gpus = self.gpus_named(words)?;
         let (closed, open): (Vec<usize>, Vec<usize>) = gpus
             .into_iter()
-            .partition(|g| self.drains.contains_key(&self.gpus[*g].uuid));
+            .partition(|g| self.drains.contains_key(&self.gpus[*g].uuid) || self.is_ill(*g));
         let mut lines: Vec<String> = open
             .iter()
             .map(|g| format!("GPU {g} was not drained"))
@@ -130,8 +130,15 @@ impl Service {
             self.drains.remove(&uuid);
             self.drive(Event::Drain { uuid, on: false });
         }
-        lines.extend(closed.iter().map(|g| format!("GPU {g} takes claims again")));
-        self.notice(None, format!("{} takes claims again", names(&closed)));
+        for g in &closed {
+            self.mended(*g);
+        }
+        self.refresh_facts();
+        lines.extend(closed.iter().map(|g| match self.sickness(*g) {
+            Some(reason) => format!("GPU {g} is not drained, but sick still: {reason}"),
+            None => format!("GPU {g} takes claims again"),
+        }));
+        self.notice(None, format!("{} is no longer drained", names(&closed)));
         Ok(done(
             &lines,
             Some(format!("gshare admin drain {}", list(&closed))),

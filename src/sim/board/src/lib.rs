@@ -30,7 +30,9 @@ pub use error::BoardError;
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
 pub use process::ProcessInfo;
-pub use snapshot::{BoardSnapshot, GpuSnapshot, Instance, ProcessSnapshot, Recent, Xid, uuid_text};
+pub use snapshot::{
+    BoardSnapshot, GpuSnapshot, Health, Instance, ProcessSnapshot, Recent, Xid, uuid_text,
+};
 pub use state::{
     MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
 };

@@ -40,6 +40,8 @@ pub struct GpuSnapshot {
     pub lost: bool,
     /// Xid events since the board was made, the oldest first: at most the last 16.
     pub xids: Vec<Xid>,
+    /// Errors and repairs, and what holds its clocks down.
+    pub health: Health,
     /// How many Xid events there have been in all.
     pub xid_count: u64,
     /// Bytes that processes have, context overhead included, without `reserved`.
@@ -63,6 +65,65 @@ impl GpuSnapshot {
     #[must_use]
     pub fn is_divided(&self) -> bool {
         self.instances > 0
+    }
+}
+
+/// What a GPU says of its memory and clocks beside its load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Memory errors that were corrected, since the driver was loaded.
+    pub ecc_corrected: u64,
+    /// Memory errors that were not.
+    pub ecc_uncorrected: u64,
+    /// Rows that were replaced after corrected errors.
+    pub remapped_corrected: u64,
+    /// Rows that were replaced after uncorrected errors.
+    pub remapped_uncorrected: u64,
+    /// A replacement waits for a reset.
+    pub remap_pending: bool,
+    /// A replacement failed.
+    pub remap_failed: bool,
+    /// Bits of `nvmlDeviceGetCurrentClocksEventReasons` beside idleness.
+    pub clock_reasons: u64,
+    /// Value of the field `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+    pub recovery: u64,
+}
+
+impl Health {
+    pub(crate) fn to_words(self) -> [u64; 8] {
+        [
+            self.ecc_corrected,
+            self.ecc_uncorrected,
+            self.remapped_corrected,
+            self.remapped_uncorrected,
+            u64::from(self.remap_pending),
+            u64::from(self.remap_failed),
+            self.clock_reasons,
+            self.recovery,
+        ]
+    }
+
+    fn of_words(words: [u64; 8]) -> Self {
+        let [
+            ecc_corrected,
+            ecc_uncorrected,
+            remapped_corrected,
+            remapped_uncorrected,
+            pending,
+            failed,
+            clock_reasons,
+            recovery,
+        ] = words;
+        Self {
+            ecc_corrected,
+            ecc_uncorrected,
+            remapped_corrected,
+            remapped_uncorrected,
+            remap_pending: pending != 0,
+            remap_failed: failed != 0,
+            clock_reasons,
+            recovery,
+        }
     }
 }
 
@@ -282,6 +343,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
                 .filter(|i| i.parent == index as u64 + 1)
                 .count(),
             lost: g.lost != 0,
+            health: Health::of_words(g.health),
             xids: (g.xid_count - known..g.xid_count)
                 .map(|n| g.xids[n as usize % XIDS])
                 .map(|[code, at_ns]| Xid { code, at_ns })

@@ -77,6 +77,8 @@ pub(crate) struct Gpu {
     pub lost: u64,
     pub xid_count: u64,
     pub xids: [[u64; 2]; XIDS],
+    /// Errors and repairs of memory, clock reasons, recovery action: see `Health`.
+    pub health: [u64; 8],
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
@@ -217,7 +219,7 @@ pub(crate) struct State {
 
 const _: () = assert!(size_of::<Head>() == 128);
 const _: () = assert!(size_of::<Mark>() == 32);
-const _: () = assert!(size_of::<Gpu>() == 608);
+const _: () = assert!(size_of::<Gpu>() == 672);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 408);
 const _: () = assert!(size_of::<Kernel>() == 152);

@@ -8,8 +8,12 @@ use crate::trial::skip;
 use crate::{ml, need};
 
 const NVML_INVALID_ARGUMENT: u32 = 2;
+const NVML_NOT_SUPPORTED: u32 = 3;
 const NVML_NOT_FOUND: u32 = 6;
 const NVML_INSUFFICIENT_SIZE: u32 = 7;
+const NVML_TIMEOUT: u32 = 10;
+/// `nvmlEventTypeXidCriticalError`
+const XID: u64 = 8;
 
 fn begin() {
     let code = ml!(nvmlInit_v2());
@@ -131,6 +135,34 @@ super::list! {
         }
         t.same("no room", NVML_INSUFFICIENT_SIZE, code);
         t.holds("number", n >= 1, n);
+    }
+    "nvml.events", "NVML, Event Handling Methods: nothing waits, TIMEOUT; types that are not supported are refused", |t| {
+        let d = device();
+        let (mut set, mut types) = (0u64, 0u64);
+        t.ok("a set", ml!(nvmlEventSetCreate(&raw mut set)));
+        t.ok("what is supported", ml!(nvmlDeviceGetSupportedEventTypes(d, &raw mut types)));
+        t.holds("Xid errors are", types & XID != 0, types);
+        t.ok("registered", ml!(nvmlDeviceRegisterEvents(d, types & XID, set)));
+        let mut event = [0u64; 4];
+        let code = ml!(nvmlEventSetWait_v2(set, event.as_mut_ptr(), 0u32));
+        t.same("no event", NVML_TIMEOUT, code);
+        t.ok("freed", ml!(nvmlEventSetFree(set)));
+    }
+    "nvml.memory-errors", "NVML, Device Queries, nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRemappedRows: figures, or NOT_SUPPORTED", |t| {
+        let d = device();
+        for kind in [0u32, 1] {
+            let mut n = u64::MAX;
+            let code = ml!(nvmlDeviceGetTotalEccErrors(d, kind, 0u32, &raw mut n));
+            t.holds("errors", (code == 0 && n != u64::MAX) || code == NVML_NOT_SUPPORTED, code);
+        }
+        let mut rows = [u32::MAX; 4];
+        let at = rows.as_mut_ptr();
+        let code = ml!(nvmlDeviceGetRemappedRows(d, at, at.wrapping_add(1), at.wrapping_add(2), at.wrapping_add(3)));
+        let known = rows.iter().all(|n| *n != u32::MAX) && rows[2] <= 1 && rows[3] <= 1;
+        t.holds("rows", (code == 0 && known) || code == NVML_NOT_SUPPORTED, format!("{code} {rows:?}"));
+        let mut reasons = u64::MAX;
+        t.ok("clock reasons", ml!(nvmlDeviceGetCurrentClocksThrottleReasons(d, &raw mut reasons)));
+        t.holds("are bits that the header has", reasons >> 10 == 0, reasons);
     }
     "nvml.utilization", "NVML, Device Queries, nvmlDeviceGetUtilizationRates: percent", |t| {
         let d = device();

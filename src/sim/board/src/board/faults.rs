@@ -2,6 +2,7 @@
 
 use super::{Board, Slot};
 use crate::error::BoardError;
+use crate::snapshot::Health;
 use crate::state::{Kernel, State, XIDS};
 
 impl Board {
@@ -28,6 +29,14 @@ impl Board {
     pub fn raise_xid(&self, gpu: usize, code: u64) -> Result<(), BoardError> {
         let gpu = self.gpu_at(gpu);
         self.on_gpu(gpu, |s| raise(s, gpu, code))
+    }
+
+    /// Sets what a GPU says of its memory and clocks.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
+    pub fn set_health(&self, gpu: usize, health: Health) -> Result<(), BoardError> {
+        self.on_gpu(gpu, |s| s.gpus[gpu].health = health.to_words())
     }
 
     /// Makes NVML calls hang, or lets them go on.

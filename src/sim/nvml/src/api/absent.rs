@@ -61,7 +61,7 @@ absent! {
     nvmlDeviceGetNvlinkSupportedBwModes, nvmlDeviceGetP2PStatus, nvmlDeviceGetPcieLinkMaxSpeed,
     nvmlDeviceGetPcieSpeed, nvmlDeviceGetPcieThroughput, nvmlDeviceGetPdi,
     nvmlDeviceGetPerformanceModes, nvmlDeviceGetPgpuMetadataString, nvmlDeviceGetPlatformInfo,
-    nvmlDeviceGetPowerSource, nvmlDeviceGetRemappedRows, nvmlDeviceGetRemappedRows_v2,
+    nvmlDeviceGetPowerSource, nvmlDeviceGetRemappedRows_v2,
     nvmlDeviceGetRepairStatus, nvmlDeviceGetRetiredPages, nvmlDeviceGetRetiredPagesPendingStatus,
     nvmlDeviceGetRetiredPages_v2, nvmlDeviceGetRowRemapperHistogram, nvmlDeviceGetSamples,
     nvmlDeviceGetSramEccErrorStatus, nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts,

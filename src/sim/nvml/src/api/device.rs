@@ -63,7 +63,19 @@ fn performance_state(gpu: &GpuSnapshot) -> u32 {
 
 /// Bit 0: idle. The simulation never throttles.
 fn clock_reasons(gpu: &GpuSnapshot) -> u64 {
-    u64::from(!is_awake(gpu))
+    u64::from(!is_awake(gpu)) | gpu.health.clock_reasons
+}
+
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+const RECOVERY_ACTION: u32 = 230;
+
+/// Memory errors of a kind: 0 corrected, 1 not.
+fn ecc_errors(gpu: &GpuSnapshot, kind: u32) -> u64 {
+    if kind == 0 {
+        gpu.health.ecc_corrected
+    } else {
+        gpu.health.ecc_uncorrected
+    }
 }
 
 /// One entry of `nvmlDeviceGetFieldValues`: type, value.
@@ -72,7 +84,9 @@ fn field(gpu: &GpuSnapshot, id: u32) -> Result<(u32, u64), Code> {
     const ULONG_LONG: u32 = 3;
     Ok(match id {
         1 | 2 => (UINT, u64::from(ecc_is_on(gpu)?)),
-        3..=6 if ecc_is_on(gpu)? => (ULONG_LONG, 0),
+        3 | 5 if ecc_is_on(gpu)? => (ULONG_LONG, gpu.health.ecc_corrected),
+        4 | 6 if ecc_is_on(gpu)? => (ULONG_LONG, gpu.health.ecc_uncorrected),
+        RECOVERY_ACTION => (UINT, gpu.health.recovery),
         // Power: average, instant.
         185 | 186 => (UINT, power_mw(gpu)?.into()),
         _ => return Err(Code::NOT_SUPPORTED),
@@ -213,7 +227,7 @@ export! {
     /// The simulation's memory has no errors; without error correction nobody would count them.
     fn nvmlDeviceGetTotalEccErrors(handle: Handle, kind: u32, counter: u32, out: Out<u64>) {
         give(handle, out, |gpu| match (kind, counter) {
-            (0 | 1, 0 | 1) if ecc_is_on(gpu)? => Ok(0),
+            (0 | 1, 0 | 1) if ecc_is_on(gpu)? => Ok(ecc_errors(gpu, kind)),
             (0 | 1, 0 | 1) => Err(Code::NOT_SUPPORTED),
             _ => Err(Code::INVALID_ARGUMENT),
         })
@@ -222,10 +236,25 @@ export! {
         handle: Handle, kind: u32, counter: u32, _location: u32, out: Out<u64>,
     ) {
         give(handle, out, |gpu| match (kind, counter) {
-            (0 | 1, 0 | 1) if ecc_is_on(gpu)? => Ok(0),
+            (0 | 1, 0 | 1) if ecc_is_on(gpu)? => Ok(ecc_errors(gpu, kind)),
             (0 | 1, 0 | 1) => Err(Code::NOT_SUPPORTED),
             _ => Err(Code::INVALID_ARGUMENT),
         })
+    }
+    /// GeForce has no spare rows.
+    fn nvmlDeviceGetRemappedRows(
+        handle: Handle, corrected: Out<u32>, uncorrected: Out<u32>, pending: Out<u32>, failed: Out<u32>,
+    ) {
+        let device = device(handle)?;
+        let gpu = device.gpu();
+        if !traits(gpu.model).ecc || gpu.instance.is_some() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        corrected.set(small(gpu.health.remapped_corrected))?;
+        uncorrected.set(small(gpu.health.remapped_uncorrected))?;
+        pending.set(gpu.health.remap_pending.into())?;
+        failed.set(gpu.health.remap_failed.into())
     }
     fn nvmlDeviceGetCurrPcieLinkGeneration(handle: Handle, out: Out<u32>) {
         give(handle, out, |gpu| Ok(pcie_generation(gpu)))

@@ -1,0 +1,376 @@
+//! Sick GPUs: what the driver reports of errors, repairs and clocks, what that means, who is told. A sick GPU takes no
+//! new claims until an administrator says that it is mended, or the machine was restarted.
+
+mod kmsg;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_enforcer::gpu::{GpuState, Seen};
+use gshare_proto::{Check, Grade, HealthView, RemappedView, XidView};
+
+use super::service::Service;
+use super::{Msg, doctor, unix_ms};
+pub(crate) use kmsg::KernelXid;
+use table::{Act, Meaning};
+
+/// Errors of a GPU that are shown.
+const SHOWN: usize = 8;
+/// The same error from NVML and from the kernel's log comes within this time.
+const SAME: u64 = 10_000;
+/// Memory errors of longer ago are not a reason to look.
+const LATELY: Duration = Duration::from_secs(7 * 86_400);
+
+/// Errors by UUID of the GPU, newest first.
+#[derive(Debug, Default)]
+pub(crate) struct Illness {
+    xids: BTreeMap<String, VecDeque<XidView>>,
+    /// Newest event of NVML that was taken, by index.
+    taken: BTreeMap<usize, Instant>,
+    /// GPUs that the driver had lost at the last look.
+    lost: BTreeSet<usize>,
+    /// GPUs that were sick at the last look, with the first reason.
+    sick: BTreeMap<String, String>,
+}
+
+/// An error as the journal keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct XidRecord {
+    /// UUID of the GPU.
+    pub(crate) uuid: String,
+    /// When, Unix milliseconds.
+    pub(crate) at_ms: u64,
+    /// Its number.
+    pub(crate) code: u64,
+    /// The process that it names.
+    pub(crate) pid: Option<u32>,
+    /// `nvml` or `kernel log`.
+    pub(crate) source: String,
+}
+
+impl XidRecord {
+    fn view(&self, gpu: usize) -> XidView {
+        let meaning = table::of(self.code);
+        XidView {
+            at_ms: self.at_ms,
+            code: self.code,
+            text: meaning.text.to_owned(),
+            tell: meaning.act.tell(gpu),
+            pid: self.pid,
+            source: self.source.clone(),
+        }
+    }
+}
+
+/// This start of the machine: a restart mends what only that can.
+fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}
+
+impl Service {
+    /// Takes the errors of this start of the machine from the journal, and begins to read the kernel's log.
+    pub(crate) fn load_health(&mut self) {
+        let from = unix_ms().saturating_sub(super::millis(LATELY));
+        match self.journal.xids(&boot_id(), from) {
+            Ok(records) => {
+                for record in records {
+                    let gpu = self.gpu_index(&record.uuid).unwrap_or(0);
+                    let view = record.view(gpu);
+                    self.illness
+                        .xids
+                        .entry(record.uuid)
+                        .or_default()
+                        .push_front(view);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "errors of before are not known"),
+        }
+        for g in 0..self.gpus.len() {
+            if let (Grade::Sick, Some(reason)) = self.grade(g) {
+                self.illness.sick.insert(self.gpus[g].uuid.clone(), reason);
+            }
+        }
+        if let Some(log) = self.config.driver.kernel_log.path(self.simulated) {
+            let events = self.events.clone();
+            kmsg::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
+        }
+    }
+
+    /// Takes what the newest sample says of health.
+    pub(crate) fn look_at_health(&mut self) {
+        for g in 0..self.gpus.len() {
+            if self.gpus[g].parent.is_some() {
+                continue;
+            }
+            let Some(reading) = self.last_reading(g) else {
+                continue;
+            };
+            let taken = self.illness.taken.get(&g).copied();
+            let new = |at: &Instant| taken.is_none_or(|t| *at > t);
+            let xids: Vec<(Instant, u64)> = reading
+                .health
+                .xids
+                .iter()
+                .filter(|x| new(&x.at))
+                .map(|x| (x.at, x.code))
+                .collect();
+            for (at, code) in xids {
+                self.illness.taken.insert(g, at);
+                self.take_xid(g, code, None, "nvml");
+            }
+            self.look_for_return(g);
+            self.tell_of_sickness(g);
+        }
+    }
+
+    /// A GPU that fell off the bus and answers again was reset: that it fell off is over.
+    fn look_for_return(&mut self, g: usize) {
+        match self.last_reading(g).map(|r| r.state) {
+            Some(GpuState::Lost) => {
+                self.illness.lost.insert(g);
+            }
+            Some(GpuState::Ok) if self.illness.lost.remove(&g) => {
+                let uuid = self.gpus[g].uuid.clone();
+                let Some(known) = self.illness.xids.get_mut(&uuid) else {
+                    return;
+                };
+                known.retain(|x| x.code != table::OFF_THE_BUS);
+                if let Err(error) = self.journal.forget_xid(&uuid, table::OFF_THE_BUS) {
+                    tracing::warn!(%error, "an error of a GPU that is back could not be forgotten");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The kernel's log has an error.
+    pub(crate) fn kernel_xid(&mut self, xid: &KernelXid) {
+        let found = (0..self.gpus.len()).find(|g| {
+            let bus = self.last_reading(*g).and_then(|r| r.pci_bus_id.as_deref());
+            self.gpus[*g].parent.is_none() && bus.and_then(kmsg::pci) == Some(xid.pci)
+        });
+        match found {
+            Some(g) => {
+                self.take_xid(g, xid.code, xid.pid, "kernel log");
+                self.tell_of_sickness(g);
+                self.refresh_facts();
+            }
+            None => tracing::warn!(code = xid.code, "an Xid of a GPU that is not known here"),
+        }
+    }
+
+    fn take_xid(&mut self, g: usize, code: u64, pid: Option<u32>, source: &str) {
+        let uuid = self.gpus[g].uuid.clone();
+        let now = unix_ms();
+        let known = self.illness.xids.entry(uuid.clone()).or_default();
+        let same = known
+            .iter_mut()
+            .find(|x| x.code == code && x.source != source && now.saturating_sub(x.at_ms) <= SAME);
+        if let Some(same) = same {
+            same.pid = same.pid.or(pid);
+            return;
+        }
+        let record = XidRecord {
+            uuid,
+            at_ms: now,
+            code,
+            pid,
+            source: source.to_owned(),
+        };
+        known.push_front(record.view(g));
+        known.truncate(SHOWN);
+        if let Err(error) = self.journal.add_xid(&boot_id(), &record) {
+            tracing::warn!(%error, "an error of a GPU could not be written down");
+        }
+        let meaning = table::of(code);
+        let text = format!("GPU {g}: Xid {code}: {}", meaning.text);
+        self.notice(None, text.clone());
+        self.tell_of_xid(g, pid, &meaning, &text);
+    }
+
+    /// Tells those whose work it concerns: of a program's own fault its owner, else everybody who holds a part.
+    fn tell_of_xid(&mut self, g: usize, pid: Option<u32>, meaning: &Meaning, text: &str) {
+        let whose = pid.and_then(|pid| self.claim_of(pid.cast_signed()));
+        let holders: Vec<ClaimId> = match (whose, meaning.act) {
+            (_, Act::Nothing) => Vec::new(),
+            (Some(id), Act::Program) => vec![id],
+            _ => self.holders_of(g),
+        };
+        for id in holders {
+            self.tell_owner(id, &format!("{text}; {}", meaning.act.tell(g)));
+        }
+    }
+
+    fn holders_of(&self, g: usize) -> Vec<ClaimId> {
+        let on = |live: &super::service::Live| {
+            let mut slices = live.record.slices.iter();
+            slices.any(|s| {
+                let at = self.gpu_index(&s.uuid);
+                at == Some(g) || at.is_some_and(|at| self.gpus[at].parent == Some(g))
+            })
+        };
+        let holding = self.claims.iter().filter(|(_, live)| on(live));
+        holding.map(|(id, _)| *id).collect()
+    }
+
+    /// A GPU that has become sick, or well again, is told of once.
+    fn tell_of_sickness(&mut self, g: usize) {
+        let uuid = self.gpus[g].uuid.clone();
+        let was = self.illness.sick.contains_key(&uuid);
+        match self.grade(g) {
+            (Grade::Sick, Some(reason)) if !was => {
+                self.illness.sick.insert(uuid, reason.clone());
+                self.notice(None, format!("GPU {g} takes no new claims: {reason}"));
+                let what = self.health_view(g).and_then(|h| h.tell).unwrap_or_default();
+                for id in self.holders_of(g) {
+                    self.tell_owner(id, &format!("GPU {g} is sick: {reason}; {what}"));
+                }
+            }
+            (Grade::Sick, _) => {}
+            _ if was => {
+                self.illness.sick.remove(&uuid);
+                self.notice(None, format!("GPU {g} takes claims again"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether new claims are kept off a GPU (or an instance of it).
+    pub(crate) fn is_sick(&self, g: usize) -> bool {
+        let g = self.gpus[g].parent.unwrap_or(g);
+        self.grade(g).0 == Grade::Sick
+    }
+
+    /// An administrator says that a GPU is mended: what was reported of it so far holds no longer.
+    pub(crate) fn mended(&mut self, g: usize) {
+        let uuid = self.gpus[g].uuid.clone();
+        self.illness.xids.remove(&uuid);
+        if let Err(error) = self.journal.forget_xids(&uuid) {
+            tracing::warn!(%error, "errors of a GPU that is mended could not be forgotten");
+        }
+        self.tell_of_sickness(g);
+    }
+
+    /// Whether errors are known of a GPU that somebody may have mended.
+    pub(crate) fn is_ill(&self, g: usize) -> bool {
+        let xids = self.illness.xids.get(&self.gpus[g].uuid);
+        xids.is_some_and(|x| !x.is_empty())
+    }
+
+    /// Why a GPU is sick.
+    pub(crate) fn sickness(&self, g: usize) -> Option<String> {
+        let (grade, reason) = self.grade(g);
+        reason.filter(|_| grade == Grade::Sick)
+    }
+
+    fn grade(&self, g: usize) -> (Grade, Option<String>) {
+        let view = self.health_view(g).unwrap_or_default();
+        (view.grade, view.reasons.into_iter().next())
+    }
+
+    /// How a GPU is doing; absent where nothing is known of it.
+    pub(crate) fn health_view(&self, g: usize) -> Option<HealthView> {
+        let reading = self.last_reading(g)?;
+        let xids = self.illness.xids.get(&self.gpus[g].uuid);
+        let mut view = HealthView {
+            xids: xids.into_iter().flatten().cloned().collect(),
+            ecc_corrected: reading.health.ecc_corrected,
+            ecc_uncorrected: reading.health.ecc_uncorrected,
+            throttle: reading.health.clock_reasons.map(table::throttled),
+            recovery: table::recovery(reading.health.recovery).map(|(text, _)| text.to_owned()),
+            remapped: reading.health.remapped.map(|r| RemappedView {
+                corrected: r.corrected.into(),
+                uncorrected: r.uncorrected.into(),
+                pending: r.pending,
+                failed: r.failed,
+            }),
+            ..HealthView::default()
+        };
+        let mut found: Vec<(Grade, String, String)> = Vec::new();
+        match reading.state {
+            GpuState::Ok => {}
+            GpuState::Lost => found.push((
+                Grade::Sick,
+                "the driver has lost it".to_owned(),
+                Act::Restart.tell(g),
+            )),
+            GpuState::Hung => found.push((
+                Grade::Sick,
+                "calls on it do not return".to_owned(),
+                Act::Restart.tell(g),
+            )),
+        }
+        for xid in &view.xids {
+            let meaning = table::of(xid.code);
+            let text = format!("Xid {}: {}", xid.code, meaning.text);
+            found.push((meaning.act.grade(), text, meaning.act.tell(g)));
+        }
+        found.extend(of_seen(&reading.health, g));
+        // The worst first, and of the same the newest.
+        found.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
+        found.retain(|(grade, ..)| *grade > Grade::Good);
+        if let Some((grade, _, tell)) = found.first() {
+            view.grade = *grade;
+            view.tell = Some(tell.clone());
+        }
+        view.reasons = found.into_iter().map(|(_, text, _)| text).collect();
+        view.reasons.dedup();
+        Some(view)
+    }
+
+    /// A row of the doctor for each GPU that is not well.
+    pub(crate) fn health_rows(&self) -> Vec<Check> {
+        let row = |g: usize| {
+            let health = self.health_view(g).filter(|h| h.grade > Grade::Good)?;
+            let state = if health.grade == Grade::Sick {
+                "missing"
+            } else {
+                "limited"
+            };
+            Some(Check {
+                status: doctor::SIMULATION.to_owned(),
+                fix: health.tell,
+                ..doctor::check(&format!("health GPU {g}"), state, health.reasons.join("; "))
+            })
+        };
+        (0..self.gpus.len()).filter_map(row).collect()
+    }
+}
+
+/// What counters say.
+fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
+    let mut found = Vec::new();
+    let reset = || Act::Reset.tell(g);
+    if let Some((text, act)) = table::recovery(seen.recovery) {
+        found.push((
+            act.grade(),
+            format!("the driver says that it needs a {text}"),
+            act.tell(g),
+        ));
+    }
+    if let Some(n) = seen.ecc_uncorrected.filter(|n| *n > 0) {
+        let text = format!("{n} memory errors that could not be corrected");
+        found.push((Grade::Warned, text, reset()));
+    }
+    if let Some(rows) = seen.remapped {
+        if rows.failed {
+            let text = "a row of memory could not be replaced".to_owned();
+            found.push((Grade::Sick, text, "the GPU has to be replaced".to_owned()));
+        } else if rows.pending {
+            let text = "the replacement of a row of memory waits for a reset".to_owned();
+            found.push((Grade::Warned, text, reset()));
+        }
+    }
+    for text in seen.clock_reasons.map(table::throttled).unwrap_or_default() {
+        let what = "look at cooling and power supply".to_owned();
+        found.push((
+            Grade::Warned,
+            format!("its clocks are held down: {text}"),
+            what,
+        ));
+    }
+    found
+}

@@ -1,0 +1,143 @@
+//! Xids in the kernel's log: some are told there only, and with the process that they concern.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A PCI device: domain, bus, device.
+pub(crate) type Pci = (u32, u8, u8);
+
+/// An Xid as the kernel's log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KernelXid {
+    /// The GPU.
+    pub(crate) pci: Pci,
+    /// Number.
+    pub(crate) code: u64,
+    /// The process that it names.
+    pub(crate) pid: Option<u32>,
+}
+
+/// `0000:2b:00`, also with a function behind: `00000000:2B:00.0`.
+pub(crate) fn pci(text: &str) -> Option<Pci> {
+    let mut parts = text.split(':');
+    let mut hex = || u32::from_str_radix(parts.next()?.split('.').next()?.trim(), 16).ok();
+    let (domain, bus, device) = (hex()?, hex()?, hex()?);
+    Some((domain, u8::try_from(bus).ok()?, u8::try_from(device).ok()?))
+}
+
+/// Reads `NVRM: Xid (PCI:0000:2b:00): 79, pid=1234, name=python, ...`; with MIG, ` GPU-I:01` stands behind the device.
+pub(crate) fn parse(line: &str) -> Option<KernelXid> {
+    let rest = line.split("NVRM: Xid (PCI:").nth(1)?;
+    let (place, rest) = rest.split_once("):")?;
+    let place = place.split_whitespace().next()?;
+    let code: String = rest
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let pid = rest.split("pid=").nth(1).and_then(|p| {
+        let digits: String = p.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    });
+    Some(KernelXid {
+        pci: pci(place)?,
+        code: code.parse().ok()?,
+        pid,
+    })
+}
+
+/// Reads the log in a thread of its own, from now on, as long as `tell` wants more.
+pub(crate) fn watch(path: &Path, tell: impl Fn(KernelXid) -> bool + Send + 'static) {
+    let opened = open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "the kernel's log is not read for errors of GPUs");
+            return;
+        }
+    };
+    let spawned = std::thread::Builder::new()
+        .name("kernel-log".to_owned())
+        .spawn(move || read(file, tell));
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread to read the kernel's log");
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    let pipe = path.metadata()?.file_type().is_fifo();
+    // A pipe that is open for writing too has no end.
+    let mut file = File::options().read(true).write(pipe).open(path)?;
+    if !pipe {
+        file.seek(SeekFrom::End(0))?;
+    }
+    Ok(file)
+}
+
+fn read(mut file: File, tell: impl Fn(KernelXid) -> bool) {
+    // A read of the kernel's log gives one record, at most this long.
+    let mut record = vec![0; 8192];
+    loop {
+        let n = match file.read(&mut record) {
+            Ok(0) => {
+                // The end of a file that is being written.
+                std::thread::sleep(Duration::from_secs(1));
+                continue;
+            }
+            Ok(n) => n,
+            // Records were overwritten before they were read: the next one is the oldest that is left.
+            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::EPIPE as i32) => continue,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel's log cannot be read any more");
+                return;
+            }
+        };
+        let text = String::from_utf8_lossy(&record[..n]);
+        for xid in text.lines().filter_map(parse) {
+            if !tell(xid) {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernels_log_are_read() {
+        let xid = |code, pid| {
+            Some(KernelXid {
+                pci: (0, 0x2b, 0),
+                code,
+                pid,
+            })
+        };
+        let gone = "3,1234,5678,-;NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.";
+        assert_eq!(parse(gone), xid(79, None));
+        let own = "NVRM: Xid (PCI:0000:2b:00): 31, pid=4242, name=python3, Ch 00000008";
+        assert_eq!(parse(own), xid(31, Some(4242)));
+        let mig = "NVRM: Xid (PCI:0000:2b:00 GPU-I:01): 13, pid='<unknown>', name=<unknown>";
+        assert_eq!(parse(mig), xid(13, None));
+        for other in [
+            "",
+            "NVRM: loading",
+            "NVRM: Xid (PCI:x): 79",
+            "NVRM: Xid (PCI:0000:2b:00): x",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_devices_are_compared_whatever_their_spelling() {
+        assert_eq!(pci("0000:3b:00"), pci("00000000:3B:00.0"));
+        assert_eq!(pci("0000:3b:00"), Some((0, 0x3b, 0)));
+        assert_eq!(pci("3b"), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! Errors of GPUs, until somebody says that they are mended or the machine was restarted.
+
+use rusqlite::params;
+
+use super::{Journal, JournalError, signed};
+use crate::daemon::health::XidRecord;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS xid (
+    boot TEXT NOT NULL, uuid TEXT NOT NULL, at_ms INTEGER NOT NULL, code INTEGER NOT NULL, pid INTEGER,
+    source TEXT NOT NULL, mended INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE INDEX IF NOT EXISTS xid_gpu ON xid (uuid, at_ms);
+";
+
+impl Journal {
+    /// Writes an error down.
+    pub(crate) fn add_xid(&self, boot: &str, xid: &XidRecord) -> Result<(), JournalError> {
+        self.db
+            .prepare_cached("INSERT INTO xid (boot, uuid, at_ms, code, pid, source) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+            .execute(params![boot, xid.uuid, signed(xid.at_ms), signed(xid.code), xid.pid, xid.source])?;
+        // A GPU in trouble may report for weeks.
+        self.db
+            .prepare_cached(
+                "DELETE FROM xid WHERE uuid = ?1 AND at_ms <
+                     (SELECT at_ms FROM xid WHERE uuid = ?1 ORDER BY at_ms DESC LIMIT 1 OFFSET 1000)",
+            )?
+            .execute([&xid.uuid])?;
+        Ok(())
+    }
+
+    /// Errors of a start of the machine that are not mended, oldest first.
+    pub(crate) fn xids(&self, boot: &str, from_ms: u64) -> Result<Vec<XidRecord>, JournalError> {
+        let mut rows = self.db.prepare(
+            "SELECT uuid, at_ms, code, pid, source FROM xid
+             WHERE boot = ?1 AND at_ms >= ?2 AND mended = 0 ORDER BY at_ms, rowid",
+        )?;
+        let xid = |r: &rusqlite::Row<'_>| {
+            let (at, code): (i64, i64) = (r.get(1)?, r.get(2)?);
+            Ok(XidRecord {
+                uuid: r.get(0)?,
+                at_ms: at.unsigned_abs(),
+                code: code.unsigned_abs(),
+                pid: r.get(3)?,
+                source: r.get(4)?,
+            })
+        };
+        Ok(rows
+            .query_map(params![boot, signed(from_ms)], xid)?
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// One kind of error of a GPU is over.
+    pub(crate) fn forget_xid(&self, uuid: &str, code: u64) -> Result<(), JournalError> {
+        self.db.execute(
+            "UPDATE xid SET mended = 1 WHERE uuid = ?1 AND code = ?2",
+            params![uuid, signed(code)],
+        )?;
+        Ok(())
+    }
+
+    /// A GPU is mended.
+    pub(crate) fn forget_xids(&self, uuid: &str) -> Result<(), JournalError> {
+        self.db
+            .execute("UPDATE xid SET mended = 1 WHERE uuid = ?1", [uuid])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_hold_until_they_are_mended_or_the_machine_was_restarted() {
+        let dir = tempfile::tempdir().unwrap();
+        let j = Journal::open(&dir.path().join("db")).unwrap();
+        let xid = |uuid: &str, at_ms| XidRecord {
+            uuid: uuid.to_owned(),
+            at_ms,
+            code: 79,
+            pid: Some(4),
+            source: "nvml".to_owned(),
+        };
+        j.add_xid("boot-1", &xid("GPU-a", 5)).unwrap();
+        j.add_xid("boot-1", &xid("GPU-b", 6)).unwrap();
+        assert_eq!(
+            j.xids("boot-1", 0).unwrap(),
+            [xid("GPU-a", 5), xid("GPU-b", 6)]
+        );
+        assert_eq!(j.xids("boot-2", 0).unwrap(), []);
+        j.forget_xids("GPU-a").unwrap();
+        assert_eq!(j.xids("boot-1", 0).unwrap(), [xid("GPU-b", 6)]);
+        assert_eq!(j.xids("boot-1", 7).unwrap(), []);
+    }
+}
