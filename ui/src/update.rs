@@ -200,7 +200,7 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
         (Ok(reply), form) => {
             let (tone, text) = match reply {
                 Reply::Done { message } => (Tone::Good, message),
-                Reply::Resized(resized) => (Tone::Good, resized.message),
+                Reply::Resized(resized) => (Tone::Good, resized.message.replace('\n', "; ")),
                 Reply::Admin(done) => (Tone::Good, done.message.replace('\n', "; ")),
                 Reply::Queued(q) => (Tone::Plain, format!("{} waits: {}", q.id, q.reason)),
                 _ => (Tone::Plain, STRANGE.to_owned()),

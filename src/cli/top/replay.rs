@@ -11,8 +11,8 @@ use crate::cli::failure::{self, Failure};
 
 /// How far a seek goes, in milliseconds.
 const STEP_MS: u64 = 10_000;
-/// Between two looks at what is wanted.
-const BEAT: Duration = Duration::from_millis(20);
+/// Most time between two looks at what is wanted.
+const BEAT: Duration = Duration::from_millis(100);
 
 /// The last moment of a recording, with what was asked before it.
 ///
@@ -108,8 +108,18 @@ impl Player {
             if feeder.updates.is_closed() {
                 return;
             }
-            std::thread::sleep(BEAT);
+            std::thread::sleep(self.pause());
         }
+    }
+
+    /// Until the next moment, or the next look.
+    fn pause(&self) -> Duration {
+        let at = self.recording.at_ms(self.next);
+        let Some(at) = at.filter(|_| !self.paused) else {
+            return BEAT;
+        };
+        let ms = (at as f64 - self.now_ms) / self.speed;
+        Duration::from_secs_f64(ms.clamp(5.0, 1000.0) / 1000.0).min(BEAT)
     }
 
     /// The newest moment whose time has come.
