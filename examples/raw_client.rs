@@ -1,8 +1,8 @@
 //! A CUDA program that does what its standard input says, one command a line, one answer a line: the tests'
 //! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
-//! where there is none.
+//! where there is none. With a second one, another library, `around N` launches by that.
 //!
-//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `count`, `sms`, `mps`, `uuid`,
+//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `around N`, `count`, `sms`, `mps`, `uuid`,
 //! `fault`, `sync`, `device N` (what follows is on that one), `quit`. Answers: `ok ...` or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
@@ -31,6 +31,7 @@ struct Client {
     others: Vec<(i32, Context)>,
     held: Vec<Option<Buffer>>,
     kernel: Option<(Function, Buffer)>,
+    around: Option<Box<Client>>,
 }
 
 /// Attributes of a device, by the numbers of `CUdevice_attribute`.
@@ -101,6 +102,24 @@ impl Client {
                 self.kernel = None;
                 "ok".to_owned()
             }
+            ["around", times] => {
+                let around = match &mut self.around {
+                    Some(around) => around,
+                    none => {
+                        let library = std::env::args_os().nth(2).unwrap_or_default();
+                        let driver = Driver::load(Path::new(&library))?;
+                        none.insert(Box::new(Self {
+                            context: driver.context(0)?,
+                            held: Vec::new(),
+                            kernel: None,
+                            around: None,
+                            device: 0,
+                            others: Vec::new(),
+                        }))
+                    }
+                };
+                around.obey(driver, &format!("launch {times}"))?
+            }
             ["sms"] => format!("ok {}", driver.attribute(0, MULTIPROCESSOR_COUNT)?),
             ["mps"] => format!("ok {}", driver.attribute(0, MPS_ENABLED)?),
             ["uuid"] => format!("ok {}", driver.uuid(0)?),
@@ -147,6 +166,7 @@ fn main() -> io::Result<()> {
         others: Vec::new(),
         held: Vec::new(),
         kernel: None,
+        around: None,
     };
     for line in io::stdin().lock().lines() {
         let line = line?;

@@ -234,6 +234,61 @@ fn gpu_time_without_a_counted_launch_is_seen() {
     assert_eq!(accused(&station, honest.pid()), None);
 }
 
+/// Members that do launch through the proxy are compared too: by the time that it counted.
+#[test]
+fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
+    let station = station_with(|o| {
+        o.tick = "1s".to_owned();
+        o.costs = "add_one 2ms\n".to_owned();
+    });
+    let driver = station.sim_dir().join("lib/libcuda.so.1");
+    let start = |gpu: &str| {
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", gpu, "--"]);
+        command
+            .arg(example("raw_client"))
+            .arg("libcuda.so.1")
+            .arg(&driver);
+        Raw::start(command)
+    };
+    // One alone and two side by side that launch as they should, and one that does so now and then only.
+    let mut honest = [start("1"), start("2"), start("2")];
+    let mut sly = start("0");
+    assert_eq!(sly.ask("launch 100"), "ok 100");
+    honest.iter_mut().for_each(|raw| raw.tell("launch 4000"));
+    let before = next_look(&station);
+    sly.tell("around 2000");
+    let second = before + 2..=looks(&station) + 2;
+    let (claim, at) = accused_at(&station, sly.pid());
+    assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
+    let why = claim.overuse.expect("accused");
+    assert!(why.contains("time beyond what is counted"), "{why}");
+    assert_eq!(sly.line(), "ok 2000");
+    // It counts again: cured.
+    until("it is cured", Duration::from_secs(20), || {
+        let snapshot = station.snapshot().ok()?;
+        for raw in &honest {
+            let claim = claim_of(&snapshot, raw.pid())?;
+            assert_eq!(claim.overuse, None, "an honest one, alone or beside others");
+        }
+        claim_of(&snapshot, sly.pid())?
+            .overuse
+            .is_none()
+            .then_some(())
+    });
+    for raw in &mut honest {
+        let busy = claim_of(&station.snapshot().expect("served"), raw.pid()).cloned();
+        let busy = busy
+            .and_then(|c| c.gpus[0].time_busy.clone())
+            .map(|f| f.value);
+        assert!(
+            busy.is_some_and(|b| b > 20.0),
+            "{busy:?}: it proves nothing"
+        );
+        raw.kill();
+    }
+}
+
 #[test]
 fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
     if !root("a_gpu_that_a_member_has_open_from_before_counts_against_the_claim") {

@@ -7,6 +7,7 @@ mod doctor;
 mod limits;
 mod overuse;
 mod places;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ use super::service::Service;
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
+    /// GPU time that was counted by the last look.
+    pub(crate) time: time::Time,
     /// Looks at the driver so far.
     pub(crate) looks: u64,
     /// Claims that use more than they are counted.

@@ -18,6 +18,9 @@ use crate::figures;
 /// Percent of a GPU's time that may be used beyond what the proxies count: their count is an estimate.
 const UNCOUNTED_TIME: f64 = 20.0;
 
+/// Percent of a GPU's time that a process counted since the last look.
+type Counted = BTreeMap<(usize, ProcessKey), f64>;
+
 impl Service {
     fn overuse_rules(&self) -> Rules {
         let policy = &self.config.policy;
@@ -31,8 +34,10 @@ impl Service {
 
     /// Compares the newest sample with the ledger.
     pub(super) fn reconcile(&mut self) {
-        let looks: Vec<Look<ProcessKey>> =
-            (0..self.gpus.len()).flat_map(|g| self.looks(g)).collect();
+        let counted = self.counted_time();
+        let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
+            .flat_map(|g| self.looks(g, &counted))
+            .collect();
         self.policy.charged.clear();
         let (now, rules) = (self.now(), self.overuse_rules());
         for act in self.policy.over.step(now, &rules, &looks) {
@@ -63,7 +68,7 @@ impl Service {
     }
 
     /// What is known of the claims on a GPU now; nothing where the driver gives no list.
-    fn looks(&self, gpu: usize) -> Vec<Look<ProcessKey>> {
+    fn looks(&self, gpu: usize, counted: &Counted) -> Vec<Look<ProcessKey>> {
         let Some(processes) = self.reading(gpu).and_then(|r| r.processes.as_ref()) else {
             return Vec::new();
         };
@@ -80,7 +85,7 @@ impl Service {
         }
         let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
             let live = self.claims.get(&id).filter(|l| l.ending.is_none())?;
-            Some(self.look(id, live, gpu, &processes))
+            Some(self.look(id, live, gpu, &processes, counted))
         };
         by_claim.into_iter().filter_map(look).collect()
     }
@@ -91,6 +96,7 @@ impl Service {
         live: &Live,
         gpu: usize,
         processes: &[&GpuProcess],
+        counted: &Counted,
     ) -> Look<ProcessKey> {
         let seat = live.seats.iter().find(|s| s.gpu == gpu);
         let total = self.gpus[gpu].total;
@@ -125,7 +131,10 @@ impl Service {
                 bytes: p.bytes.map(Bytes),
                 charge: slot.map(|s| Bytes(s.charge_bytes)),
                 busy: p.time_busy,
-                counted: slot.map_or(Some(0.0), |s| (s.launches == 0).then_some(0.0)),
+                counted: match slot {
+                    Some(_) => counted.get(&(gpu, process)).copied(),
+                    None => Some(0.0),
+                },
             })
         });
         Look {

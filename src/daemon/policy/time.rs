@@ -1,0 +1,120 @@
+//! GPU time that the members' proxies counted between two looks, process by process: what the driver's figures are
+//! compared with.
+
+use std::collections::BTreeMap;
+
+use gshare_abi::host::SlotView;
+use gshare_core::ClaimId;
+use gshare_enforcer::proc::ProcessKey;
+
+use super::super::service::Service;
+
+/// Of a process's launches so many, in a hundred, may be without a measured time before its count says nothing.
+const UNMEASURED: u64 = 10;
+
+/// A claim's process on one GPU: slots are handed out again, but never with the same number.
+type Place = (ClaimId, usize, usize, u64);
+
+/// What a process had counted at a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Count {
+    /// Nanoseconds, with what runs now.
+    busy_ns: u64,
+    launches: u64,
+    unmeasured: u64,
+}
+
+/// What was counted so far.
+#[derive(Debug, Default)]
+pub(crate) struct Time {
+    at_ns: u64,
+    counts: BTreeMap<Place, Count>,
+}
+
+fn count(slot: &SlotView, now: u64) -> Option<Count> {
+    let work = slot.work?;
+    // What runs counts from its earliest beginning: rather too much than too little.
+    let runs = work.flight.map_or(0, |f| now.saturating_sub(f.since_ns));
+    Some(Count {
+        busy_ns: work.busy_ns.saturating_add(runs),
+        launches: slot.launches,
+        unmeasured: work.unmeasured,
+    })
+}
+
+/// Percent of the time since the last look that a process counted.
+fn percent(then: Count, now: Count, ns: u64) -> Option<f64> {
+    let launches = now.launches.saturating_sub(then.launches);
+    let unmeasured = now.unmeasured.saturating_sub(then.unmeasured);
+    if unmeasured.saturating_mul(100) > launches.saturating_mul(UNMEASURED) {
+        return None;
+    }
+    let busy = now.busy_ns.saturating_sub(then.busy_ns);
+    (ns > 0).then(|| (busy as f64 / ns as f64 * 100.0).min(100.0))
+}
+
+impl Service {
+    /// What the claims' processes counted since the last look, by GPU, in percent of the GPU's time; absent for
+    /// those whose proxy cannot say.
+    pub(super) fn counted_time(&mut self) -> BTreeMap<(usize, ProcessKey), f64> {
+        let now = gshare_abi::monotonic_ns();
+        let before = std::mem::take(&mut self.policy.time);
+        let ns = now.saturating_sub(before.at_ns);
+        let mut time = Time {
+            at_ns: now,
+            counts: BTreeMap::new(),
+        };
+        let mut counted = BTreeMap::new();
+        for (id, live) in &self.claims {
+            for seat in &live.seats {
+                for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
+                    let process = ProcessKey {
+                        pid: slot.pid.cast_signed(),
+                        start_ticks: slot.start_time,
+                    };
+                    if slot.launches == 0 {
+                        counted.insert((seat.gpu, process), 0.0);
+                    }
+                    let Some(count) = count(&slot, now) else {
+                        continue;
+                    };
+                    let place = (*id, seat.gpu, slot.slot, slot.generation);
+                    let then = before.counts.get(&place).copied();
+                    // One that came in between has counted all that it did in this time.
+                    let percent = percent(then.unwrap_or_default(), count, ns);
+                    if let Some(percent) = percent {
+                        counted.insert((seat.gpu, process), percent);
+                    }
+                    time.counts.insert(place, count);
+                }
+            }
+        }
+        self.policy.time = time;
+        counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_a_part_of_the_time() {
+        let at = |busy_ns, launches, unmeasured| Count {
+            busy_ns,
+            launches,
+            unmeasured,
+        };
+        let second = 1_000_000_000;
+        let part = |then, now| percent(then, now, second);
+        assert_eq!(part(at(0, 0, 0), at(second / 2, 9, 0)), Some(50.0));
+        assert_eq!(part(at(second, 9, 0), at(second, 9, 0)), Some(0.0));
+        // Streams side by side count each, and an estimate may be too large.
+        assert_eq!(part(at(0, 0, 0), at(2 * second, 9, 0)), Some(100.0));
+        assert_eq!(part(at(second, 9, 0), at(0, 9, 0)), Some(0.0));
+        // Where many launches have no measured time nobody can say.
+        assert_eq!(part(at(0, 0, 0), at(second, 100, 10)), Some(100.0));
+        assert_eq!(part(at(0, 0, 0), at(second, 100, 11)), None);
+        assert_eq!(percent(at(0, 0, 0), at(9, 9, 0), 0), None);
+    }
+}
