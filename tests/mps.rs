@@ -151,6 +151,54 @@ fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
     assert_eq!(next.ask("launch 1"), "ok 1");
 }
 
+/// The control program is told first: the work of a client that ignores signals is over on the GPU while its
+/// process still lives, and the neighbour's goes on.
+#[test]
+fn admin_kill_ends_the_work_through_mps_before_it_signals() {
+    if !root("two users through one MPS server") {
+        return;
+    }
+    let station = workstation("multi-user = \"accept\"");
+    let mut command = station.command();
+    command.args([
+        "claim",
+        "-q",
+        "-g",
+        "0.25",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; exec \"$0\"",
+    ]);
+    command.arg(support::users::reachable(&station));
+    let mut stubborn = Raw::start(support::users::as_user(command, ADA));
+    let mut bob = client(&station, BOB, &["-g", "0.5"]);
+    assert_eq!(
+        (stubborn.ask("launch 1"), bob.ask("launch 1")),
+        ("ok 1".into(), "ok 1".into())
+    );
+    let killed = admin(&station, &["kill", "c1", "--grace", "10s"]);
+    assert!(killed.status.success(), "{killed:?}");
+    let ended = until("its work is ended on the GPU", SOON, || {
+        let answer = stubborn.ask("sync");
+        (answer != "ok").then_some(answer)
+    });
+    assert!(ended.starts_with("error 810 "), "{ended}");
+    assert_eq!(bob.ask("launch 1"), "ok 2");
+    // At once means at once, after MPS has done its part.
+    let killed = admin(&station, &["kill", "c1", "--grace", "0s"]);
+    assert!(killed.status.success(), "{killed:?}");
+    let status = until("it is killed", SOON, || {
+        stubborn.child.try_wait().ok().flatten()
+    });
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(libc::SIGKILL)
+    );
+    assert_eq!(bob.ask("launch 1"), "ok 3");
+    assert_eq!(servers(&station).len(), 1, "the server is the same");
+}
+
 #[test]
 fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
     if !root("a server of another user") {

@@ -114,6 +114,17 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         },
     );
 
+    // The memory controller of this machine may be on cgroup v1; then that limit cannot bind, and it is said.
+    let bound = machine
+        .ok("cat /sys/fs/cgroup/cgroup.controllers")
+        .contains("memory");
+    let told = machine.ok("gshare doctor --json || true");
+    assert_eq!(
+        told.contains("MemoryMax and MemoryHigh of users' slices do not hold"),
+        !bound,
+        "{told}"
+    );
+
     // Nothing that happens to the service touches a member.
     assert_eq!(raw.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
     let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
@@ -165,7 +176,22 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     assert_eq!(show(&machine, "gshared", "MainPID"), pid);
     assert_eq!(raw.finish(), Some(0));
 
+    // A control daemon of MPS outlives the service, but not the installation.
+    machine.ok(
+        "install -D /root/gshare /opt/sim/bin/nvidia-cuda-mps-control && \
+         sed -i 's,^.mps.$,[gpu.0]\\nmode = \"mps\"\\n[mps]\\ncontrol = \"/opt/sim/bin/nvidia-cuda-mps-control\",' /etc/gshare/gshare.toml && \
+         systemctl restart gshared",
+    );
+    let daemons = |machine: &Machine| {
+        let found = machine.run("grep -ls nvidia-cuda-mps /proc/[0-9]*/comm | wc -l");
+        String::from_utf8_lossy(&found.stdout).trim().to_owned()
+    };
+    until("MPS is up", Duration::from_secs(20), || {
+        (daemons(&machine) != "0").then_some(())
+    });
+
     let said = machine.ok("gshare setup --undo");
+    assert_eq!(daemons(&machine), "0", "{said}");
     assert!(
         said.contains("keep     /etc/gshare/gshare.toml (edited)"),
         "{said}"

@@ -58,6 +58,25 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("around it", &["containers", "metrics"]),
 ];
 
+/// The status of a row that has none of its own.
+fn usual_status(name: &str) -> &'static str {
+    match name {
+        "service" | "journal" | "administrators" | "cgroups" | "systemd" => KERNEL,
+        _ => SIMULATION,
+    }
+}
+
+/// Why the memory limits of users' slices do not hold below a cgroup: that controller is not on this hierarchy.
+fn unbound_memory(dir: &std::path::Path) -> Option<String> {
+    let mount = gshare_enforcer::cgroup::Mount::find().ok()?;
+    let known = std::fs::read_to_string(mount.point.join("cgroup.controllers")).ok()?;
+    let bound = known.split_whitespace().any(|name| name == "memory");
+    (!bound && dir.starts_with(&mount.point)).then(|| {
+        "MemoryMax and MemoryHigh of users' slices do not hold in claims: the memory controller is on cgroup v1 here"
+            .to_owned()
+    })
+}
+
 /// The heading of a row.
 fn group(name: &str) -> &'static str {
     let group = GROUPS
@@ -102,6 +121,9 @@ impl Service {
         rows.extend(self.policy_rows());
         rows.extend(self.rung_rows());
         rows.push(self.launcher_row());
+        for row in rows.iter_mut().filter(|r| r.status.is_empty()) {
+            row.status = usual_status(&row.name).to_owned();
+        }
         grouped(rows)
     }
 
@@ -398,6 +420,20 @@ impl Service {
                     "cgroups",
                     "limited",
                     format!("claims live below {}, beside systemd's units: {why}", tree.dir().display()),
+                )
+            },
+            (Some(tree), _) if tree.units().is_some() && unbound_memory(tree.dir()).is_some() => Check {
+                fix: Some(
+                    "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line: cgroup v2 only".to_owned(),
+                ),
+                ..check(
+                    "cgroups",
+                    "limited",
+                    format!(
+                        "claims live below {}, under the limits of their users' slices; {}",
+                        tree.dir().display(),
+                        unbound_memory(tree.dir()).unwrap_or_default()
+                    ),
                 )
             },
             (Some(tree), _) => Check {

@@ -18,6 +18,8 @@ use super::unix_ms;
 const TERM_GRACE: Duration = Duration::from_secs(10);
 /// Ends that the journal does not take are kept for a later try, at most this many.
 const UNWRITTEN: usize = 10_000;
+/// A control program of MPS that has not answered by then is not waited for.
+const MPS_ANSWERS: Duration = Duration::from_secs(4);
 
 /// An ended claim for the journal.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl Ending {
             told: false,
             all,
             saving: false,
+            by_mps: None,
         }
     }
 
@@ -63,6 +66,7 @@ impl Ending {
             told: false,
             all: false,
             saving: false,
+            by_mps: None,
         }
     }
 }
@@ -210,12 +214,42 @@ impl Service {
         if let Err(error) = self.journal.put(&live.record) {
             tracing::error!(%id, %error, "that a claim ends could not be journaled");
         }
+        // Clients of MPS are ended on the GPU first: one that is killed with work in flight harms its neighbours.
+        if self.terminate_clients(id) {
+            if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
+                ending.by_mps = Some(grace);
+                ending.kill_at = Some(Instant::now() + grace + MPS_ANSWERS);
+            }
+        } else {
+            self.ask_all_to_end(id);
+        }
+        self.settle_ending(id);
+        self.dirty = true;
+    }
+
+    fn ask_all_to_end(&self, id: ClaimId) {
         let members = self.members_now(id);
         self.signal(&members, libc::SIGTERM);
         // One that is stopped could not act on it.
         self.signal(&members, libc::SIGCONT);
+    }
+
+    /// The work of a claim's clients has been ended by MPS: now the signals.
+    pub(crate) fn clients_terminated(&mut self, id: ClaimId) {
+        let ending = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut());
+        match ending {
+            Some(ending) if ending.all => {
+                if let Some(grace) = ending.by_mps.take() {
+                    ending.kill_at = Some(Instant::now() + grace);
+                }
+                self.ask_all_to_end(id);
+            }
+            _ => {
+                let holders = self.holders(id);
+                self.signal(&holders, libc::SIGTERM);
+            }
+        }
         self.settle_ending(id);
-        self.dirty = true;
     }
 
     /// SIGKILL to everything in the claim, also to what is started meanwhile.

@@ -25,6 +25,7 @@ impl Ending {
         Self {
             kill_at: Some(Instant::now() + grace),
             saving: true,
+            by_mps: None,
             ..Self::killing(LEASE_ENDED, false)
         }
     }

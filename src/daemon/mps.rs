@@ -167,11 +167,7 @@ impl Service {
                     self.notice(None, format!("MPS on GPU {g} does not start: {why}"));
                 }
             }
-            Report::Terminated(id) => {
-                let holders = self.holders(id);
-                self.signal(&holders, libc::SIGTERM);
-                self.settle_ending(id);
-            }
+            Report::Terminated(id) => self.clients_terminated(id),
         }
         self.refresh_facts();
         self.touch();

@@ -58,6 +58,8 @@ pub(crate) struct Ending {
     pub(crate) all: bool,
     /// They have the GPU until then, to save what they have.
     pub(crate) saving: bool,
+    /// While MPS ends the work of its clients: the time between the signals that follow.
+    pub(crate) by_mps: Option<Duration>,
 }
 
 /// One waiting claim: what the connection that waits for it needs.

@@ -2,10 +2,14 @@
 
 use std::process::Command;
 
+use gshare_enforcer::mps::{self, Control};
+
 use crate::cli::failure::{self, Failure};
 use crate::cli::out;
 
 const UNIT: &str = "gshared.service";
+/// Seconds that servers of MPS get to end.
+const MPS_QUIT_S: u32 = 2;
 /// Above all units that hold claims.
 const CLAIMS: &str = "gshare.slice";
 
@@ -85,11 +89,28 @@ pub(super) fn leave() -> Result<(), Failure> {
         out::note(&format!("filters of `deny` may be left: {error}"));
     }
     if members() == 0 {
+        end_mps();
         systemctl(&["stop", CLAIMS])?;
         // The pages of claims that are over; the next boot would take them anyway.
         let _ = std::fs::remove_dir_all("/run/gshare");
     }
     Ok(())
+}
+
+/// The service's control daemons of MPS outlive it; nobody has use for them any more.
+fn end_mps() {
+    let config = gshare_config::Config::load(gshare_config::Mode::System).unwrap_or_default();
+    let Some(program) = mps::find_program(config.mps.control.as_deref()) else {
+        return;
+    };
+    let dirs = std::fs::read_dir("/run/gshare/mps");
+    for dir in dirs.into_iter().flatten().flatten() {
+        let ended =
+            Control::new(&program, &dir.path()).and_then(|control| control.quit(MPS_QUIT_S));
+        if let Err(error) = ended {
+            out::note(&format!("an MPS control daemon may be left: {error}"));
+        }
+    }
 }
 
 /// Units were removed.
