@@ -269,3 +269,94 @@ fn the_dashboard_asks_for_what_is_exported() {
     }
     assert!(queries.len() > 25 && asked >= queries.len(), "{asked}");
 }
+
+/// A sample of the page as it is sent: the one of the family whose labels have these.
+fn sample(page: &str, family: &str, labels: &[&str]) -> Option<f64> {
+    let own = page.lines().filter(|l| {
+        let name = l.split(['{', ' ']).next();
+        name == Some(family) && labels.iter().all(|label| l.contains(label))
+    });
+    let found: Vec<f64> = own
+        .filter_map(|l| l.rsplit(' ').next()?.parse().ok())
+        .collect();
+    assert!(found.len() <= 1, "{family} {labels:?}: {found:?}");
+    found.first().copied()
+}
+
+#[test]
+fn turns_over_use_and_quotas_have_their_true_values() {
+    let station = station_with(|o| {
+        o.gpus = vec!["rtx4090".into(), "rtx4090".into()];
+        o.tick = "0.2s".to_owned();
+        o.costs = "add_one 2ms\n".to_owned();
+        o.config = "[metrics]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    });
+    let address = address(&station);
+    let page = || raw(&address, b"GET /metrics HTTP/1.0\r\n\r\n");
+    for (party, flags) in [
+        (
+            "project:vision",
+            ["--gpus", "0.5", "--max", "1.5"].as_slice(),
+        ),
+        ("project:text", ["--gpus", "1"].as_slice()),
+    ] {
+        let mut command = station.command();
+        command.args(["admin", "quota", "set", party]).args(flags);
+        assert!(command.output().expect("runs").status.success());
+    }
+    // Two that take turns, and one that takes memory past the proxy.
+    let mut turns =
+        ["c1", "c2"].map(|_| Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]));
+    let mut around = station.command();
+    around.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--", "env"]);
+    around.arg(format!(
+        "LD_LIBRARY_PATH={}",
+        station.sim_dir().join("lib").display()
+    ));
+    around.arg(support::example("raw_client"));
+    let mut around = Raw::start(around);
+    assert_eq!(
+        sample(&page(), "gshare_claim_throttled_seconds", &["claim=\"c1\""]),
+        Some(0.0)
+    );
+    turns.iter_mut().for_each(|raw| raw.tell("launch 400"));
+    until("both take turns", SOON, || {
+        let text = page();
+        let both = ["claim=\"c1\"", "claim=\"c2\""];
+        let contended = |c| sample(&text, "gshare_claim_contended", &[c]);
+        (both.map(contended) == [Some(1.0); 2]).then_some(())
+    });
+    for raw in &mut turns {
+        assert!(raw.line().starts_with("ok"));
+    }
+    assert_eq!(around.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
+    let (text, snapshot) = until("the page says what the snapshot says", SOON, || {
+        let (text, snapshot) = (page(), station.snapshot().ok()?);
+        let turns = snapshot.claims[0].turns?;
+        // The page may be a fifth of a second older than the snapshot.
+        let over = sample(&text, "gshare_claim_overuse", &["claim=\"c3\""]) == Some(1.0);
+        let held_back = sample(&text, "gshare_claim_throttled_seconds", &["claim=\"c1\""])?;
+        let told = held_back == turns.held_back_ms as f64 / 1000.0;
+        (told && over).then_some((text, snapshot))
+    });
+    let held_back = sample(&text, "gshare_claim_throttled_seconds", &["claim=\"c1\""]);
+    // Half of the 1.6 s that both together ran, give or take.
+    assert!(
+        held_back.is_some_and(|s| (0.2..30.0).contains(&s)),
+        "{held_back:?}"
+    );
+    assert!(snapshot.claims[2].overuse.is_some());
+    let over = ["c1", "c2", "c3"]
+        .map(|c| sample(&text, "gshare_claim_overuse", &[&format!("claim=\"{c}\"")]));
+    assert_eq!(over, [Some(0.0), Some(0.0), Some(1.0)]);
+    let quota =
+        |family, party: &str| sample(&text, family, &[&format!("party=\"project:{party}\"")]);
+    assert_eq!(
+        ["vision", "text"].map(|p| (
+            quota("gshare_quota_gpus", p),
+            quota("gshare_quota_max_gpus", p)
+        )),
+        // No maximum is no sample, not 0.
+        [(Some(0.5), Some(1.5)), (Some(1.0), None)]
+    );
+}

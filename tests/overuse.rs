@@ -278,9 +278,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     });
     for raw in &mut honest {
         let busy = claim_of(&station.snapshot().expect("served"), raw.pid()).cloned();
-        let busy = busy
-            .and_then(|c| c.gpus[0].time_busy.clone())
-            .map(|f| f.value);
+        let busy = busy.and_then(|c| c.gpus[0].time_busy).map(|f| f.value);
         assert!(
             busy.is_some_and(|b| b > 20.0),
             "{busy:?}: it proves nothing"
