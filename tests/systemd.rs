@@ -373,7 +373,7 @@ fn package(test: &str) -> Option<std::path::PathBuf> {
 fn the_package_installs_upgrades_and_goes() {
     let test = "the_package_installs_upgrades_and_goes";
     let Some(deb) = package(test) else { return };
-    let Some(machine) = machine(test, false) else {
+    let Some(mut machine) = machine(test, false) else {
         return;
     };
     machine.copy(&deb, "/root/gshare.deb");
@@ -404,6 +404,16 @@ fn the_package_installs_upgrades_and_goes() {
     let refused = machine.run("gshare setup --undo");
     assert_eq!(refused.status.code(), Some(64));
 
+    // It comes back with the machine, before anybody can log in.
+    machine.power_off();
+    machine.start().expect("starts again");
+    let since = |unit: &str| -> u64 {
+        show(&machine, unit, "ActiveEnterTimestampMonotonic")
+            .parse()
+            .expect("a time")
+    };
+    assert!(since("gshared") < since("systemd-user-sessions"));
+
     let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
     assert_eq!(raw.ask("launch 1"), "ok 1");
     let pid = show(&machine, "gshared", "MainPID");
@@ -415,7 +425,8 @@ fn the_package_installs_upgrades_and_goes() {
     );
     assert_eq!(raw.ask("launch 1"), "ok 2");
     assert_eq!(claims(&machine).len(), 1);
-    machine.ok("grep -q '# mine' /etc/gshare/gshare.toml");
+    machine.ok("grep -q '# mine' /etc/gshare/gshare.toml && systemctl restart gshared");
+    assert_eq!(claims(&machine).len(), 1, "a restart kills no member");
 
     machine.ok("dpkg --remove gshare");
     assert_eq!(raw.ask("launch 1"), "ok 3", "a member outlives the package");

@@ -303,7 +303,7 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
                 _ => "MPS: control",
             },
             // What is there unless the administrator says `deny`.
-            n if n == "unclaimed use" => "use outside claims",
+            "unclaimed use" => "use outside claims",
             n => mechanism(n),
         };
         let told = documented(&page, mechanism)
@@ -321,4 +321,29 @@ fn the_doctor_claims_what_the_hardware_page_claims() {
         .service
         .is_some_and(|s| s.device_filter);
     assert!(compared >= 3 + usize::from(filter), "{checks:?}");
+}
+
+/// The one privileged program is small enough to be read: a few hundred lines, and few crates behind it.
+#[test]
+fn the_launcher_stays_small() {
+    let mut code = 0;
+    for file in files()
+        .iter()
+        .filter(|f| f.starts_with("enforcer/exec/src"))
+    {
+        let text = text(file);
+        let (own, _tests) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
+        let line = |l: &&str| !l.trim().is_empty() && !l.trim_start().starts_with("//");
+        code += own.lines().filter(line).count();
+    }
+    assert!((100..=700).contains(&code), "{code} lines of code");
+    let manifest = text(Path::new("enforcer/exec/Cargo.toml"));
+    let (_, after) = manifest.split_once("[dependencies]").expect("a section");
+    let (own, _) = after.split_once("\n[").expect("another section");
+    let own: Vec<&str> = own
+        .lines()
+        .filter_map(|l| l.split(['.', ' ']).next())
+        .filter(|n| !n.is_empty())
+        .collect();
+    assert_eq!(own, ["gshare-abi", "libc", "nix"]);
 }
