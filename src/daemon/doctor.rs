@@ -61,7 +61,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 /// The status of a row that has none of its own.
 fn usual_status(name: &str) -> &'static str {
     match name {
-        "service" | "journal" | "administrators" | "cgroups" | "systemd" => KERNEL,
+        "service" | "journal" | "history" | "administrators" | "cgroups" | "systemd" => KERNEL,
         _ => SIMULATION,
     }
 }
