@@ -268,13 +268,18 @@ impl Ledger {
         if self.is_drained(gpu) {
             return Bytes::ZERO;
         }
-        let taken = self.on(gpu).fold(Bytes::ZERO, |sum, (_, s)| {
-            sum.saturating_add(s.mem).saturating_add(s.borrowed())
-        });
         facts
             .allocatable()
             .unwrap_or_default()
-            .saturating_sub(taken)
+            .saturating_sub(self.mem_taken(gpu))
+    }
+
+    /// Bytes requested on a GPU, and used above that.
+    #[must_use]
+    pub fn mem_taken(&self, gpu: usize) -> Bytes {
+        self.on(gpu).fold(Bytes::ZERO, |sum, (_, s)| {
+            sum.saturating_add(s.mem).saturating_add(s.borrowed())
+        })
     }
 
     /// SMs that a new claim could be guaranteed on a GPU now.

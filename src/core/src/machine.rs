@@ -2,14 +2,19 @@
 //!
 //! Claims that wait are served in the order of `order`: entitled ones first, then whoever has had least.
 
+mod board;
+mod carry;
 mod holding;
 pub mod lever;
 mod order;
+mod plan;
 mod reclaim;
+mod search;
+mod serve;
 
 pub use event::{Action, Event};
 pub use order::DUE;
-use order::{FORESEEN, Round};
+pub use plan::{Plan, Stage, Step};
 pub use reclaim::ReclaimRules;
 pub use rehearse::{Rehearsal, Taking};
 
@@ -56,6 +61,8 @@ struct Waiting {
     blocks: Vec<usize>,
     /// When it could start at the earliest.
     expected: Option<Now>,
+    /// What the last search for it that found nothing depended on.
+    searched: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -167,6 +174,16 @@ impl Machine {
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.account(now);
+        if !matches!(
+            event,
+            Event::Tick
+                | Event::Measured(_)
+                | Event::Gpus(_)
+                | Event::Uncapped(_)
+                | Event::Levers { .. }
+        ) {
+            self.reclaim.quiet_since = now;
+        }
         match event {
             Event::Gpus(gpus) => {
                 self.ledger.set_gpus(gpus);
@@ -317,6 +334,7 @@ impl Machine {
             Event::Uncapped(held) => self.ledger.set_uncapped(held),
             Event::Tick => {
                 self.look_at_leases(now, &mut actions);
+                self.spread_out(now, &mut actions);
                 self.settle(&mut actions);
             }
         }
@@ -337,6 +355,7 @@ impl Machine {
             had: 0,
             blocks: Vec::new(),
             expected: None,
+            searched: None,
         };
         waiting.blocks = waiting.gpus(&self.ledger);
         self.queue.push(waiting);
@@ -358,7 +377,10 @@ impl Machine {
     /// While nobody waits, what is free is lent. Before anybody is granted anything, or gets less, caps
     /// fall to the guarantee and the pages are read again: only then are the charges sure.
     fn settle(&mut self, actions: &mut Vec<Action>) {
-        if self.queue.is_empty() && !self.ledger.lending_lowers() {
+        let nothing = self.queue.is_empty()
+            && self.reclaim.plans.is_empty()
+            && self.reclaim.lowered.is_empty();
+        if nothing && !self.ledger.lending_lowers() {
             actions.extend(caps(self.ledger.lend_caps(true)));
         } else {
             actions.extend(caps(self.ledger.freeze_caps()));
@@ -384,181 +406,6 @@ impl Machine {
             actions.extend(caps(self.ledger.lower_caps(*id, &target)));
         }
     }
-
-    fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
-        self.order(now);
-        self.foresee(now);
-        let mut round = Round::new(&self.ledger);
-        let mut still: Vec<Waiting> = Vec::new();
-        let mut queue = std::mem::take(&mut self.queue).into_iter();
-        while let Some(waiting) = queue.next() {
-            match waiting.ask {
-                Ask::Claim { .. } => {
-                    let kept = self.try_claim(now, waiting, &still, &mut round, actions);
-                    still.extend(kept);
-                }
-                Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
-                    Tried::Waits(waiting) => {
-                        round.keep(&waiting);
-                        still.push(*waiting);
-                    }
-                    Tried::Refused => {}
-                    // It may fail to be journaled: nothing else is decided before that is known.
-                    Tried::Done => {
-                        still.extend(queue);
-                        self.queue = still;
-                        self.measure(actions);
-                        return;
-                    }
-                },
-            }
-        }
-        self.queue = still;
-        // Who waits for no GPU keeps nobody from using what is free.
-        let lend = self.queue.iter().all(|w| w.blocks.is_empty());
-        actions.extend(caps(self.ledger.lend_caps(lend)));
-    }
-
-    /// Grants a claim, refuses it or keeps it waiting behind those who are `ahead`.
-    fn try_claim(
-        &mut self,
-        now: Now,
-        mut waiting: Waiting,
-        ahead: &[Waiting],
-        round: &mut Round,
-        actions: &mut Vec<Action>,
-    ) -> Option<Waiting> {
-        let patient = waiting.patient(now);
-        let Ask::Claim { id, request, told } = &mut waiting.ask else {
-            return Some(waiting);
-        };
-        let id = *id;
-        let blocked = round.blocked(now, request);
-        if self.rests(now, id) {
-            waiting.blocks = Vec::new();
-            return Some(waiting);
-        }
-        let kept = self.kept_by_rule(id, request, waiting.entitled);
-        if kept.is_none()
-            && round.may_fit(&self.ledger, request, &blocked)
-            && let Some(slices) = place::best_fit(&self.ledger, request, &blocked)
-        {
-            if self.comes_back(id) {
-                self.unpark(id, &slices, actions);
-            } else {
-                let ends = request.lease.map(|l| now.saturating_add(l));
-                self.ledger.insert(id, slices.clone());
-                self.set_lease(id, ends);
-                actions.push(Action::Grant { id, slices, ends });
-                self.note_grant(now, &waiting);
-            }
-            round.look(&self.ledger);
-            return None;
-        }
-        let reason = match (kept, &*told) {
-            (Some(rule), _) => rule,
-            // Far back in the queue what was told is true enough.
-            (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
-            (None, _) => {
-                let ahead = ahead.last().map(Waiting::id);
-                reason::waits(&self.ledger, request, &blocked, ahead)
-            }
-        };
-        if !patient {
-            self.quotas.leave(id);
-            actions.push(Action::Refuse {
-                id,
-                reason,
-                for_now: true,
-            });
-            return None;
-        }
-        let now_told = (ahead.len() + 1, reason);
-        if told.as_ref() != Some(&now_told) {
-            let (position, reason) = now_told.clone();
-            actions.push(Action::Wait {
-                id,
-                position,
-                reason,
-            });
-            *told = Some(now_told);
-        }
-        self.hold_back(&mut waiting, round);
-        Some(waiting)
-    }
-
-    /// Gives a claim its new size, refuses that or keeps it waiting behind those who are `ahead`.
-    fn try_resize(
-        &mut self,
-        now: Now,
-        mut waiting: Waiting,
-        ahead: &[Waiting],
-        actions: &mut Vec<Action>,
-    ) -> Tried {
-        let patient = waiting.patient(now);
-        let Ask::Resize {
-            ticket,
-            id,
-            change,
-            told,
-        } = &mut waiting.ask
-        else {
-            return Tried::Refused;
-        };
-        let (ticket, id) = (*ticket, *id);
-        let first = |gpu| {
-            let waits = |w: &&Waiting| w.blocks.contains(&gpu);
-            ahead.iter().find(waits).map(Waiting::id)
-        };
-        let still = if self.reclaim.transit.contains_key(&id) {
-            Err(ResizeError::OnItsWay { id })
-        } else {
-            Ok(())
-        };
-        let decided = still
-            .and_then(|()| resize::target(&self.ledger, id, change))
-            .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t))
-            .and_then(|t| match self.quotas.keeps_from(&self.ledger, id, &t) {
-                Some(over) => Err(ResizeError::Quota(over)),
-                None => Ok(t),
-            });
-        match decided {
-            Ok(slices) => {
-                let before = self.ledger.slices(id).unwrap_or_default().to_vec();
-                self.ledger.insert(id, slices.clone());
-                actions.push(Action::Resize {
-                    ticket,
-                    id,
-                    before,
-                    slices,
-                });
-                Tried::Done
-            }
-            Err(error) if patient && error.for_now() => {
-                let now_told = (ahead.len() + 1, error);
-                if told.as_ref() != Some(&now_told) {
-                    let (position, error) = now_told.clone();
-                    actions.push(Action::ResizeWaits {
-                        ticket,
-                        position,
-                        error,
-                    });
-                    *told = Some(now_told);
-                }
-                Tried::Waits(Box::new(waiting))
-            }
-            Err(error) => {
-                actions.push(Action::ResizeRefused { ticket, error });
-                Tried::Refused
-            }
-        }
-    }
-}
-
-enum Tried {
-    Done,
-    Refused,
-    Waits(Box<Waiting>),
 }
 
 fn caps(changed: Vec<(ClaimId, Slice)>) -> impl Iterator<Item = Action> {

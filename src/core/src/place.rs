@@ -17,6 +17,31 @@ pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
         .collect()
 }
 
+/// Where a claim starts: where it is packed best, or (`spread`) where it has most room to burst, idle GPUs first.
+#[must_use]
+pub fn choose(
+    ledger: &Ledger,
+    request: &Request,
+    blocked: &[bool],
+    spread: bool,
+) -> Option<Vec<Slice>> {
+    if !spread || request.gpus != 1 {
+        return best_fit(ledger, request, blocked);
+    }
+    let open = candidates(ledger, request).into_iter();
+    open.filter(|&g| !blocked.get(g).copied().unwrap_or(false))
+        .filter_map(|g| ledger.fit(request, g))
+        .min_by_key(|s| {
+            (
+                reluctance(ledger, request, s),
+                ledger.sm_requested(s.gpu),
+                spare(ledger, request, s),
+                s.gpu,
+            )
+        })
+        .map(|s| vec![s])
+}
+
 /// Best fit: the GPUs that are left with the least memory, ties by index; `None` if it does not fit now.
 /// GPUs in `blocked` are promised to claims further ahead in the queue.
 #[must_use]

@@ -19,12 +19,16 @@ pub(super) struct Granted {
     pub(super) seq: u64,
     /// Since when it runs where it is.
     pub(super) since: Now,
+    /// GPU-seconds that it has had.
+    pub(super) attained_s: f64,
     /// What can be done to it.
     pub(super) levers: Levers,
     /// Nothing is taken from it until then: its owner said so, or it did not work.
     pub(super) spared: BTreeMap<Lever, Now>,
     /// How often levers did not work on it.
     pub(super) failures: u32,
+    /// For whom its owner has kept it already.
+    pub(super) kept_for: Vec<Option<ClaimId>>,
 }
 
 /// A claim on its way.
@@ -46,9 +50,11 @@ impl Granted {
             request,
             seq,
             since,
+            attained_s: 0.0,
             levers: Levers::default(),
             spared: BTreeMap::new(),
             failures: 0,
+            kept_for: Vec::new(),
         }
     }
 }
@@ -262,7 +268,10 @@ impl Machine {
     /// A person wants something of a claim.
     pub(super) fn wish(&mut self, now: Now, id: ClaimId, wish: Wish, actions: &mut Vec<Action>) {
         let freeze = match wish {
-            Wish::Keep => return self.keep(now, id, actions),
+            Wish::Keep => {
+                self.keep(now, id);
+                return;
+            }
             Wish::Attach | Wish::Resume => return self.wanted(now, id),
             Wish::Detach => false,
             Wish::Suspend => true,
@@ -367,6 +376,11 @@ impl Machine {
         if let Some(granted) = self.reclaim.granted.get_mut(&id) {
             granted.failures += 1;
             granted.spared.insert(lever, until);
+            // Detached and suspended are the same to the driver.
+            if matches!(lever, Lever::Detach | Lever::Suspend) {
+                granted.spared.insert(Lever::Detach, until);
+                granted.spared.insert(Lever::Suspend, until);
+            }
         }
     }
 
@@ -375,6 +389,8 @@ impl Machine {
         self.reclaim.parked.remove(&id);
         self.reclaim.transit.remove(&id);
         self.reclaim.granted.remove(&id);
+        self.reclaim.lowered.remove(&id);
+        self.reclaim.borrowers.remove(&id);
     }
 
     /// A claim was granted.

@@ -17,7 +17,7 @@ use crate::class::Rules;
 use crate::ledger::{GpuFacts, Ledger};
 use crate::place;
 use crate::quota::Party as QuotaParty;
-use crate::sched::fair::{History, Party, guarantees};
+use crate::sched::fair::{History, Party, guarantees, level};
 use crate::units::{Bytes, Share};
 
 /// Who has waited for longer comes first whatever his standing, so that nobody waits for ever.
@@ -113,6 +113,12 @@ impl Machine {
         } else {
             1.0
         };
+        let passed = now.saturating_sub(self.past.at).as_secs_f64();
+        for (id, gpus) in self.held_by(|id, _| id) {
+            if let Some(granted) = self.reclaim.granted.get_mut(&id) {
+                granted.attained_s += gpus * passed;
+            }
+        }
         let held = self.held_by(|_, uid| uid);
         for uid in held.keys() {
             let since = self.past.at.as_secs_f64();
@@ -183,9 +189,32 @@ impl Machine {
         held
     }
 
+    /// Of each owner's claims that are held, those that came last are above what he is guaranteed.
+    fn find_borrowers(&mut self, sure: &BTreeMap<Owner, f64>) {
+        self.reclaim.borrowers.clear();
+        for (owner, held) in self.held_in_order() {
+            let most = sure.get(&owner).copied().unwrap_or(0.0);
+            let mut sum = 0.0;
+            for (id, size) in held {
+                if sum + size <= most + 1e-9 {
+                    sum += size;
+                } else {
+                    self.reclaim.borrowers.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Level of what a claim has had itself.
+    pub(super) fn level_of(&self, id: ClaimId) -> u8 {
+        let granted = self.reclaim.granted.get(&id);
+        granted.map_or(0, |g| level(g.attained_s))
+    }
+
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
         let sure = self.guaranteed();
+        self.find_borrowers(&sure);
         let held = self.held_in_order();
         let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
         let most = largest(&self.ledger);
@@ -200,6 +229,7 @@ impl Machine {
                 continue;
             };
             waiting.priority = self.rules_of(request.class).priority;
+            waiting.level = self.level_of(*id);
             waiting.had = self.had(*id, request.uid);
             let size = size(most, request);
             let owner = self.owner(*id, request.uid);

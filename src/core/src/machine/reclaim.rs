@@ -1,13 +1,14 @@
 //! Taking capacity back: what may be done to whom, and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::Now;
 use super::holding::{Granted, Transit};
 use super::lever::{Failure, Parked};
-use super::{Action, Machine, Now};
+use super::plan::Plan;
 use crate::claim::ClaimId;
-use crate::units::Bytes;
+use crate::units::{Bytes, Share};
 
 /// The rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct ReclaimRules {
     pub enabled: bool,
     /// Claims that can burst go to idle GPUs.
     pub spread: bool,
-    /// A claim runs at least so long where it is before anything is taken from it.
-    pub min_run: Duration,
+    /// Nobody comes or goes for so long before those who run are spread anew.
+    pub quiet: Duration,
     /// Between the announcement and the deed.
     pub countdown: Duration,
     /// What its owner has kept is not taken for so long.
@@ -32,8 +33,8 @@ impl Default for ReclaimRules {
     fn default() -> Self {
         Self {
             enabled: true,
-            spread: true,
-            min_run: Duration::from_secs(60),
+            spread: false,
+            quiet: Duration::from_secs(60),
             countdown: Duration::from_secs(30),
             keep: Duration::from_secs(600),
             requeue: true,
@@ -46,12 +47,14 @@ impl ReclaimRules {
     /// When a lever that did not work may be tried again on the same claim.
     pub(super) fn again_after(&self, failure: Failure) -> Duration {
         match failure {
-            Failure::Busy | Failure::TimedOut => self.min_run.max(Duration::from_secs(60)),
-            Failure::HostRam => Duration::from_secs(60),
-            Failure::Refused | Failure::Lost => Duration::from_secs(600),
+            Failure::Busy | Failure::TimedOut | Failure::HostRam => self.keep.min(AGAIN),
+            Failure::Refused | Failure::Lost => self.keep.max(AGAIN),
         }
     }
 }
+
+/// What did not work because of the moment is tried again after this.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What is known for taking back.
 #[derive(Clone, Debug)]
@@ -62,6 +65,14 @@ pub(super) struct Reclaim {
     pub(super) transit: BTreeMap<ClaimId, Transit>,
     /// Host memory that parked claims may take together.
     pub(super) host_ram: Bytes,
+    /// What is to happen, in the order in which it was decided.
+    pub(super) plans: Vec<Plan>,
+    /// Those that hold more than their owner is guaranteed, as of the last decision.
+    pub(super) borrowers: BTreeSet<ClaimId>,
+    /// What claims have of the SMs when their share is not lowered.
+    pub(super) lowered: BTreeMap<ClaimId, Share>,
+    /// Since when nobody came, went or was moved.
+    pub(super) quiet_since: Now,
 }
 
 impl Default for Reclaim {
@@ -72,11 +83,27 @@ impl Default for Reclaim {
             parked: BTreeMap::new(),
             transit: BTreeMap::new(),
             host_ram: Bytes(u64::MAX),
+            plans: Vec::new(),
+            borrowers: BTreeSet::new(),
+            lowered: BTreeMap::new(),
+            quiet_since: Now::ZERO,
         }
     }
 }
 
-impl Machine {
-    /// Its owner keeps what was announced.
-    pub(super) fn keep(&mut self, _now: Now, _id: ClaimId, _actions: &mut Vec<Action>) {}
+impl super::Machine {
+    /// Whether a claim goes to an idle GPU if there is one: it could use more than it asks for.
+    pub(super) fn spreads(&self, request: &crate::Request) -> bool {
+        let rules = &self.reclaim.rules;
+        let bursts = request.sm_limit > request.sm
+            || request
+                .mem_limit
+                .is_some_and(|most| Some(most) > request.mem);
+        rules.enabled && rules.spread && bursts
+    }
 }
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Carrying out what was announced, and giving back what was taken.
+
+use super::holding::{Transit, settled_on};
+use super::lever::{Cause, Lever, ParkedBy};
+use super::plan::{Future, Plan, Stage, Step};
+use super::{Action, Machine, Now};
+use crate::claim::ClaimId;
+use crate::ledger::{Ledger, Slice};
+use crate::units::{Bytes, Share};
+
+impl Machine {
+    /// Carries out what is due and can be done now. True if that made room at once.
+    pub(super) fn carry_out(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let mut room = false;
+        let mut plans = std::mem::take(&mut self.reclaim.plans);
+        for plan in plans.iter_mut().filter(|p| p.due <= now) {
+            let cause = plan.cause();
+            for step in plan.steps.iter_mut() {
+                if step.stage == Stage::Announced && self.pull(step, cause, actions) {
+                    let at_once = step.lever == Lever::Share;
+                    room |= at_once;
+                    step.stage = if at_once {
+                        Stage::Done
+                    } else {
+                        Stage::Underway
+                    };
+                }
+            }
+            // Nobody can go before another has gone: one of them waits in the host.
+            let left = plan.steps.iter().filter(|s| s.stage == Stage::Announced);
+            let stuck = left.count() > 1 && self.reclaim.transit.is_empty();
+            let first = plan.steps.iter_mut().find(|s| s.stage == Stage::Announced);
+            if let (Some(step), true) = (first, stuck)
+                && self.host_room() >= self.bytes_of(step.id)
+                && self.can(step.id, Lever::Suspend)
+            {
+                self.send_to_host(step.id, true, ParkedBy::Reclaim, actions);
+                step.lever = Lever::Suspend;
+                step.stage = Stage::Underway;
+            }
+        }
+        self.reclaim.plans = plans;
+        room
+    }
+
+    /// Does one step if that is possible now.
+    fn pull(&mut self, step: &Step, cause: Cause, actions: &mut Vec<Action>) -> bool {
+        let id = step.id;
+        match step.lever {
+            Lever::Caps => false,
+            Lever::Share => {
+                let Some(sm) = step.sm else { return false };
+                self.set_share(id, sm, actions);
+                true
+            }
+            Lever::Detach | Lever::Suspend => {
+                if self.host_room() < self.bytes_of(id) {
+                    return false;
+                }
+                let idle = self.reclaim.granted.get(&id).is_some_and(|g| g.levers.idle);
+                let by = if idle {
+                    ParkedBy::Idle
+                } else {
+                    ParkedBy::Reclaim
+                };
+                self.send_to_host(id, step.lever == Lever::Suspend, by, actions);
+                true
+            }
+            Lever::Move => {
+                let from = self.ledger.slices(id).unwrap_or_default().to_vec();
+                let to = settled_on(&from, step.to.iter().copied());
+                let apart = from.iter().all(|s| !step.to.contains(&s.gpu));
+                let fits = to.iter().all(|s| {
+                    let mem = s.mem.max(s.charge) <= self.ledger.mem_free(s.gpu);
+                    mem && s.sm <= self.ledger.sm_free(s.gpu)
+                });
+                if !apart || !fits || self.host_room() < self.bytes_of(id) {
+                    return false;
+                }
+                self.ledger.reserve(id, to.clone());
+                self.set_out(id, Transit::Moving);
+                actions.push(Action::Move { id, from, to });
+                true
+            }
+            Lever::Requeue => {
+                actions.push(Action::Requeue { id, cause });
+                true
+            }
+            Lever::Kill => {
+                actions.push(Action::Kill { id, cause });
+                true
+            }
+        }
+    }
+
+    fn send_to_host(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, actions: &mut Vec<Action>) {
+        let wanted = false;
+        self.set_out(id, Transit::Parking { freeze, by, wanted });
+        actions.push(Action::Park { id, freeze, by });
+    }
+
+    /// Gives a claim another share of the SMs for a while.
+    fn set_share(&mut self, id: ClaimId, sm: Share, actions: &mut Vec<Action>) {
+        let Some(held) = self.ledger.slices(id).map(<[Slice]>::to_vec) else {
+            return;
+        };
+        let before = held.first().map_or(sm, |s| s.sm);
+        let full = *self.reclaim.lowered.entry(id).or_insert(before);
+        if sm >= full {
+            self.reclaim.lowered.remove(&id);
+        }
+        let slices: Vec<Slice> = held.into_iter().map(|s| Slice { sm, ..s }).collect();
+        self.ledger.insert(id, slices.clone());
+        actions.push(Action::Share { id, slices });
+    }
+
+    /// Gives back the shares that were lowered, as far as nobody needs them.
+    pub(super) fn raise_shares(&mut self, future: &Ledger, actions: &mut Vec<Action>) {
+        for (id, full) in self.reclaim.lowered.clone() {
+            let Some(slice) = self.ledger.slices(id).and_then(|s| s.first()) else {
+                self.reclaim.lowered.remove(&id);
+                continue;
+            };
+            let free = self
+                .ledger
+                .sm_free(slice.gpu)
+                .min(future.sm_free(slice.gpu));
+            let sm = full.min(slice.sm.saturating_add(free));
+            if sm > slice.sm && !self.reclaim.transit.contains_key(&id) {
+                self.set_share(id, sm, actions);
+            }
+        }
+    }
+
+    /// Its owner keeps what was announced: it is not taken for a while, once for each that waits.
+    pub(super) fn keep(&mut self, now: Now, id: ClaimId) -> bool {
+        let found = self.announced(id).map(|(p, s)| (p.waiter, s.stage));
+        let Some((waiter, Stage::Announced)) = found else {
+            return false;
+        };
+        let until = now.saturating_add(self.reclaim.rules.keep);
+        let Some(granted) = self.reclaim.granted.get_mut(&id) else {
+            return false;
+        };
+        if granted.kept_for.contains(&waiter) {
+            return false;
+        }
+        granted.kept_for.push(waiter);
+        let all = [
+            Lever::Share,
+            Lever::Detach,
+            Lever::Move,
+            Lever::Suspend,
+            Lever::Requeue,
+            Lever::Kill,
+        ];
+        granted.spared.extend(all.map(|lever| (lever, until)));
+        true
+    }
+
+    /// Room to burst for those who share a GPU while another of the kind is idle: one of them moves there.
+    pub(super) fn spread_out(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let rules = &self.reclaim.rules;
+        let quiet = self.queue.is_empty()
+            && self.reclaim.plans.is_empty()
+            && self.reclaim.transit.is_empty()
+            && self.reclaim.parked.is_empty();
+        if !rules.enabled || !rules.spread || !quiet {
+            self.reclaim.quiet_since = now;
+            return;
+        }
+        if now.saturating_sub(self.reclaim.quiet_since) < rules.quiet {
+            return;
+        }
+        let ledger = &self.ledger;
+        let idle = (0..ledger.gpus().len())
+            .filter(|&g| ledger.holders(g).is_empty() && ledger.mem_free(g) > Bytes::ZERO);
+        let mut ways: Vec<(Bytes, ClaimId, usize)> = Vec::new();
+        for to in idle {
+            for (id, slices) in ledger.held() {
+                let [slice] = slices else { continue };
+                let Some(granted) = self.reclaim.granted.get(&id) else {
+                    continue;
+                };
+                let only = &granted.request.only_gpus;
+                let named = only.is_empty() || u32::try_from(to).is_ok_and(|g| only.contains(&g));
+                let bursts = slice.sm_limit > slice.sm || slice.mem_limit > slice.mem;
+                let shared = ledger.holders(slice.gpu).len() > 1;
+                let fits = slice.mem.max(slice.charge) <= ledger.mem_free(to);
+                let able = self.can(id, Lever::Move)
+                    && !self.spared(now, id, Lever::Move)
+                    && self.settled(now, granted)
+                    && self.host_room() >= slice.charge;
+                if named && bursts && shared && fits && able && ledger.alike(to, &[slice.gpu]) {
+                    ways.push((slice.charge, id, to));
+                }
+            }
+        }
+        let Some((_, id, to)) = ways.into_iter().min() else {
+            return;
+        };
+        let plan = Plan {
+            waiter: None,
+            at: Vec::new(),
+            steps: vec![Step {
+                id,
+                lever: Lever::Move,
+                to: vec![to],
+                sm: None,
+                stage: Stage::Announced,
+            }],
+            due: now.saturating_add(self.reclaim.rules.countdown),
+            entitled: false,
+        };
+        self.announce(&plan, &mut Future::default(), actions);
+        self.reclaim.plans.push(plan);
+    }
+}

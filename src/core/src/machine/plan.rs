@@ -1,0 +1,437 @@
+//! Plans: what is taken from whom so that a waiting claim can start, announced and then carried out.
+//!
+//! A plan is kept from its announcement on, as long as it leads to where it should; what comes later in the
+//! queue sees the machine as it will be when the plan has been carried out.
+
+use std::collections::BTreeMap;
+
+use super::holding::{Granted, Transit, settled_on};
+use super::lever::{Cause, Lever};
+use super::{Action, Ask, Machine, Now, Waiting};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{Ledger, Slice};
+use crate::sched::fair::level;
+use crate::units::Share;
+
+use super::search::SEARCHES;
+
+/// What is to happen so that a claim can start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The claim that starts; none where those who run are spread.
+    pub waiter: Option<ClaimId>,
+    /// Its GPUs.
+    pub at: Vec<usize>,
+    /// What is done to others.
+    pub steps: Vec<Step>,
+    /// Not before.
+    pub due: Now,
+    /// The claim is within what its owner is guaranteed.
+    pub entitled: bool,
+}
+
+/// One step of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// To whom.
+    pub id: ClaimId,
+    /// What.
+    pub lever: Lever,
+    /// Its GPUs afterwards, where it moves.
+    pub to: Vec<usize>,
+    /// Its SMs afterwards, where its share is lowered.
+    pub sm: Option<Share>,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// How far a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its owner has been told.
+    Announced,
+    /// Being done.
+    Underway,
+    /// Done, or not needed any more.
+    Done,
+}
+
+impl Plan {
+    pub(super) fn cause(&self) -> Cause {
+        Cause {
+            waiter: self.waiter,
+            entitled: self.entitled,
+        }
+    }
+}
+
+/// The machine as it will be, and what was announced and may be needed no more.
+#[derive(Debug, Default)]
+pub(super) struct Future {
+    pub(super) ledger: Ledger,
+    /// Claims that wait and have their place in it.
+    pub(super) planned: Vec<ClaimId>,
+    /// Announced steps of plans that were given up.
+    pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
+    /// Searches so far.
+    pub(super) searches: u32,
+    /// What the search depends on.
+    pub(super) print: u64,
+    /// It is not as the machine is now.
+    pub(super) differs: bool,
+}
+
+impl Machine {
+    /// What is to happen so that a waiting claim can start.
+    #[must_use]
+    pub fn plan_of(&self, id: ClaimId) -> Option<&Plan> {
+        self.reclaim.plans.iter().find(|p| p.waiter == Some(id))
+    }
+
+    /// What is announced for a claim that runs, with the plan that it is a step of.
+    #[must_use]
+    pub fn announced(&self, id: ClaimId) -> Option<(&Plan, &Step)> {
+        let step = |p: &'_ Plan| {
+            p.steps
+                .iter()
+                .position(|s| s.id == id && s.stage != Stage::Done)
+        };
+        let plan = self.reclaim.plans.iter().find(|p| step(p).is_some())?;
+        Some((plan, &plan.steps[step(plan)?]))
+    }
+
+    /// The machine as it will be when those who are on their way have arrived. Plans that lead nowhere any more
+    /// are given up.
+    pub(super) fn future(&mut self, now: Now) -> Future {
+        let mut future = Future {
+            ledger: self.ledger.clone(),
+            print: self.fingerprint(now),
+            differs: !self.reclaim.transit.is_empty(),
+            ..Future::default()
+        };
+        for (id, transit) in &self.reclaim.transit {
+            match transit {
+                Transit::Parking { .. } => {
+                    future.ledger.remove(*id);
+                }
+                Transit::Moving => {
+                    if let Some(to) = future.ledger.unreserve(*id) {
+                        future.ledger.insert(*id, to);
+                    }
+                }
+                Transit::Unparking(_) => {}
+            }
+        }
+        let plans = std::mem::take(&mut self.reclaim.plans);
+        for mut plan in plans {
+            if self.leads_on(now, &mut plan) {
+                self.reclaim.plans.push(plan);
+            } else {
+                future.give_up(plan);
+            }
+        }
+        future
+    }
+
+    /// Brings the stages of a plan up to date; false if it must be given up.
+    fn leads_on(&self, now: Now, plan: &mut Plan) -> bool {
+        let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
+        let who = waiting.and_then(Who::of);
+        plan.entitled = who.is_some_and(|w| w.entitled);
+        // Nobody is spread while somebody waits.
+        let waits = who.is_some() || (plan.waiter.is_none() && self.queue.is_empty());
+        let mut sound = waits && self.reclaim.rules.enabled;
+        for step in &mut plan.steps {
+            let held = self.ledger.slices(step.id);
+            let on_its_way = self.reclaim.transit.contains_key(&step.id);
+            match (step.stage, held) {
+                (Stage::Done, _) => {}
+                (_, None) => step.stage = Stage::Done,
+                (Stage::Underway, Some(_)) if on_its_way => {}
+                (Stage::Underway, Some(held)) => match step.lever {
+                    Lever::Move if held.iter().all(|s| step.to.contains(&s.gpu)) => {
+                        step.stage = Stage::Done;
+                    }
+                    // It is asked to end and will.
+                    Lever::Requeue | Lever::Kill => {}
+                    _ => sound = false,
+                },
+                (Stage::Announced, Some(held)) => {
+                    let spared = self.spared(now, step.id, step.lever);
+                    let may = step.lever == Lever::Move
+                        || who.is_some_and(|who| self.may_still(&who, step, held));
+                    sound &= may && !spared && !on_its_way && self.can(step.id, step.lever);
+                }
+            }
+        }
+        let going = plan.steps.iter().any(|s| s.stage != Stage::Done);
+        sound && (plan.waiter.is_some() || going)
+    }
+
+    /// Whether what was announced may be taken now as well: its owner may have ended another claim.
+    fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
+        let granted = self.reclaim.granted.get(&step.id);
+        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.levers.idle);
+        idle || self.may_take(who, step.id, held)
+    }
+
+    /// Whether a lever works on a claim at all.
+    pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
+        let Some(granted) = self.reclaim.granted.get(&id) else {
+            return false;
+        };
+        match lever {
+            Lever::Caps | Lever::Share => true,
+            Lever::Detach | Lever::Suspend => granted.levers.park.is_ok(),
+            Lever::Move => granted.request.movable && granted.levers.movable.is_ok(),
+            Lever::Requeue => granted.levers.requeue && self.reclaim.rules.requeue,
+            Lever::Kill => self.reclaim.rules.kill,
+        }
+    }
+
+    pub(super) fn spared(&self, now: Now, id: ClaimId, lever: Lever) -> bool {
+        let granted = self.reclaim.granted.get(&id);
+        let until = granted.and_then(|g| g.spared.get(&lever));
+        until.is_some_and(|until| *until > now)
+    }
+
+    /// What decides a search: who is where with how much, and what may be done to him.
+    fn fingerprint(&self, now: Now) -> u64 {
+        let mut print = 0u64;
+        let mut add = |n: u64| {
+            print = (print.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        };
+        for (g, facts) in self.ledger.gpus().iter().enumerate() {
+            add(facts.allocatable().map_or(u64::MAX, |b| b.0 >> 26));
+            add(u64::from(facts.healthy) + 2 * u64::from(self.ledger.is_drained(g)));
+        }
+        for (id, slices) in self.ledger.held() {
+            add(id.0);
+            for s in slices {
+                add((s.gpu as u64) << 32 | u64::from(s.sm.milli()));
+                add(s.mem.max(s.charge).0 >> 26);
+            }
+            let granted = self.reclaim.granted.get(&id);
+            add(granted.map_or(0, |g| {
+                let able = [
+                    g.levers.park.is_ok(),
+                    g.levers.movable.is_ok(),
+                    g.levers.idle,
+                ];
+                let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
+                let spared = g.spared.values().filter(|until| **until > now).count() as u64;
+                let settled = u64::from(self.settled(now, g));
+                flags + 64 * spared + 4096 * (settled + 2 * u64::from(level(g.attained_s)))
+            }));
+            add(u64::from(self.reclaim.borrowers.contains(&id)));
+        }
+        add(self.reclaim.transit.len() as u64);
+        add(self.host_room().0 >> 26);
+        let rules = &self.reclaim.rules;
+        add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
+        add(self.reclaim.plans.len() as u64);
+        for waiting in &self.queue {
+            add(waiting.id().0 * 8 + u64::from(waiting.level));
+        }
+        print
+    }
+
+    /// Whether a claim will have run for long enough when the countdown is over.
+    pub(super) fn settled(&self, now: Now, granted: &Granted) -> bool {
+        let least = self.rules_of(granted.request.class).min_run;
+        let then = now.saturating_add(self.reclaim.rules.countdown);
+        then >= granted.since.saturating_add(least)
+    }
+
+    /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.
+    pub(super) fn make_room(
+        &mut self,
+        now: Now,
+        waiting: &mut Waiting,
+        blocked: &[bool],
+        future: &mut Future,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(who) = Who::of(waiting) else {
+            return false;
+        };
+        let Some(plan) = self.plan_for(now, &who, blocked, future, actions) else {
+            waiting.searched = future.searched();
+            return false;
+        };
+        waiting.searched = None;
+        waiting.blocks.clone_from(&plan.at);
+        for step in &plan.steps {
+            waiting.blocks.extend(&step.to);
+        }
+        waiting.blocks.sort_unstable();
+        waiting.blocks.dedup();
+        waiting.expected = Some(plan.due.max(now));
+        true
+    }
+
+    /// The plan that a claim has, or a new one.
+    fn plan_for(
+        &mut self,
+        now: Now,
+        who: &Who<'_>,
+        blocked: &[bool],
+        future: &mut Future,
+        actions: &mut Vec<Action>,
+    ) -> Option<Plan> {
+        if !self.reclaim.rules.enabled {
+            return None;
+        }
+        let own = |p: &Plan| p.waiter == Some(who.id);
+        if let Some(index) = self.reclaim.plans.iter().position(own) {
+            let plan = self.reclaim.plans.remove(index);
+            if future.take(&plan, who.request) {
+                self.reclaim.plans.push(plan.clone());
+                return Some(plan);
+            }
+            future.give_up(plan);
+        } else if who.searched == Some(future.print) {
+            return None;
+        }
+        let plan = self.search(now, who, blocked, future)?;
+        if !future.take(&plan, who.request) {
+            return None;
+        }
+        self.announce(&plan, future, actions);
+        self.reclaim.plans.push(plan.clone());
+        Some(plan)
+    }
+
+    pub(super) fn announce(&self, plan: &Plan, future: &mut Future, actions: &mut Vec<Action>) {
+        for step in &plan.steps {
+            let told = future.stale.remove(&step.id);
+            if told == Some((step.lever, plan.due)) {
+                continue;
+            }
+            actions.push(Action::Announce {
+                id: step.id,
+                lever: step.lever,
+                to: step.to.clone(),
+                at: plan.due,
+                cause: plan.cause(),
+            });
+        }
+    }
+}
+
+/// Somebody who waits, for a search.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who<'a> {
+    pub(super) id: ClaimId,
+    pub(super) request: &'a Request,
+    pub(super) entitled: bool,
+    pub(super) due: bool,
+    pub(super) level: u8,
+    pub(super) priority: u16,
+    /// What the last search for it that found nothing depended on.
+    pub(super) searched: Option<u64>,
+}
+
+impl<'a> Who<'a> {
+    /// A claim that waits; a wish to resize makes no plans.
+    fn of(waiting: &'a Waiting) -> Option<Self> {
+        let Ask::Claim { id, request, .. } = &waiting.ask else {
+            return None;
+        };
+        Some(Self {
+            id: *id,
+            request,
+            entitled: waiting.entitled,
+            due: waiting.due,
+            level: waiting.level,
+            priority: waiting.priority,
+            searched: waiting.searched,
+        })
+    }
+}
+
+impl Future {
+    /// GPUs on which there will be no room for a request.
+    pub(super) fn block(&self, request: &Request, blocked: &mut [bool]) {
+        if self.differs {
+            for (g, blocked) in blocked.iter_mut().enumerate() {
+                *blocked = *blocked || self.ledger.fit(request, g).is_none();
+            }
+        }
+    }
+
+    /// What a search that finds nothing now need not be repeated for.
+    pub(super) fn searched(&self) -> Option<u64> {
+        (self.searches < SEARCHES).then_some(self.print)
+    }
+
+    /// Takes a plan in: as if it had been carried out. False, and nothing is changed, if its claim has no room
+    /// then.
+    fn take(&mut self, plan: &Plan, request: &Request) -> bool {
+        let mut later = self.ledger.clone();
+        for step in plan.steps.iter().filter(|s| s.stage != Stage::Done) {
+            let Some(held) = later.slices(step.id).map(<[Slice]>::to_vec) else {
+                continue;
+            };
+            match (step.lever, step.sm) {
+                (Lever::Move, _) => {
+                    later.remove(step.id);
+                    let to = settled_on(&held, step.to.iter().copied());
+                    later.insert(step.id, to);
+                }
+                (_, Some(sm)) => {
+                    let lower = |s: &Slice| Slice { sm, ..s.clone() };
+                    later.insert(step.id, held.iter().map(lower).collect());
+                }
+                _ => {
+                    later.remove(step.id);
+                }
+            }
+        }
+        if (0..later.gpus().len()).any(|g| overfull(&later, g)) {
+            return false;
+        }
+        if let Some(id) = plan.waiter {
+            let fit = plan.at.iter().map(|g| later.fit(request, *g));
+            let Some(slices) = fit.collect::<Option<Vec<Slice>>>() else {
+                return false;
+            };
+            later.insert(id, slices);
+            self.planned.push(id);
+        }
+        self.ledger = later;
+        self.differs = true;
+        true
+    }
+
+    /// A plan is not followed any more.
+    fn give_up(&mut self, plan: Plan) {
+        let told = plan.steps.into_iter();
+        let told = told.filter(|s| s.stage == Stage::Announced);
+        self.stale.extend(told.map(|s| (s.id, (s.lever, plan.due))));
+    }
+
+    /// The claim starts, whether its plan was carried out to the end or not.
+    pub(super) fn started(&mut self, machine: &mut Machine, id: ClaimId, slices: &[Slice]) {
+        self.ledger.insert(id, slices.to_vec());
+        let plans = &mut machine.reclaim.plans;
+        if let Some(index) = plans.iter().position(|p| p.waiter == Some(id)) {
+            let plan = plans.remove(index);
+            self.give_up(plan);
+        }
+    }
+
+    /// Tells those from whom nothing is taken after all.
+    pub(super) fn retract(self, actions: &mut Vec<Action>) {
+        let stale = self.stale.into_iter();
+        actions.extend(stale.map(|(id, (lever, _))| Action::Retract { id, lever }));
+    }
+}
+
+/// Whether more is held than there is: facts have changed.
+fn overfull(ledger: &Ledger, g: usize) -> bool {
+    let Some(all) = ledger.gpus()[g].allocatable() else {
+        return false;
+    };
+    ledger.sm_requested(g) > Share::ONE || ledger.mem_taken(g) > all
+}

@@ -1,0 +1,451 @@
+//! Taking back and giving back, in virtual time, against executors that take a while and may fail.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::lever::{Failure, Holding, Lever, Levers, ParkedBy, Wish};
+use super::super::tests::World;
+use super::super::*;
+use super::ReclaimRules;
+use crate::claim::Class;
+use crate::quota::{Party, Quota};
+use crate::units::Bytes;
+
+/// Seconds.
+pub(in super::super) const fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A machine whose levers work, each after two seconds.
+pub(in super::super) struct Bench {
+    pub(in super::super) w: World,
+    /// What is being done, and when it is answered.
+    pub(in super::super) underway: Vec<(Now, Action)>,
+    /// Truth: bytes of a claim, and where they are: GPUs, or none for the host.
+    pub(in super::super) bytes: BTreeMap<ClaimId, (Bytes, Option<Vec<usize>>)>,
+    /// How the next answers fail.
+    pub(in super::super) failing: Vec<Failure>,
+    pub(in super::super) movable: bool,
+    seen: usize,
+}
+
+impl Bench {
+    pub(in super::super) fn new(gpus: usize) -> Self {
+        let mut w = World::new(&vec![24; gpus]);
+        w.send(Event::Reclaim(ReclaimRules {
+            spread: true,
+            ..ReclaimRules::default()
+        }));
+        Self {
+            w,
+            underway: Vec::new(),
+            bytes: BTreeMap::new(),
+            failing: Vec::new(),
+            movable: true,
+            seen: 0,
+        }
+    }
+
+    /// Asks for a claim of this user; it uses `gib` from its grant on.
+    pub(in super::super) fn claim(
+        &mut self,
+        id: u64,
+        milli: u32,
+        uid: u32,
+        class: Class,
+        gib: u64,
+    ) {
+        let mut request = Request::from_gpus(Share::from_milli(milli), Share::ONE, class).unwrap();
+        request.uid = uid;
+        self.submit(id, request, gib);
+    }
+
+    pub(in super::super) fn submit(&mut self, id: u64, request: Request, gib: u64) {
+        self.bytes.insert(ClaimId(id), (Bytes::gib(gib), None));
+        self.w.submit_request(id, request, None);
+        self.react();
+    }
+
+    pub(in super::super) fn send(&mut self, event: Event) {
+        if let Event::Gone { id } = &event {
+            self.bytes.remove(id);
+            self.underway.retain(|(_, a)| subject(a) != Some(*id));
+            self.w.used.retain(|(c, _), _| c != id);
+        }
+        self.w.send(event);
+        self.react();
+    }
+
+    /// Does what the machine says.
+    fn react(&mut self) {
+        while self.seen < self.w.log.len() {
+            let action = self.w.log[self.seen].clone();
+            self.seen += 1;
+            match &action {
+                Action::Grant { id, slices, .. } => {
+                    let gpus: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
+                    self.place(*id, gpus);
+                    let able = |yes: bool| if yes { Ok(()) } else { Err("no".to_owned()) };
+                    let levers = Levers {
+                        park: Ok(()),
+                        movable: able(self.movable),
+                        requeue: false,
+                        idle: false,
+                    };
+                    self.w.send(Event::Levers { id: *id, levers });
+                }
+                Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. } => {
+                    self.underway.push((self.w.now + s(2), action));
+                }
+                Action::Kill { id, .. } | Action::Requeue { id, .. } => {
+                    let id = *id;
+                    self.send(Event::Gone { id });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The bytes of a claim are on these GPUs.
+    fn place(&mut self, id: ClaimId, gpus: Vec<usize>) {
+        self.w.used.retain(|(c, _), _| *c != id);
+        if let Some((bytes, at)) = self.bytes.get_mut(&id) {
+            for g in &gpus {
+                self.w.used.insert((id, *g), *bytes);
+            }
+            *at = Some(gpus);
+        }
+    }
+
+    /// Answers what is done by now.
+    fn answer(&mut self) {
+        let (done, still) = std::mem::take(&mut self.underway)
+            .into_iter()
+            .partition(|(at, _)| *at <= self.w.now);
+        self.underway = still;
+        for (_, action) in done {
+            let id = subject(&action).unwrap();
+            if let Some(failure) = self.failing.pop() {
+                let why = String::new();
+                self.send(Event::LeverFailed { id, failure, why });
+                continue;
+            }
+            match action {
+                Action::Park { .. } => {
+                    let (host, at) = self.bytes.get_mut(&id).expect("it lives");
+                    assert!(at.take().is_some(), "{id} was on a GPU");
+                    let host = *host;
+                    self.w.used.retain(|(c, _), _| *c != id);
+                    self.send(Event::Parked { id, host });
+                }
+                Action::Unpark { to, .. } => {
+                    assert!(self.bytes[&id].1.is_none(), "{id} was in the host");
+                    self.place(id, to.iter().map(|s| s.gpu).collect());
+                    self.send(Event::Unparked { id });
+                }
+                Action::Move { to, .. } => {
+                    assert!(self.bytes[&id].1.is_some(), "{id} was on a GPU");
+                    self.place(id, to.iter().map(|s| s.gpu).collect());
+                    self.send(Event::Moved { id });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Lets time pass, a second at a time.
+    pub(in super::super) fn pass(&mut self, time: Duration) {
+        let end = self.w.now + time;
+        while self.w.now < end {
+            self.w.now += s(1);
+            self.answer();
+            self.send(Event::Tick);
+        }
+    }
+
+    pub(in super::super) fn at(&self, id: u64) -> Option<Vec<usize>> {
+        let here = self.w.machine.holding(ClaimId(id))?;
+        let Holding::Here(slices) = here else {
+            return None;
+        };
+        let gpus: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
+        let (_, truth) = &self.bytes[&ClaimId(id)];
+        assert_eq!(
+            truth.as_ref(),
+            Some(&gpus),
+            "c{id} is where the machine says"
+        );
+        Some(gpus)
+    }
+
+    fn parked(&self) -> Vec<u64> {
+        let parked = self.w.machine.holdings().into_iter();
+        let parked = parked.filter(|(_, h)| matches!(h, Holding::Parked(_)));
+        parked.map(|(id, _)| id.0).collect()
+    }
+
+    fn announced(&self) -> Vec<(u64, Lever)> {
+        let told = self.w.log.iter().filter_map(|a| match a {
+            Action::Announce { id, lever, .. } => Some((id.0, *lever)),
+            _ => None,
+        });
+        told.collect()
+    }
+}
+
+pub(in super::super) fn subject(action: &Action) -> Option<ClaimId> {
+    match action {
+        Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+const NOTEBOOK: Class = Class::Interactive;
+
+#[test]
+fn two_notebooks_are_spread_and_one_moves_beside_the_other_when_a_whole_gpu_is_claimed() {
+    for (milli, moved) in [(1000, true), (600, true), (500, false)] {
+        let mut b = Bench::new(2);
+        b.claim(1, 500, 1, NOTEBOOK, 8);
+        b.claim(2, 500, 2, NOTEBOOK, 6);
+        assert_eq!((b.at(1), b.at(2)), (Some(vec![0]), Some(vec![1])), "spread");
+        b.pass(s(100));
+        b.claim(3, milli, 3, Class::Batch, 10);
+        if !moved {
+            assert!(b.at(3).is_some(), "it fits beside either");
+            continue;
+        }
+        assert_eq!(b.at(3), None);
+        assert_eq!(
+            b.announced(),
+            [(2, Lever::Move)],
+            "the one with less to carry"
+        );
+        assert_eq!(b.w.machine.expected_start(ClaimId(3)), Some(s(130)));
+        b.pass(s(29));
+        assert_eq!(b.underway.len(), 0, "not before the countdown is over");
+        b.pass(s(4));
+        assert_eq!(
+            (b.at(1), b.at(2), b.at(3)),
+            (Some(vec![0]), Some(vec![0]), Some(vec![1]))
+        );
+        // Gone again: after a while the bursts return.
+        b.send(Event::Gone { id: ClaimId(3) });
+        b.pass(s(59));
+        assert_eq!(b.announced().len(), 1);
+        b.pass(s(40));
+        assert_eq!(b.announced().len(), 2, "told again");
+        assert!(b.at(1) != b.at(2), "spread again");
+    }
+}
+
+/// Two projects of users 1 and 2 with a quota of two GPUs each.
+fn projects() -> Bench {
+    let mut b = Bench::new(4);
+    let party = |uid| Party::Project(format!("p{uid}"));
+    let quota = |uid| Quota {
+        party: party(uid),
+        gpus: Some(Share::from_milli(2000)),
+        weight_milli: None,
+        max: None,
+    };
+    b.send(Event::Quotas(vec![quota(1), quota(2)]));
+    for id in 1..=20 {
+        let parties = vec![party(if id <= 10 { 1 } else { 2 })];
+        b.send(Event::Parties {
+            id: ClaimId(id),
+            parties,
+        });
+    }
+    b
+}
+
+#[test]
+fn a_project_alone_has_all_gpus_and_gives_what_the_other_is_guaranteed() {
+    let mut b = projects();
+    for id in 1..=4 {
+        b.claim(id, 1000, 1, Class::Batch, 10);
+        assert!(b.at(id).is_some(), "borrowing is free");
+    }
+    b.pass(s(10));
+    b.claim(11, 1000, 2, Class::Batch, 5);
+    assert!(
+        b.announced().is_empty(),
+        "nobody gives before he has run for a minute"
+    );
+    b.pass(s(50));
+    assert_eq!(b.announced().len(), 1, "as many as are needed");
+    let (victim, lever) = b.announced()[0];
+    assert!(victim > 2 && lever == Lever::Suspend, "{victim} {lever:?}");
+    b.pass(s(12));
+    assert_eq!(b.parked(), [victim]);
+    assert!(b.at(11).is_some());
+    b.claim(12, 1000, 2, Class::Batch, 5);
+    b.pass(s(40));
+    assert!(b.at(12).is_some());
+    assert_eq!(b.parked(), [3, 4]);
+    // More than it is guaranteed is not taken for it.
+    b.claim(13, 1000, 2, Class::Batch, 5);
+    b.pass(s(300));
+    assert_eq!((b.parked(), b.at(13)), (vec![3, 4], None));
+    b.send(Event::Gone { id: ClaimId(13) });
+    b.send(Event::Gone { id: ClaimId(12) });
+    b.pass(s(3));
+    assert_eq!(b.parked().len(), 1, "it is back where there is room");
+    b.send(Event::Gone { id: ClaimId(11) });
+    b.pass(s(3));
+    assert!((1..=4).all(|id| b.at(id).is_some()), "all resumed");
+    assert_eq!(b.w.machine.host_taken(), Bytes::ZERO);
+}
+
+#[test]
+fn a_small_claim_has_its_request_always_and_more_while_it_is_free() {
+    let mut b = Bench::new(1);
+    let mut request =
+        Request::from_gpus(Share::from_milli(250), Share::from_milli(800), NOTEBOOK).unwrap();
+    request.mem_limit = Some(Bytes::gib(18));
+    b.submit(1, request, 4);
+    let slice = |b: &Bench| b.w.machine.ledger().slices(ClaimId(1)).unwrap()[0].clone();
+    assert_eq!(
+        (slice(&b).mem_cap, slice(&b).sm_limit.milli()),
+        (Bytes::gib(18), 800)
+    );
+    b.claim(2, 750, 2, Class::Batch, 10);
+    assert_eq!(
+        (slice(&b).mem_cap, slice(&b).sm.milli()),
+        (Bytes::gib(6), 250)
+    );
+    b.send(Event::Gone { id: ClaimId(2) });
+    assert_eq!(slice(&b).mem_cap, Bytes::gib(18));
+}
+
+#[test]
+fn levers_that_fail_lead_to_the_next_and_not_to_a_loop() {
+    for failure in [
+        Failure::Refused,
+        Failure::TimedOut,
+        Failure::Busy,
+        Failure::HostRam,
+    ] {
+        let mut b = projects();
+        for id in 1..=4 {
+            b.claim(id, 1000, 1, Class::Batch, 10);
+        }
+        b.pass(s(100));
+        b.failing = vec![failure];
+        b.claim(11, 1000, 2, Class::Batch, 5);
+        b.pass(s(33));
+        let tried = b.w.log.iter().filter_map(subject).collect::<Vec<_>>();
+        assert_eq!(tried.len(), 1, "{failure:?}");
+        b.pass(s(33));
+        assert!(b.at(11).is_some(), "{failure:?}: the other borrower went");
+        assert!(!b.parked().contains(&tried[0].0));
+    }
+}
+
+#[test]
+fn the_host_bounds_what_is_parked_and_nobody_is_ended_without_leave() {
+    let mut b = projects();
+    b.send(Event::HostRam(Bytes::gib(9)));
+    for id in 1..=4 {
+        b.claim(id, 1000, 1, Class::Batch, 10);
+    }
+    b.pass(s(100));
+    b.claim(11, 1000, 2, Class::Batch, 5);
+    b.pass(s(200));
+    assert_eq!((b.parked(), b.at(11)), (vec![], None));
+    let last = b.w.log.len();
+    b.send(Event::Reclaim(ReclaimRules {
+        kill: true,
+        ..ReclaimRules::default()
+    }));
+    b.pass(s(40));
+    let ended = |a: &Action| matches!(a, Action::Kill { .. });
+    assert_eq!(b.w.log[last..].iter().filter(|a| ended(a)).count(), 1);
+    assert!(b.at(11).is_some());
+}
+
+#[test]
+fn an_owner_keeps_what_was_announced_once() {
+    let mut b = Bench::new(2);
+    b.claim(1, 500, 1, NOTEBOOK, 8);
+    b.claim(2, 500, 2, NOTEBOOK, 6);
+    b.pass(s(100));
+    b.claim(3, 1000, 3, Class::Batch, 10);
+    b.pass(s(10));
+    let keep = |b: &mut Bench, id| {
+        b.send(Event::Wish {
+            id: ClaimId(id),
+            wish: Wish::Keep,
+        });
+    };
+    keep(&mut b, 2);
+    assert_eq!(
+        b.announced(),
+        [(2, Lever::Move), (1, Lever::Move)],
+        "the other one goes"
+    );
+    assert!(b.w.log.contains(&Action::Retract {
+        id: ClaimId(2),
+        lever: Lever::Move
+    }));
+    b.pass(s(33));
+    assert_eq!(
+        (b.at(1), b.at(2), b.at(3)),
+        (Some(vec![1]), Some(vec![1]), Some(vec![0]))
+    );
+}
+
+#[test]
+fn an_idle_notebook_is_detached_for_somebody_who_waits_and_for_nobody_else() {
+    let mut b = Bench::new(1);
+    b.claim(1, 600, 1, NOTEBOOK, 8);
+    b.send(Event::Levers {
+        id: ClaimId(1),
+        levers: Levers {
+            park: Ok(()),
+            movable: Ok(()),
+            requeue: false,
+            idle: true,
+        },
+    });
+    b.pass(s(300));
+    assert!(b.at(1).is_some());
+    b.claim(2, 600, 1, Class::Batch, 8);
+    b.pass(s(35));
+    assert_eq!(b.parked(), [1]);
+    assert!(b.at(2).is_some());
+    let Some(Holding::Parked(is)) = b.w.machine.holding(ClaimId(1)) else {
+        panic!("parked");
+    };
+    assert_eq!((is.by, is.frozen, is.back), (ParkedBy::Idle, false, false));
+    b.send(Event::Wanted { id: ClaimId(1) });
+    b.send(Event::Gone { id: ClaimId(2) });
+    b.pass(s(3));
+    assert!(b.at(1).is_some());
+}
+
+#[test]
+fn a_borrower_gives_sms_before_it_is_suspended_and_gets_them_back() {
+    let mut b = Bench::new(1);
+    let sized = |uid, sm| {
+        let mut r = Request::from_gpus(Share::from_milli(sm), Share::ONE, Class::Batch).unwrap();
+        r.mem = Some(Bytes::gib(8));
+        r.uid = uid;
+        r
+    };
+    b.submit(1, sized(1, 800), 4);
+    b.pass(s(100));
+    b.submit(2, sized(2, 400), 4);
+    assert_eq!(b.announced(), [(1, Lever::Share)]);
+    b.pass(s(31));
+    let sm = |b: &Bench| {
+        b.w.machine.ledger().slices(ClaimId(1)).unwrap()[0]
+            .sm
+            .milli()
+    };
+    assert_eq!((sm(&b), b.at(2)), (600, Some(vec![0])));
+    b.send(Event::Gone { id: ClaimId(2) });
+    b.pass(s(1));
+    assert_eq!(sm(&b), 800);
+}
