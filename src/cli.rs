@@ -103,6 +103,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Adopt(args)) => adopt::run(socket, &args),
         Some(Command::Why(args)) => why::why(socket, &args),
         Some(Command::Log(args)) => why::log(socket, &args),
+        Some(Command::Keep(args)) => why::keep(socket, &args),
         Some(Command::Extend(args)) => resize::extend(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Kernel(args)) => kernel::run(socket, &args),

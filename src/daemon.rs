@@ -33,6 +33,7 @@ mod mps;
 mod names;
 mod overhead;
 mod policy;
+mod reclaim;
 mod reload;
 mod resize;
 mod restore;

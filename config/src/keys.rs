@@ -41,6 +41,8 @@ pub struct Config {
     pub advice: Advice,
     /// `[class]`: priority, preemption and rules by the hour.
     pub classes: Classes,
+    /// `[reclaim]`
+    pub reclaim: crate::reclaim::Reclaim,
     /// `[cgroup]`
     pub cgroup: Cgroup,
     /// `[admin]`
@@ -361,6 +363,7 @@ impl Config {
             claims: Claims::walk(reader, root),
             advice: Advice::walk(reader, root),
             classes: crate::classes::walk(reader, root),
+            reclaim: crate::reclaim::Reclaim::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),
             history: History::walk(reader, root),

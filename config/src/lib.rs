@@ -13,6 +13,7 @@ mod policy;
 mod problem;
 mod project;
 mod read;
+mod reclaim;
 mod sharing;
 mod show;
 pub mod value;
@@ -29,6 +30,7 @@ pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file,
 pub use policy::{ExcessTime, Overuse, Policy, Unclaimed};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
+pub use reclaim::Reclaim;
 pub use sharing::{GpuKeys, GpuMode, Mps, MpsShare, OnFault};
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.

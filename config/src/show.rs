@@ -94,6 +94,7 @@ impl Config {
         let after = duration(self.advice.over_asked_after);
         writeln!(out, "over-asked-after = {}", quote(&after))?;
         crate::classes::show(&self.classes, out)?;
+        self.reclaim.show(out)?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
         writeln!(out, "systemd = {}", on(self.cgroup.systemd))?;

@@ -23,7 +23,7 @@ use class::ClassParser;
 pub use config::{ConfigArgs, ConfigCommand};
 use report::ReportArgs;
 use setup::SetupArgs;
-use sizes::{ClaimIdArgs, ExtendArgs, ReplayArgs, ResizeArgs};
+use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -164,6 +164,9 @@ pub enum Command {
     /// Jupyter kernels that claim a part of a GPU
     #[command(after_long_help = kernel::EXAMPLES)]
     Kernel(kernel::KernelArgs),
+    /// Put off what was announced for a claim of yours, once
+    #[command(after_long_help = sizes::KEEP)]
+    Keep(KeepArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
@@ -305,6 +308,9 @@ pub struct ClaimArgs {
     /// Keep the claim after the command has ended, until it is released or its time is over
     #[arg(long)]
     pub hold: bool,
+    /// The command may be ended when others come first, and is started anew when there is room
+    #[arg(long, requires = "command", conflicts_with = "hold")]
+    pub requeue: bool,
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,

@@ -48,7 +48,9 @@ pub(crate) fn claim(
     if args.dry_run {
         return dry_run::run(socket, spec, args.json);
     }
-    if spec.lease_s.is_some() && !args.command.is_empty() && !child && supervise::wanted() {
+    spec.requeue = args.requeue;
+    let parent = spec.lease_s.is_some() || spec.requeue;
+    if parent && !args.command.is_empty() && !child && supervise::wanted() {
         return supervise::run(socket);
     }
     let mut phases = Phases {

@@ -1,8 +1,9 @@
 //! `gshare claim -t`: the command runs as a child, so that the end of its lease can be told by the exit code.
+//! `gshare claim --requeue`: so that it can be started anew after it was ended for others.
 //!
 //! The child is this program again: it claims, and execs the command in place. This process only passes on
-//! signals and job control, and asks the service afterwards what became of the lease. Without `-t` there is no
-//! such parent: the command is this process.
+//! signals and job control, and asks the service afterwards what became of the claim. Without these flags there is
+//! no such parent: the command is this process.
 
 use std::ffi::OsString;
 use std::io;
@@ -45,34 +46,45 @@ pub(crate) fn wanted() -> bool {
     !connect::is_main_of_unit()
 }
 
-/// Runs this program again with the same arguments, and ends as the command does; 124 if its lease has ended.
+/// Runs this program again with the same arguments, and ends as the command does; 124 if its lease has ended. A command
+/// that was ended to be queued again is started again.
 pub(crate) fn run(socket: Option<&Path>) -> Outcome {
     let mut argv = std::env::args_os();
     let name = argv.next().unwrap_or_else(|| OsString::from("gshare"));
+    let argv: Vec<OsString> = argv.collect();
     let mut mask = SigSet::empty();
     for signal in PASSED_ON.into_iter().chain([Signal::SIGCHLD]) {
         mask.add(signal);
     }
     mask.thread_block().map_err(io::Error::from)?;
     let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(io::Error::from)?;
-    // The child starts with no signal blocked.
-    let child = Command::new("/proc/self/exe")
-        .arg0(name)
-        .arg(CHILD)
-        .args(argv)
-        .spawn()?;
-    let pid = Pid::from_raw(child.id().cast_signed());
-    let key = proc::key(pid.as_raw());
-    let status = watch(&signals, pid)?;
-    if let Some(lease) = key.and_then(|key| lease_of(socket, key))
-        && lease.over
-    {
-        let id = lease.id.unwrap_or_default();
-        out::note(&format!(
-            "gshare: the lease of {id} ended before its command"
-        ));
-        return Ok(failure::ENDED);
-    }
+    let status = loop {
+        // The child starts with no signal blocked.
+        let child = Command::new("/proc/self/exe")
+            .arg0(&name)
+            .arg(CHILD)
+            .args(&argv)
+            .spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let key = proc::key(pid.as_raw());
+        let status = watch(&signals, pid)?;
+        let became = key.and_then(|key| lease_of(socket, key));
+        let became = became.unwrap_or_default();
+        let id = became.id.unwrap_or_default();
+        if became.requeued {
+            out::note(&format!(
+                "gshare: {id} was ended for others; its command waits for room and starts anew"
+            ));
+            continue;
+        }
+        if became.over {
+            out::note(&format!(
+                "gshare: the lease of {id} ended before its command"
+            ));
+            return Ok(failure::ENDED);
+        }
+        break status;
+    };
     match status {
         Ended::Exited(code) => Ok(code),
         Ended::Killed(signal) => die_of(signal),

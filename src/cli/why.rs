@@ -1,4 +1,4 @@
-//! `gshare why` and `gshare log`: one claim, in words.
+//! `gshare why`, `gshare log` and `gshare keep`: one claim, in words.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use gshare_core::units::show_duration;
 use gshare_proto::{Call, ClaimView, QueueView, Reply, Snapshot};
 use serde_json::json;
 
-use super::args::sizes::ClaimIdArgs;
+use super::args::sizes::{ClaimIdArgs, KeepArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::plain;
@@ -73,7 +73,14 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     if let Some(arguments) = &waiting.would_start {
         lines.push(format!("{} starts now", plain(arguments)));
     }
+    if let Some(plan) = &waiting.plan {
+        lines.push(format!("room is made for it: {}", plain(plan)));
+    }
     lines.push(match waiting.expected_ms {
+        Some(at) if waiting.plan.is_some() => format!(
+            "it starts in {}, as soon as that is done",
+            span(at.saturating_sub(snapshot.taken_ms))
+        ),
         Some(at) => format!(
             "it starts in {} at the earliest, when leases end",
             span(at.saturating_sub(snapshot.taken_ms))
@@ -86,13 +93,33 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
 fn runs(claim: &ClaimView, now_ms: u64) -> String {
     let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
-    format!(
+    let mut text = format!(
         "{} does not wait: it has had its part of GPU {} for {} ({})\n",
         claim.id,
         gpus.join(","),
         show_duration(span),
         plain(&claim.state_text)
-    )
+    );
+    if let Some(announced) = &claim.announced {
+        text += &format!(
+            "announced: it {}; gshare keep {} puts that off\n",
+            plain(announced),
+            claim.id
+        );
+    }
+    text
+}
+
+/// `gshare keep`.
+pub(crate) fn keep(socket: Option<&Path>, args: &KeepArgs) -> Outcome {
+    let call = Call::Keep {
+        id: args.id.clone(),
+    };
+    match connect::connect(socket)?.call(&call)? {
+        Reply::Done { message } => out::print(&format!("{message}\n"))?,
+        other => return Err(unexpected(&other)),
+    }
+    Ok(0)
 }
 
 pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {

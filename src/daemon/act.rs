@@ -1,5 +1,6 @@
 //! What the core decides, carried out one action after the other.
 
+use gshare_core::machine::lever::Lever;
 use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
@@ -92,11 +93,17 @@ impl Service {
                     @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
                         self.pull(action);
                     }
-                    Action::Announce { .. }
-                    | Action::Retract { .. }
-                    | Action::Share { .. }
-                    | Action::Requeue { .. }
-                    | Action::Kill { .. } => {}
+                    Action::Announce {
+                        id,
+                        lever,
+                        to,
+                        at,
+                        cause,
+                    } => self.announce(id, (lever, &to), at, cause),
+                    Action::Retract { id, lever } => self.retract(id, lever),
+                    Action::Share { id, slices } => self.share(id, &slices),
+                    Action::Requeue { id, cause } => self.end_for(id, Lever::Requeue, cause),
+                    Action::Kill { id, cause } => self.end_for(id, Lever::Kill, cause),
                     Action::LeaseWarning { id, at } => self.lease_warning(id, at),
                     Action::LeaseOver { id } => self.lease_over(id),
                 }
@@ -105,7 +112,7 @@ impl Service {
         self.driving = false;
     }
 
-    fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
+    pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
         let Some(asked) = self.waiting.get_mut(&id) else {
             return;
         };
@@ -127,7 +134,10 @@ impl Service {
         asked.out.reply(&Reply::Queued(Queued {
             id: id.to_string(),
             position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.waits_text(id, reason),
+            reason: match self.plan_text(id) {
+                Some(plan) => format!("{}; {plan}", self.waits_text(id, reason)),
+                None => self.waits_text(id, reason),
+            },
             would_start: reason
                 .would_start()
                 .map(|s| format!("-g {}", convert::short_share(s))),

@@ -140,7 +140,9 @@ pub(crate) fn request(
             gpus.map(|g| g.uuid.clone()).collect()
         },
         holding: super::journal::HoldingRecord::Here,
-        requeue: false,
+        requeue: spec.requeue,
+        requeued: false,
+        sm_full: None,
         no_move: !request.movable,
         stopped: false,
         mode: request.mode.map(|m| m.name().to_owned()),

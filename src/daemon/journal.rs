@@ -169,6 +169,12 @@ pub(crate) struct ClaimRecord {
     /// Its command may be ended and started anew.
     #[serde(default)]
     pub(crate) requeue: bool,
+    /// It is being ended for that.
+    #[serde(default)]
+    pub(crate) requeued: bool,
+    /// Thousandths of the SMs that it asked for, while its share is lowered.
+    #[serde(default)]
+    pub(crate) sm_full: Option<u32>,
     /// It stays on the GPUs where it started.
     #[serde(default)]
     pub(crate) no_move: bool,
@@ -487,6 +493,8 @@ mod tests {
             only: Vec::new(),
             holding: HoldingRecord::Here,
             requeue: false,
+            requeued: false,
+            sm_full: None,
             no_move: false,
             stopped: false,
             mode: None,

@@ -180,6 +180,7 @@ impl Service {
                 id: Some(ClaimId(live.record.id).to_string()),
                 ends_ms: live.record.ends_ms,
                 over: live.record.stopped,
+                requeued: live.record.requeued,
             },
             None => {
                 let from = unix_ms().saturating_sub(millis(JUST_NOW));
@@ -193,6 +194,7 @@ impl Service {
                     id: Some(ClaimId(record.id).to_string()),
                     ends_ms: record.ends_ms,
                     over: record.stopped,
+                    requeued: record.requeued,
                 })
             }
         };

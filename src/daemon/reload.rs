@@ -101,6 +101,7 @@ impl Service {
         self.quotas_anew();
         self.tell_classes();
         self.tell_lease_rules();
+        self.tell_reclaim_rules();
         self.notice(None, change.text());
     }
 }

@@ -124,7 +124,7 @@ impl Service {
         request.gpus = u32::try_from(slices.len()).ok()?;
         request.mem = Some(first.mem);
         request.mem_limit = Some(first.mem_limit);
-        request.sm = first.sm;
+        request.sm = record.sm_full.map_or(first.sm, Share::from_milli);
         request.uid = record.uid;
         let only = record.only.iter().filter_map(|uuid| self.gpu_index(uuid));
         request.movable = !record.no_move;

@@ -267,6 +267,7 @@ impl Service {
         service.load_quotas()?;
         service.tell_classes();
         service.tell_lease_rules();
+        service.tell_reclaim_rules();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
         let events = service.events.clone();
@@ -406,6 +407,7 @@ impl Service {
             Call::Env { id } => self.env(&peer, &id),
             Call::Try(spec) => self.try_claim(&peer, &spec),
             Call::Log { id } => self.log(&peer, &id),
+            Call::Keep { id } => self.keep(&peer, &id),
             Call::Extend { id, by_s } => self.extend(&peer, &id, by_s),
             Call::Lease { pid, start_ticks } => Ok(self.lease_of(&peer, pid, start_ticks)),
             Call::Release { id } => self.release(&peer, &id),

@@ -249,9 +249,13 @@ impl Service {
             state_text: match &over {
                 Some((short, _)) => short.clone(),
                 None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
-                None => state_text(live, state, idle_s, &parts),
+                None => match self.announced_text(id) {
+                    Some(text) if live.ending.is_none() => text,
+                    _ => state_text(live, state, idle_s, &parts),
+                },
             },
             overuse: over.map(|(_, text)| text),
+            announced: self.announced_text(id),
             since_ms: record.granted_ms,
             ends_ms: record.ends_ms,
             gpus: parts,
@@ -362,6 +366,7 @@ impl Service {
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
                     .map(|s| format!("-g {}", super::convert::short_share(s))),
+                plan: self.plan_text(id),
                 entitled: self.machine.is_entitled(id),
                 expected_ms: self.machine.expected_start(id).map(|at| {
                     let left = at.saturating_sub(self.now());

@@ -48,6 +48,19 @@ pub struct ResizeArgs {
     pub json: bool,
 }
 
+/// Examples of `gshare keep`.
+pub const KEEP: &str = "Examples:\n  \
+    gshare keep c3    c3 is not moved, detached or suspended for the next 10 minutes\n\n\
+    Before anything is taken from a claim its owner is told on his terminal: what, when and for whom. Until then this\n\
+    puts it off ([reclaim] keep in gshare.toml), once for each claim that waits: others make room, or it waits.";
+
+/// `gshare keep`.
+#[derive(Args, Clone, Debug)]
+pub struct KeepArgs {
+    /// Claim: its id (c3) or name
+    pub id: String,
+}
+
 /// Examples of `gshare extend`.
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    an hour more than it had\n\n\

@@ -73,6 +73,9 @@ pub struct ClaimSpec {
     /// `--mode`: only GPUs that are shared so, `timeslice`, `mps`, `exclusive` or `mig`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// `--requeue`: its command may be ended and started anew when there is room.
+    #[serde(default)]
+    pub requeue: bool,
     /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs; it may unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movable: Option<bool>,
@@ -172,6 +175,11 @@ pub enum Call {
     /// What happened to a claim, oldest first. Answers [`Reply::Log`].
     Log {
         /// The claim: its id, also of one that has ended, or its name.
+        id: String,
+    },
+    /// The owner keeps what was announced for a claim; answered by [`Reply::Done`].
+    Keep {
+        /// Id or name.
         id: String,
     },
     /// Puts the end of a claim's lease off. Owner or root only. Answers [`Reply::Done`].
@@ -352,6 +360,9 @@ pub struct LeaseView {
     /// The claim ends, or has ended, because its lease is over.
     #[serde(default)]
     pub over: bool,
+    /// It was ended so that others could start, and is to be claimed and started anew.
+    #[serde(default)]
+    pub requeued: bool,
 }
 
 /// A line from the service.

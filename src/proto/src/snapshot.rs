@@ -306,6 +306,9 @@ pub struct ClaimView {
     /// It uses more than is counted, or what it does not hold: a sentence; absent where nothing is held against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overuse: Option<String>,
+    /// What is announced for it: `moves from GPU 1 to GPU 0 in 12s for c22`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<String>,
     /// Granted at, Unix milliseconds.
     pub since_ms: u64,
     /// Lease end, Unix milliseconds.
@@ -436,6 +439,9 @@ pub struct QueueView {
     /// When it starts at the earliest by the leases of those who hold, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
+    /// How it gets its room: what is announced to whom, and when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
 }
 
 /// Totals of a user.

@@ -151,6 +151,11 @@ impl Machine {
         holding: Holding,
     ) {
         if let Some(request) = request {
+            let slices = holding.slices();
+            let sm = slices.first().map_or(request.sm, |s| s.sm);
+            if sm < request.sm {
+                self.reclaim.lowered.insert(id, request.sm);
+            }
             self.next_seq += 1;
             let granted = Granted::new(*request, self.next_seq, now);
             self.reclaim.granted.insert(id, granted);

@@ -140,6 +140,20 @@ pub enum Holding {
     },
 }
 
+impl Holding {
+    /// What it holds, or wants back.
+    #[must_use]
+    pub fn slices(&self) -> &[Slice] {
+        match self {
+            Self::Here(slices)
+            | Self::Parking { slices, .. }
+            | Self::Parked(Parked { slices, .. })
+            | Self::Unparking { to: slices, .. }
+            | Self::Moving { from: slices, .. } => slices,
+        }
+    }
+}
+
 /// What a person wants of a claim of his.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {

@@ -1,0 +1,267 @@
+//! Making room for claims that wait, as far as people and the journal are concerned: rules, announcements,
+//! countdowns, shares that are lowered for a while, and claims that are ended for others.
+
+use std::time::Duration;
+
+use gshare_core::machine::lever::{Cause, Lever, Wish};
+use gshare_core::machine::{Event, Now, ReclaimRules, Stage, Step};
+use gshare_core::units::show_duration;
+use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_proto::{ErrorCode, Reply, WireError};
+
+use super::server::Peer;
+use super::service::Service;
+
+/// Between SIGTERM and SIGKILL to a claim that is ended for others.
+const GRACE: Duration = Duration::from_secs(10);
+/// How the cause of the end of a claim begins whose command is to be started anew.
+pub(crate) const REQUEUED: &str = "requeued";
+
+/// The host's memory, where the kernel says.
+fn host_memory() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Bytes(kib.saturating_mul(1024)))
+}
+
+impl Service {
+    /// Gives the core the rules of the configuration.
+    pub(crate) fn tell_reclaim_rules(&mut self) {
+        let keys = &self.config.reclaim;
+        let rules = ReclaimRules {
+            enabled: keys.enabled,
+            spread: keys.spread && self.moves_work(),
+            quiet: keys.quiet,
+            countdown: keys.countdown,
+            keep: keys.keep,
+            requeue: keys.requeue,
+            kill: keys.kill,
+        };
+        let part = u64::from(keys.host_ram);
+        let most = host_memory().map_or(0, |Bytes(all)| all / 100 * part);
+        self.drive(Event::HostRam(Bytes(most)));
+        self.drive(Event::Reclaim(rules));
+    }
+
+    /// The owner learns what happens to his claim, when and for whom; whoever waits for it, that it does.
+    pub(crate) fn announce(
+        &mut self,
+        id: ClaimId,
+        (lever, to): (Lever, &[usize]),
+        at: Now,
+        cause: Cause,
+    ) {
+        let left = at.saturating_sub(self.now());
+        let when = if left < Duration::from_millis(500) {
+            "now".to_owned()
+        } else {
+            format!("in {}", show_duration(whole(left)))
+        };
+        let what = self.step_text(id, lever, to);
+        let why = match cause.waiter {
+            Some(waiter) => {
+                let who = self.owner_of(waiter);
+                let standing = if cause.entitled {
+                    format!("which is within what {who} is guaranteed")
+                } else {
+                    format!("{who} has had less")
+                };
+                format!("{waiter} of {who} waits for room, {standing}")
+            }
+            None => "another GPU is idle".to_owned(),
+        };
+        let keeps = match lever {
+            Lever::Share => "; it gets them back when nobody needs them",
+            Lever::Detach | Lever::Suspend | Lever::Move => "; what is in its memory is kept",
+            _ => "",
+        };
+        let text = format!("{id} {what} {when}: {why}{keeps}. To put it off: gshare keep {id}");
+        self.tell_owner(id, &text);
+        self.tell_waiter(cause.waiter);
+    }
+
+    /// What was announced is not done.
+    pub(crate) fn retract(&mut self, id: ClaimId, lever: Lever) {
+        let what = match lever {
+            Lever::Move => "stays where it is",
+            _ => "keeps what it has",
+        };
+        self.tell_owner(id, &format!("{id} {what} after all"));
+    }
+
+    /// Who waits hears of his plan at once.
+    fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
+        let Some(id) = waiter else { return };
+        let position = self.machine.queue().position(|(i, _)| i == id);
+        let reason = self.machine.reason(id).cloned();
+        if let (Some(position), Some(reason)) = (position, reason) {
+            self.tell_place(id, position + 1, &reason);
+        }
+        self.touch();
+    }
+
+    fn owner_of(&self, id: ClaimId) -> String {
+        let waiting = self.waiting.get(&id).map(|a| a.record.uid);
+        let held = self.claims.get(&id).map(|l| l.record.uid);
+        let uid = waiting.or(held);
+        uid.map_or_else(|| "somebody".to_owned(), |uid| self.names.user(uid))
+    }
+
+    /// `moves from GPU 1 to GPU 0`.
+    fn step_text(&self, id: ClaimId, lever: Lever, to: &[usize]) -> String {
+        if lever != Lever::Move {
+            return lever.verb().to_owned();
+        }
+        let list = |gpus: &[usize]| -> String {
+            let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
+            names.join(",")
+        };
+        let from = self.machine.ledger().slices(id).unwrap_or_default();
+        let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
+        format!("moves from GPU {} to GPU {}", list(&from), list(to))
+    }
+
+    fn step_of(&self, step: &Step) -> String {
+        let held = self.machine.ledger().slices(step.id).unwrap_or_default();
+        let bytes = held
+            .iter()
+            .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
+        let carried = match step.lever {
+            Lever::Detach | Lever::Suspend | Lever::Move if bytes > Bytes::ZERO => {
+                format!(", {bytes}")
+            }
+            _ => String::new(),
+        };
+        format!(
+            "{} ({}{carried}) {}",
+            step.id,
+            self.owner_of(step.id),
+            self.step_text(step.id, step.lever, &step.to)
+        )
+    }
+
+    /// How a waiting claim gets its room: `c2 (ada, 8.0 GiB) moves from GPU 1 to GPU 0 in 12s`.
+    pub(crate) fn plan_text(&self, id: ClaimId) -> Option<String> {
+        let plan = self.machine.plan_of(id)?;
+        let left = plan.due.saturating_sub(self.now());
+        let open: Vec<String> = plan
+            .steps
+            .iter()
+            .filter(|s| s.stage != Stage::Done)
+            .map(|s| self.step_of(s))
+            .collect();
+        if open.is_empty() {
+            return Some("its room is made; it starts in a moment".to_owned());
+        }
+        let when = if left.is_zero() {
+            "now".to_owned()
+        } else {
+            format!("in {}", show_duration(whole(left)))
+        };
+        Some(format!("{} {when}", open.join(" and ")))
+    }
+
+    /// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
+    pub(crate) fn announced_text(&self, id: ClaimId) -> Option<String> {
+        let (plan, step) = self.machine.announced(id)?;
+        let left = plan.due.saturating_sub(self.now());
+        let what = self.step_text(id, step.lever, &step.to);
+        let when = match (step.stage, left.is_zero()) {
+            (Stage::Announced, false) => format!(" in {}", show_duration(whole(left))),
+            _ => " now".to_owned(),
+        };
+        let waiter = plan.waiter.map(|w| format!(" for {w}"));
+        Some(format!("{what}{when}{}", waiter.unwrap_or_default()))
+    }
+
+    /// A claim's share of the SMs is another for a while.
+    pub(crate) fn share(&mut self, id: ClaimId, slices: &[Slice]) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        let mut record = live.record.clone();
+        let before = record.slices.first().map_or(0, |s| s.sm_milli);
+        for slice in slices {
+            let uuid = &self.gpus[slice.gpu].uuid;
+            if let Some(part) = record.slices.iter_mut().find(|s| s.uuid == *uuid) {
+                part.sm_milli = slice.sm.milli();
+            }
+            if let Some(seat) = live.seats.iter().find(|s| s.gpu == slice.gpu) {
+                seat.limits
+                    .set_sm_permille(slice.sm.milli(), slice.sm_limit.milli());
+            }
+        }
+        let full = *record.sm_full.get_or_insert(before);
+        let now = record.slices.first().map_or(0, |s| s.sm_milli);
+        if now >= full {
+            record.sm_full = None;
+        }
+        // After a restart a share that was not written down is as it was before: nobody loses by that.
+        if let Err(error) = self.journal.put(&record) {
+            tracing::error!(%id, %error, "that a claim's share is lowered could not be journaled");
+        }
+        live.record = record;
+        let text = format!(
+            "{id} has {} % of the SMs for sure now; it asked for {} %",
+            now / 10,
+            full / 10
+        );
+        self.tell_owner(id, &text);
+    }
+
+    /// Ends a claim so that its command can start anew later: SIGTERM, a grace time, SIGKILL. What started it does
+    /// so when it sees that (`gshare claim --requeue`).
+    pub(crate) fn requeue(&mut self, id: ClaimId, why: &str) {
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record.requeued = true;
+        }
+        let text = format!("{id} is ended and queued again: {why}");
+        self.tell_owner(id, &text);
+        self.kill_claim(id, &format!("{REQUEUED}: {why}"), GRACE);
+    }
+
+    /// A claim is ended, or ended and queued again, because others come first.
+    pub(crate) fn end_for(&mut self, id: ClaimId, lever: Lever, cause: Cause) {
+        let whom = cause.waiter.map_or_else(
+            || "others".to_owned(),
+            |w| format!("{w} of {}", self.owner_of(w)),
+        );
+        let why = format!("{whom} came first");
+        if lever == Lever::Requeue {
+            self.requeue(id, &why);
+        } else {
+            self.tell_owner(id, &format!("{id} is ended: {why}"));
+            self.kill_claim(id, &format!("ended for {whom}"), GRACE);
+        }
+    }
+
+    /// Its owner keeps what was announced, once.
+    pub(crate) fn keep(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+        let id = self.find(peer, word)?;
+        self.may(peer, id, "keep")?;
+        let refused = |text: String| Err(WireError::new(ErrorCode::NotAvailable, text));
+        let announced = self.machine.announced(id).map(|(_, step)| step.stage);
+        match announced {
+            Some(Stage::Announced) => {}
+            Some(_) => return refused(format!("it is too late: {id} is on its way")),
+            None => return refused(format!("nothing is announced for {id}")),
+        }
+        let wish = Wish::Keep;
+        self.drive(Event::Wish { id, wish });
+        if self.machine.announced(id).is_some() {
+            return refused(format!(
+                "{id} was kept once already for the claim that waits"
+            ));
+        }
+        let long = show_duration(self.config.reclaim.keep);
+        Ok(Reply::Done {
+            message: format!("{id} keeps what it has for {long}; others make room, or wait"),
+        })
+    }
+}
+
+/// To the next second.
+fn whole(left: Duration) -> Duration {
+    Duration::from_secs(left.as_millis().div_ceil(1000).try_into().unwrap_or(0))
+}
