@@ -237,7 +237,7 @@ impl Service {
     }
 
     /// Its owner keeps what was announced, once.
-    pub(crate) fn keep(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
+    pub(crate) fn keep_claim(&mut self, peer: &Peer, word: &str) -> Result<Reply, WireError> {
         let id = self.find(peer, word)?;
         self.may(peer, id, "keep")?;
         let refused = |text: String| Err(WireError::new(ErrorCode::NotAvailable, text));

@@ -407,7 +407,7 @@ impl Service {
             Call::Env { id } => self.env(&peer, &id),
             Call::Try(spec) => self.try_claim(&peer, &spec),
             Call::Log { id } => self.log(&peer, &id),
-            Call::Keep { id } => self.keep(&peer, &id),
+            Call::Keep { id } => self.keep_claim(&peer, &id),
             Call::Extend { id, by_s } => self.extend(&peer, &id, by_s),
             Call::Lease { pid, start_ticks } => Ok(self.lease_of(&peer, pid, start_ticks)),
             Call::Release { id } => self.release(&peer, &id),
