@@ -55,6 +55,9 @@ _gshare() {
             gshare,join)
                 cmd="gshare__subcmd__join"
                 ;;
+            gshare,keep)
+                cmd="gshare__subcmd__keep"
+                ;;
             gshare,kernel)
                 cmd="gshare__subcmd__kernel"
                 ;;
@@ -241,6 +244,9 @@ _gshare() {
             gshare__subcmd__help,join)
                 cmd="gshare__subcmd__help__subcmd__join"
                 ;;
+            gshare__subcmd__help,keep)
+                cmd="gshare__subcmd__help__subcmd__keep"
+                ;;
             gshare__subcmd__help,kernel)
                 cmd="gshare__subcmd__help__subcmd__kernel"
                 ;;
@@ -371,7 +377,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend kernel doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend kernel keep doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1083,7 +1089,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__claim)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --short --lazy --dry-run --json --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --requeue --short --lazy --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1626,7 +1632,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status report smi release adopt why log resize extend kernel doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status report smi release adopt why log resize extend kernel keep doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1989,6 +1995,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__keep)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__kernel)
             opts="install list remove exec"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2257,6 +2277,35 @@ _gshare() {
             ;;
         gshare__subcmd__join)
             opts="-q -h --quiet --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__keep)
+            opts="-h --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
