@@ -100,7 +100,7 @@ impl Form {
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
             text("Memory", "", "on each GPU: 8G; empty: by size"),
-            text("Limit", "", "most SMs: 0.8; empty: all while free"),
+            text("Limit", "", "most SMs: 0.8; empty: all"),
             text("Name", "", "for the screen"),
             class,
             text("Hold for", "", "2h; empty: until released"),
@@ -263,6 +263,12 @@ impl Form {
                 let spec = self.spec()?;
                 Ok(match &self.tried {
                     Some((tried, Err(refused))) if *tried == spec => Fit::Not(refused.sentence()),
+                    Some((tried, Ok(said))) if *tried == spec => {
+                        match fit::claim(&spec, snapshot) {
+                            Fit::Not(_) => Fit::Now(said.clone()),
+                            now @ Fit::Now(_) => now,
+                        }
+                    }
                     _ => fit::claim(&spec, snapshot),
                 })
             }

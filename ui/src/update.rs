@@ -4,7 +4,7 @@ pub(crate) mod act;
 mod mouse;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
-use gshare_proto::{Call, Reply};
+use gshare_proto::{Call, Reply, Tried};
 
 use crate::feed::{Failure, Request, Update};
 use crate::form::{Form, Kind};
@@ -217,6 +217,24 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
 /// An answer of another version.
 const STRANGE: &str = "the service gave an answer that this screen does not understand";
 
+/// Why a claim would not start now, when it would, what would be done to others for it, and what would start.
+fn would_wait(tried: Tried, clock: text::Clock) -> Failure {
+    let mut message = tried.message;
+    if let Some(at) = tried.expected_ms {
+        message.push_str(&format!("; about {} at the earliest", clock.short_time(at)));
+    }
+    for taking in &tried.takings {
+        message.push_str(&format!(
+            "; {} of {} {}",
+            taking.id, taking.user, taking.what
+        ));
+    }
+    Failure {
+        message,
+        hint: tried.would_start.map(|args| format!("{args} starts now")),
+    }
+}
+
 /// What the service says to a claim that is being typed; what was typed since is tried next.
 fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
     let Some(Dialog::Form(form)) = &mut model.dialog else {
@@ -225,10 +243,17 @@ fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cm
     let Some((_, spec)) = form.trying.take_if(|(asked, _)| *asked == seq) else {
         return Vec::new();
     };
-    let said = outcome.map(|reply| match reply {
-        Reply::Done { message } => message,
-        _ => STRANGE.to_owned(),
-    });
+    let said = match outcome {
+        Ok(Reply::Tried(tried)) if tried.starts => Ok(tried.message),
+        Ok(Reply::Tried(tried)) => Err(would_wait(tried, model.clock)),
+        // As older services say it.
+        Ok(Reply::Done { message }) => Ok(message),
+        Ok(_) => Err(Failure {
+            message: STRANGE.to_owned(),
+            hint: None,
+        }),
+        Err(failure) => Err(failure),
+    };
     form.tried = Some((spec, said));
     try_claim(model)
 }

@@ -1,7 +1,7 @@
 //! Screens, dialogs, the palette and the mouse.
 
 use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use gshare_proto::{AdminCall, Check, ProcessView, Resized};
+use gshare_proto::{AdminCall, Check, ProcessView, Resized, Tried};
 
 use super::*;
 use crate::model::{Page, Sort};
@@ -15,7 +15,14 @@ fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
         panic!("{trials:?}")
     };
     assert_eq!(spec.gpus_milli, Some(250));
-    let no = || refused("would wait: vis is at its quota");
+    let no = || -> Result<Reply, Failure> {
+        Ok(Reply::Tried(Tried {
+            message: "would wait: vis is at its quota".to_owned(),
+            would_start: Some("-g .2".to_owned()),
+            expected_ms: Some(canned::NOW_MS + 5_580_000),
+            ..Tried::default()
+        }))
+    };
     let next = calls(update(
         &mut m,
         Msg::Update(Update::CallResult {
@@ -29,7 +36,26 @@ fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
     assert_eq!(spec.gpus_milli, Some(200));
     assert!(screen(&m).contains("starts now on GPU"), "said of 0.25");
     answer_with(&mut m, *seq, no());
-    assert!(screen(&m).contains("would wait: vis is at its quota. -g .2"));
+    let text = screen(&m);
+    assert!(
+        text.contains("would wait: vis is at its quota; about 16:05"),
+        "{text}"
+    );
+    assert!(text.contains(".2 starts now"), "{text}");
+    // Where the service finds room, what the screen guessed does not count.
+    press(&mut m, "<backspace>9");
+    let seq = *m.asked.keys().next_back().unwrap();
+    let yes = Tried {
+        starts: true,
+        message: "would start now: it is there".to_owned(),
+        ..Tried::default()
+    };
+    answer_with(&mut m, seq, Ok(Reply::Tried(yes)));
+    assert!(
+        screen(&m).contains("would start now: it is there"),
+        "{}",
+        screen(&m)
+    );
 }
 
 #[test]
