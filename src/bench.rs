@@ -2,6 +2,7 @@
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
 mod claim;
+mod cost;
 mod density;
 mod gate;
 mod history;
@@ -24,6 +25,7 @@ use crate::cli::out::print;
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     match args.name.as_str() {
         "claim" => claim::run(&args),
+        "cost" => cost::run(&args),
         "density" => density::run(&args),
         "gate" => gate::run(&args),
         "history" => history::run(&args),
@@ -32,7 +34,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }
