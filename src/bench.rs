@@ -1,6 +1,7 @@
 //! `gshare bench NAME`: every benchmark runs from a clean clone, prints a table for people and, as its last
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
+mod attribution;
 mod claim;
 mod cost;
 mod density;
@@ -24,6 +25,7 @@ use crate::cli::out::print;
 /// When there is no such benchmark or it cannot run here.
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     match args.name.as_str() {
+        "attribution" => attribution::run(&args),
         "claim" => claim::run(&args),
         "cost" => cost::run(&args),
         "density" => density::run(&args),
@@ -34,7 +36,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }

@@ -79,6 +79,18 @@ pub struct Gpm {
     pub sm_active: Option<f64>,
     /// SM occupancy in percent.
     pub sm_occupancy: Option<f64>,
+    /// Time in percent in which any tensor core works.
+    pub tensor_active: Option<f64>,
+    /// Used part of the memory's bandwidth in percent.
+    pub dram_active: Option<f64>,
+    /// Bytes a second over PCIe into the GPU.
+    pub pcie_rx: Option<f64>,
+    /// Bytes a second over PCIe out of the GPU.
+    pub pcie_tx: Option<f64>,
+    /// Bytes a second over all NVLinks into the GPU.
+    pub nvlink_rx: Option<f64>,
+    /// Bytes a second over all NVLinks out of the GPU.
+    pub nvlink_tx: Option<f64>,
 }
 
 /// A process that NVML lists on a GPU.
@@ -170,6 +182,8 @@ pub struct MigReading {
     pub mem_reserved: Option<u64>,
     /// Bytes that processes use.
     pub mem_used: Option<u64>,
+    /// Hardware counters of the instance, where it has them and two samples exist.
+    pub gpm: Option<Gpm>,
     /// Processes; absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
@@ -214,6 +228,7 @@ impl GpuReading {
         self.health.forget();
         for instance in &mut self.instances {
             instance.mem_used = None;
+            instance.gpm = None;
             instance.processes = None;
         }
     }

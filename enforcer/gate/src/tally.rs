@@ -57,6 +57,43 @@ impl Load {
     }
 }
 
+/// How much GPU time there can have been: streams of a process that run side by side have one GPU together, and what
+/// each was seen to take contains the waiting for the others.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limit {
+    seen_ns: u64,
+    /// Time that was not used yet, for all SMs and for single ones.
+    busy_ns: u64,
+    sm_ns: u64,
+}
+
+/// Unused time is kept for so long beside what a load needs: ends are seen late.
+const KEPT_NS: u64 = 4_000_000;
+
+impl Limit {
+    /// What is left of a load that came to an end now on a GPU with so many SMs.
+    pub fn fit(&mut self, now_ns: u64, load: Load, sms: u32) -> Load {
+        let passed = now_ns.saturating_sub(self.seen_ns);
+        self.seen_ns = now_ns;
+        let sms = u64::from(sms.max(1));
+        // After a long silence: whatever this load needs.
+        let kept = load.busy_ns.min(passed).saturating_add(KEPT_NS);
+        self.busy_ns = self.busy_ns.saturating_add(passed).min(kept);
+        let sm_room = self.sm_ns.saturating_add(passed.saturating_mul(sms));
+        self.sm_ns = sm_room.min(kept.saturating_mul(sms));
+        let busy_ns = load.busy_ns.min(self.busy_ns);
+        let sm_ns = load.sm_ns.min(self.sm_ns);
+        self.busy_ns -= busy_ns;
+        self.sm_ns -= sm_ns;
+        let warp_ns = u128::from(load.warp_ns) * u128::from(sm_ns) / u128::from(load.sm_ns.max(1));
+        Load {
+            busy_ns,
+            sm_ns,
+            warp_ns: warp_ns as u64,
+        }
+    }
+}
+
 /// The part of a GPU that a kernel fills while it runs, on average, in thousandths of an SM and of a warp.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fill {
@@ -142,35 +179,40 @@ impl Cell {
 /// What is known of a process's kernels on one GPU, and what its streams were given.
 #[derive(Debug)]
 pub struct Tally {
-    rows: Box<[Row]>,
-    cells: Box<[Cell]>,
+    rows: Box<[Row; ROWS]>,
+    cells: Box<[Cell; CELLS]>,
     dice: AtomicU64,
 }
 
 impl Default for Tally {
     fn default() -> Self {
-        let word = || AtomicU64::new(0);
-        let row = || Row {
-            key: word(),
-            busy_ns: word(),
-            sm_ns: word(),
-            warp_ns: word(),
-            sms_milli: word(),
-            warps_milli: word(),
-            measured: word(),
-            owed: word(),
-        };
-        let cell = || Cell {
-            tag: word(),
-            busy_ns: word(),
-            sm_ns: word(),
-            warp_ns: word(),
-            limit_ns: word(),
-        };
         Self {
-            rows: (0..ROWS).map(|_| row()).collect(),
-            cells: (0..CELLS).map(|_| cell()).collect(),
-            dice: word(),
+            rows: Box::new(
+                [const {
+                    Row {
+                        key: AtomicU64::new(0),
+                        busy_ns: AtomicU64::new(0),
+                        sm_ns: AtomicU64::new(0),
+                        warp_ns: AtomicU64::new(0),
+                        sms_milli: AtomicU64::new(0),
+                        warps_milli: AtomicU64::new(0),
+                        measured: AtomicU64::new(0),
+                        owed: AtomicU64::new(0),
+                    }
+                }; ROWS],
+            ),
+            cells: Box::new(
+                [const {
+                    Cell {
+                        tag: AtomicU64::new(0),
+                        busy_ns: AtomicU64::new(0),
+                        sm_ns: AtomicU64::new(0),
+                        warp_ns: AtomicU64::new(0),
+                        limit_ns: AtomicU64::new(0),
+                    }
+                }; CELLS],
+            ),
+            dice: AtomicU64::new(0),
         }
     }
 }
@@ -181,7 +223,7 @@ impl Tally {
         let at = place(key);
         [at, at ^ 1]
             .into_iter()
-            .map(|at| &self.rows[at % ROWS])
+            .map(|at| &self.rows[at & (ROWS - 1)])
             .find(|row| row.key.load(Relaxed) == key.number())
     }
 
@@ -212,12 +254,7 @@ impl Tally {
         true
     }
 
-    /// Whether it was said what launches of this kind fill.
-    pub fn knows(&self, key: Key) -> bool {
-        self.row(key).is_some()
-    }
-
-    /// Says what launches of a kind fill.
+    /// Says what launches of a kind fill; nothing where nobody knows.
     pub fn know(&self, key: Key, fill: Fill) {
         let at = place(key) % ROWS;
         let (one, other) = (&self.rows[at], &self.rows[at ^ 1]);
@@ -382,6 +419,28 @@ mod tests {
         total = total.plus(tally.begin(7, 3));
         assert_eq!(total.busy_ns, 1_000_000_000, "nothing is lost");
         assert!((150..400).contains(&measured), "{measured} measurements");
+    }
+
+    #[test]
+    fn streams_side_by_side_have_one_gpu_together() {
+        let mut limit = Limit::default();
+        let ms = 1_000_000;
+        // Two streams, each of which thinks that it had four fifths of ten SMs all the time.
+        let one = Fill::of_grid(10, 1, 8, 4).during(4 * ms);
+        let mut sum = Load::default();
+        for i in 1..=1000 {
+            sum = sum.plus(limit.fit(2 * ms * i, one, 10));
+        }
+        let all = 2000 * ms;
+        assert!(sum.busy_ns.abs_diff(all) <= 5 * ms, "{sum:?}");
+        assert!(sum.sm_ns.abs_diff(all * 10) <= 50 * ms, "{sum:?}");
+        // One alone is left as it is, though its ends are seen late now and then.
+        let (mut limit, mut sum) = (Limit::default(), Load::default());
+        for i in 1..=1000 {
+            let late = if i % 7 == 0 { 2 * ms } else { 0 };
+            sum = sum.plus(limit.fit(4 * ms * i + late, one, 10));
+        }
+        assert_eq!(sum, one.times(1000));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Member, Verdict, Word};
+use gshare_gate::{Cells, Durations, Key, Limit, Load, MARKERS, Member, Verdict, Word};
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -71,6 +71,7 @@ struct Inner {
     watcher: Watcher,
     /// What the launches have come to so far.
     done: Load,
+    limit: Limit,
     /// When the last flight was seen to end.
     landed_ns: u64,
 }
@@ -122,6 +123,7 @@ impl Default for Gate {
                 next_flight: 0,
                 watcher: Watcher::Absent,
                 done: Load::default(),
+                limit: Limit::default(),
                 landed_ns: 0,
             }),
             stir: AtomicU32::new(0),

@@ -86,17 +86,16 @@ impl Work {
     /// Sees to it that the tally knows what such a launch fills: asked once. `false`: nobody can say.
     #[cold]
     pub(crate) fn meet(&self, process: &Process, gpu: &Gpu) -> bool {
-        if gpu.tally.knows(self.key) {
-            return true;
+        if let Some((fill, _)) = gpu.tally.known(self.key) {
+            return fill.sms_milli > 0;
         }
         let fill = match self.kind {
             Kind::Grid(grid) => grid.fill(gpu),
             Kind::Graph(exec) => process.graphs().of(exec).and_then(|work| work.fill),
             Kind::Unknown | Kind::Move => None,
         };
-        if let Some(fill) = fill {
-            gpu.tally.know(self.key, fill);
-        }
+        // Also that nobody can say is kept: the driver is not asked again.
+        gpu.tally.know(self.key, fill.unwrap_or_default());
         fill.is_some()
     }
 }

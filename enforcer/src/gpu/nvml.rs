@@ -85,6 +85,8 @@ pub(super) struct Eye<'nvml> {
     reading: GpuReading,
     counters: Option<(Instant, GpmSample<'nvml>)>,
     health: Watch<'nvml>,
+    /// The same of instances, by the number of the GPU instance.
+    instance_counters: BTreeMap<u32, (Instant, GpmSample<'nvml>)>,
     /// Time stamp of the newest per-process sample, in microseconds.
     seen_us: u64,
 }
@@ -136,6 +138,7 @@ impl<'nvml> Eye<'nvml> {
             reading: GpuReading::unread(index),
             counters: None,
             health: Watch::default(),
+            instance_counters: BTreeMap::new(),
             seen_us: since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0)),
         }
     }
@@ -181,6 +184,7 @@ impl<'nvml> Eye<'nvml> {
         if self.device.is_none() {
             self.counters = None;
             self.health.reset();
+            self.instance_counters.clear();
             reading.forget_figures();
             if !faults.reload {
                 reading.state = GpuState::Lost;
@@ -225,11 +229,18 @@ impl<'nvml> Eye<'nvml> {
             Err(NvmlError::NotSupported) => Some(false),
             other => faults.value(other).map(|mode| mode.current != 0),
         };
+        let instances_before = std::mem::take(&mut r.instances);
         r.instances = if r.mig_enabled == Some(true) {
             instances(device, faults)
         } else {
             Vec::new()
         };
+        for instance in &mut r.instances {
+            let known = instances_before
+                .iter()
+                .find(|known| known.uuid == instance.uuid);
+            instance.gpm = known.and_then(|known| known.gpm);
+        }
         // The share of time is read at ticks only; a process keeps its last one in between.
         for process in r.processes.iter_mut().flatten() {
             let known = before.iter().flatten().find(|p| p.pid == process.pid);
@@ -258,29 +269,25 @@ impl<'nvml> Eye<'nvml> {
         if self.reading.gpm_supported != Some(true) {
             return None;
         }
-        let now = Instant::now();
-        let after = faults.value(device.gpm_sample())?;
-        let Some((then, before)) = self.counters.take() else {
-            self.counters = Some((now, after));
-            return None;
-        };
-        if now.duration_since(then) < GPM_APART {
-            self.counters = Some((then, before));
-            return self.reading.gpm;
+        for instance in 0..self.reading.instances.len() {
+            let gi = self.reading.instances[instance].gi;
+            let sample = faults.value(device.gpm_mig_sample(gi));
+            let before = self.instance_counters.remove(&gi);
+            let known = self.reading.instances[instance].gpm;
+            let (kept, gpm) = counted(self.nvml, before, sample, known, faults);
+            self.instance_counters.extend(kept.map(|kept| (gi, kept)));
+            self.reading.instances[instance].gpm = gpm;
         }
-        let wanted = [GpmMetricId::SmUtil, GpmMetricId::SmOccupancy];
-        let metrics = gpm_metrics_get(self.nvml, &before, &after, &wanted);
-        self.counters = Some((now, after));
-        let metrics = faults.value(metrics)?;
-        let value = |id: GpmMetricId| {
-            let mut found = metrics.iter().flatten();
-            let metric = found.find(|metric| metric.metric_id == id)?;
-            metric.value.is_finite().then_some(metric.value)
-        };
-        Some(Gpm {
-            sm_active: value(GpmMetricId::SmUtil),
-            sm_occupancy: value(GpmMetricId::SmOccupancy),
-        })
+        let sample = faults.value(device.gpm_sample());
+        let (kept, gpm) = counted(
+            self.nvml,
+            self.counters.take(),
+            sample,
+            self.reading.gpm,
+            faults,
+        );
+        self.counters = kept;
+        gpm
     }
 
     /// Share of time in percent by pid, averaged over the samples since the last call.
@@ -311,6 +318,61 @@ impl<'nvml> Eye<'nvml> {
             .map(|(pid, (sum, n))| (pid, sum / n))
             .collect()
     }
+}
+
+/// A sample that the next one is held against, and when it was taken.
+type Base<'nvml> = Option<(Instant, GpmSample<'nvml>)>;
+
+/// What was counted between two samples, and the one to go on from.
+fn counted<'nvml>(
+    nvml: &'nvml Nvml,
+    before: Base<'nvml>,
+    after: Option<GpmSample<'nvml>>,
+    known: Option<Gpm>,
+    faults: &mut Faults,
+) -> (Base<'nvml>, Option<Gpm>) {
+    const MIB: f64 = 1_048_576.0;
+    let now = Instant::now();
+    let Some(after) = after else {
+        return (None, None);
+    };
+    let Some((then, before)) = before else {
+        return (Some((now, after)), None);
+    };
+    if now.duration_since(then) < GPM_APART {
+        return (Some((then, before)), known);
+    }
+    let wanted = [
+        GpmMetricId::SmUtil,
+        GpmMetricId::SmOccupancy,
+        GpmMetricId::AnyTensorUtil,
+        GpmMetricId::DramBwUtil,
+        GpmMetricId::PcieRxPerSec,
+        GpmMetricId::PcieTxPerSec,
+        GpmMetricId::NvlinkTotalRxPerSec,
+        GpmMetricId::NvlinkTotalTxPerSec,
+    ];
+    let metrics = faults.value(gpm_metrics_get(nvml, &before, &after, &wanted));
+    let gpm = metrics.map(|metrics| {
+        let value = |id: GpmMetricId| {
+            let mut found = metrics.iter().flatten();
+            let metric = found.find(|metric| metric.metric_id == id)?;
+            metric.value.is_finite().then_some(metric.value)
+        };
+        // The traffic is in MiB a second (nvml.h, nvmlGpmMetricId_t).
+        let bytes = |id| value(id).map(|mib| mib * MIB);
+        Gpm {
+            sm_active: value(GpmMetricId::SmUtil),
+            sm_occupancy: value(GpmMetricId::SmOccupancy),
+            tensor_active: value(GpmMetricId::AnyTensorUtil),
+            dram_active: value(GpmMetricId::DramBwUtil),
+            pcie_rx: bytes(GpmMetricId::PcieRxPerSec),
+            pcie_tx: bytes(GpmMetricId::PcieTxPerSec),
+            nvlink_rx: bytes(GpmMetricId::NvlinkTotalRxPerSec),
+            nvlink_tx: bytes(GpmMetricId::NvlinkTotalTxPerSec),
+        }
+    });
+    (Some((now, after)), gpm)
 }
 
 /// All processes on the GPU. A process may stand in several lists with the same memory.
@@ -363,6 +425,7 @@ fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
                 mem_total: memory.as_ref().map(|m| m.total),
                 mem_reserved: memory.as_ref().map(|m| m.reserved),
                 mem_used: memory.as_ref().map(|m| m.used),
+                gpm: None,
                 processes: processes(&instance, faults),
             })
         })

@@ -218,6 +218,8 @@ pub struct Division {
 
 /// One figure of all claims, scaled to the GPU's own where there is one.
 struct Scaled {
+    /// By so much the claims had to be scaled down to be no more than there is.
+    fit: f64,
     parts: Vec<Option<f64>>,
     rest: Option<f64>,
     total: Option<f64>,
@@ -227,20 +229,20 @@ fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>)
     let all_known = !interval.outsiders && parts.iter().all(Option::is_some);
     let sum = |parts: &[Option<f64>]| parts.iter().flatten().sum::<f64>();
     let claims = sum(&parts);
-    let most = counted.unwrap_or(1.0);
+    let fit = if claims > 1.0 { 1.0 / claims } else { 1.0 };
     let factor = match counted {
-        _ if claims <= 0.0 => 1.0,
+        None => fit,
+        Some(_) if claims <= 0.0 => 1.0,
         // Nobody else can have done the rest.
-        Some(counted) if all_known && !interval.desktop => {
-            (counted / claims).clamp(1.0 / SCALED_BY, SCALED_BY)
-        }
-        _ => (most / claims).min(1.0),
+        Some(counted) if all_known && !interval.desktop => (counted / claims).min(SCALED_BY * fit),
+        Some(counted) => (counted / claims).min(1.0),
     };
     for part in parts.iter_mut().flatten() {
         *part *= factor;
     }
     let claims = sum(&parts);
     Scaled {
+        fit,
         rest: counted.map(|counted| (counted - claims).max(0.0)),
         total: all_known.then_some(claims.min(1.0)),
         parts,
@@ -299,8 +301,9 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
         interval,
         counters.and_then(|c| c.sm_active),
     );
+    // Who has fewer SMs than he seemed to has fewer warps as well.
     let occupancy = scale(
-        figures(&|times| times.warp_ns / (ns * warps)),
+        figures(&|times| times.warp_ns / (ns * warps) * active.fit),
         interval,
         counters.and_then(|c| c.sm_occupancy),
     );

@@ -524,3 +524,44 @@ pub struct Advice {
     /// Command that acts on it.
     pub command: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_service_does_not_say_is_unknown() {
+        let unset = |value: &serde_json::Value, names: &[&str]| {
+            let mut value = value.clone();
+            for name in names {
+                value.as_object_mut().and_then(|all| all.remove(*name));
+            }
+            value
+        };
+        let part = serde_json::to_value(ClaimGpu::default()).unwrap_or_default();
+        let part = unset(
+            &part,
+            &["time_got", "throttled", "copied", "launch_rate", "mem_peak"],
+        );
+        let part: ClaimGpu = serde_json::from_value(part).expect("an older claim");
+        assert_eq!(
+            (part.time_got, part.throttled, part.copied),
+            (None, None, None)
+        );
+        assert_eq!((part.launch_rate, part.mem_peak), (None, None));
+        let gpu = serde_json::to_value(GpuView::default()).unwrap_or_default();
+        let gpu = unset(
+            &gpu,
+            &["sm_unattributed", "tensor_active", "dram_active", "pcie_rx"],
+        );
+        let gpu: GpuView = serde_json::from_value(gpu).expect("an older GPU");
+        assert_eq!((gpu.sm_unattributed, gpu.tensor_active), (None, None));
+        let user = serde_json::to_value(UserView::default()).unwrap_or_default();
+        let user = unset(
+            &user,
+            &["occupancy_used", "time_got", "throttled", "copied"],
+        );
+        let user: UserView = serde_json::from_value(user).expect("an older user");
+        assert_eq!((user.occupancy_used, user.time_got), (None, None));
+    }
+}

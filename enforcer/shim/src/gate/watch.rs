@@ -149,7 +149,10 @@ impl Gate {
         }
         let own = flight.measured.zip(elapsed_ns);
         let own = own.map(|(key, ns)| gpu.tally.learn(key, ns));
-        inner.done = inner.done.plus(flight.before).plus(own.unwrap_or_default());
+        let load = flight.before.plus(own.unwrap_or_default());
+        let sms = gpu.sms.load(Ordering::Relaxed);
+        let load = inner.limit.fit(now, load, sms);
+        inner.done = inner.done.plus(load);
         inner.landed_ns = now;
         self.say_work(gpu, &inner);
         let others = inner.member.has_waiters();

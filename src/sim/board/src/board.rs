@@ -40,6 +40,8 @@ pub struct BoardSpec {
     pub cuda_version: u32,
     /// Makes the UUIDs; boards with the same seed and GPUs have the same ones.
     pub seed: u64,
+    /// Draws what the plain model of kernels leaves out (memory, cache, slices, uneven blocks); 0 for nothing of it.
+    pub nature: u64,
 }
 
 impl BoardSpec {
@@ -51,6 +53,7 @@ impl BoardSpec {
             driver_version: "580.95.05".to_owned(),
             cuda_version: 13_000,
             seed: 0,
+            nature: 0,
         }
     }
 }
@@ -191,6 +194,7 @@ impl Board {
         }
         state.head.gpu_count = rows.len() as u64;
         state.head.now_ns = now_ns();
+        state.head.nature = spec.nature;
         state.head.cuda_version = u64::from(spec.cuda_version);
         let version = spec.driver_version.as_bytes();
         let len = version.len().min(31);

@@ -10,8 +10,10 @@ mod clock;
 mod cost;
 mod costs;
 mod error;
+mod imagined;
 mod limits;
 mod models;
+mod nature;
 mod process;
 mod slots;
 mod snapshot;
@@ -27,6 +29,7 @@ pub use cost::{
 };
 pub use costs::Costs;
 pub use error::BoardError;
+pub use imagined::{ImaginedBoard, Integrals};
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
 pub use process::ProcessInfo;

@@ -52,6 +52,8 @@ pub(crate) struct Head {
     pub checkpoint: [u64; 2],
     /// A fault of checkpoints: what fails in the upper, how in the lower half; 0 for none.
     pub checkpoint_fault: u64,
+    /// Seed of what the plain model leaves out; 0 for nothing of it.
+    pub nature: u64,
     pub driver_version: [u8; 32],
 }
 
@@ -203,6 +205,9 @@ pub(crate) struct Kernel {
     /// 0 for a kernel, else the route of a copy, of so many bytes.
     pub route: u64,
     pub bytes: u64,
+    /// Part of the memory's bandwidth that it wants, and how much it needs the cache.
+    pub demand: f64,
+    pub cache: f64,
     pub start_ns: u64,
     pub end_ns: u64,
 }
@@ -217,12 +222,12 @@ pub(crate) struct State {
     pub kernels: [Kernel; MAX_KERNELS],
 }
 
-const _: () = assert!(size_of::<Head>() == 128);
+const _: () = assert!(size_of::<Head>() == 136);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 672);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 408);
-const _: () = assert!(size_of::<Kernel>() == 152);
+const _: () = assert!(size_of::<Kernel>() == 168);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

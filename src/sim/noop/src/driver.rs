@@ -19,6 +19,9 @@ pub const DEVICES: i32 = 2;
 /// Bytes of memory that each GPU has, all of them free.
 pub const TOTAL_BYTES: u64 = 1 << 43;
 
+/// SMs of a GPU, and whatever else is asked of it.
+const SMS: i32 = 132;
+
 /// Identity of a GPU.
 #[must_use]
 pub fn uuid(device: u8) -> [u8; 16] {
@@ -118,6 +121,10 @@ driver! {
     cuCtxSetCurrent(_context: usize) SUCCESS;
     cuCtxGetCurrent(context: *mut usize) give(context, HANDLE);
     cuCtxGetDevice(device: *mut i32) give(device, 0);
+    cuDeviceGetAttribute(value: *mut i32, _attribute: i32, _device: i32) give(value, SMS);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut i32, _function: usize, _threads: i32, _shared: usize
+    ) give(blocks, 8);
     cuCtxSynchronize() SUCCESS;
     cuStreamGetDevice(_stream: usize, device: *mut i32) give(device, 0);
     cuStreamQuery(_stream: usize) SUCCESS;

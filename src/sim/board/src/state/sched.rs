@@ -16,6 +16,7 @@ use super::{
 };
 use crate::cost::{Shape, Transfer, phases, resident_blocks};
 use crate::error::BoardError;
+use crate::nature::{self, Felt, Habit};
 
 /// One piece of work for [`State::submit`].
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +88,11 @@ impl State {
         }
         self.use_row(owner, s.gpu)?.launched += u64::from(s.shape.is_some());
         let ticket = self.fresh_id();
+        let mut habit = Habit::default();
+        if let (Some(shape), Some(plain)) = (&s.shape, phase) {
+            let (drawn, bent) = nature::bend(self.head.nature, owner, ticket, shape, plain);
+            (habit, phase) = (drawn, Some(bent));
+        }
         self.kernels[row] = Kernel {
             state: PENDING,
             ticket,
@@ -100,6 +106,8 @@ impl State {
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
             route: s.transfer.map_or(0, |t| t.route as u64),
             bytes: s.transfer.map_or(0, |t| t.bytes),
+            demand: habit.demand,
+            cache: habit.cache,
             start_ns: 0,
             end_ns: 0,
         };
@@ -222,7 +230,12 @@ impl State {
             let Some(gpu) = self.gpus().get(index) else {
                 continue;
             };
-            let slice = 1.0 / on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1) as f64;
+            let groups = on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1);
+            let lost = match groups {
+                1 => 0.0,
+                _ => nature::lost_to_switches(self.head.nature),
+            };
+            let slice = (1.0 - lost) / groups as f64;
             let all = f64::from(gpu.model().sms);
             for in_group in on_gpu.chunk_by(|a, b| a.1 == b.1) {
                 let first = shares.len();
@@ -238,6 +251,9 @@ impl State {
                         share.sms *= part;
                         share.warps *= part;
                     }
+                }
+                if self.head.nature != 0 {
+                    self.slow_down(&mut shares[first..], slice * all, groups > 1);
                 }
             }
         }
@@ -261,6 +277,25 @@ impl State {
                 warps: 0.0,
                 slice: part,
             }));
+        }
+    }
+
+    /// What a nature makes of the kernels that are on a GPU during one slice; `all` are its SMs in that.
+    fn slow_down(&self, shares: &mut [Share], all: f64, turns: bool) {
+        let felt = |share: &Share| {
+            let k = &self.kernels[share.row];
+            Felt {
+                habit: Habit {
+                    demand: k.demand,
+                    cache: k.cache,
+                },
+                owner: k.owner,
+                part: share.sms / all,
+            }
+        };
+        let felt: Vec<Felt> = shares.iter().map(felt).collect();
+        for (share, factor) in shares.iter_mut().zip(nature::slowed(&felt, turns)) {
+            share.rate *= factor;
         }
     }
 

@@ -32,6 +32,17 @@ fn sample(handle: Handle) -> Result<Sample, Code> {
         .ok_or(Code::INVALID_ARGUMENT)
 }
 
+/// Fills a sample that was allocated.
+fn keep(into: Handle, taken: Sample) -> Result<(), Code> {
+    with_samples(|samples| match samples.get_mut(&(into.0 as usize)) {
+        Some(sample) => {
+            *sample = Some(taken);
+            Ok(())
+        }
+        None => Err(Code::INVALID_ARGUMENT),
+    })
+}
+
 /// Names and unit of a metric.
 type Names = [&'static CStr; 3];
 
@@ -109,17 +120,25 @@ export! {
             sm: gpu.sm_ns,
             warp: gpu.warp_ns,
         };
-        with_samples(|samples| match samples.get_mut(&(into.0 as usize)) {
-            Some(sample) => {
-                *sample = Some(taken);
-                Ok(())
-            }
-            None => Err(Code::INVALID_ARGUMENT),
-        })
+        keep(into, taken)
     }
-    fn nvmlGpmMigSampleGet(handle: Handle, _instance: u32, _into: Handle) {
-        device(handle)?;
-        Err(Code::NOT_SUPPORTED)
+    fn nvmlGpmMigSampleGet(handle: Handle, instance: u32, into: Handle) {
+        let device = device(handle)?;
+        if !device.gpu().model.gpm {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let mut parts = device.snapshot.gpus.iter().enumerate();
+        let own = |gpu: &&gshare_sim_board::GpuSnapshot| {
+            gpu.instance.is_some_and(|i| i.parent == device.index && i.gi == instance)
+        };
+        let (index, gpu) = parts.find(|(_, g)| own(g)).ok_or(Code::NOT_FOUND)?;
+        keep(into, Sample {
+            device: index,
+            at: device.snapshot.now_ns,
+            busy: gpu.busy_ns,
+            sm: gpu.sm_ns,
+            warp: gpu.warp_ns,
+        })
     }
     fn nvmlGpmMetricsGet(out: Out<GpmMetricsGet>) {
         let asked = out.get()?;

@@ -1,0 +1,446 @@
+//! Programs that use a GPU in virtual time, and the proxy in each of them.
+//!
+//! The proxy's counting is the real one (`gshare_gate::Tally`); what stands around it here in place of the shim's
+//! events and watcher keeps to the same rules: one launch in a few milliseconds of its stream is measured, and
+//! with its end all that came before it on the stream counts.
+
+use std::collections::VecDeque;
+
+use gshare_core::attribution::{Reading, Running, Times};
+use gshare_gate::{Fill, Key, Limit, Load, Tally};
+use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
+
+use super::dice::Dice;
+
+/// A watcher sees the end of what it waits for so much later.
+const WAKE_NS: u64 = 60_000;
+/// How often a program launches each of its kernels before it makes a graph of them.
+const WARM: usize = 3;
+/// Most measurements in flight.
+const MEASURED: usize = 32;
+
+/// A kernel of a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    pub(super) shape: Shape,
+    pub(super) block_ns: u64,
+}
+
+/// How a program launches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// So many launches are always queued on each stream.
+    Ahead(usize),
+    /// Launches so many, waits for them, thinks for so many nanoseconds.
+    Rounds(usize, u64),
+    /// Busy for the first time, idle for the second, in nanoseconds.
+    Bursts(u64, u64),
+}
+
+/// What a program is.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) kernels: Vec<Kernel>,
+    pub(super) way: Way,
+    pub(super) streams: usize,
+    /// All kernels after each other are one graph.
+    pub(super) graph: bool,
+}
+
+impl Plan {
+    /// Draws a program for a GPU.
+    pub(super) fn draw(dice: &mut Dice, model: &Model) -> Self {
+        let long = dice.below(3) == 0;
+        let small = dice.below(2) == 0;
+        let kernels = (0..1 + dice.below(4)).map(|_| {
+            let threads = dice.one(&[64, 128, 256, 512, 1024]);
+            let regs = dice.one(&[24, 32, 48, 64, 96]);
+            let mut shape = Shape {
+                blocks: 1,
+                threads,
+                regs,
+                shared: dice.one(&[0, 0, 16 << 10, 48 << 10]),
+            };
+            if resident_blocks(model, &shape) == 0 {
+                shape.shared = 0;
+                shape.regs = 32;
+            }
+            let wave = u64::from(model.sms) * u64::from(resident_blocks(model, &shape));
+            shape.blocks = if small {
+                1 + dice.below(u64::from(model.sms))
+            } else {
+                dice.scale(wave as f64 * 0.3, wave as f64 * 12.0) as u64
+            };
+            let waves = shape.blocks.div_ceil(wave).max(1);
+            let whole = if long {
+                dice.scale(5e6, 1.5e8)
+            } else {
+                dice.scale(4e4, 1e6)
+            };
+            Kernel {
+                shape,
+                block_ns: ((whole / waves as f64) as u64).max(2_000),
+            }
+        });
+        let kernels: Vec<Kernel> = kernels.collect();
+        let way = match dice.below(3) {
+            0 => Way::Ahead(dice.one(&[2, 8, 32])),
+            1 => Way::Rounds(1 + dice.below(8) as usize, dice.scale(1e5, 5e7) as u64),
+            _ => Way::Bursts(dice.scale(5e7, 2e9) as u64, dice.scale(5e7, 2e9) as u64),
+        };
+        Self {
+            graph: kernels.len() > 1 && dice.below(4) == 0,
+            streams: if dice.below(5) == 0 { 2 } else { 1 },
+            kernels,
+            way,
+        }
+    }
+}
+
+/// What is queued on a stream: the tickets of one launch.
+#[derive(Debug)]
+struct Queued {
+    last: u64,
+    measured: Option<Measured>,
+    start_ns: Option<u64>,
+    first: u64,
+}
+
+/// A launch between two events.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    id: u64,
+}
+
+/// A flight of the proxy: see `enforcer/shim/src/gate.rs`.
+#[derive(Debug)]
+struct Flight {
+    id: u64,
+    before: Load,
+    key: Option<Key>,
+    issued_ns: u64,
+    /// When it landed, and what was measured.
+    over: Option<(u64, u64)>,
+}
+
+/// The proxy of one process.
+#[derive(Debug, Default)]
+struct Proxy {
+    tally: Tally,
+    flights: VecDeque<Flight>,
+    next: u64,
+    done: Load,
+    limit: Limit,
+    sms: u32,
+    landed_ns: u64,
+    launches: u64,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) id: u64,
+    context: u64,
+    /// SMs that it sees.
+    sms: u32,
+    plan: Plan,
+    proxy: Proxy,
+    streams: Vec<VecDeque<Queued>>,
+    next_kernel: usize,
+    /// Not before then; and launches left in this round.
+    wakes_ns: u64,
+    left: usize,
+    burst_ends_ns: u64,
+    /// Launches before the graph is made, as programs warm up.
+    warm: usize,
+    /// The graph is made.
+    made: bool,
+    /// Sum of the parts of the GPU that its grids are, and their number.
+    grids: (f64, f64),
+}
+
+impl Process {
+    pub(super) fn new(id: u64, context: u64, sms: u32, plan: Plan) -> Self {
+        let streams = (0..plan.streams).map(|_| VecDeque::new()).collect();
+        Self {
+            id,
+            context,
+            sms,
+            plan,
+            proxy: Proxy {
+                sms,
+                ..Proxy::default()
+            },
+            streams,
+            next_kernel: 0,
+            wakes_ns: 0,
+            left: 0,
+            burst_ends_ns: 0,
+            warm: WARM,
+            made: false,
+            grids: (0.0, 0.0),
+        }
+    }
+
+    /// SMs that it sees.
+    pub(super) fn sms(&self) -> u32 {
+        self.sms
+    }
+
+    /// Whether it has work on the GPU.
+    pub(super) fn is_busy(&self) -> bool {
+        self.streams.iter().any(|stream| !stream.is_empty())
+    }
+
+    /// Whether it would launch now.
+    pub(super) fn wants(&mut self, now: u64) -> bool {
+        match self.plan.way {
+            Way::Ahead(_) => true,
+            Way::Rounds(many, think) => {
+                if self.left == 0 && !self.is_busy() {
+                    if self.wakes_ns == 0 {
+                        self.wakes_ns = now + think;
+                    }
+                    if now >= self.wakes_ns {
+                        (self.left, self.wakes_ns) = (many, 0);
+                    }
+                }
+                self.left > 0
+            }
+            Way::Bursts(busy, idle) => {
+                if now >= self.wakes_ns {
+                    self.burst_ends_ns = now + busy;
+                    self.wakes_ns = now + busy + idle;
+                }
+                now < self.burst_ends_ns
+            }
+        }
+    }
+
+    /// Launches what it wants to, at most so far ahead.
+    pub(super) fn launch(&mut self, now: u64, board: &mut ImaginedBoard, most: usize) {
+        let depth = match self.plan.way {
+            Way::Ahead(depth) => depth,
+            Way::Rounds(..) | Way::Bursts(..) => 8,
+        };
+        let depth = depth.min(most);
+        for stream in 0..self.streams.len() {
+            while self.streams[stream].len() < depth && self.wants(now) {
+                if !self.launch_one(now, board, stream) {
+                    return;
+                }
+                self.left = self.left.saturating_sub(1);
+            }
+        }
+    }
+
+    fn launch_one(&mut self, now: u64, board: &mut ImaginedBoard, stream: usize) -> bool {
+        if self.plan.graph && self.warm == 0 && !self.made {
+            // Programs wait for what they have warmed up with before they make a graph of it.
+            self.made = !self.is_busy() && self.proxy.flights.is_empty();
+            if !self.made {
+                return false;
+            }
+        }
+        let count = if self.is_graph() {
+            self.plan.kernels.len()
+        } else {
+            1
+        };
+        let mut tickets = Vec::new();
+        let mut after = self.streams[stream].back().map_or(0, |queued| queued.last);
+        let first = self.next_kernel;
+        for i in 0..count {
+            let kernel = self.plan.kernels[(first + i) % self.plan.kernels.len()];
+            let work = Work {
+                gpu: 0,
+                context: self.context,
+                shape: Some(kernel.shape),
+                block_ns: kernel.block_ns,
+                transfer: None,
+                deps: [after, 0, 0, 0],
+            };
+            let Ok(ticket) = board.submit(self.id, &work) else {
+                return false;
+            };
+            after = ticket;
+            tickets.push(ticket);
+            let all = f64::from(board.model().sms);
+            let fit = f64::from(resident_blocks(board.model(), &kernel.shape)) * all;
+            self.grids.0 += (kernel.shape.blocks as f64 / fit).min(1.0);
+            self.grids.1 += 1.0;
+        }
+        self.next_kernel = (first + count) % self.plan.kernels.len();
+        if self.plan.graph && self.next_kernel == 0 {
+            self.warm = self.warm.saturating_sub(1);
+        }
+        let (key, fill) = self.known_as(first, count, board.model());
+        let measured = self.proxy.launched(now, key, fill, stream, count as u64);
+        self.streams[stream].push_back(Queued {
+            first: tickets[0],
+            last: after,
+            measured,
+            start_ns: None,
+        });
+        true
+    }
+
+    /// Whether it launches its graph: it warms up first.
+    fn is_graph(&self) -> bool {
+        self.made
+    }
+
+    fn key(at: usize, kernel: &Kernel) -> Key {
+        let threads = u64::from(kernel.shape.threads);
+        Key::kernel(0x1000 + at * 64, kernel.shape.blocks, threads)
+    }
+
+    /// What the proxy sees of a launch: its key, and what it fills by the driver's occupancy calculator.
+    fn known_as(&self, at: usize, count: usize, model: &Model) -> (Key, Fill) {
+        let fill = |kernel: &Kernel| {
+            let warps = kernel.shape.threads.div_ceil(32);
+            let resident = resident_blocks(model, &kernel.shape);
+            Fill::of_grid(self.sms, resident, kernel.shape.blocks, warps)
+        };
+        if count == 1 {
+            let kernel = &self.plan.kernels[at];
+            return (Self::key(at, kernel), fill(kernel));
+        }
+        // As the shim does: by how long each kernel was seen to take before.
+        let mut sum = Load::default();
+        for (at, kernel) in self.plan.kernels.iter().enumerate() {
+            let key = Self::key(at, kernel);
+            let one = fill(kernel);
+            let ns = self.proxy.tally.known(key).and_then(|(_, ns)| ns);
+            let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
+            let rounds = warps * 1_000_000 / one.warps_milli.max(1);
+            sum = sum.plus(one.during(ns.unwrap_or(rounds)));
+        }
+        let mean = |ns: u64| ns * 1000 / sum.busy_ns.max(1);
+        let fill = Fill {
+            sms_milli: mean(sum.sm_ns),
+            warps_milli: mean(sum.warp_ns),
+        };
+        (Key::graph(0x9000), fill)
+    }
+
+    /// Takes in what the board has finished.
+    pub(super) fn collect(&mut self, now: u64, finished: &[Finished]) {
+        for over in finished {
+            for stream in &mut self.streams {
+                let Some(queued) = stream.front_mut() else {
+                    continue;
+                };
+                if over.ticket == queued.first {
+                    queued.start_ns = Some(over.start_ns);
+                }
+                if over.ticket == queued.last {
+                    let (start, end) = (queued.start_ns, over.end_ns.unwrap_or(over.start_ns));
+                    if let Some(measured) = queued.measured {
+                        let elapsed = end.saturating_sub(start.unwrap_or(over.start_ns));
+                        self.proxy.over(measured.id, end + WAKE_NS, elapsed);
+                    }
+                    stream.pop_front();
+                }
+            }
+        }
+        self.proxy.land(now);
+    }
+
+    /// What the usage page says.
+    pub(super) fn reading(&self) -> Reading {
+        self.proxy.reading()
+    }
+
+    /// The mean part of the GPU that its grids are, blocks over the blocks that fit.
+    pub(super) fn grid_fraction(&self) -> f64 {
+        self.grids.0 / self.grids.1.max(1.0)
+    }
+}
+
+impl Proxy {
+    fn launched(
+        &mut self,
+        now: u64,
+        key: Key,
+        fill: Fill,
+        stream: usize,
+        kernels: u64,
+    ) -> Option<Measured> {
+        self.launches += kernels;
+        if self.tally.add(key, stream, 1) {
+            return None;
+        }
+        if self.tally.known(key).is_none() {
+            self.tally.know(key, fill);
+        }
+        if self.flights.len() >= MEASURED {
+            self.tally.add_unmeasured(key, stream, 1);
+            return None;
+        }
+        self.next += 1;
+        self.flights.push_back(Flight {
+            id: self.next,
+            before: self.tally.begin(stream, 1),
+            key: Some(key),
+            issued_ns: now,
+            over: None,
+        });
+        Some(Measured { id: self.next })
+    }
+
+    fn over(&mut self, id: u64, seen_ns: u64, elapsed_ns: u64) {
+        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) {
+            flight.over = Some((seen_ns, elapsed_ns));
+        }
+    }
+
+    /// The watcher waits for the oldest.
+    fn land(&mut self, now: u64) {
+        while let Some((seen, elapsed)) = self.flights.front().and_then(|flight| flight.over) {
+            if seen > now {
+                return;
+            }
+            let Some(flight) = self.flights.pop_front() else {
+                return;
+            };
+            let own = flight.key.map(|key| self.tally.learn(key, elapsed));
+            let load = flight.before.plus(own.unwrap_or_default());
+            self.done = self.done.plus(self.limit.fit(seen, load, self.sms));
+            self.landed_ns = seen;
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        let running = self.flights.front().map(|flight| {
+            let one = flight.key.and_then(|key| self.tally.known(key));
+            let (fill, ns) = one.unwrap_or_default();
+            let whole = ns.map(|ns| flight.before.plus(fill.during(ns)));
+            let since_ns = flight.issued_ns.max(self.landed_ns);
+            match whole {
+                Some(whole) => Running {
+                    since_ns,
+                    expected_ns: Some(whole.busy_ns),
+                    sms: whole.sm_ns as f64 / whole.busy_ns.max(1) as f64,
+                    warps: whole.warp_ns as f64 / whole.busy_ns.max(1) as f64,
+                },
+                None => Running {
+                    since_ns,
+                    expected_ns: None,
+                    sms: fill.sms_milli as f64 / 1000.0,
+                    warps: fill.warps_milli as f64 / 1000.0,
+                },
+            }
+        });
+        Reading {
+            done: Times {
+                busy_ns: self.done.busy_ns as f64,
+                sm_ns: self.done.sm_ns as f64,
+                warp_ns: self.done.warp_ns as f64,
+            },
+            running,
+            launches: self.launches,
+            unmeasured: 0,
+        }
+    }
+}
