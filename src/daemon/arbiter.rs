@@ -59,6 +59,8 @@ struct Entry {
     turning: Arc<Turning>,
     /// It holds the GPU, and shares it in time.
     by_time: bool,
+    /// The claim holds other GPUs too.
+    is_spread: bool,
     tier: u8,
     weight_milli: u32,
     request_permille: u32,
@@ -74,6 +76,7 @@ impl PartialEq for Entry {
             (
                 e.claim,
                 e.by_time,
+                e.is_spread,
                 e.tier,
                 e.weight_milli,
                 e.request_permille,
@@ -315,6 +318,7 @@ impl Gpu {
                 tier: e.tier,
                 weight_milli: e.weight_milli,
                 is_gated: e.by_time,
+                is_spread: e.is_spread,
                 word: Word(e.turning.limits.turn_word()),
                 processes,
             })

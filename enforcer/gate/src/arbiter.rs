@@ -24,7 +24,8 @@ const TAKE_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 10_000_000;
 /// Work that lasts so long beyond its turn runs on beside the next turn.
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
-/// The same for work that was queued while nobody shared the GPU: one that wakes does not wait longer.
+/// The same for work that was queued while nobody shared the GPU, because one that wakes does not wait longer; and
+/// for work of claims of several GPUs, which may wait for a turn on another one.
 const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
 /// A turn is longer than the work in it by the time that messages take; so much of it a claim may leave
 /// out of its own account.
@@ -68,6 +69,8 @@ pub struct Claim<'a> {
     pub weight_milli: u32,
     /// Whether it takes part: it holds the GPU, and shares it in time.
     pub is_gated: bool,
+    /// Whether it holds other GPUs too: its work here may wait for work there.
+    pub is_spread: bool,
     /// What its page says, from which a new arbiter counts on.
     pub word: Word,
     /// Its processes.
@@ -325,7 +328,7 @@ impl Arbiter {
                 self.dismiss(claim, |p| dead.contains(&p.slot));
                 state = self.state(claim);
             }
-            let most = if backlog {
+            let most = if backlog || claim.is_spread {
                 BACKLOG_AT_MOST_NS
             } else {
                 DRAIN_AT_MOST_NS

@@ -22,6 +22,7 @@ fn asked(requests: &[u32]) -> Vec<Asked> {
         limit: 1000,
         tier: 0,
         weight: 1000,
+        spread: false,
     };
     requests.iter().map(one).collect()
 }
@@ -366,6 +367,26 @@ fn the_detached_block_nobody_and_come_back() {
     }
 }
 
+/// A kernel that waits for a turn on another GPU holds others up for less than 100 ms.
+#[test]
+fn work_that_waits_for_another_gpu_is_not_waited_for() {
+    let seed = seed();
+    for (spread, most) in [(true, 100 * MS), (false, 600 * MS)] {
+        let mut sim = floods(&[900 * MS, MS], seed);
+        let mut list = asked(&[500, 500]);
+        list[0].spread = spread;
+        let mut gate = turns(&mut sim, &list);
+        sim.run(6 * SECOND, &mut gate);
+        let stall = sim.threads[1].worst_stall;
+        println!("spread {spread}: stall {} ms", stall / MS);
+        assert!(stall < most, "{stall}");
+        assert!(
+            spread || stall > 400 * MS,
+            "a stall that can be seen: {stall}"
+        );
+    }
+}
+
 /// Another size counts 200 ms later at the latest.
 #[test]
 fn a_changed_request_has_its_effect_within_200_ms() {
@@ -416,6 +437,7 @@ fn limits_hold_and_the_rest_flows() {
         limit,
         tier,
         weight: 1000,
+        spread: false,
     };
     let heavy = |request, weight| Asked {
         weight,

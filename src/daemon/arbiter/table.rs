@@ -62,6 +62,7 @@ impl Service {
                     turning: turning.clone(),
                     by_time: slice.held == HeldRecord::Timeslice
                         && seat.limits.page().state() == State::Granted,
+                    is_spread: live.seats.len() > 1,
                     tier,
                     weight_milli,
                     request_permille: slice.sm_milli,

@@ -68,6 +68,7 @@ mod tests {
             tier,
             weight_milli: weight,
             is_gated: true,
+            is_spread: false,
             word: crate::Word::default(),
             processes: &[],
         }

@@ -117,6 +117,8 @@ pub(crate) struct Asked {
     pub(crate) limit: u32,
     pub(crate) tier: u8,
     pub(crate) weight: u32,
+    /// It holds other GPUs too.
+    pub(crate) spread: bool,
 }
 
 /// The gate of this crate, wired as the library and the service wire it.
@@ -303,6 +305,7 @@ impl Gate for Turns {
                 tier: asked.tier,
                 weight_milli: asked.weight,
                 is_gated: !self.detached[id],
+                is_spread: asked.spread,
                 word: self.pages[id].word,
                 processes,
             })
