@@ -377,3 +377,163 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     let back = admin(&station, &["mode", "0", "timeslice", "--wait=20s"]);
     assert!(back.status.success(), "{back:?}");
 }
+
+/// A command through `gshare claim`, to its end; what it printed.
+fn output(station: &Station, flags: &[&str], command: &[&str]) -> String {
+    let mut run = station.command();
+    run.args(["claim", "-q"])
+        .args(flags)
+        .arg("--")
+        .args(command);
+    let output = run.output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn the_percentage_is_the_limit_by_policy_and_batch_comes_second() {
+    let station = workstation("share = \"limit\"");
+    let mut raw = client(&station, 0, &["-g", "0.25", "--limit", "0.5"]);
+    assert_eq!(raw.ask("sms"), "ok 66", "the limit, not the request");
+    for (class, priority) in [("batch", "1"), ("inference", "0"), ("interactive", "0")] {
+        let script = ["sh", "-c", "echo $CUDA_MPS_CLIENT_PRIORITY"];
+        let said = output(&station, &["-g", "0.1", "--class", class], &script);
+        assert_eq!(said, priority, "{class}");
+    }
+}
+
+#[test]
+fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned()];
+        o.tick = "0.2s".to_owned();
+        o.config =
+            "[gpu.0]\nmode = \"auto\"\n[claims]\nleftover-grace = \"1s\"\n[mps]\n".to_owned();
+    });
+    said(&station, "MPS on GPU 0 is up");
+    let batch = ["-g", "0.25", "--class", "batch"];
+    let mut first = client(&station, 0, &batch);
+    let mut second = client(&station, 0, &["-g", "0.25", "--class", "inference"]);
+    assert_eq!(
+        (first.ask("mps"), first.ask("sms")),
+        ("ok 1".into(), "ok 32".into())
+    );
+    assert_eq!(second.ask("mps"), "ok 1");
+    assert_eq!(station.snapshot().expect("served").gpus[0].mode, "auto");
+    drop((first, second));
+    until("the GPU is empty", SOON, || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    // One that has to stay detachable is not run through MPS, nor is one beside it.
+    let mut notebook = client(&station, 0, &["-g", "0.25", "--class", "interactive"]);
+    let mut beside = client(&station, 0, &batch);
+    assert_eq!(
+        (notebook.ask("mps"), notebook.ask("sms")),
+        ("ok 0".into(), "ok 132".into())
+    );
+    assert_eq!(beside.ask("mps"), "ok 0");
+}
+
+#[test]
+fn the_sockets_of_a_server_for_one_user_are_his_alone() {
+    if !root("directories of two users") {
+        return;
+    }
+    use std::os::unix::fs::MetadataExt;
+    let station = workstation("");
+    let ada = client(&station, ADA, &["-g", "0.25"]);
+    let pipe = station.dir().join("run/mps/0/pipe");
+    let seen = || {
+        let meta = std::fs::metadata(&pipe).expect("there");
+        (meta.uid(), meta.mode() & 0o777)
+    };
+    assert_eq!(seen(), (ADA, 0o700));
+    // Another user can neither ask nor command the daemon.
+    let mut control = Command::new(station.sim_dir().join("bin/nvidia-cuda-mps-control"));
+    control
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .uid(BOB)
+        .gid(BOB);
+    control
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut child = control.spawn().expect("starts");
+    use std::io::Write;
+    let _ = child
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(b"get_server_list\n");
+    let told = child.wait_with_output().expect("ends");
+    assert!(told.stdout.is_empty() && !told.status.success(), "{told:?}");
+    drop(ada);
+    let mut bob = client(&station, BOB, &["-g", "0.25"]);
+    assert_eq!((bob.ask("mps"), seen()), ("ok 1".into(), (BOB, 0o700)));
+}
+
+#[test]
+fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memory() {
+    let station = workstation("");
+    let mut command = station.command();
+    let flags = [
+        "claim",
+        "-q",
+        "-g",
+        "0.25",
+        "--gpu-mem",
+        "8G",
+        "--name",
+        "run",
+    ];
+    command
+        .args(flags)
+        .args(["--", "sh", "-c", "\"$0\"; \"$0\""]);
+    command.arg(support::example("raw_client"));
+    let mut shell = Raw::start(command);
+    assert_eq!(shell.ask("mps"), "ok 1");
+    let pinned = || {
+        let seen = board(&station).snapshot();
+        let all = seen.gpus[0].processes.iter();
+        all.filter(|p| p.mps.is_some())
+            .map(|p| p.pinned >> 30)
+            .max()
+    };
+    assert_eq!(pinned(), Some(8));
+    let resize = ["resize", "run", "-g", "0.5", "--gpu-mem", "12G"];
+    let resized = station.command().args(resize).output().expect("runs");
+    let text = String::from_utf8_lossy(&resized.stdout).into_owned();
+    assert!(resized.status.success(), "{resized:?}");
+    assert!(
+        text.contains("those that run keep 32 SMs, those started from now on get 66"),
+        "{text}"
+    );
+    shell.tell("quit");
+    assert_eq!(shell.line(), "ok ready");
+    assert_eq!((shell.ask("sms"), pinned()), ("ok 66".into(), Some(12)));
+}
+
+#[test]
+fn one_client_more_than_a_server_takes_is_refused() {
+    let station = workstation("");
+    said(&station, "MPS on GPU 0 is up");
+    let start = || {
+        let mut command = station.client_environment(Command::new(support::example("raw_client")));
+        command.env(
+            "CUDA_MPS_PIPE_DIRECTORY",
+            station.dir().join("run/mps/0/pipe"),
+        );
+        Raw::spawn(&mut command)
+    };
+    // Up to CUDA 13.0 the driver takes 48.
+    let mut clients: Vec<Raw> = (0..48).map(|_| start()).collect();
+    for raw in &mut clients {
+        assert_eq!(raw.line(), "ok ready");
+    }
+    let refused = start().line();
+    assert!(refused.starts_with("error 808"), "{refused}");
+    // When one has left there is room again.
+    drop(clients.pop());
+    until("there is room", SOON, || {
+        (start().line() == "ok ready").then_some(())
+    });
+}

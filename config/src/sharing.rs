@@ -81,6 +81,8 @@ pub enum OnFault {
     End,
     /// Their programs are ended; the claims are held for what their owners start next.
     Keep,
+    /// Their programs are ended; commands that may be started again are, the other claims end.
+    Requeue,
 }
 
 impl Default for Mps {
@@ -104,7 +106,11 @@ const MODES: &[(&str, GpuMode)] = &[
 const ACCEPT: &[(&str, bool)] = &[("off", false), ("accept", true)];
 pub(crate) const SHARES: &[(&str, MpsShare)] =
     &[("request", MpsShare::Request), ("limit", MpsShare::Limit)];
-pub(crate) const ON_FAULT: &[(&str, OnFault)] = &[("end", OnFault::End), ("keep", OnFault::Keep)];
+pub(crate) const ON_FAULT: &[(&str, OnFault)] = &[
+    ("end", OnFault::End),
+    ("keep", OnFault::Keep),
+    ("requeue", OnFault::Requeue),
+];
 
 impl Mps {
     pub(crate) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {

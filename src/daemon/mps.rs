@@ -248,10 +248,21 @@ impl Service {
                 OnFault::Keep => {
                     "its programs on the GPU are ended; the claim is held, start them anew in it"
                 }
+                OnFault::Requeue if self.may_requeue(id) => {
+                    "its command is ended, and started again in its turn"
+                }
+                OnFault::Requeue => {
+                    "its programs on the GPU are ended, and with them the claim (it was made without --requeue)"
+                }
             };
             self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
             match self.config.mps.on_fault {
-                OnFault::End => self.terminate(id, &format!("MPS on GPU {g}: {what}")),
+                OnFault::Requeue if self.may_requeue(id) => {
+                    self.requeue_lost(id, &format!("MPS on GPU {g}: {what}"));
+                }
+                OnFault::End | OnFault::Requeue => {
+                    self.terminate(id, &format!("MPS on GPU {g}: {what}"));
+                }
                 OnFault::Keep => {
                     if let Some(live) = self.claims.get_mut(&id) {
                         live.record.hold = true;
@@ -264,6 +275,16 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Whether a claim's command may be ended and started again.
+    fn may_requeue(&self, id: ClaimId) -> bool {
+        self.claims.get(&id).is_some_and(|l| l.record.requeue)
+    }
+
+    /// TODO
+    fn requeue_lost(&mut self, id: ClaimId, why: &str) {
+        self.terminate(id, why);
     }
 
     /// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
@@ -367,6 +388,26 @@ impl Service {
         mps::percentage_for(share, sms)
     }
 
+    /// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.
+    pub(crate) fn mps_words_for_runners(
+        &self,
+        now: &ClaimRecord,
+        old: &ClaimRecord,
+    ) -> Option<String> {
+        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == HeldRecord::Mps).cloned();
+        let (now, old) = (part(now)?, part(old)?);
+        let sms = (self.mps_sms(&now), self.mps_sms(&old));
+        if sms.0 == sms.1 && now.mem_limit == old.mem_limit {
+            return None;
+        }
+        let id = |n: Option<u32>| n.map_or_else(|| "their".to_owned(), |n| n.to_string());
+        Some(format!(
+            "through MPS a program has its SMs from its start: those that run keep {} SMs, those started from now on get {}; the memory limit holds at once",
+            id(sms.1),
+            id(sms.0)
+        ))
+    }
+
     /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
     pub(crate) fn write_mps_part(&self, record: &ClaimRecord, gpu: usize, limits: &LimitsFile) {
         let uuid = &self.gpus[gpu].uuid;
@@ -374,6 +415,15 @@ impl Service {
         let held = record.slices.iter().find(through);
         let thousandths = held.map_or(0, |s| (self.mps_percentage(s) * 1000.0).round() as u32);
         limits.set_mps_percentage(thousandths);
+        let mib = held.map_or(0, |s| s.mem_limit.div_ceil(1 << 20));
+        limits.set_mps_pinned(u32::try_from(mib).unwrap_or(u32::MAX));
+        if let (Some(_), Some(on)) = (held, self.mps.get(&gpu)) {
+            // Without multi-user a server has one user's clients only; so has its socket.
+            let user = (!self.config.mps.multi_user).then_some(record.uid);
+            if let Err(error) = on.control.give_to(user) {
+                tracing::error!(%error, "the pipe directory of GPU {gpu} is open to others");
+            }
+        }
     }
 
     /// SMs that a claim's programs have through MPS: what the driver showed the newest of them, else what MPS

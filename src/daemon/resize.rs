@@ -218,6 +218,9 @@ impl Service {
                 over.join(", ")
             );
         }
+        if let Some(words) = self.mps_words_for_runners(&live.record, old) {
+            message = format!("{message}\n{words}");
+        }
         let gpus = live.record.slices.iter().map(|s| ResizedGpu {
             gpu: self
                 .gpu_index(&s.uuid)

@@ -96,6 +96,8 @@ pub struct LimitsPage {
     /// Part of the SMs through MPS in thousandths of a percent, for programs that start now; 0 where the claim
     /// does not run through MPS.
     pub mps_percentage_milli: AtomicU32,
+    /// Device memory that one of its processes may have through MPS, in MiB, for programs that start now; 0 as above.
+    pub mps_pinned_mib: AtomicU32,
     /// Whose turn it is on the GPU.
     pub turn: Turn,
 }

@@ -114,10 +114,27 @@ impl Control {
             );
             return Err(failed("use the directory", &control.pipe)(long));
         }
-        for made in [dir, &control.pipe, &control.log] {
+        for made in [dir, &control.log] {
             make_dir(made)?;
         }
+        // One that is there may be a user's already.
+        if !control.pipe.is_dir() {
+            make_dir(&control.pipe)?;
+        }
         Ok(control)
+    }
+
+    /// Lets only one user pass into the directory of the sockets (`None`: everybody), where the daemon serves one user
+    /// at a time. Whoever may connect may also give commands.
+    ///
+    /// # Errors
+    /// [`MpsError::Io`] if the directory cannot be changed.
+    pub fn give_to(&self, uid: Option<u32>) -> Result<(), MpsError> {
+        let mode = if uid.is_some() { 0o700 } else { 0o755 };
+        let owner = uid.unwrap_or_else(|| nix::unistd::geteuid().as_raw());
+        std::os::unix::fs::chown(&self.pipe, Some(owner), None)
+            .and_then(|()| std::fs::set_permissions(&self.pipe, Permissions::from_mode(mode)))
+            .map_err(failed("give away", &self.pipe))
     }
 
     /// The directory that clients name in `CUDA_MPS_PIPE_DIRECTORY`.

@@ -205,7 +205,13 @@ impl LimitsFile {
         page.sm_limit_permille.store(limit, Ordering::Relaxed);
     }
 
-    /// Sets the part of the SMs that programs get through MPS, in thousandths of a percent; 0 for none.
+    /// Sets the device memory of one program through MPS in MiB, for programs that start now; 0 for none.
+    pub fn set_mps_pinned(&self, mib: u32) {
+        let word = &self.page().mps_pinned_mib;
+        word.store(mib, Ordering::Relaxed);
+    }
+
+    /// Sets the part of the SMs through MPS, in thousandths of a percent, for programs that start now; 0 for none.
     pub fn set_mps_percentage(&self, thousandths: u32) {
         let word = &self.page().mps_percentage_milli;
         word.store(thousandths, Ordering::Relaxed);

@@ -209,6 +209,8 @@ pub struct ProcessSnapshot {
     pub sm_ns: u64,
     /// Resident warps times nanoseconds.
     pub warp_ns: u64,
+    /// Bytes that a client of MPS may have; 0 for no such limit.
+    pub pinned: u64,
     /// Nanoseconds in which a kernel or a copy of the process ran; `busy_ns` is of kernels alone.
     pub work_ns: u64,
     /// Bytes that its copies and fills have moved, of those that take time.
@@ -320,6 +322,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
                     busy_ns: u.busy_ns as u64,
                     sm_ns: u.sm_ns as u64,
                     warp_ns: u.warp_ns as u64,
+                    pinned: u.pinned,
                     work_ns: u.work_ns as u64,
                     copied_bytes: u.copied,
                     recent: then.and_then(|t| grown(now_ns, &t, &present)),
