@@ -282,9 +282,9 @@ impl Service {
         self.claims.get(&id).is_some_and(|l| l.record.requeue)
     }
 
-    /// TODO
+    /// Ends a claim's command, whose client starts it again.
     fn requeue_lost(&mut self, id: ClaimId, why: &str) {
-        self.terminate(id, why);
+        self.terminate(id, &format!("requeued: {why}"));
     }
 
     /// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
