@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -439,7 +441,6 @@ fn the_sockets_of_a_server_for_one_user_are_his_alone() {
     if !root("directories of two users") {
         return;
     }
-    use std::os::unix::fs::MetadataExt;
     let station = workstation("");
     let ada = client(&station, ADA, &["-g", "0.25"]);
     let pipe = station.dir().join("run/mps/0/pipe");
@@ -458,7 +459,6 @@ fn the_sockets_of_a_server_for_one_user_are_his_alone() {
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped());
     let mut child = control.spawn().expect("starts");
-    use std::io::Write;
     let _ = child
         .stdin
         .take()
