@@ -43,7 +43,7 @@ fn the_dialog_shows_what_the_service_says_to_what_is_typed() {
     );
     assert!(text.contains(".2 starts now"), "{text}");
     // Where the service finds room, what the screen guessed does not count.
-    press(&mut m, "<backspace>9");
+    press(&mut m, "<c-u>2");
     let seq = *m.asked.keys().next_back().unwrap();
     let yes = Tried {
         starts: true,
