@@ -2,15 +2,18 @@
 //! time over blocks of a list of claims. Every row says what the policy may do to claims that run; the bound is
 //! the same order of service on one pool without GPUs.
 
+mod published;
 mod rows;
 mod solver;
 
+use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use gshare_core::sched::plan::Rules;
-use gshare_core::sched::replay::{Entry, Node, Outcome, Placing, Policy, replay};
+use gshare_core::sched::replay::{Entry, Node, Placing, Policy, replay};
 use gshare_core::sched::trace::{self, Cut, Draw};
 use serde_json::{Value, json};
 
@@ -37,6 +40,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let blocks = args.runs.unwrap_or(if args.quick { 2 } else { BLOCKS });
     anyhow::ensure!(blocks > 0, "--runs 0 measures nothing");
     let lists = lists(args.traces.as_deref())?;
+    let published = args.traces.as_deref().map(published::run).transpose()?;
     let claims = if args.quick { 300 } else { 1500 };
     say(&format!(
         "{blocks} paired blocks of {claims} consecutive claims on {} GPUs; times between requests drawn to a load, run times\n\
@@ -46,6 +50,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     ));
     let mut results = Vec::new();
     let mut goals = Vec::new();
+    if let Some((figures, met)) = published.flatten() {
+        results.push(figures);
+        goals.extend(met);
+    }
     for list in &lists {
         let shared = list.name.contains("gpushare");
         let small = without_whole(&list.trace);
@@ -148,7 +156,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     goals.extend(solver);
     results.push(figures);
     let judged = !args.quick && args.traces.is_some();
-    say("\ngoals (B0, the published result on a cluster of 6212 GPUs, is not replayed here)");
+    say("\ngoals");
     for goal in &goals {
         say(&goal.line());
     }
@@ -220,6 +228,40 @@ fn table(title: &str, trace: &[Entry], cut: &Cut, blocks: u32, names: &[&str]) -
         .collect()
 }
 
+/// Says on a terminal how far a row is.
+struct Progress {
+    name: &'static str,
+    of: u32,
+    done: AtomicU32,
+    shown: bool,
+}
+
+impl Progress {
+    fn of(name: &'static str, of: u32) -> Self {
+        Self {
+            name,
+            of,
+            done: AtomicU32::new(0),
+            shown: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn another(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.shown {
+            eprint!("\r{}: block {done} of {}\x1b[K", self.name, self.of);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
 /// Processor time of this thread in nanoseconds: what others run here meanwhile does not count.
 fn cpu_ns() -> u64 {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |t| {
@@ -233,13 +275,38 @@ fn play(policy: &'static Policy, trace: &[Entry], cut: &Cut, blocks: u32) -> Row
         gpus: cut.gpus,
         ..NODE
     };
-    let mut took = Vec::new();
-    let outcomes: Vec<Outcome> = (0..blocks)
-        .map(|seed| {
-            let block = trace::block(trace, cut, u64::from(seed));
-            replay(&block, node, policy, &cpu_ns, &mut took)
-        })
-        .collect();
+    let one = |seed: u32| {
+        let mut took = Vec::new();
+        let block = trace::block(trace, cut, u64::from(seed));
+        let outcome = replay(&block, node, policy, &cpu_ns, &mut took);
+        (outcome, took)
+    };
+    let progress = Progress::of(policy.name, blocks);
+    // Two at a time: the blocks do not depend on one another.
+    let half = |first: u32| {
+        let seeds = (first..blocks).step_by(2);
+        let play = |seed| {
+            let played = one(seed);
+            progress.another();
+            played
+        };
+        seeds.map(play).collect::<Vec<_>>()
+    };
+    let (even, odd) = std::thread::scope(|scope| {
+        let odd = scope.spawn(|| half(1));
+        (half(0), odd.join().unwrap_or_default())
+    });
+    let (mut outcomes, mut took) = (Vec::new(), Vec::new());
+    let mut odd = odd.into_iter();
+    for (outcome, times) in even
+        .into_iter()
+        .flat_map(|e| [Some(e), odd.next()])
+        .flatten()
+    {
+        outcomes.push(outcome);
+        took.extend(times);
+    }
+    drop(progress);
     let steps = Times::new(took.iter().map(|ns| *ns as f64 / 1e3).collect());
     Row::new(policy, outcomes, &steps)
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_proto::{
-    Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, ProcessView, QueueView,
-    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView, ModelRoomView,
+    ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;
@@ -65,7 +65,11 @@ impl Service {
             .collect();
         claims.extend(self.auto_views());
         let queue = self.queue_views();
-        let gpus = shown.gpus;
+        let room = self.machine.claimable_now();
+        let mut gpus = shown.gpus;
+        for (gpu, share) in gpus.iter_mut().zip(&room.by_gpu) {
+            gpu.claimable_now = Some(share.as_f64());
+        }
         let mut users = users(&claims, &queue, &unclaimed);
         for user in &mut users {
             user.day = self.day_of(user.uid);
@@ -87,6 +91,7 @@ impl Service {
                 looks: self.policy.looks,
                 uid: nix::unistd::Uid::effective().as_raw(),
             }),
+            claimable_now: Some(claimable_view(&room)),
             gpus,
             claims,
             queue,
@@ -483,6 +488,18 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
         }
     }
     users.into_values().collect()
+}
+
+fn claimable_view(room: &gshare_core::machine::Claimable) -> ClaimableView {
+    let model = |m: &gshare_core::machine::ModelRoom| ModelRoomView {
+        model: figures::short_name(&m.model),
+        largest: m.largest.as_f64(),
+        whole: m.whole,
+    };
+    ClaimableView {
+        sum: room.sum.as_f64(),
+        models: room.models.iter().map(model).collect(),
+    }
 }
 
 fn index(g: usize) -> u32 {

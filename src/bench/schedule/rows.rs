@@ -275,6 +275,11 @@ pub(super) fn quota_goals(
         .zip(&theirs)
         .map(|(a, b)| a / b.max(1e-9))
         .fold(0.0, f64::max);
+    let denied: usize = ours
+        .outcomes
+        .iter()
+        .map(|o| o.turnaround_s.iter().filter(|t| **t <= 0.0).count())
+        .sum();
     let bound = super::play_bound(trace, cut, blocks);
     vec![
         Goal::most(
@@ -304,6 +309,11 @@ pub(super) fn quota_goals(
             ),
             f64::from(entitled.1) / f64::from(entitled.0.max(1)),
             0.99,
+        ),
+        Goal::most(
+            format!("B5 {list}: claims that never ran, with quotas that can be packed"),
+            denied as f64,
+            0.0,
         ),
         Goal::most(
             format!(

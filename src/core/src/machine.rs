@@ -12,6 +12,7 @@ mod reclaim;
 mod search;
 mod serve;
 
+pub use claimable::{Claimable, ModelRoom};
 pub use event::{Action, Event};
 pub use order::DUE;
 pub use plan::{Plan, Stage, Step};
@@ -19,6 +20,7 @@ pub use reclaim::ReclaimRules;
 pub use rehearse::{Rehearsal, Taking};
 
 mod adopt;
+mod claimable;
 mod classes;
 mod event;
 mod lease;

@@ -30,9 +30,9 @@ pub use history::{
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
 pub use snapshot::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Identity, Named,
-    Notice, ProcessView, QueueView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView,
-    UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
+    Identity, ModelRoomView, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source,
+    TurnsView, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

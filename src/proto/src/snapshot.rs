@@ -67,6 +67,9 @@ pub struct Snapshot {
     pub caps: Caps,
     /// The service; absent in the read-only monitor.
     pub service: Option<ServiceView>,
+    /// What could be claimed now; absent without a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimable_now: Option<ClaimableView>,
     /// GPUs by index.
     pub gpus: Vec<GpuView>,
     /// Granted claims by id.
@@ -82,6 +85,26 @@ pub struct Snapshot {
     /// Sentences of advice that are true now.
     #[serde(default)]
     pub advice: Vec<Advice>,
+}
+
+/// What could be claimed now, if claims that can be moved are moved (packed on paper). Parts of GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClaimableView {
+    /// Free parts, all GPUs together.
+    pub sum: f64,
+    /// By model.
+    pub models: Vec<ModelRoomView>,
+}
+
+/// What could be claimed of the GPUs of one model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelRoomView {
+    /// The model.
+    pub model: String,
+    /// The largest part of one GPU, 0 to 1.
+    pub largest: f64,
+    /// Whole GPUs at a time.
+    pub whole: u32,
 }
 
 /// The service itself.
@@ -158,6 +181,9 @@ pub struct GpuView {
     pub sm_claimed: f64,
     /// Largest share that a new claim could get here now (memory and SMs), 0 to 1.
     pub claimable: f64,
+    /// The same if claims that can be moved are moved; absent without a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimable_now: Option<f64>,
     /// Percent of SMs active, averaged over time.
     pub sm_active: Option<Figure>,
     /// Resident warps over the maximum, percent.

@@ -59,7 +59,9 @@ impl Machine {
     ) -> Rehearsal {
         let mut copy = self.clone();
         // Larger than any that was given.
-        let id = ClaimId(u64::MAX);
+        let known = self.holdings().into_keys();
+        let last = known.chain(self.queue.iter().map(super::Waiting::id)).max();
+        let id = ClaimId(last.map_or(0, |last| last.0).saturating_add(1));
         let submit = Event::Submit {
             id,
             request,
