@@ -537,3 +537,51 @@ fn one_client_more_than_a_server_takes_is_refused() {
         (start().line() == "ok ready").then_some(())
     });
 }
+
+#[test]
+fn after_a_dead_server_a_command_is_started_again_by_policy() {
+    let station = workstation("on-fault = \"requeue\"");
+    let log = station.dir().join("starts");
+    let script = format!("echo start >> {}; exec \"$0\"", log.display());
+    let claim = |flags: &[&str]| {
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.25", "--class", "batch"]);
+        command.args(flags).args(["--", "sh", "-c", &script]);
+        command.arg(support::example("raw_client"));
+        Raw::start(command)
+    };
+    let mut again = claim(&["--requeue"]);
+    let mut once = claim(&[]);
+    assert_eq!(
+        (again.ask("sms"), once.ask("sms")),
+        ("ok 32".into(), "ok 32".into())
+    );
+    until("the supervisor knows of both", SOON, || {
+        let doctor = station.command().arg("doctor").output().ok()?;
+        let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        text.contains("1 server, 2 clients").then_some(())
+    });
+    let server = servers(&station).remove(0);
+    kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
+    let words = said(
+        &station,
+        "its MPS server died; its command is ended, and started again",
+    );
+    assert!(words.starts_with("c1:"), "{words}");
+    said(
+        &station,
+        "its MPS server died; its programs on the GPU are ended, and with them the claim",
+    );
+    // The one that may be started again is, through a new server; the other has ended.
+    assert_eq!(again.line(), "ok ready");
+    assert_eq!(
+        (again.ask("sms"), again.ask("launch 1")),
+        ("ok 32".into(), "ok 1".into())
+    );
+    until("the other has ended", SOON, || {
+        once.child.try_wait().ok().flatten()
+    });
+    let starts = std::fs::read_to_string(&log).expect("written");
+    assert_eq!(starts.lines().count(), 3, "two commands, one of them twice");
+    assert_ne!(servers(&station).remove(0).id, server.id);
+}

@@ -258,7 +258,7 @@ impl Service {
             self.tell_owner(id, &format!("{id}: GPU {g}: {what}; {then}"));
             match self.config.mps.on_fault {
                 OnFault::Requeue if self.may_requeue(id) => {
-                    self.requeue_lost(id, &format!("MPS on GPU {g}: {what}"));
+                    self.requeue(id, &format!("MPS on GPU {g}: {what}"));
                 }
                 OnFault::End | OnFault::Requeue => {
                     self.terminate(id, &format!("MPS on GPU {g}: {what}"));
@@ -280,11 +280,6 @@ impl Service {
     /// Whether a claim's command may be ended and started again.
     fn may_requeue(&self, id: ClaimId) -> bool {
         self.claims.get(&id).is_some_and(|l| l.record.requeue)
-    }
-
-    /// Ends a claim's command, whose client starts it again.
-    fn requeue_lost(&mut self, id: ClaimId, why: &str) {
-        self.terminate(id, &format!("requeued: {why}"));
     }
 
     /// Before the processes of a claim that ends are signalled their work on the GPU is ended by MPS. True if
