@@ -82,6 +82,26 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
         (charges.len() == 2 && charges.iter().all(|c| *c > caps[0] / 2)).then_some(charges)
     });
     assert!(charged.iter().zip(&caps).all(|(charge, cap)| charge <= cap));
+    let status = run(&station, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let room = &status["claimable_now"];
+    let models: Vec<(&str, f64, u64)> = room["models"]
+        .as_array()
+        .expect("models")
+        .iter()
+        .map(|m| {
+            let number = |key: &str| m[key].as_f64().expect("a number");
+            (
+                m["model"].as_str().expect("a name"),
+                number("largest"),
+                number("whole") as u64,
+            )
+        })
+        .collect();
+    // One RTX 4090 is whole and half of the other is free; a quarter of each H100 is.
+    assert_eq!(models, [("RTX 4090", 1.0, 1), ("H100 80GB", 0.25, 0)]);
+    assert_eq!(room["sum"].as_f64(), Some(2.0));
+    assert_eq!(status["gpus"][0]["claimable_now"].as_f64(), Some(0.5));
     let ps = text(&run(&station, &["ps"]));
     assert!(ps.contains("2,3") && ps.contains("2x0.75"), "{ps}");
     let waits = run(
