@@ -70,12 +70,12 @@ impl Service {
             (
                 "DCGM_FI_PROF_SM_ACTIVE",
                 "Part of the SMs with a warp, averaged over time; absent where the GPU does not count it.",
-                Box::new(|_, v| part(v.sm_active)),
+                Box::new(|_, v| part(v.sm_active.filter(|f| !f.estimate))),
             ),
             (
                 "DCGM_FI_PROF_SM_OCCUPANCY",
                 "Resident warps over the most possible; absent where the GPU does not count it.",
-                Box::new(|_, v| part(v.sm_occupancy)),
+                Box::new(|_, v| part(v.sm_occupancy.filter(|f| !f.estimate))),
             ),
         ];
         let driver = snapshot.driver.as_deref().unwrap_or_default();

@@ -86,12 +86,12 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         (
             "gshare_gpu_sm_active_ratio",
             "Part of the SMs with a warp; absent where the GPU does not count it.",
-            |g| part(g.sm_active),
+            |g| part(g.sm_active.filter(|f| !f.estimate)),
         ),
         (
             "gshare_gpu_sm_occupancy_ratio",
             "Resident warps over the most possible; absent where the GPU does not count it.",
-            |g| part(g.sm_occupancy),
+            |g| part(g.sm_occupancy.filter(|f| !f.estimate)),
         ),
     ];
     for (name, help, read) in families {

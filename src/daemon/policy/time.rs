@@ -12,6 +12,10 @@ use super::super::service::Service;
 /// Of a process's launches so many, in a hundred, may be without a measured time before its count says nothing.
 const UNMEASURED: u64 = 10;
 
+/// Looks that follow each other faster say nothing new, in nanoseconds: on a busy machine they are handled late, and
+/// then at once.
+const SHORTEST_NS: u64 = 150_000_000;
+
 /// A claim's process on one GPU: slots are handed out again, but never with the same number.
 type Place = (ClaimId, usize, usize, u64);
 
@@ -29,6 +33,22 @@ struct Count {
 pub(crate) struct Time {
     at_ns: u64,
     counts: BTreeMap<Place, Count>,
+    /// What was told at the last look and at the one before.
+    told: [Told; 2],
+}
+
+/// Percent of the GPU's time by GPU and process; `None` where the proxy cannot say.
+type Told = BTreeMap<(usize, ProcessKey), Option<f64>>;
+
+/// What a process has counted, to be held against the driver's figure. The two are not of the same moment: work
+/// that the driver saw in its last samples may lie in the interval before, so the larger one counts, and who
+/// could not say then is not accused now.
+fn lenient(now: &Told, before: &Told) -> BTreeMap<(usize, ProcessKey), f64> {
+    let both = now.iter().filter_map(|(key, percent)| {
+        let then = before.get(key).copied().unwrap_or(Some(0.0));
+        Some((*key, (*percent)?.max(then?)))
+    });
+    both.collect()
 }
 
 fn count(slot: &SlotView, now: u64) -> Option<Count> {
@@ -58,13 +78,14 @@ impl Service {
     /// those whose proxy cannot say.
     pub(super) fn counted_time(&mut self) -> BTreeMap<(usize, ProcessKey), f64> {
         let now = gshare_abi::monotonic_ns();
-        let before = std::mem::take(&mut self.policy.time);
+        let [last, earlier] = &self.policy.time.told;
+        if now.saturating_sub(self.policy.time.at_ns) < SHORTEST_NS {
+            return lenient(last, earlier);
+        }
+        let mut before = std::mem::take(&mut self.policy.time);
         let ns = now.saturating_sub(before.at_ns);
-        let mut time = Time {
-            at_ns: now,
-            counts: BTreeMap::new(),
-        };
-        let mut counted = BTreeMap::new();
+        let mut counts = BTreeMap::new();
+        let mut told = Told::new();
         for (id, live) in &self.claims {
             for seat in &live.seats {
                 for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
@@ -72,24 +93,26 @@ impl Service {
                         pid: slot.pid.cast_signed(),
                         start_ticks: slot.start_time,
                     };
-                    if slot.launches == 0 {
-                        counted.insert((seat.gpu, process), 0.0);
-                    }
+                    let key = (seat.gpu, process);
                     let Some(count) = count(&slot, now) else {
+                        told.insert(key, (slot.launches == 0).then_some(0.0));
                         continue;
                     };
                     let place = (*id, seat.gpu, slot.slot, slot.generation);
                     let then = before.counts.get(&place).copied();
                     // One that came in between has counted all that it did in this time.
-                    let percent = percent(then.unwrap_or_default(), count, ns);
-                    if let Some(percent) = percent {
-                        counted.insert((seat.gpu, process), percent);
-                    }
-                    time.counts.insert(place, count);
+                    told.insert(key, percent(then.unwrap_or_default(), count, ns));
+                    counts.insert(place, count);
                 }
             }
         }
-        self.policy.time = time;
+        let [last, _] = std::mem::take(&mut before.told);
+        let counted = lenient(&told, &last);
+        self.policy.time = Time {
+            at_ns: now,
+            counts,
+            told: [told, last],
+        };
         counted
     }
 }
@@ -97,6 +120,22 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_of_two_moments_are_compared_leniently() {
+        let key = |pid| {
+            let start_ticks = 1;
+            (0, ProcessKey { pid, start_ticks })
+        };
+        let told = |list: [Option<f64>; 3]| (1..).map(key).zip(list).collect::<Told>();
+        let now = told([Some(0.0), Some(70.0), None]);
+        // Work that ended between the driver's look and ours; one whose count was not known.
+        let counted = lenient(&now, &told([Some(90.0), None, Some(5.0)]));
+        assert_eq!(counted, BTreeMap::from([(key(1), 90.0)]));
+        // A process that is new.
+        let counted = lenient(&now, &Told::new());
+        assert_eq!(counted, BTreeMap::from([(key(1), 0.0), (key(2), 70.0)]));
+    }
 
     #[test]
     fn what_was_counted_is_a_part_of_the_time() {
