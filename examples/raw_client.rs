@@ -2,8 +2,9 @@
 //! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
 //! where there is none. With a second one, another library, `around N` launches by that.
 //!
-//! Commands: `alloc BYTES`, `free INDEX`, `info`, `launch N`, `around N`, `count`, `sms`, `mps`, `uuid`,
-//! `fault`, `sync`, `device N` (what follows is on that one), `quit`. Answers: `ok ...` or `error CODE NAME`.
+//! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED`, `sum INDEX`, `managed BYTES`, `info`, `launch N`, `around N`,
+//! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `quit`. Answers: `ok ...`
+//! or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -52,6 +53,10 @@ impl Client {
         Ok(pair)
     }
 
+    fn buffer(&self, index: &str) -> Option<Buffer> {
+        *self.held.get(index.parse::<usize>().ok()?)?
+    }
+
     fn obey(&mut self, driver: Driver, line: &str) -> Result<String, CudaError> {
         let words: Vec<&str> = line.split_whitespace().collect();
         Ok(match words.as_slice() {
@@ -74,6 +79,27 @@ impl Client {
                     None => "error 0 NO_SUCH_INDEX".to_owned(),
                 }
             }
+            ["fill", index, seed] => match (self.buffer(index), seed.parse::<u64>()) {
+                (Some(buffer), Ok(seed)) => {
+                    let bytes = pattern(seed, buffer.bytes.min(MOST));
+                    self.context.write(buffer, &bytes)?;
+                    "ok".to_owned()
+                }
+                _ => "error 0 NO_SUCH_INDEX".to_owned(),
+            },
+            ["sum", index] => match self.buffer(index) {
+                Some(buffer) => {
+                    let mut bytes = vec![0; buffer.bytes.min(MOST)];
+                    self.context.read(buffer, &mut bytes)?;
+                    format!("ok {}", sum(&bytes))
+                }
+                None => "error 0 NO_SUCH_INDEX".to_owned(),
+            },
+            ["managed", bytes] => {
+                self.context.alloc_managed(bytes.parse().unwrap_or(0))?;
+                "ok".to_owned()
+            }
+            ["ping"] => "ok pong".to_owned(),
             ["info"] => {
                 let (free, total) = self.context.memory()?;
                 format!("ok {free} {total}")
@@ -137,6 +163,27 @@ impl Client {
             _ => "error 0 UNKNOWN_COMMAND".to_owned(),
         })
     }
+}
+
+/// Most bytes of a buffer that are filled and summed.
+const MOST: usize = 4 << 20;
+
+/// Bytes that depend on a seed and on their place.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn answer(result: Result<String, CudaError>) -> String {

@@ -17,6 +17,7 @@ mod env;
 mod exec;
 pub mod failure;
 mod kernel;
+mod levers;
 mod list;
 pub(crate) mod out;
 mod phases;
@@ -40,6 +41,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use failure::Failure;
+use gshare_proto::LeverWish;
 
 /// What a command ends with: an exit code, or why it failed.
 pub type Outcome = Result<u8, Failure>;
@@ -107,6 +109,11 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Extend(args)) => resize::extend(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Kernel(args)) => kernel::run(socket, &args),
+        Some(Command::Detach(args)) => levers::pull(socket, LeverWish::Detach, &args),
+        Some(Command::Attach(args)) => levers::pull(socket, LeverWish::Attach, &args),
+        Some(Command::Suspend(args)) => levers::pull(socket, LeverWish::Suspend, &args),
+        Some(Command::Resume(args)) => levers::pull(socket, LeverWish::Resume, &args),
+        Some(Command::Move(args)) => levers::go(socket, &args),
         Some(Command::Doctor(args)) => doctor::run(socket, &args),
         Some(Command::Admin(args)) => admin::run(socket, &args),
         Some(Command::Config(args)) => config::run(socket, &args),

@@ -64,7 +64,8 @@ use gshare_proto::Call;
 use tokio::sync::mpsc;
 
 pub use cover::{COVER_ARGUMENT, cover};
-pub use die::STEPS;
+pub use die::{LEVER_STEPS, STEPS};
+pub use levers::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use server::{ConnId, Peer, Sender, Turn};
 use service::Service;
@@ -106,6 +107,8 @@ pub(crate) enum Msg {
         /// As for a request.
         turn: Turn,
     },
+    /// Claims that leave their GPUs and come back.
+    Lever(levers::LeverMsg),
     /// Files of the driver have changed.
     DriverFiles,
     /// Somebody has looked whether the connection file of a kernel that has ended is there.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::bench;
-use crate::daemon::{COVER_ARGUMENT, PROBE_ARGUMENT, cover};
+use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, PROBE_ARGUMENT, cover};
 use crate::demo::{JOB_ARGUMENT, Job};
 
 /// Runs such a program if the process was started as one.
@@ -15,6 +15,7 @@ pub fn run() -> Option<ExitCode> {
     let result = match args.next()?.as_str() {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
+        ENGINE_ARGUMENT => engine(&args.collect::<Vec<_>>()),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
         bench::WORKER_ARGUMENT => {
             bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
@@ -39,6 +40,15 @@ fn probe(args: &[String]) -> Result<(), String> {
     let bytes = gshare_enforcer::cuda::measure_context(Path::new(libcuda), Path::new(nvml), uuid)
         .map_err(|e| e.to_string())?;
     crate::cli::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
+}
+
+/// Checkpoints processes for the service, until that goes.
+fn engine(args: &[String]) -> Result<(), String> {
+    let [libcuda] = args else {
+        return Err("one argument is needed".to_owned());
+    };
+    gshare_enforcer::checkpoint::serve(Path::new(libcuda));
+    Ok(())
 }
 
 fn job(args: &[String]) -> Result<(), String> {

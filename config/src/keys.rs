@@ -16,6 +16,7 @@ pub use admin::{Admin, Containers, Listen, Metrics};
 pub use advice::Advice;
 pub use quota::unpackable;
 
+use crate::detach::Detach;
 use crate::history::{History, KernelLog};
 use crate::policy::Policy;
 use crate::problem::Problem;
@@ -61,6 +62,8 @@ pub struct Config {
     pub mps: Mps,
     /// `[policy]`
     pub policy: Policy,
+    /// `[detach]`
+    pub detach: Detach,
     /// `[launch]`
     pub launch: Launch,
     /// `[projects]`, by name.
@@ -373,6 +376,7 @@ impl Config {
             gpus: sharing::walk_gpus(reader, root),
             mps: Mps::walk(reader, root),
             policy: Policy::walk(reader, root),
+            detach: Detach::walk(reader, root),
             launch: Launch::walk(reader, root),
             projects: walk_projects(reader, root),
         };

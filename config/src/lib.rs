@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod classes;
+mod detach;
 mod history;
 mod keys;
 mod paths;
@@ -21,6 +22,7 @@ pub mod value;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use detach::Detach;
 pub use history::{History, KernelLog, WorkHours};
 pub use keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch,

@@ -113,6 +113,11 @@ impl Config {
         writeln!(out, "cdi-dir = {}", cdi.map_or_else(|| quote("off"), path))?;
         self.write_sharing(out)?;
         self.write_policy(out)?;
+        let d = &self.detach;
+        writeln!(out, "\n[detach]")?;
+        writeln!(out, "drain = {}", quote(&duration(d.drain)))?;
+        writeln!(out, "timeout = {}", quote(&duration(d.timeout)))?;
+        writeln!(out, "host-reserve = {}", quote(&bytes(d.host_reserve)))?;
         writeln!(out, "\n[launch]")?;
         writeln!(out, "caps = {}", quote(self.launch.caps.name()))?;
         writeln!(out, "launcher = {}", auto(&self.launch.launcher))?;

@@ -5,6 +5,7 @@ mod adopt;
 mod class;
 mod config;
 pub mod kernel;
+pub mod levers;
 pub mod report;
 pub mod setup;
 pub mod sizes;
@@ -21,6 +22,8 @@ use gshare_core::{Bytes, Class, ModeWish, Share, Size};
 pub use adopt::AdoptArgs;
 use class::ClassParser;
 pub use config::{ConfigArgs, ConfigCommand};
+pub use levers::ReleaseArgs;
+use levers::{LeverArgs, MoveArgs};
 use report::ReportArgs;
 use setup::SetupArgs;
 use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, ReplayArgs, ResizeArgs};
@@ -167,6 +170,21 @@ pub enum Command {
     /// Put off what was announced for a claim of yours, once
     #[command(after_long_help = sizes::KEEP)]
     Keep(KeepArgs),
+    /// Free a claim's GPU memory while its programs live on
+    #[command(after_long_help = levers::DETACH)]
+    Detach(LeverArgs),
+    /// Bring a detached claim back onto a GPU
+    #[command(after_long_help = levers::ATTACH)]
+    Attach(LeverArgs),
+    /// Detach a claim and stop its processes
+    #[command(after_long_help = levers::SUSPEND)]
+    Suspend(LeverArgs),
+    /// Let a suspended claim run again
+    #[command(after_long_help = levers::RESUME)]
+    Resume(LeverArgs),
+    /// Move a claim to another GPU while its programs run
+    #[command(after_long_help = levers::MOVE)]
+    Move(MoveArgs),
     /// Show what this machine and this service can enforce, and what would mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
@@ -409,20 +427,6 @@ pub struct SmiArgs {
     pub list: ListArgs,
 }
 
-/// `gshare release`.
-#[derive(Args, Clone, Debug)]
-pub struct ReleaseArgs {
-    /// Claims: ids (c3) or names
-    #[arg(required_unless_present = "all", value_name = "ID")]
-    pub ids: Vec<String>,
-    /// All of your own, waiting ones included
-    #[arg(short, long, conflicts_with = "ids")]
-    pub all: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// `gshare doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
@@ -441,7 +445,7 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// For tests: kill itself at this step of a launch
-    #[arg(long, value_name = "STEP", hide = true, value_parser = clap::builder::PossibleValuesParser::new(crate::daemon::STEPS))]
+    #[arg(long, value_name = "STEP", hide = true, value_parser = clap::builder::PossibleValuesParser::new(crate::daemon::STEPS.iter().chain(&crate::daemon::LEVER_STEPS).copied()))]
     pub die_at: Option<String>,
 }
 

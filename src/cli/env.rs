@@ -42,6 +42,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
 /// `export NAME='value'` for every variable, for sh, bash and zsh.
 fn exports(granted: &Granted) -> Result<String, Failure> {
     let mut text = String::new();
+    for name in &granted.env_remove {
+        text.push_str(&format!("unset {}\n", checked(name)?));
+    }
     for (name, value) in &granted.env {
         text.push_str(&format!("export {}={}\n", checked(name)?, quoted(value)));
     }
@@ -85,6 +88,7 @@ mod tests {
                 ("GSHARE_B".into(), String::new()),
             ],
             env_prepend: vec![("GSHARE_PATH".into(), "/a b".into())],
+            env_remove: Vec::new(),
             phases_us: Vec::new(),
             launcher: None,
         };
@@ -110,6 +114,7 @@ mod tests {
             message: String::new(),
             env: vec![("A=1; touch /tmp/x; B".into(), "v".into())],
             env_prepend: Vec::new(),
+            env_remove: Vec::new(),
             phases_us: Vec::new(),
             launcher: None,
         };

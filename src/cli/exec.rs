@@ -53,6 +53,9 @@ fn own_environment() -> Environment {
 /// the end, everything else byte for byte as it was.
 fn environment(own: &Environment, granted: &Granted) -> Environment {
     let mut environment = own.clone();
+    for name in &granted.env_remove {
+        environment.retain(|entry| value_of(entry, name).is_none());
+    }
     let set = granted
         .env
         .iter()
@@ -255,6 +258,7 @@ mod tests {
             message: String::new(),
             env: env.iter().map(|(n, v)| pair(n, v)).collect(),
             env_prepend: prepend.iter().map(|(n, v)| pair(n, v)).collect(),
+            env_remove: Vec::new(),
             phases_us: Vec::new(),
             launcher: None,
         };

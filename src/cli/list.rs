@@ -27,8 +27,27 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
             return out::json(&object);
         }
         let table = rows::claims(snapshot, args.all);
-        out::print(&table.text(out::columns(), out::colour()))
+        let text = table.text(out::columns(), out::colour());
+        out::print(&(text + &not_detachable(snapshot)))
     })
+}
+
+/// Which claims cannot be detached, and why, a line for each reason.
+fn not_detachable(snapshot: &Snapshot) -> String {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for claim in &snapshot.claims {
+        let Some(why) = &claim.place.levers.not_detachable else {
+            continue;
+        };
+        match reasons.iter_mut().find(|(known, _)| known == why) {
+            Some((_, ids)) => ids.push(claim.id.clone()),
+            None => reasons.push((why.clone(), vec![claim.id.clone()])),
+        }
+    }
+    let line = |(why, ids): (String, Vec<String>)| {
+        format!("{} cannot be detached: {}\n", ids.join(", "), plain(&why))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {

@@ -93,6 +93,7 @@ impl Service {
                     @ (Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. }) => {
                         self.pull(action);
                     }
+                    Action::MoveRefused { id, why } => self.answer_lever(id, Err(&why)),
                     Action::Announce {
                         id,
                         lever,
@@ -114,6 +115,7 @@ impl Service {
 
     pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {
         let Some(asked) = self.waiting.get_mut(&id) else {
+            self.lever_waits(id, position, reason);
             return;
         };
         if !std::mem::replace(&mut asked.told, true) {

@@ -53,7 +53,9 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("memory", &["memory"]),
     (
         "compute",
-        &["compute", "MPS", "mps", "MIG", "mig", "gate", "mode"],
+        &[
+            "compute", "MPS", "mps", "MIG", "mig", "gate", "mode", "detach", "moving",
+        ],
     ),
     ("around it", &["containers", "metrics"]),
 ];
@@ -121,6 +123,7 @@ impl Service {
         rows.extend(self.policy_rows());
         rows.extend(self.rung_rows());
         rows.push(self.launcher_row());
+        rows.extend(self.lever_rows());
         for row in rows.iter_mut().filter(|r| r.status.is_empty()) {
             row.status = usual_status(&row.name).to_owned();
         }

@@ -290,7 +290,6 @@ impl Service {
             ));
         };
         let record = &live.record;
-        let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();
         let mem = record.slices.iter().map(|s| s.mem).min().unwrap_or(0);
         let sm = record.slices.iter().map(|s| s.sm_milli).min().unwrap_or(0);
         let var = |name: &str, value: String| (name.to_owned(), value);
@@ -304,9 +303,8 @@ impl Service {
         // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
         if record.slices.is_empty() {
             env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
-        } else {
-            env.push(var("CUDA_VISIBLE_DEVICES", uuids.join(",")));
         }
+        let env_remove = self.show_devices(live, &mut env);
         env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
         let launcher = self
@@ -325,6 +323,7 @@ impl Service {
             message: self.grant_text(id, live),
             env,
             env_prepend,
+            env_remove,
             phases_us,
             launcher: launcher.map(|path| path.display().to_string()),
         })

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
-pub(crate) use holding::HoldingRecord;
+pub(crate) use holding::{HoldingRecord, ParkedRecord};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]

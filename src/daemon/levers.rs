@@ -1,14 +1,143 @@
 //! Levers on claims that run: the core's decisions to park, bring back and move them, carried out.
+//!
+//! The journal says what is under way before anything is done for it, and how far each process is says the driver: so
+//! a service that is killed anywhere in between goes on where the last one ended ([`Service::resume_lever`]).
 
-use gshare_core::machine::lever::Failure;
+mod facts;
+mod job;
+mod wishes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gshare_abi::wire::Want;
+use gshare_abi::{GpuUuid, State};
+use gshare_core::machine::lever::{Failure, Levers, ParkedBy};
 use gshare_core::machine::{Action, Event};
+use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_enforcer::checkpoint::Engine;
 
-use super::service::Service;
+use job::{Job, Kind, Maps, Members, Outcome, Pairs, Patience};
+pub(crate) use wishes::Waiters;
+
+use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
+use super::server::{Peer, Sender, Turn};
+use super::service::{Live, Service};
+use super::{Msg, restore, unix_ms};
+
+/// First argument of the process that talks to the driver.
+pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
+/// Longest wait for all processes of a claim to stand still, or to run again.
+const FREEZE: Duration = Duration::from_secs(5);
+
+/// What the task that owns the state is told about levers.
+#[derive(Debug)]
+pub(crate) enum LeverMsg {
+    /// A member of a detached claim needs its memory.
+    Want {
+        /// Who asks.
+        peer: Peer,
+        /// What it says.
+        want: Want,
+        /// Where the answer goes.
+        out: Sender,
+        /// Given back once handled.
+        turn: Turn,
+    },
+    /// The checkpoint engine has started, or cannot.
+    Engine(Result<(), String>),
+    /// A lever on a claim has been pulled.
+    Done {
+        /// The claim.
+        id: ClaimId,
+        /// What came of it.
+        outcome: Outcome,
+    },
+}
+
+/// What the levers need of the service.
+#[derive(Debug)]
+pub(crate) struct LeverState {
+    /// `None` where there is no driver to ask.
+    engine: Option<Arc<Engine>>,
+    /// Whether the driver can do it; `None` before that is known.
+    pub(crate) usable: Option<Result<(), String>>,
+    /// What was last told to the core.
+    told: BTreeMap<ClaimId, Levers>,
+    /// Since when a lever is being pulled.
+    since: BTreeMap<ClaimId, Instant>,
+    pub(crate) waiters: Waiters,
+}
+
+impl LeverState {
+    /// Starts the engine, so that nobody waits for `cuInit` later.
+    pub(crate) fn start(
+        libcuda: Option<&std::path::Path>,
+        events: &tokio::sync::mpsc::UnboundedSender<Msg>,
+    ) -> Self {
+        let own = std::env::current_exe().ok();
+        let engine = libcuda.zip(own).map(|(libcuda, own)| {
+            let command = [own.into_os_string(), ENGINE_ARGUMENT.into(), libcuda.into()];
+            Arc::new(Engine::new(command))
+        });
+        if let Some(engine) = &engine {
+            let (engine, events) = (Arc::clone(engine), events.clone());
+            let started = std::thread::Builder::new().name("engine".to_owned());
+            let _ = started.spawn(move || {
+                let usable = engine.start().map_err(|e| e.to_string());
+                let _ = events.send(Msg::Lever(LeverMsg::Engine(usable)));
+            });
+        }
+        Self {
+            usable: match engine {
+                Some(_) => None,
+                None => Some(Err("no libcuda was found".to_owned())),
+            },
+            engine,
+            told: BTreeMap::new(),
+            since: BTreeMap::new(),
+            waiters: Waiters::default(),
+        }
+    }
+}
+
+/// The same parts of a claim on other GPUs.
+fn on_gpus(service: &Service, slices: &[SliceRecord], to: &[Slice]) -> Vec<SliceRecord> {
+    let part = |(record, slice): (&SliceRecord, &Slice)| SliceRecord {
+        uuid: service.gpus[slice.gpu].uuid.clone(),
+        ..record.clone()
+    };
+    slices.iter().zip(to).map(part).collect()
+}
+
+fn uuids(slices: &[SliceRecord]) -> Vec<String> {
+    slices.iter().map(|s| s.uuid.clone()).collect()
+}
 
 impl Service {
-    /// Whether claims can be moved between GPUs here.
-    pub(crate) fn moves_work(&self) -> bool {
-        false
+    /// Handles one message.
+    pub(crate) fn lever_msg(&mut self, msg: LeverMsg) {
+        match msg {
+            LeverMsg::Want {
+                peer,
+                want,
+                out,
+                turn,
+            } => {
+                self.member_wants(&peer, &want, &out);
+                drop(turn);
+            }
+            LeverMsg::Engine(usable) => {
+                if let Err(why) = &usable {
+                    tracing::warn!("claims cannot be detached: {why}");
+                }
+                self.levers.usable = Some(usable);
+                self.tell_levers();
+                self.tell_reclaim_rules();
+            }
+            LeverMsg::Done { id, outcome } => self.lever_done(id, outcome),
+        }
     }
 
     /// Carries out a lever; the core is told what came of it.
@@ -18,10 +147,431 @@ impl Service {
         else {
             return;
         };
-        self.drive(Event::LeverFailed {
+        if let Err((failure, why)) = self.try_pull(id, action) {
+            self.drive_failed(id, failure, why);
+        }
+    }
+
+    fn drive_failed(&mut self, id: ClaimId, failure: Failure, why: String) {
+        self.answer_lever(id, Err(&why));
+        self.drive(Event::LeverFailed { id, failure, why });
+        self.touch();
+    }
+
+    fn try_pull(&mut self, id: ClaimId, action: Action) -> Result<(), (Failure, String)> {
+        let refused = |why: &str| (Failure::Refused, why.to_owned());
+        let levers = self.levers_of(id);
+        let live = self
+            .claims
+            .get(&id)
+            .filter(|live| live.ending.is_none())
+            .ok_or_else(|| refused("the claim ends"))?;
+        let holding = match (action, &live.record.holding) {
+            (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
+                levers.park.map_err(|why| (Failure::Refused, why))?;
+                let by = by.into();
+                HoldingRecord::Parking { freeze, by }
+            }
+            (Action::Move { to, .. }, HoldingRecord::Here) => {
+                levers.movable.map_err(|why| (Failure::Refused, why))?;
+                let to = on_gpus(self, &live.record.slices, &to);
+                HoldingRecord::Moving { to }
+            }
+            (Action::Unpark { to, .. }, HoldingRecord::Parked(parked)) => {
+                HoldingRecord::Unparking {
+                    to: on_gpus(self, &live.record.slices, &to),
+                    parked: parked.clone(),
+                }
+            }
+            _ => return Err(refused("the claim is on its way elsewhere")),
+        };
+        self.set_holding(id, holding)
+            .map_err(|e| (Failure::Refused, format!("{e:#}")))?;
+        super::die::at("lever-journaled");
+        self.begin_lever(id, false)
+    }
+
+    fn set_holding(&mut self, id: ClaimId, holding: HoldingRecord) -> anyhow::Result<()> {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut live.record.holding, holding);
+        if let Err(error) = self.journal.put(&live.record) {
+            live.record.holding = before;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn set_states(&self, id: ClaimId, state: State) {
+        for seat in self.claims.get(&id).into_iter().flat_map(|l| &l.seats) {
+            seat.limits.set_state(state);
+        }
+    }
+
+    /// Begins, or goes on with (`again`), what the journal says is under way.
+    fn begin_lever(&mut self, id: ClaimId, again: bool) -> Result<(), (Failure, String)> {
+        let failed = |why: String| (Failure::Refused, why);
+        let Some(live) = self.claims.get(&id) else {
+            return Ok(());
+        };
+        let here = uuids(&live.record.slices);
+        let kind = match &live.record.holding {
+            HoldingRecord::Here | HoldingRecord::Parked(_) => return Ok(()),
+            HoldingRecord::Parking { .. } => Kind::Park,
+            HoldingRecord::Unparking { to, .. } => {
+                let to = uuids(to);
+                Kind::Unpark((to != here).then(|| self.maps(&here, &to)))
+            }
+            HoldingRecord::Moving { to } => {
+                let to = uuids(to);
+                let new: Vec<&String> = to.iter().filter(|uuid| !here.contains(uuid)).collect();
+                let there = self.driver_processes().filter(|(gpu, _)| {
+                    // Only a service that has just looked for the first time knows this for now.
+                    let uuid = &self.gpus[*gpu as usize].uuid;
+                    again && new.contains(&uuid)
+                });
+                Kind::Move {
+                    arrived: there.map(|(_, p)| p.pid).collect::<BTreeSet<i32>>(),
+                    there: self.maps(&here, &to),
+                    back: Maps([self.maps(&to, &here).0, self.maps(&here, &here).0].concat()),
+                }
+            }
+        };
+        let engine = self.levers.engine.clone();
+        let engine = engine.ok_or_else(|| failed("no libcuda was found".to_owned()))?;
+        let parks = !matches!(kind, Kind::Unpark(_));
+        self.set_states(
             id,
-            failure: Failure::Refused,
-            why: "this driver cannot do that".to_owned(),
+            if parks {
+                State::Detaching
+            } else {
+                State::Detached
+            },
+        );
+        if !parks || matches!(kind, Kind::Move { .. }) {
+            self.widen(id);
+        }
+        let Some(live) = self.claims.get(&id) else {
+            return Ok(());
+        };
+        self.thaw(live);
+        let marks = live.seats.first().and_then(|seat| {
+            let slots = seat.usage.owners().map(|(slot, pid, _)| (slot.slot, pid));
+            Some((seat.usage.watch_gates().ok()?, slots.collect()))
         });
+        let bytes = match &live.record.holding {
+            HoldingRecord::Unparking { parked, .. } => parked.host,
+            _ => self.bytes_of(live),
+        };
+        let keys = &self.config.detach;
+        let job = Job {
+            kind,
+            engine,
+            members: match &live.cgroup {
+                Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
+                None => {
+                    let members = restore::members_of(live);
+                    Members::Known(members.iter().map(|m| m.pid).collect())
+                }
+            },
+            marks,
+            bytes,
+            patience: Patience {
+                drain: keys.drain,
+                step: keys.timeout,
+                host_reserve: keys.host_reserve.0,
+            },
+        };
+        let events = self.events.clone();
+        self.levers.since.insert(id, Instant::now());
+        std::thread::Builder::new()
+            .name(format!("lever-{id}"))
+            .spawn(move || {
+                let outcome = job.run();
+                super::die::at("lever-worked");
+                let _ = events.send(Msg::Lever(LeverMsg::Done { id, outcome }));
+            })
+            .map(drop)
+            .map_err(|e| failed(e.to_string()))
+    }
+
+    /// Bytes that a claim has on its GPUs: by its ledger, or by the driver where that knows of more.
+    fn bytes_of(&self, live: &Live) -> u64 {
+        let id = ClaimId(live.record.id);
+        let charged = live.seats.iter().map(|seat| {
+            let total = self.gpus[seat.gpu].total;
+            let seen = self.driver_use(seat.gpu).get(&id).and_then(|u| u.bytes);
+            seat.usage.charged_bytes(total).max(seen.unwrap_or(0))
+        });
+        charged.fold(0, u64::saturating_add)
+    }
+
+    /// The maps by which processes that are on some GPUs come onto others: of the claim's GPUs alone, as its members
+    /// see them behind the device filter; and of all GPUs of the machine, for those that see all.
+    fn maps(&self, from: &[String], to: &[String]) -> Maps {
+        let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
+        let own: Pairs = from.iter().zip(to).map(pair).collect();
+        // Whoever is on its way out makes room for whoever was there.
+        let mut left = from.iter().filter(|uuid| !to.contains(uuid));
+        let whole = self.gpus.iter().filter(|g| g.uuid.starts_with("GPU-"));
+        let all: Pairs = whole
+            .map(|gpu| {
+                let uuid = &gpu.uuid;
+                let new = match from.iter().position(|f| f == uuid) {
+                    Some(at) => Some(&to[at]),
+                    None if to.contains(uuid) => left.next(),
+                    None => Some(uuid),
+                };
+                (uuid.clone(), new.unwrap_or(uuid).clone())
+            })
+            .collect();
+        let mut maps = vec![own];
+        if self.filters.is_none() {
+            maps.push(all);
+        }
+        // Who is there already.
+        maps.push(to.iter().zip(to).map(pair).collect());
+        Maps(maps)
+    }
+
+    fn narrow(&mut self, id: ClaimId) {
+        let slices = self.claims.get(&id).map(|l| uuids(&l.record.slices));
+        self.filter_to(id, &slices.unwrap_or_default());
+    }
+
+    /// The GPUs that a claim leaves and those that it comes to can be opened while it is on its way.
+    fn widen(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let mut gpus = uuids(&live.record.slices);
+        if let HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } =
+            &live.record.holding
+        {
+            gpus.extend(uuids(to));
+        }
+        self.filter_to(id, &gpus);
+    }
+
+    fn filter_to(&mut self, id: ClaimId, uuids: &[String]) {
+        let gpus: Vec<usize> = uuids.iter().filter_map(|u| self.gpu_index(u)).collect();
+        let rules = self.rules(gpus);
+        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
+            && let Some(cgroup) = &live.cgroup
+            && !live.uncovered
+            && let Err(error) = filters.set(cgroup, &rules)
+        {
+            tracing::error!(%id, %error, "the filter of a claim could not be changed");
+        }
+    }
+
+    fn thaw(&self, live: &Live) {
+        if let Some(cgroup) = &live.cgroup
+            && cgroup.events().is_ok_and(|e| e.frozen == Some(true))
+            && let Err(error) = cgroup.thaw(FREEZE)
+        {
+            tracing::warn!(claim = live.record.id, %error, "a claim could not be thawed");
+        }
+    }
+
+    /// A lever has been pulled.
+    fn lever_done(&mut self, id: ClaimId, outcome: Outcome) {
+        let took = self.levers.since.remove(&id).map(|at| at.elapsed());
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let (ending, holding) = (live.ending.is_some(), live.record.holding.clone());
+        if ending {
+            // Whoever is to end must be able to run; the rest is the end's.
+            self.set_states(id, State::NotGranted);
+            return;
+        }
+        let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
+        match (outcome, holding) {
+            (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
+                self.now_parked(id, freeze, by.into(), &took);
+            }
+            (Outcome::Done, HoldingRecord::Unparking { to, .. }) => {
+                self.now_on(id, to);
+                self.drive(Event::Unparked { id });
+                self.tell_lever(id, &format!("attached again{took}"));
+            }
+            (Outcome::Done, HoldingRecord::Moving { to }) => {
+                let gpus = self.gpus_text(&to);
+                self.now_on(id, to);
+                self.drive(Event::Moved { id });
+                self.tell_lever(id, &format!("moved to {gpus}{took}"));
+            }
+            (Outcome::Failed(failure, why), holding) => {
+                let verb = match holding {
+                    HoldingRecord::Unparking { parked, .. } => {
+                        let frozen = parked.frozen;
+                        self.keep_holding(id, HoldingRecord::Parked(parked));
+                        self.narrow(id);
+                        self.set_states(id, State::Detached);
+                        self.freeze_if(id, frozen);
+                        "could not be attached"
+                    }
+                    HoldingRecord::Moving { .. } => {
+                        self.keep_holding(id, HoldingRecord::Here);
+                        self.narrow(id);
+                        self.set_states(id, State::Granted);
+                        "could not be moved"
+                    }
+                    _ => {
+                        self.keep_holding(id, HoldingRecord::Here);
+                        self.set_states(id, State::Granted);
+                        "could not be detached"
+                    }
+                };
+                self.notice(Some(id), format!("{id} {verb}: {why}"));
+                self.drive_failed(id, failure, why);
+            }
+            (Outcome::Done, HoldingRecord::Here | HoldingRecord::Parked(_)) => {}
+        }
+        self.touch();
+    }
+
+    fn now_parked(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, took: &str) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let charges: Vec<u64> = live
+            .seats
+            .iter()
+            .map(|seat| seat.usage.charged_bytes(self.gpus[seat.gpu].total))
+            .collect();
+        let host = charges.iter().fold(0, |sum: u64, c| sum.saturating_add(*c));
+        let parked = ParkedRecord {
+            host,
+            charges,
+            frozen: freeze,
+            by: by.into(),
+            since_ms: unix_ms(),
+            back: by == ParkedBy::Reclaim,
+        };
+        self.set_states(id, State::Detached);
+        self.freeze_if(id, freeze);
+        super::die::at("lever-parked");
+        self.keep_holding(id, HoldingRecord::Parked(parked));
+        super::die::at("lever-settled");
+        self.drive(Event::Parked {
+            id,
+            host: Bytes(host),
+        });
+        let what = if freeze { "suspended" } else { "detached" };
+        self.tell_lever(id, &format!("{what}, {} to host memory{took}", Bytes(host)));
+    }
+
+    /// What has happened has happened, also where the disk is full: the next change is journaled with it.
+    fn keep_holding(&mut self, id: ClaimId, holding: HoldingRecord) {
+        if let Err(error) = self.set_holding(id, holding.clone()) {
+            tracing::error!(%id, "where the claim is could not be journaled: {error:#}");
+            if let Some(live) = self.claims.get_mut(&id) {
+                live.record.holding = holding;
+            }
+        }
+    }
+
+    fn freeze_if(&self, id: ClaimId, freeze: bool) {
+        let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
+        if let (true, Some(cgroup)) = (freeze, cgroup)
+            && let Err(error) = cgroup.freeze(FREEZE)
+        {
+            tracing::warn!(%id, %error, "not all processes of a suspended claim stand still");
+        }
+    }
+
+    /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
+    fn now_on(&mut self, id: ClaimId, to: Vec<SliceRecord>) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.record.slices = to;
+        self.keep_holding(id, HoldingRecord::Here);
+        super::die::at("lever-settled");
+        self.relabel(id);
+        self.narrow(id);
+        self.limit_memory(id);
+        self.set_states(id, State::Granted);
+    }
+
+    /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
+    pub(crate) fn relabel(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let places: Vec<Option<usize>> = live
+            .record
+            .slices
+            .iter()
+            .map(|s| self.gpu_index(&s.uuid))
+            .collect();
+        let paths: Vec<_> = places
+            .iter()
+            .map(|gpu| gpu.map(|gpu| self.limits_path(id, gpu)))
+            .collect();
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        for ((seat, gpu), path) in live.seats.iter_mut().zip(places).zip(paths) {
+            let (Some(gpu), Some(path)) = (gpu, path) else {
+                continue;
+            };
+            let Ok(uuid) = self.gpus[gpu].uuid.parse::<GpuUuid>() else {
+                continue;
+            };
+            if let Err(error) = seat.limits.relabel(uuid, &path) {
+                tracing::error!(%id, %error, "a page keeps its old name");
+            }
+            seat.usage.relabel(uuid);
+            seat.limits.set_gpu_index(u32::try_from(gpu).ok());
+            seat.limits.set_context_overhead(self.gpus[gpu].overhead);
+            seat.gpu = gpu;
+        }
+    }
+
+    /// Goes on with what was under way when the service before died.
+    pub(crate) fn resume_lever(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        match &live.record.holding {
+            // The service may have died between the journal and the pages.
+            HoldingRecord::Here if live.ending.is_none() => {
+                self.thaw(live);
+                let waits = |seat: &&super::service::Seat| {
+                    seat.limits.page().state() as u32 >= gshare_abi::WAITS_FROM
+                };
+                for seat in live.seats.iter().filter(waits) {
+                    seat.limits.set_state(State::Granted);
+                }
+            }
+            HoldingRecord::Here => {}
+            HoldingRecord::Parked(parked) => {
+                let frozen = parked.frozen;
+                self.set_states(id, State::Detached);
+                self.freeze_if(id, frozen);
+            }
+            _ => {
+                if let Err((failure, why)) = self.begin_lever(id, true) {
+                    self.lever_done(id, Outcome::Failed(failure, why));
+                }
+            }
+        }
+    }
+
+    /// `GPU 1`, `GPUs 0,2`.
+    fn gpus_text(&self, slices: &[SliceRecord]) -> String {
+        let gpus: Vec<String> = slices
+            .iter()
+            .filter_map(|s| self.gpu_index(&s.uuid))
+            .map(|g| g.to_string())
+            .collect();
+        match gpus.as_slice() {
+            [one] => format!("GPU {one}"),
+            several => format!("GPUs {}", several.join(",")),
+        }
     }
 }

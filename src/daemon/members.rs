@@ -162,7 +162,7 @@ impl Service {
 
     /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in
     /// its environment counts, among the user's own claims.
-    fn claim_by_hint(&self, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
+    pub(crate) fn claim_by_hint(&self, peer: &Peer, hint: Option<u64>) -> Option<ClaimId> {
         if self.tree.is_some() {
             return None;
         }

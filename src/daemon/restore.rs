@@ -8,13 +8,13 @@ use std::time::Duration;
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_core::machine::Event;
-use gshare_core::machine::lever::Holding;
+use gshare_core::machine::lever::{Holding, Parked};
 use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
 use super::grant::claim_cgroup;
-use super::journal::ClaimRecord;
+use super::journal::{ClaimRecord, HoldingRecord};
 use super::lease::LEASE_ENDED;
 use super::service::{Ending, Live, Seat, Service};
 use super::{convert, unix_ms};
@@ -110,9 +110,11 @@ impl Service {
         self.drive(Event::Restore {
             id,
             request,
-            holding: Holding::Here(slices),
+            holding: self.restored_holding(id, slices),
             ends,
         });
+        self.relabel(id);
+        self.resume_lever(id);
     }
 
     /// What a claim asked for, as far as the journal says.
@@ -193,11 +195,16 @@ impl Service {
             .map_or(0, |s| s.token);
         let gpu_uuid: GpuUuid = uuid.parse().map_err(|e| anyhow::anyhow!("{e:?}"))?;
         let path = self.limits_path(id, slice.gpu);
-        let limits = LimitsFile::open(&path).ok().filter(|l| {
-            l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid
-        });
+        let limits = LimitsFile::open(&path)
+            .ok()
+            .filter(|l| {
+                l.page().claim() == id.0 && l.page().token() == token && l.page().uuid() == gpu_uuid
+            })
+            .or_else(|| self.page_elsewhere(id, token));
         let limits = match limits {
-            Some(limits) => {
+            Some(mut limits) => {
+                // The service may have died between the journal of a move and the page's new name.
+                limits.relabel(gpu_uuid, &path)?;
                 // What was lent is lent still: only a lowered cap that is written is a lower cap.
                 slice.mem_cap = Bytes(limits.memory_cap()).clamp(slice.mem, slice.mem_limit);
                 limits
@@ -224,6 +231,60 @@ impl Service {
         limits.set_gpu_index(u32::try_from(slice.gpu).ok());
         limits.set_epoch(self.epoch);
         Ok(Seat::new(slice.gpu, limits, usage))
+    }
+
+    /// A page of the claim under the name of another GPU.
+    fn page_elsewhere(&self, id: ClaimId, token: u64) -> Option<LimitsFile> {
+        let dir = std::fs::read_dir(self.paths.runtime_dir.join("claims")).ok()?;
+        let own = format!("{id}-");
+        let named = dir.flatten().filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(&own))
+        });
+        let mut pages = named.filter_map(|entry| LimitsFile::open(&entry.path()).ok());
+        pages.find(|l| l.page().claim() == id.0 && l.page().token() == token)
+    }
+
+    /// Where a claim was, or was on its way to, for the core.
+    fn restored_holding(&self, id: ClaimId, slices: Vec<Slice>) -> Holding {
+        let Some(record) = self.claims.get(&id).map(|l| &l.record) else {
+            return Holding::Here(slices);
+        };
+        let elsewhere = |to: &[super::journal::SliceRecord]| {
+            let gpus = to.iter().filter_map(|s| self.gpu_index(&s.uuid));
+            let on = |(slice, gpu): (&Slice, usize)| Slice {
+                gpu,
+                ..slice.clone()
+            };
+            slices.iter().zip(gpus).map(on).collect::<Vec<_>>()
+        };
+        let parked = |record: &super::journal::ParkedRecord| Parked {
+            slices: slices.clone(),
+            host: Bytes(record.host),
+            frozen: record.frozen,
+            by: record.by.into(),
+            since: self.now(),
+            back: record.back,
+        };
+        match &record.holding {
+            HoldingRecord::Here => Holding::Here(slices),
+            HoldingRecord::Parking { freeze, by } => Holding::Parking {
+                freeze: *freeze,
+                by: (*by).into(),
+                slices,
+            },
+            HoldingRecord::Parked(record) => Holding::Parked(parked(record)),
+            HoldingRecord::Unparking { to, parked: record } => Holding::Unparking {
+                to: elsewhere(to),
+                parked: parked(record),
+            },
+            HoldingRecord::Moving { to } => Holding::Moving {
+                to: elsewhere(to),
+                from: slices,
+            },
+        }
     }
 
     /// Cgroups without a journaled claim: their processes live on, without a GPU.

@@ -18,6 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::Msg;
+use super::levers::LeverMsg;
 
 /// Number of a connection.
 pub(crate) type ConnId = u64;
@@ -394,6 +395,16 @@ fn handle(
             }
             Err(error) => bad(error.to_string()),
         }
+        return false;
+    }
+    if let Some(want) = gshare_abi::wire::Want::parse(line) {
+        *greeted = true;
+        let _ = events.send(Msg::Lever(LeverMsg::Want {
+            peer: peer.clone(),
+            want,
+            out: sender.clone(),
+            turn,
+        }));
         return false;
     }
     if let Some(launch) = gshare_abi::wire::Launch::parse(line) {

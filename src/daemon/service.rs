@@ -127,6 +127,8 @@ pub(crate) struct Service {
     /// Errors of GPUs.
     pub(crate) illness: super::health::Illness,
     pub(crate) policy: Policy,
+    /// Detaching, attaching, moving.
+    pub(crate) levers: super::levers::LeverState,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
     /// Processes on the GPUs that belong to no claim, at the last sample.
@@ -202,6 +204,7 @@ impl Service {
         let strict = Strict::decide(&config, mode, tree.is_some(), libcuda.is_ok());
         let simulated = crate::figures::is_simulated(&nvml_path);
         let next_id = journal.next_id()?;
+        let levers = super::levers::LeverState::start(libcuda.as_deref().ok(), &events);
         let mut service = Self {
             config,
             mode,
@@ -240,6 +243,7 @@ impl Service {
             history: History::default(),
             illness: super::health::Illness::default(),
             policy: Policy::default(),
+            levers,
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
                 .ok(),
@@ -331,6 +335,7 @@ impl Service {
                 drop(turn);
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
+            Msg::Lever(msg) => self.lever_msg(msg),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
@@ -364,6 +369,7 @@ impl Service {
         self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();
+        self.tell_levers();
         self.tidy_lingering();
         self.write_ends();
         self.attribute_without_sample();
@@ -385,6 +391,10 @@ impl Service {
             Call::Adopt { pid, spec } => {
                 self.adopt(&peer, pid, *spec, out);
                 self.dirty = true;
+                return;
+            }
+            call @ (Call::Lever { .. } | Call::Move { .. }) => {
+                self.lever_call(&peer, call, out);
                 return;
             }
             Call::Watch { min_interval_ms } => {

@@ -7,7 +7,7 @@ use gshare_abi::host::SlotView;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_proto::{
     Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView, ModelRoomView,
-    ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    PlaceView, ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 use super::gpus::DriverUse;
@@ -127,7 +127,7 @@ impl Service {
             .claims
             .values()
             .flat_map(|l| &l.seats)
-            .filter(|s| s.gpu == g);
+            .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
         let measured = self
             .last_reading(g)
             .map(|r| figures::gpu_view(r, self.reading(g).is_some()))
@@ -227,6 +227,7 @@ impl Service {
         let containers = live.cgroup.as_ref().map(container::names_in);
         let containers = containers.unwrap_or_default();
         let identity = self.identity_of(id, live);
+        let place = self.place_view(id, live);
         ClaimView {
             id: id.to_string(),
             name: record.name.clone(),
@@ -252,6 +253,7 @@ impl Service {
             adopted: false,
             state,
             state_text: match &over {
+                _ if place.word.is_some() && live.ending.is_none() => place_text(&place),
                 Some((short, _)) => short.clone(),
                 None if record.adopted && live.ending.is_none() => "no cap yet".to_owned(),
                 None => match self.announced_text(id) {
@@ -271,6 +273,7 @@ impl Service {
             refusals,
             turns: self.turns_view(id, live),
             identity,
+            place,
             usage: self.usage_of(id),
         }
     }
@@ -419,6 +422,17 @@ fn over_request(part: &ClaimGpu) -> u64 {
     part.mem_charge
         .unwrap_or(0)
         .saturating_sub(part.mem_request)
+}
+
+/// `detached, 4.0 GiB in host RAM`, `moving to GPU 1`.
+fn place_text(place: &PlaceView) -> String {
+    let word = place.word.clone().unwrap_or_default();
+    let to: Vec<String> = place.to.iter().map(u32::to_string).collect();
+    match (place.host_bytes, to.is_empty()) {
+        (_, false) => format!("{word} to GPU {}", to.join(",")),
+        (Some(bytes), true) => format!("{word}, {} in host RAM", Bytes(bytes)),
+        (None, true) => word,
+    }
 }
 
 fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[ClaimGpu]) -> String {

@@ -87,7 +87,7 @@ impl Service {
         self.claim_of(pid).map_or(Whose::Outside, Whose::Claim)
     }
 
-    fn driver_processes(&self) -> impl Iterator<Item = (u32, &GpuProcess)> {
+    pub(crate) fn driver_processes(&self) -> impl Iterator<Item = (u32, &GpuProcess)> {
         (0..self.gpus.len())
             .filter_map(|g| Some((u32::try_from(g).ok()?, self.reading(g)?)))
             .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))

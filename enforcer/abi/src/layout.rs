@@ -49,6 +49,8 @@ pub const HAS_CROWD: u64 = 2;
 pub const SHARES_MEMORY: u64 = 4;
 /// Bit of [`Slot::flags`]: the process uses multicast between GPUs, as NCCL does.
 pub const USES_MULTICAST: u64 = 8;
+/// Bit of [`Slot::flags`]: the process initialised CUDA with `CUDA_VISIBLE_DEVICES` set.
+pub const CHOSE_DEVICES: u64 = 16;
 
 impl State {
     /// The state behind a stored word; anything unknown is `NotGranted`.

@@ -18,12 +18,10 @@ const ASKS_AFTER: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for the service's answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Waits shorter than this are not told.
-const TOLD_FROM: Duration = Duration::from_millis(100);
-
-/// When some thread last knocked, and when one last spoke.
+/// When some thread last knocked, when one last said why it waits, and when one that the wait is over.
 static KNOCKED_NS: AtomicU64 = AtomicU64::new(0);
 static SPOKE_NS: AtomicU64 = AtomicU64::new(0);
+static BACK_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether calls have to wait now.
 #[inline]
@@ -98,9 +96,9 @@ pub(crate) fn wait(asks: bool, enter: impl Fn()) {
         process.keep_up();
     }
     let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
-    if was_detached && waited >= TOLD_FROM && turn(&SPOKE_NS, AGAIN) {
+    if was_detached && turn(&BACK_NS, AGAIN) {
         say::line(&format!(
-            "claim {} has its GPU memory back; this call waited {:.1} s",
+            "claim {} has its GPU memory back; this call waited {:.2} s",
             process.name,
             waited.as_secs_f64()
         ));

@@ -17,7 +17,7 @@ use std::{
 
 use gshare_abi::wire::Waits as _;
 use gshare_abi::{
-    Bell, GpuUuid, LimitsMap, UsageMap, move_fd_up,
+    Bell, CHOSE_DEVICES, GpuUuid, LimitsMap, UsageMap, move_fd_up,
     wire::{Answer, register},
 };
 
@@ -228,6 +228,9 @@ pub(crate) fn settle() {
             let process = Box::leak(process);
             if let Some(gpu) = process.gpus.first() {
                 trampoline::watch(gpu);
+            }
+            if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
+                process.note(CHOSE_DEVICES);
             }
             let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
             page.process.store(process, Ordering::Release);

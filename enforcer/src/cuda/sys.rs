@@ -49,6 +49,7 @@ functions! {
     mem_info: "cuMemGetInfo_v2", fn(*mut usize, *mut usize);
     alloc: "cuMemAlloc_v2", fn(*mut u64, usize);
     free: "cuMemFree_v2", fn(u64);
+    alloc_managed: "cuMemAllocManaged", fn(*mut u64, usize, c_uint);
     to_device: "cuMemcpyHtoD_v2", fn(u64, *const c_void, usize);
     to_host: "cuMemcpyDtoH_v2", fn(*mut c_void, u64, usize);
     module_load: "cuModuleLoadData", fn(*mut Handle, *const c_void);
@@ -264,6 +265,20 @@ impl Context {
             (self.driver.functions.alloc)(&raw mut address, bytes)
         })?;
         Ok(Buffer { address, bytes })
+    }
+
+    /// Allocates memory that the driver moves between GPU and host by itself; it is freed with the context.
+    ///
+    /// # Errors
+    /// Out of memory and all others.
+    pub fn alloc_managed(&self, bytes: usize) -> Result<(), CudaError> {
+        /// `CU_MEM_ATTACH_GLOBAL`.
+        const GLOBAL: c_uint = 1;
+        let mut address = 0;
+        // SAFETY: the out pointer is valid.
+        self.driver.check("cuMemAllocManaged", unsafe {
+            (self.driver.functions.alloc_managed)(&raw mut address, bytes, GLOBAL)
+        })
     }
 
     /// Frees device memory.

@@ -233,7 +233,7 @@ impl Ledger {
         }
     }
 
-    fn on(&self, gpu: usize) -> impl Iterator<Item = (ClaimId, &Slice)> {
+    pub(crate) fn on(&self, gpu: usize) -> impl Iterator<Item = (ClaimId, &Slice)> {
         self.held
             .iter()
             .chain(&self.reserved)

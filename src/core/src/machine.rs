@@ -6,6 +6,7 @@ mod board;
 mod carry;
 mod holding;
 pub mod lever;
+mod moves;
 mod order;
 mod plan;
 mod reclaim;
@@ -268,6 +269,10 @@ impl Machine {
             }
             Event::Wish { id, wish } => {
                 self.wish(now, id, wish, &mut actions);
+                self.settle(&mut actions);
+            }
+            Event::MoveTo { id, gpus } => {
+                self.move_to(id, &gpus, &mut actions);
                 self.settle(&mut actions);
             }
             Event::Wanted { id } => {

@@ -140,6 +140,36 @@ fn no_wait() -> Wait {
     Wait::No
 }
 
+/// What is to become of a claim that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeverWish {
+    /// Its GPU memory goes to host memory, its processes live on.
+    Detach,
+    /// Back onto a GPU.
+    Attach,
+    /// Its GPU memory goes to host memory and its processes are frozen.
+    Suspend,
+    /// Its processes run again, on a GPU.
+    Resume,
+    /// What was announced for it is not done this time.
+    Keep,
+}
+
+impl LeverWish {
+    /// The word on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Detach => "detach",
+            Self::Attach => "attach",
+            Self::Suspend => "suspend",
+            Self::Resume => "resume",
+            Self::Keep => "keep",
+        }
+    }
+}
+
 /// A request, one a line: `{"op":"snapshot"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -170,6 +200,21 @@ pub enum Call {
     /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
     /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
     Resize(Box<ResizeSpec>),
+    /// What is to become of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits for
+    /// room, then [`Reply::Done`] or [`Reply::Error`] once it is done.
+    Lever {
+        /// The claim, `c3` or its name.
+        id: String,
+        /// What.
+        wish: LeverWish,
+    },
+    /// Moves a claim to other GPUs, while its programs run. Owner or root only. Answers as [`Call::Lever`].
+    Move {
+        /// The claim, `c3` or its name.
+        id: String,
+        /// As many GPUs as it has: indices, UUIDs or unique starts of them.
+        gpus: Vec<String>,
+    },
     /// What would become of a claim that was made now; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
     /// What happened to a claim, oldest first. Answers [`Reply::Log`].
@@ -256,6 +301,10 @@ pub struct Granted {
     /// Environment to prepend with `:` (`LD_LIBRARY_PATH`), name and directory.
     #[serde(default)]
     pub env_prepend: Vec<(String, String)>,
+    /// Environment to take away: a claim that may be moved must not start with a part of the GPUs in
+    /// `CUDA_VISIBLE_DEVICES`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_remove: Vec<String>,
     /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).
     #[serde(default)]
     pub phases_us: Vec<(String, u64)>,

@@ -21,7 +21,8 @@ pub use gshare_core::units;
 pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
-    Queued, Reply, ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait, WireError,
+    LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait,
+    WireError,
 };
 pub use client::{Client, ClientError};
 pub use health::{Grade, HealthView, RemappedView, XidView};
@@ -31,8 +32,8 @@ pub use history::{
 };
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, ModelRoomView, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source,
-    TurnsView, UnclaimedView, UserView,
+    Identity, LeversView, ModelRoomView, Named, Notice, PlaceView, ProcessView, QueueView,
+    ServiceView, Snapshot, Source, TurnsView, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

@@ -92,6 +92,11 @@ pub struct SlotView {
 pub struct GateWatch(Mapping<UsagePage>);
 
 impl GateWatch {
+    /// Threads of the process in a slot that are inside calls of the driver, by its own word.
+    pub fn calls(&self, slot: usize) -> usize {
+        self.0.get().calls(slot)
+    }
+
     /// What the process in a slot says; nothing for a slot that there is not.
     pub fn view(&self, slot: usize) -> GateView {
         let gates = &self.0.get().gates;

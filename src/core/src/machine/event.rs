@@ -108,6 +108,13 @@ pub enum Event {
         /// What.
         wish: Wish,
     },
+    /// A person wants a claim on these GPUs, at once.
+    MoveTo {
+        /// The claim.
+        id: ClaimId,
+        /// One for each that it has.
+        gpus: Vec<usize>,
+    },
     /// A member of a detached claim needs the GPU.
     Wanted {
         /// The claim.
@@ -268,6 +275,13 @@ pub enum Action {
         from: Vec<Slice>,
         /// What it holds then.
         to: Vec<Slice>,
+    },
+    /// A claim that was to be moved by [`Event::MoveTo`] stays where it is.
+    MoveRefused {
+        /// The claim.
+        id: ClaimId,
+        /// Why.
+        why: String,
     },
     /// A claim's share of the SMs is another for a while: journal it and write it into its pages.
     Share {

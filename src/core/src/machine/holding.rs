@@ -277,7 +277,12 @@ impl Machine {
                 self.keep(now, id);
                 return;
             }
-            Wish::Attach | Wish::Resume => return self.wanted(now, id),
+            Wish::Attach | Wish::Resume => {
+                if let Some(granted) = self.reclaim.granted.get_mut(&id) {
+                    granted.spared.remove(&Lever::Detach);
+                }
+                return self.wanted(now, id);
+            }
             Wish::Detach => false,
             Wish::Suspend => true,
         };
@@ -313,6 +318,10 @@ impl Machine {
         let Some(Transit::Parking { freeze, by, wanted }) = self.reclaim.transit.remove(&id) else {
             return;
         };
+        if let Some(granted) = self.reclaim.granted.get_mut(&id) {
+            // That it did not work before keeps nobody from coming back.
+            granted.spared.remove(&Lever::Detach);
+        }
         let mut slices = self.ledger.slices(id).unwrap_or_default().to_vec();
         // What is in the host was on the GPUs, whatever was read last.
         let each = Bytes(host.0.div_ceil(slices.len().max(1) as u64));

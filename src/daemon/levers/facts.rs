@@ -1,0 +1,253 @@
+//! What can be done to each claim, and if not, why: told to the core, and shown from the start.
+
+use gshare_abi::{CHOSE_DEVICES, HAS_CROWD, SHARES_MEMORY, USES_MANAGED, USES_MULTICAST};
+use gshare_core::ClaimId;
+use gshare_core::machine::Event;
+use gshare_core::machine::lever::Levers;
+use gshare_proto::{Check, LeversView, PlaceView};
+
+use crate::daemon::doctor::check;
+use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
+use crate::daemon::service::{Live, Service};
+use crate::daemon::whose::Whose;
+
+/// First release of the driver that restores onto other GPUs.
+const MOVES_SINCE: u32 = 580;
+
+impl Service {
+    /// What can be done to a claim now.
+    pub(crate) fn levers_of(&self, id: ClaimId) -> Levers {
+        let Some(live) = self.claims.get(&id) else {
+            return Levers::default();
+        };
+        let park = self.may_park(id, live);
+        let movable = park.clone().and_then(|()| self.may_move(live));
+        Levers {
+            park,
+            movable,
+            ..Levers::default()
+        }
+    }
+
+    /// Bits of all its members.
+    fn flags(&self, live: &Live) -> u64 {
+        let slots = live.seats.iter().flat_map(|seat| {
+            let total = self.gpus[seat.gpu].total;
+            seat.usage.read_slots(total)
+        });
+        slots.fold(0, |all, slot| all | slot.flags)
+    }
+
+    fn may_park(&self, id: ClaimId, live: &Live) -> Result<(), String> {
+        match &self.levers.usable {
+            Some(Ok(())) => {}
+            Some(Err(why)) => return Err(why.clone()),
+            None => return Err("the checkpoint engine is starting".to_owned()),
+        }
+        if live.record.adopted {
+            return Err("its processes run without gshare's library".to_owned());
+        }
+        let held = |held| live.record.slices.iter().any(|s| s.held == held);
+        if held(HeldRecord::Mps) {
+            return Err("it runs through MPS, which the driver cannot checkpoint".to_owned());
+        }
+        if live
+            .record
+            .slices
+            .iter()
+            .any(|s| !s.uuid.starts_with("GPU-"))
+        {
+            return Err("it has a MIG instance, which the driver cannot checkpoint".to_owned());
+        }
+        let flags = self.flags(live);
+        let uses = [
+            (USES_MANAGED, "managed memory"),
+            (USES_MULTICAST, "multicast between GPUs (NCCL)"),
+            (SHARES_MEMORY, "memory or events that processes share (IPC)"),
+        ];
+        if let Some((_, what)) = uses.iter().find(|(bit, _)| flags & bit != 0) {
+            return Err(format!(
+                "it uses {what}, which the driver cannot checkpoint"
+            ));
+        }
+        if flags & HAS_CROWD != 0 {
+            return Err(format!(
+                "one of its processes calls the driver from more than {} threads",
+                gshare_abi::MARKS - 1
+            ));
+        }
+        let seen = |pid: i32| live.members.keys().any(|m| m.pid == pid);
+        let stranger = self
+            .driver_processes()
+            .find(|(_, p)| self.whose(p.pid) == Whose::Claim(id) && !seen(p.pid));
+        if let Some((_, process)) = stranger {
+            let pid = process.pid;
+            return Err(format!(
+                "process {pid} uses the GPU without gshare's library"
+            ));
+        }
+        Ok(())
+    }
+
+    fn may_move(&self, live: &Live) -> Result<(), String> {
+        if live.record.no_move {
+            return Err("it was claimed with --no-movable".to_owned());
+        }
+        if self.driver_release().is_some_and(|r| r < MOVES_SINCE) {
+            return Err(format!(
+                "this driver moves nothing between GPUs (it takes release {MOVES_SINCE} or later)"
+            ));
+        }
+        if self.flags(live) & CHOSE_DEVICES != 0 {
+            let why = "one of its processes was started with CUDA_VISIBLE_DEVICES";
+            return Err(why.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Adds to the environment which GPUs a claim has, or gives what must not be in it.
+    pub(crate) fn show_devices(&self, live: &Live, env: &mut Vec<(String, String)>) -> Vec<String> {
+        let name = "CUDA_VISIBLE_DEVICES".to_owned();
+        let slices = &live.record.slices;
+        if self.hides_by_filter(live) {
+            return vec![name];
+        }
+        if !slices.is_empty() {
+            let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
+            env.push((name, uuids.join(",")));
+        }
+        Vec::new()
+    }
+
+    /// Whether the other GPUs are hidden from a claim by the device filter and its library alone: one that may be moved
+    /// must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
+    fn hides_by_filter(&self, live: &Live) -> bool {
+        let record = &live.record;
+        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == HeldRecord::Timeslice;
+        self.filters.is_some()
+            && live.cgroup.is_some()
+            && self.libcuda.is_ok()
+            && !record.no_move
+            && record.slices.iter().all(plain)
+    }
+
+    /// The lines of the doctor.
+    pub(crate) fn lever_rows(&self) -> Vec<Check> {
+        let row = |name: &str, result: Result<String, String>| {
+            let (state, detail) = match result {
+                Ok(detail) => ("ok", detail),
+                Err(why) => ("missing", why),
+            };
+            Check {
+                status: "simulation only".to_owned(),
+                ..check(name, state, detail)
+            }
+        };
+        let usable = match &self.levers.usable {
+            Some(usable) => usable.clone(),
+            None => Err("the checkpoint engine is starting".to_owned()),
+        };
+        let able = |pick: fn(&Levers) -> bool| {
+            let claims = self.claims.keys().map(|id| self.levers_of(*id));
+            let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
+            format!(
+                "{} claims can, {} cannot (gshare ps says why)",
+                can.len(),
+                cannot.len()
+            )
+        };
+        let release = self.driver_release();
+        let moves = match release {
+            Some(r) if r < MOVES_SINCE => Err(format!(
+                "it takes a driver of release {MOVES_SINCE} or later"
+            )),
+            _ if self.filters.is_none() => Ok("without a device filter: ".to_owned()),
+            _ => Ok(String::new()),
+        };
+        vec![
+            row(
+                "detach and attach",
+                usable.clone().map(|()| able(|l| l.park.is_ok())),
+            ),
+            row(
+                "moving between GPUs",
+                usable.and(moves).map(|how| {
+                    let able = able(|l| l.movable.is_ok());
+                    format!("{how}{able}; never seen on hardware with two GPUs")
+                }),
+            ),
+        ]
+    }
+
+    fn driver_release(&self) -> Option<u32> {
+        let release = self.driver_version().split('.').next();
+        release.and_then(|r| r.parse().ok())
+    }
+
+    /// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
+    pub(crate) fn moves_work(&self) -> bool {
+        false
+    }
+
+    /// Tells the core what has changed.
+    pub(crate) fn tell_levers(&mut self) {
+        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
+        self.levers.told.retain(|id, _| ids.contains(id));
+        let waiters = self.levers.waiters.keys();
+        let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
+        for id in ended {
+            self.answer_lever(id, Err("the claim has ended"));
+        }
+        for id in ids {
+            let levers = self.levers_of(id);
+            if self.levers.told.get(&id) != Some(&levers) {
+                self.levers.told.insert(id, levers.clone());
+                self.drive(Event::Levers { id, levers });
+            }
+        }
+    }
+
+    /// Where a claim is, for the screen, and what can be done to it.
+    pub(crate) fn place_view(&self, id: ClaimId, live: &Live) -> PlaceView {
+        let levers = self.levers_of(id);
+        let mut view = PlaceView {
+            word: None,
+            host_bytes: None,
+            since_ms: None,
+            to: Vec::new(),
+            levers: LeversView {
+                not_detachable: levers.park.err(),
+                not_movable: levers.movable.err(),
+            },
+        };
+        let mut to = |slices: &[SliceRecord]| {
+            let gpus = slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
+            view.to = gpus.filter_map(|g| u32::try_from(g).ok()).collect();
+        };
+        let word = match &live.record.holding {
+            HoldingRecord::Here => return view,
+            HoldingRecord::Parking { freeze: false, .. } => "detaching",
+            HoldingRecord::Parking { freeze: true, .. } => "suspending",
+            HoldingRecord::Parked(parked) => {
+                view.host_bytes = Some(parked.host);
+                view.since_ms = Some(parked.since_ms);
+                if parked.frozen {
+                    "suspended"
+                } else {
+                    "detached"
+                }
+            }
+            HoldingRecord::Unparking { to: slices, parked } => {
+                to(slices);
+                view.host_bytes = Some(parked.host);
+                "attaching"
+            }
+            HoldingRecord::Moving { to: slices } => {
+                to(slices);
+                "moving"
+            }
+        };
+        view.word = Some(word.to_owned());
+        view
+    }
+}

@@ -1,0 +1,405 @@
+//! One lever on one claim, on a thread of its own: all its processes end up running or all with their memory in the
+//! host, never some. How far each process is says the driver, so a job can be begun again wherever an earlier one,
+//! or the service itself, has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gshare_abi::host::GateWatch;
+use gshare_core::Bytes;
+use gshare_core::machine::lever::Failure;
+use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
+
+/// A lock of the driver gives up after this: no call of the claim is in the driver by then, only work on the GPU.
+const LOCK_MS: u32 = 3_000;
+/// Longest answer to how far a process is.
+const ASK: Duration = Duration::from_secs(5);
+/// Between two tries to undo what cannot stay.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Between two looks at the marks.
+const LOOK: Duration = Duration::from_millis(1);
+/// Slowest rate at which memory is expected to move, in bytes a second.
+const SLOWEST: u64 = 500_000_000;
+/// New processes that turn up while the others are being locked are locked as well, for so many rounds.
+const ROUNDS: u32 = 5;
+
+/// From GPU to GPU, by UUID.
+pub(super) type Pairs = Vec<(String, String)>;
+
+/// Maps of GPUs to try, one after the other: the driver wants every GPU that a process sees, and which those are
+/// depends on how it was started.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Maps(pub(super) Vec<Pairs>);
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Memory to the host.
+    Park,
+    /// Back; without maps onto the GPUs where it was.
+    Unpark(Option<Maps>),
+    /// To other GPUs, and the way back if that fails.
+    Move {
+        there: Maps,
+        back: Maps,
+        /// Processes that the driver shows on the new GPUs already.
+        arrived: BTreeSet<i32>,
+    },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Done.
+    Done,
+    /// The claim is where it was.
+    Failed(Failure, String),
+}
+
+/// Where the processes of the claim are found.
+#[derive(Clone, Debug)]
+pub(super) enum Members {
+    Cgroup(PathBuf),
+    Known(Vec<i32>),
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// For calls that are in the driver to come back.
+    pub(super) drain: Duration,
+    /// For one step of the driver, beside what moving the memory takes.
+    pub(super) step: Duration,
+    /// Host memory that must be left, in bytes.
+    pub(super) host_reserve: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) kind: Kind,
+    pub(super) engine: Arc<Engine>,
+    pub(super) members: Members,
+    /// The marks of the claim's threads, with the slots of its processes.
+    pub(super) marks: Option<(GateWatch, Vec<(usize, u32)>)>,
+    /// Bytes that it has.
+    pub(super) bytes: u64,
+    pub(super) patience: Patience,
+}
+
+type Fail = (Failure, String);
+type Done<T = ()> = Result<T, Fail>;
+
+fn procs_below(dir: &Path) -> Vec<i32> {
+    let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<i32> = text.lines().filter_map(|l| l.parse().ok()).collect();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            pids.extend(procs_below(&entry.path()));
+        }
+    }
+    pids
+}
+
+fn is_gone(pid: i32) -> bool {
+    gshare_enforcer::proc::stat(pid).is_none_or(|s| matches!(s.state, 'Z' | 'X'))
+}
+
+fn fail_of(error: &CheckpointError) -> Fail {
+    let failure = if error.is_not_ready() || error.is_out_of_memory() {
+        Failure::Busy
+    } else if error.is_unanswered() {
+        Failure::TimedOut
+    } else {
+        Failure::Refused
+    };
+    (failure, error.to_string())
+}
+
+fn lost(pid: i32) -> Fail {
+    let why = format!("the driver has lost process {pid} in the middle of a checkpoint");
+    (Failure::Refused, why)
+}
+
+impl Job {
+    /// Does it. Takes as long as it takes; nothing else of the service waits for it.
+    pub(super) fn run(&self) -> Outcome {
+        let result = match &self.kind {
+            Kind::Park => self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None)),
+            Kind::Unpark(maps) => self.come_back(maps.as_ref()),
+            Kind::Move {
+                there,
+                back,
+                arrived,
+            } => match self.out(arrived) {
+                Ok(()) => match self.restore_all(Some(there)) {
+                    Ok(()) => {
+                        self.undo(Some(there));
+                        Ok(())
+                    }
+                    Err(fail) => {
+                        self.park_again();
+                        self.undo(Some(back));
+                        Err(fail)
+                    }
+                },
+                Err(fail) => {
+                    self.undo(Some(back));
+                    Err(fail)
+                }
+            },
+        };
+        match result {
+            Ok(()) => Outcome::Done,
+            Err((failure, why)) => Outcome::Failed(failure, why),
+        }
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        match &self.members {
+            Members::Cgroup(dir) => procs_below(dir),
+            Members::Known(pids) => pids.clone(),
+        }
+    }
+
+    /// How far the processes are that use CUDA.
+    fn states(&self) -> Done<BTreeMap<i32, ProcessState>> {
+        let mut states = BTreeMap::new();
+        for pid in self.pids() {
+            match self.engine.state(pid, ASK) {
+                Ok(Some(state)) => {
+                    states.insert(pid, state);
+                }
+                Ok(None) => {}
+                Err(_) if is_gone(pid) => {}
+                Err(error) => return Err(fail_of(&error)),
+            }
+        }
+        Ok(states)
+    }
+
+    fn in_state(&self, wanted: ProcessState) -> Done<Vec<i32>> {
+        let states = self.states()?;
+        let found = states.iter().filter(|(_, s)| **s == wanted);
+        Ok(found.map(|(pid, _)| *pid).collect())
+    }
+
+    /// Time for a step that moves all memory of the claim.
+    fn moving(&self) -> Duration {
+        self.patience.step + Duration::from_secs(self.bytes / SLOWEST)
+    }
+
+    /// Has one step carried out. A process that has died meanwhile is not in the way of the others; an engine that
+    /// has died did not undo what it began.
+    fn step(&self, pid: i32, step: &Step, reaches: ProcessState) -> Done {
+        let patience = match step {
+            Step::Checkpoint | Step::Restore { .. } => self.moving(),
+            _ => self.patience.step + Duration::from_millis(u64::from(LOCK_MS)),
+        };
+        let mut tries = 0;
+        loop {
+            let Err(error) = self.engine.step(pid, step, patience) else {
+                return Ok(());
+            };
+            if is_gone(pid) {
+                return Ok(());
+            }
+            tries += 1;
+            match self.engine.state(pid, ASK) {
+                Ok(Some(state)) if state == reaches => return Ok(()),
+                Ok(Some(ProcessState::Failed)) => return Err(lost(pid)),
+                Ok(_) if matches!(error, CheckpointError::Died { .. }) && tries < 3 => {}
+                _ => return Err(fail_of(&error)),
+            }
+        }
+    }
+
+    /// Waits until no thread is in a call of the driver. What the marks say of calls that began before is in order with
+    /// what the calls then saw of the state word: the barrier sees to that.
+    fn drained(&self) -> Done {
+        let Some((watch, slots)) = &self.marks else {
+            return Ok(());
+        };
+        if let Err(error) = gshare_abi::barrier() {
+            let why = format!("the kernel offers no barrier over all threads: {error}");
+            return Err((Failure::Refused, why));
+        }
+        let until = Instant::now() + self.patience.drain;
+        loop {
+            let inside =
+                |(slot, pid): &&(usize, u32)| watch.calls(*slot) > 0 && !is_gone(pid.cast_signed());
+            let Some((_, pid)) = slots.iter().find(inside) else {
+                return Ok(());
+            };
+            if Instant::now() >= until {
+                let drain = self.patience.drain.as_secs_f32();
+                let why =
+                    format!("a call of process {pid} in the driver did not end within {drain} s");
+                return Err((Failure::Busy, why));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// A thread that came into the driver between the look and the lock hangs there now, where no signal reaches it.
+    fn nobody_caught(&self) -> Done {
+        let Some((watch, slots)) = &self.marks else {
+            return Ok(());
+        };
+        let caught = slots.iter().find(|(slot, _)| watch.calls(*slot) > 0);
+        match caught {
+            Some((_, pid)) if !is_gone(pid.cast_signed()) => {
+                let why = format!("a thread of process {pid} was caught in the driver");
+                Err((Failure::Busy, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All memory to the host; those who have arrived elsewhere already are left alone.
+    fn out(&self, arrived: &BTreeSet<i32>) -> Done {
+        self.drained()?;
+        for round in 0..ROUNDS {
+            let states = self.states()?;
+            if let Some((pid, _)) = states.iter().find(|(_, s)| **s == ProcessState::Failed) {
+                return Err(lost(*pid));
+            }
+            let running = |(pid, state): &(&i32, &ProcessState)| {
+                **state == ProcessState::Running && !arrived.contains(pid)
+            };
+            let running: Vec<i32> = states.iter().filter(running).map(|(pid, _)| *pid).collect();
+            if running.is_empty() && round > 0 {
+                break;
+            }
+            for pid in running {
+                let timeout_ms = LOCK_MS;
+                self.step(pid, &Step::Lock { timeout_ms }, ProcessState::Locked)?;
+            }
+        }
+        self.nobody_caught()?;
+        self.host_room()?;
+        for pid in self.in_state(ProcessState::Locked)? {
+            if !arrived.contains(&pid) {
+                self.step(pid, &Step::Checkpoint, ProcessState::Checkpointed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the host has room, also within the limits of the claim's control group.
+    fn host_room(&self) -> Done {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+        let mut room = kib.map_or(u64::MAX, |kib| kib << 10);
+        if let Members::Cgroup(dir) = &self.members {
+            for dir in dir.ancestors() {
+                let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+                let number = |text: String| text.trim().parse::<u64>().ok();
+                let (max, now) = (read("memory.max"), read("memory.current"));
+                if let (Some(max), Some(now)) = (max.and_then(number), now.and_then(number)) {
+                    room = room.min(max.saturating_sub(now));
+                }
+            }
+        }
+        let needed = self.bytes.saturating_add(self.patience.host_reserve);
+        if needed <= room {
+            return Ok(());
+        }
+        let why = format!(
+            "the host has {} left for the {} of the claim and the {} that stay free",
+            Bytes(room),
+            Bytes(self.bytes),
+            Bytes(self.patience.host_reserve)
+        );
+        Err((Failure::HostRam, why))
+    }
+
+    fn restore(&self, pid: i32, maps: Option<&Maps>) -> Done {
+        let plain = Maps(vec![Pairs::new()]);
+        let maps = maps.unwrap_or(&plain);
+        let mut last = (Failure::Refused, "there is no map of GPUs".to_owned());
+        for pairs in &maps.0 {
+            let step = Step::Restore {
+                pairs: pairs.clone(),
+            };
+            match self.engine.step(pid, &step, self.moving()) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_invalid() && !pairs.is_empty() => last = fail_of(&error),
+                // The usual way through doubt.
+                Err(_) => return self.step(pid, &step, ProcessState::Locked),
+            }
+        }
+        Err(last)
+    }
+
+    /// Brings all memory back to GPUs; calls still wait.
+    fn restore_all(&self, maps: Option<&Maps>) -> Done {
+        for pid in self.in_state(ProcessState::Checkpointed)? {
+            self.restore(pid, maps)?;
+        }
+        Ok(())
+    }
+
+    fn come_back(&self, maps: Option<&Maps>) -> Done {
+        // A process that initialised CUDA meanwhile goes along, or it would stay on the GPUs that are left.
+        let new: Vec<i32> = match maps {
+            Some(_) => self.in_state(ProcessState::Running)?,
+            None => Vec::new(),
+        };
+        let all = || -> Done {
+            for pid in &new {
+                let timeout_ms = LOCK_MS;
+                self.step(*pid, &Step::Lock { timeout_ms }, ProcessState::Locked)?;
+                self.step(*pid, &Step::Checkpoint, ProcessState::Checkpointed)?;
+            }
+            self.restore_all(maps)
+        };
+        match all() {
+            Ok(()) => {
+                self.undo(maps);
+                Ok(())
+            }
+            Err(fail) => {
+                self.park_again();
+                Err(fail)
+            }
+        }
+    }
+
+    /// Whatever was brought back goes to the host again: nothing else will do.
+    fn park_again(&self) {
+        self.insist(|| {
+            for pid in self.in_state(ProcessState::Locked)? {
+                self.step(pid, &Step::Checkpoint, ProcessState::Checkpointed)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// All processes run again, their memory on GPUs: nothing else will do.
+    fn undo(&self, maps: Option<&Maps>) {
+        self.insist(|| {
+            self.restore_all(maps)?;
+            for pid in self.in_state(ProcessState::Locked)? {
+                self.step(pid, &Step::Unlock, ProcessState::Running)?;
+            }
+            Ok(())
+        });
+    }
+
+    fn insist(&self, work: impl Fn() -> Done) {
+        let mut told = String::new();
+        while let Err((_, why)) = work() {
+            if self.pids().iter().all(|pid| is_gone(*pid)) {
+                return;
+            }
+            if why != told {
+                tracing::warn!("a claim is neither here nor there, tried again: {why}");
+                told = why;
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}

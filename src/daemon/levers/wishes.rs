@@ -1,0 +1,224 @@
+//! What people and programs want of claims: detach, attach, suspend, resume, move; and calls that wait.
+
+use std::collections::BTreeMap;
+
+use gshare_abi::wire::{Answer, Want};
+use gshare_core::machine::Event;
+use gshare_core::machine::lever::Wish;
+use gshare_core::{ClaimId, Reason};
+use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
+
+use crate::daemon::journal::HoldingRecord;
+use crate::daemon::server::{Peer, Sender};
+use crate::daemon::service::Service;
+
+/// Those who wait for what they asked, by claim.
+pub(crate) type Waiters = BTreeMap<ClaimId, Vec<Sender>>;
+
+impl Service {
+    fn own_granted(&self, peer: &Peer, word: &str, verb: &str) -> Result<ClaimId, WireError> {
+        let id = self.find(peer, word)?;
+        self.may(peer, id, verb)?;
+        let unavailable = |text| Err(WireError::new(ErrorCode::NotAvailable, text));
+        match self.claims.get(&id) {
+            None => unavailable(format!("{id} still waits: it has nothing to {verb}")),
+            Some(live) if live.ending.is_some() => unavailable(format!("{id} ends")),
+            Some(_) => Ok(id),
+        }
+    }
+
+    /// A request about a claim that runs.
+    pub(crate) fn lever_call(&mut self, peer: &Peer, call: Call, out: &Sender) {
+        match call {
+            Call::Lever { id, wish } => self.wish_call(peer, &id, wish, out),
+            Call::Move { id, gpus } => self.move_call(peer, &id, &gpus, out),
+            _ => {}
+        }
+    }
+
+    /// A person wants something of a claim; the answer comes when it is done.
+    fn wish_call(&mut self, peer: &Peer, word: &str, wish: LeverWish, out: &Sender) {
+        let verb = wish.name();
+        let id = match self.own_granted(peer, word, verb) {
+            Ok(id) => id,
+            Err(error) => return out.error(error),
+        };
+        let done = |message: String| out.reply(&Reply::Done { message });
+        let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
+        let wish = match (wish, holding) {
+            (LeverWish::Keep, _) => {
+                self.drive(Event::Wish {
+                    id,
+                    wish: Wish::Keep,
+                });
+                return done(format!("{id} is kept where it is"));
+            }
+            (LeverWish::Detach, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
+                return done(format!("{id} is detached already"));
+            }
+            (LeverWish::Suspend, Some(HoldingRecord::Parked(parked))) if parked.frozen => {
+                return done(format!("{id} is suspended already"));
+            }
+            (wish @ (LeverWish::Detach | LeverWish::Suspend), Some(HoldingRecord::Parked(_))) => {
+                return done(self.refreeze(id, wish == LeverWish::Suspend));
+            }
+            (LeverWish::Attach | LeverWish::Resume, Some(HoldingRecord::Here)) => {
+                return done(format!("{id} is on its GPU"));
+            }
+            (LeverWish::Detach, _) => Wish::Detach,
+            (LeverWish::Suspend, _) => Wish::Suspend,
+            (LeverWish::Attach, _) => Wish::Attach,
+            (LeverWish::Resume, _) => Wish::Resume,
+        };
+        if matches!(wish, Wish::Detach | Wish::Suspend)
+            && let Err(why) = self.levers_of(id).park
+        {
+            let text = format!("{id} cannot be {verb}ed: {why}");
+            return out.error(WireError::new(ErrorCode::NotAvailable, text));
+        }
+        if wish == Wish::Suspend && self.claims.get(&id).is_some_and(|l| l.cgroup.is_none()) {
+            let text = format!("{id} cannot be suspended: there are no cgroups to freeze it in");
+            let error = WireError::new(ErrorCode::NotAvailable, text);
+            return out.error(error.with_hint(format!("gshare detach {id} frees its GPU memory")));
+        }
+        self.levers.waiters.entry(id).or_default().push(out.clone());
+        self.drive(Event::Wish { id, wish });
+        self.touch();
+    }
+
+    /// A claim whose memory is in the host anyway is frozen, or not any more.
+    fn refreeze(&mut self, id: ClaimId, freeze: bool) -> String {
+        let Some(live) = self.claims.get(&id) else {
+            return String::new();
+        };
+        let HoldingRecord::Parked(mut parked) = live.record.holding.clone() else {
+            return String::new();
+        };
+        if !freeze {
+            self.thaw(live);
+        }
+        parked.frozen = freeze;
+        self.freeze_if(id, freeze);
+        self.keep_holding(id, HoldingRecord::Parked(parked));
+        let wish = if freeze { Wish::Suspend } else { Wish::Detach };
+        self.drive(Event::Wish { id, wish });
+        self.touch();
+        match freeze {
+            true => format!("{id} is suspended"),
+            false => format!("{id} is detached; its processes run again"),
+        }
+    }
+
+    /// A person wants a claim on other GPUs.
+    fn move_call(&mut self, peer: &Peer, word: &str, gpus: &[String], out: &Sender) {
+        match self.asked_move(peer, word, gpus) {
+            Ok((id, gpus)) => {
+                self.levers.waiters.entry(id).or_default().push(out.clone());
+                self.drive(Event::MoveTo { id, gpus });
+                self.touch();
+            }
+            Err(error) => out.error(error),
+        }
+    }
+
+    fn asked_move(
+        &self,
+        peer: &Peer,
+        word: &str,
+        gpus: &[String],
+    ) -> Result<(ClaimId, Vec<usize>), WireError> {
+        let id = self.own_granted(peer, word, "move")?;
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        let mut found = Vec::new();
+        for named in gpus {
+            found.push(self.gpu_named(named).map_err(usage)?);
+        }
+        let has = self.claims.get(&id).map_or(0, |l| l.record.slices.len());
+        if found.len() != has {
+            let text = format!("{id} has {has} GPU(s); name as many with --gpu");
+            return Err(usage(text));
+        }
+        self.levers_of(id).movable.map_err(|why| {
+            let text = format!("{id} cannot be moved: {why}");
+            WireError::new(ErrorCode::NotAvailable, text)
+        })?;
+        Ok((id, found))
+    }
+
+    /// A GPU by index, UUID or the start of one.
+    fn gpu_named(&self, word: &str) -> Result<usize, String> {
+        if let Ok(index) = word.parse::<usize>() {
+            return match self.gpus.get(index) {
+                Some(_) => Ok(index),
+                None => Err(format!("there is no GPU {index}")),
+            };
+        }
+        let mut fits = (0..self.gpus.len()).filter(|g| self.gpus[*g].uuid.starts_with(word));
+        match (fits.next(), fits.next()) {
+            (Some(gpu), None) => Ok(gpu),
+            (Some(_), Some(_)) => Err(format!("several GPUs begin with `{word}`")),
+            (None, _) => Err(format!("there is no GPU `{word}`")),
+        }
+    }
+
+    /// A member of a detached claim needs its memory.
+    pub(super) fn member_wants(&mut self, peer: &Peer, want: &Want, out: &Sender) {
+        let process = peer.process;
+        let id = process
+            .and_then(|p| self.claim_of(p.pid))
+            .or_else(|| self.claim_by_hint(peer, want.hint));
+        let Some(id) = id.filter(|id| self.claims.contains_key(id)) else {
+            let refused = Answer::Refused {
+                code: "no_claim".to_owned(),
+                message: "the process belongs to no claim".to_owned(),
+            };
+            return out.raw(refused.line(), Vec::new());
+        };
+        self.drive(Event::Wanted { id });
+        let holding = self.claims.get(&id).map(|l| &l.record.holding);
+        let text = match holding {
+            Some(HoldingRecord::Unparking { .. }) => "it is on its way back".to_owned(),
+            Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
+                Some(reason) => self.waits_text(id, reason),
+                None => "there is no room on a GPU".to_owned(),
+            },
+            _ => String::new(),
+        };
+        out.raw(Want::answer(&text), Vec::new());
+        self.touch();
+    }
+
+    /// A parked claim waits for room.
+    pub(crate) fn lever_waits(&mut self, id: ClaimId, position: usize, reason: &Reason) {
+        let queued = Queued {
+            id: id.to_string(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: self.waits_text(id, reason),
+            would_start: None,
+        };
+        for out in self.levers.waiters.get(&id).into_iter().flatten() {
+            out.reply(&Reply::Queued(queued.clone()));
+        }
+    }
+
+    /// A lever has done what it was to do.
+    pub(super) fn tell_lever(&mut self, id: ClaimId, what: &str) {
+        let text = format!("{id} {what}");
+        self.notice(Some(id), text.clone());
+        self.answer_lever(id, Ok(&text));
+    }
+
+    pub(crate) fn answer_lever(&mut self, id: ClaimId, result: Result<&str, &str>) {
+        for out in self.levers.waiters.remove(&id).unwrap_or_default() {
+            match result {
+                Ok(message) => out.reply(&Reply::Done {
+                    message: message.to_owned(),
+                }),
+                Err(why) => {
+                    let text = format!("{id}: {why}");
+                    out.error(WireError::new(ErrorCode::NotAvailable, text));
+                }
+            }
+        }
+    }
+}
