@@ -138,10 +138,16 @@ impl Station {
         let (cuda, nvml) = options.libraries.clone().unwrap_or_else(own);
         let cgroups = if options.cgroups { "auto" } else { "off" };
         let config = dir.path().join("gshare.toml");
+        // Claims are packed, so that who starts a station knows where they are, unless it says something of this.
+        let packed = if options.config.contains("[reclaim]") {
+            ""
+        } else {
+            "[reclaim]\nspread = false\n\n"
+        };
         let text = format!(
             "[service]\nruntime-dir = {run:?}\nstate-dir = {state:?}\ntick = {tick:?}\n\n\
              [driver]\nlibcuda = {cuda:?}\nlibnvidia-ml = {nvml:?}\n{driver}\n\
-             {devices}\n{mps}[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
+             {devices}\n{packed}{mps}[cgroup]\nsystemd = \"off\"\nroot = {cgroup_root:?}\nenabled = {cgroups:?}\n\n{extra}",
             state = dir.path().join("state"),
             tick = options.tick,
             driver = options.driver_config,

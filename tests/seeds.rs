@@ -1,0 +1,199 @@
+//! Room for those who wait, from beginning to end: real processes, the simulated driver, announcements and all.
+
+mod support;
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use gshare::station::Station;
+use gshare_proto::ClaimView;
+use support::{Raw, board, claim_of, example, station_with, until};
+
+const GIB: u64 = 1 << 30;
+const SOON: Duration = Duration::from_secs(30);
+
+/// GPUs of one model, on which memory moves fast, and rules that are over quickly.
+fn station(gpus: usize, more: &str) -> Station {
+    let keys = format!(
+        "[claims]\nleftover-grace = \"1s\"\n[detach]\nhost-reserve = \"1 MiB\"\n\
+         [class]\ninteractive = {{ min-run = \"0s\" }}\nbatch = {{ min-run = \"0s\" }}\n\
+         [reclaim]\ncountdown = \"2s\"\nquiet = \"1d\"\nhost-ram = 90\n{more}"
+    );
+    let station = station_with(|o| {
+        o.config = keys;
+        o.gpus = vec!["rtx4090".to_owned(); gpus];
+    });
+    let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
+    rate.expect("the rate is set");
+    station
+}
+
+fn seen(station: &Station, pid: u32) -> Option<ClaimView> {
+    claim_of(&station.snapshot().ok()?, pid).cloned()
+}
+
+fn gpu_of(station: &Station, pid: u32) -> Option<u32> {
+    let claim = seen(station, pid)?;
+    let here = claim.place.word.is_none();
+    claim.gpus.first().filter(|_| here).map(|g| g.gpu)
+}
+
+/// A member with bytes in its memory, and their checksum; it can be moved.
+fn holder(station: &Station, flags: &[&str], gib: u64) -> (Raw, String) {
+    let mut raw = Raw::claim(station, flags);
+    assert_eq!(raw.ask(&format!("alloc {}", gib * GIB)), "ok 0");
+    assert_eq!(raw.ask(&format!("fill 0 {}", raw.pid())), "ok");
+    let sum = raw.ask("sum 0");
+    until("the claim can be moved", SOON, || {
+        let levers = seen(station, raw.pid())?.place.levers;
+        (levers.not_detachable.is_none() && levers.not_movable.is_none()).then_some(())
+    });
+    (raw, sum)
+}
+
+/// A claim that waits for its turn.
+fn waiter(station: &Station, flags: &[&str]) -> Child {
+    let mut command = station.command();
+    command.args(["claim", "-q"]).args(flags).arg("--");
+    command.arg(example("raw_client"));
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    command.spawn().expect("it starts")
+}
+
+fn end(mut child: Child) {
+    let _ = child.kill();
+    child.wait().expect("reaped");
+}
+
+fn said(station: &Station, words: &[&str]) -> String {
+    let output = station.command().args(words).output().expect("gshare runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
+    let station = station(2, "");
+    let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
+    let (mut first, first_sum) = holder(&station, &notebook, 2);
+    let (mut second, second_sum) = holder(&station, &notebook, 1);
+    let (a, b) = (first.pid(), second.pid());
+    assert_eq!(
+        (gpu_of(&station, a), gpu_of(&station, b)),
+        (Some(0), Some(1))
+    );
+    for pid in [a, b] {
+        let part = seen(&station, pid).expect("listed").gpus[0].clone();
+        assert!((part.sm_limit - 1.0).abs() < 1e-9, "up to all of its GPU");
+    }
+    for size in ["1", "0.6"] {
+        let waits = waiter(&station, &["-g", size]);
+        let plan = until("it is said how room is made", SOON, || {
+            station.snapshot().ok()?.queue.first()?.plan.clone()
+        });
+        assert!(plan.contains("moves from GPU"), "{plan}");
+        let id = station.snapshot().expect("served").queue[0].id.clone();
+        let why = said(&station, &["why", &id]);
+        assert!(
+            why.contains("room is made for it") && why.contains("it starts in"),
+            "{why}"
+        );
+        until("the claim starts", SOON, || gpu_of(&station, waits.id()));
+        let beside = (gpu_of(&station, a), gpu_of(&station, b));
+        assert_eq!(beside.0, beside.1, "the notebooks share a GPU");
+        assert_ne!(gpu_of(&station, waits.id()), beside.0);
+        assert_eq!(
+            (first.ask("sum 0"), second.ask("sum 0")),
+            (first_sum.clone(), second_sum.clone())
+        );
+        let told = [a, b].iter().any(|pid| {
+            let id = seen(&station, *pid).expect("listed").id;
+            said(&station, &["log", &id]).contains("gshare keep")
+        });
+        assert!(told, "it was announced");
+        end(waits);
+        until("its claim is over", SOON, || {
+            (station.snapshot().ok()?.claims.len() == 2).then_some(())
+        });
+        if size == "1" {
+            // Apart again, by hand: for the second size.
+            let id = seen(&station, b).expect("listed").id;
+            let free = if gpu_of(&station, b) == Some(0) {
+                "1"
+            } else {
+                "0"
+            };
+            let output = station
+                .command()
+                .args(["move", &id, "--gpu", free])
+                .output();
+            assert!(output.expect("runs").status.success());
+            until("they are apart", SOON, || {
+                (gpu_of(&station, a)? != gpu_of(&station, b)?).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_resume() {
+    let quotas = "[projects]\np1 = { users = [\"root\"] }\np2 = { users = [\"root\"] }\n\
+                  [quotas]\n\"project:p1\" = { gpus = 2.0 }\n\"project:p2\" = { gpus = 2.0 }\n";
+    if !support::root("borrowed_gpus_go_back") {
+        return;
+    }
+    let station = station(4, quotas);
+    let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
+    let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 1)).collect();
+    let pids: Vec<u32> = jobs.iter().map(|(raw, _)| raw.pid()).collect();
+    let other = waiter(&station, &["-g", "1", "--project", "p2"]);
+    until("the other project runs", SOON, || {
+        gpu_of(&station, other.id())
+    });
+    let parked = || -> Vec<u32> {
+        let here = |pid: &&u32| gpu_of(&station, **pid).is_none();
+        pids.iter().filter(here).copied().collect()
+    };
+    assert_eq!(parked().len(), 1, "as many as it needs");
+    let place = seen(&station, parked()[0]).expect("listed").place;
+    assert_eq!(place.word.as_deref(), Some("suspended"));
+    end(other);
+    until("all of the first run again", SOON, || {
+        parked().is_empty().then_some(())
+    });
+    for (raw, sum) in &mut jobs {
+        assert_eq!(raw.ask("sum 0"), *sum, "it goes on where it was");
+    }
+}
+
+#[test]
+fn a_quarter_is_there_always_and_four_fifths_while_they_are_free() {
+    let station = station(1, "");
+    let small = [
+        "-q",
+        "-g",
+        "0.25",
+        "--limit",
+        "0.8",
+        "--gpu-mem-limit",
+        "18G",
+    ];
+    let mut raw = Raw::claim(&station, &small);
+    assert_eq!(
+        raw.ask(&format!("alloc {}", 15 * GIB)),
+        "ok 0",
+        "lent while it is free"
+    );
+    assert_eq!(raw.ask("free 0"), "ok");
+    let part = seen(&station, raw.pid()).expect("listed").gpus[0].clone();
+    assert!((part.sm_request - 0.25).abs() < 1e-9 && (part.sm_limit - 0.8).abs() < 1e-9);
+    let _other = Raw::claim(&station, &["-q", "-g", "0.75"]);
+    assert!(
+        raw.ask(&format!("alloc {}", 15 * GIB)).starts_with("error"),
+        "not beside another"
+    );
+    assert_eq!(
+        raw.ask(&format!("alloc {}", 5 * GIB)),
+        "ok 1",
+        "its own is its own"
+    );
+}
