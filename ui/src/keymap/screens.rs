@@ -4,7 +4,7 @@ use crossterm::event::KeyCode;
 
 use super::{Command, Context, always, key, letter};
 use crate::model::{Model, Page};
-use crate::update::act;
+use crate::update::act::{self, levers};
 
 /// In the order of the key line and the help.
 pub(super) static COMMANDS: &[Command] = &[
@@ -40,6 +40,28 @@ pub(super) static COMMANDS: &[Command] = &[
         help: "give the chosen claim another size while its programs run",
         able: act::own_claim,
         run: act::open_resize,
+    },
+    Command {
+        context: Context::Screen,
+        keys: &[letter('d')],
+        shown: "d",
+        label: "detach",
+        rank: 4,
+        name: "detach",
+        help: "take the chosen claim off its GPU: its memory waits in host memory, its processes live on; asks first",
+        able: levers::detachable,
+        run: levers::ask_detach,
+    },
+    Command {
+        context: Context::Screen,
+        keys: &[letter('a')],
+        shown: "a",
+        label: "attach",
+        rank: 4,
+        name: "attach",
+        help: "bring the chosen claim back onto a GPU",
+        able: levers::attachable,
+        run: levers::attach,
     },
     Command {
         context: Context::Screen,

@@ -2,6 +2,7 @@
 
 mod admin;
 mod go;
+pub(crate) mod levers;
 
 use gshare_proto::Call;
 

@@ -110,6 +110,48 @@ fn a_lease_is_put_off() {
 }
 
 #[test]
+fn a_claim_leaves_its_gpu_and_comes_back() {
+    let mut m = at_work();
+    assert!(press(&mut m, "jd").is_empty());
+    assert!(
+        screen(&m).contains("Detach c12 (vit.ipynb)? 4.1 GiB"),
+        "{}",
+        screen(&m)
+    );
+    let sent = calls(press(&mut m, "y"));
+    let lever = |wish| Call::Lever {
+        id: "c12".to_owned(),
+        wish,
+    };
+    assert_eq!(sent[0].1, lever(gshare_proto::LeverWish::Detach));
+    press(&mut m, "a");
+    assert!(screen(&m).contains("c12 is on its GPU already"));
+    let place = |m: &mut Model, word: &str| {
+        let mut next = canned::workstation();
+        next.claims[0].place.word = Some(word.to_owned());
+        show(m, next);
+    };
+    place(&mut m, "detached");
+    assert_eq!(
+        calls(press(&mut m, "a"))[0].1,
+        lever(gshare_proto::LeverWish::Attach)
+    );
+    press(&mut m, "d");
+    assert!(screen(&m).contains("c12 is detached"));
+    place(&mut m, "suspended");
+    assert_eq!(
+        calls(press(&mut m, "a"))[0].1,
+        lever(gshare_proto::LeverWish::Resume)
+    );
+    // Why not, where it cannot.
+    let mut next = canned::workstation();
+    next.claims[0].place.levers.not_detachable = Some("it shares memory with c14".to_owned());
+    show(&mut m, next);
+    assert!(press(&mut m, "d").is_empty());
+    assert!(screen(&m).contains("cannot be detached: it shares memory with c14"));
+}
+
+#[test]
 fn administrators_act_on_anybodys_claims_and_gpus_after_a_yes() {
     let admin = |commands: Vec<Cmd>| match calls(commands).pop() {
         Some((_, Call::Admin(call))) => call,

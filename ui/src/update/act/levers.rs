@@ -1,0 +1,79 @@
+//! Claims leave their GPUs and come back while their programs live.
+
+use gshare_proto::{Call, ClaimView, LeverWish};
+
+use super::{ask, chosen_claim, confirm, gone, own_claim};
+use crate::model::{Asked, Model, Tone};
+use crate::msg::Cmd;
+use crate::text;
+
+fn chosen(model: &Model) -> Result<&ClaimView, String> {
+    own_claim(model)?;
+    let id = chosen_claim(model)?;
+    model.claim(&id).ok_or_else(gone)
+}
+
+/// Whether the chosen claim can leave its GPU, else why not.
+pub(crate) fn detachable(model: &Model) -> Result<(), String> {
+    let claim = chosen(model)?;
+    let id = &claim.id;
+    if let Some(word) = &claim.place.word {
+        return Err(format!("{id} is {word}"));
+    }
+    match &claim.place.levers.not_detachable {
+        Some(why) => Err(format!("{id} cannot be detached: {why}")),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn ask_detach(model: &mut Model) -> Vec<Cmd> {
+    let Ok(claim) = chosen(model) else {
+        return Vec::new();
+    };
+    let id = claim.id.clone();
+    let bytes: Option<u64> = claim.gpus.iter().map(|g| g.mem_used.or(g.mem_charge)).sum();
+    let memory = bytes.map_or_else(
+        || "its GPU memory".to_owned(),
+        |b| format!("{} GiB", text::gib(b)),
+    );
+    let question = format!(
+        "Detach {id} ({})? {memory} go to host memory and its part of the GPU is free for others; its processes \
+         live on, and their next CUDA call waits until there is room again.",
+        claim.what
+    );
+    let call = Call::Lever {
+        id: id.clone(),
+        wish: LeverWish::Detach,
+    };
+    confirm(
+        model,
+        format!("Detach {id}"),
+        question,
+        format!("detaching {id}"),
+        call,
+    );
+    Vec::new()
+}
+
+/// Whether the chosen claim is off its GPU.
+pub(crate) fn attachable(model: &Model) -> Result<(), String> {
+    let claim = chosen(model)?;
+    match claim.place.word.as_deref() {
+        Some("detached" | "suspended") => Ok(()),
+        Some(word) => Err(format!("{} is {word}", claim.id)),
+        None => Err(format!("{} is on its GPU already", claim.id)),
+    }
+}
+
+pub(crate) fn attach(model: &mut Model) -> Vec<Cmd> {
+    let Ok(claim) = chosen(model) else {
+        return Vec::new();
+    };
+    let id = claim.id.clone();
+    let wish = match claim.place.word.as_deref() {
+        Some("suspended") => LeverWish::Resume,
+        _ => LeverWish::Attach,
+    };
+    model.say(Tone::Plain, format!("bringing {id} back"));
+    ask(model, Asked::Act, Call::Lever { id, wish }).1
+}
