@@ -22,6 +22,9 @@ _gshare() {
             gshare,adopt)
                 cmd="gshare__subcmd__adopt"
                 ;;
+            gshare,attach)
+                cmd="gshare__subcmd__attach"
+                ;;
             gshare,bench)
                 cmd="gshare__subcmd__bench"
                 ;;
@@ -39,6 +42,9 @@ _gshare() {
                 ;;
             gshare,demo)
                 cmd="gshare__subcmd__demo"
+                ;;
+            gshare,detach)
+                cmd="gshare__subcmd__detach"
                 ;;
             gshare,doctor)
                 cmd="gshare__subcmd__doctor"
@@ -67,6 +73,9 @@ _gshare() {
             gshare,man)
                 cmd="gshare__subcmd__man"
                 ;;
+            gshare,move)
+                cmd="gshare__subcmd__move"
+                ;;
             gshare,ps)
                 cmd="gshare__subcmd__ps"
                 ;;
@@ -85,6 +94,9 @@ _gshare() {
             gshare,resize)
                 cmd="gshare__subcmd__resize"
                 ;;
+            gshare,resume)
+                cmd="gshare__subcmd__resume"
+                ;;
             gshare,run)
                 cmd="gshare__subcmd__claim"
                 ;;
@@ -99,6 +111,9 @@ _gshare() {
                 ;;
             gshare,status)
                 cmd="gshare__subcmd__status"
+                ;;
+            gshare,suspend)
+                cmd="gshare__subcmd__suspend"
                 ;;
             gshare,top)
                 cmd="gshare__subcmd__top"
@@ -211,6 +226,9 @@ _gshare() {
             gshare__subcmd__help,adopt)
                 cmd="gshare__subcmd__help__subcmd__adopt"
                 ;;
+            gshare__subcmd__help,attach)
+                cmd="gshare__subcmd__help__subcmd__attach"
+                ;;
             gshare__subcmd__help,bench)
                 cmd="gshare__subcmd__help__subcmd__bench"
                 ;;
@@ -228,6 +246,9 @@ _gshare() {
                 ;;
             gshare__subcmd__help,demo)
                 cmd="gshare__subcmd__help__subcmd__demo"
+                ;;
+            gshare__subcmd__help,detach)
+                cmd="gshare__subcmd__help__subcmd__detach"
                 ;;
             gshare__subcmd__help,doctor)
                 cmd="gshare__subcmd__help__subcmd__doctor"
@@ -256,6 +277,9 @@ _gshare() {
             gshare__subcmd__help,man)
                 cmd="gshare__subcmd__help__subcmd__man"
                 ;;
+            gshare__subcmd__help,move)
+                cmd="gshare__subcmd__help__subcmd__move"
+                ;;
             gshare__subcmd__help,ps)
                 cmd="gshare__subcmd__help__subcmd__ps"
                 ;;
@@ -274,6 +298,9 @@ _gshare() {
             gshare__subcmd__help,resize)
                 cmd="gshare__subcmd__help__subcmd__resize"
                 ;;
+            gshare__subcmd__help,resume)
+                cmd="gshare__subcmd__help__subcmd__resume"
+                ;;
             gshare__subcmd__help,setup)
                 cmd="gshare__subcmd__help__subcmd__setup"
                 ;;
@@ -285,6 +312,9 @@ _gshare() {
                 ;;
             gshare__subcmd__help,status)
                 cmd="gshare__subcmd__help__subcmd__status"
+                ;;
+            gshare__subcmd__help,suspend)
+                cmd="gshare__subcmd__help__subcmd__suspend"
                 ;;
             gshare__subcmd__help,top)
                 cmd="gshare__subcmd__help__subcmd__top"
@@ -377,7 +407,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend kernel keep doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1044,6 +1074,35 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__attach)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__bench)
             opts="-h --runs --quick --device --traces --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1466,7 +1525,7 @@ _gshare() {
                     return 0
                     ;;
                 --die-at)
-                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard lever-journaled lever-worked lever-parked lever-settled" -- "${cur}"))
                     return 0
                     ;;
                 --socket)
@@ -1510,6 +1569,35 @@ _gshare() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__detach)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -1632,7 +1720,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status report smi release adopt why log resize extend kernel keep doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status report smi release adopt why log resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1799,6 +1887,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__attach)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__bench)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1912,6 +2014,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__demo)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__detach)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2107,6 +2223,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__move)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__ps)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2191,6 +2321,20 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__help__subcmd__resume)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__help__subcmd__setup)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2234,6 +2378,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__suspend)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2703,6 +2861,39 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__move)
+            opts="-q -h --gpu --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__ps)
             opts="-a -u -w -h --all --csv --user --json --watch --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -2981,6 +3172,35 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gshare__subcmd__resume)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gshare__subcmd__setup)
             opts="-h --dry-run --undo --prefix --root --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -3213,6 +3433,35 @@ _gshare() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__suspend)
+            opts="-q -h --quiet --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
