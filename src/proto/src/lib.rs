@@ -14,6 +14,7 @@ pub mod call;
 pub mod client;
 pub mod health;
 pub mod history;
+mod place;
 pub mod snapshot;
 
 pub use gshare_core::units;
@@ -30,10 +31,11 @@ pub use history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
+pub use place::{LeversView, PlaceView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, LeversView, ModelRoomView, Named, Notice, PlaceView, ProcessView, QueueView,
-    ServiceView, Snapshot, Source, TurnsView, UnclaimedView, UserView,
+    Identity, ModelRoomView, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source,
+    TurnsView, UnclaimedView, UserView,
 };
 
 /// Version of the protocol that this build speaks.

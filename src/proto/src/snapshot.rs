@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::DrainView;
 use crate::health::HealthView;
 use crate::history::Usage;
+use crate::place::PlaceView;
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -367,37 +368,6 @@ pub struct ClaimView {
     /// What it claimed and used since it was granted; absent where nothing was looked at yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-}
-
-/// Where a claim is, and what can be done to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceView {
-    /// `detaching`, `detached`, `suspending`, `suspended`, `attaching`, `moving`; absent on its GPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub word: Option<String>,
-    /// Bytes that it has in host memory instead of on a GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_bytes: Option<u64>,
-    /// Since when, Unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since_ms: Option<u64>,
-    /// The GPUs that it goes to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub to: Vec<u32>,
-    /// What can be done to it.
-    #[serde(default)]
-    pub levers: LeversView,
-}
-
-/// What can be done to a claim.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeversView {
-    /// Why it cannot be detached; absent where it can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_detachable: Option<String>,
-    /// Why it cannot be moved to other GPUs; absent where it can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_movable: Option<String>,
 }
 
 /// A word and where it is from: such words are what users say of themselves, good for a screen, not for decisions.

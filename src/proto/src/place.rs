@@ -1,0 +1,34 @@
+//! Where claims that run are, and what can be done to them.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a claim is, and what can be done to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceView {
+    /// `detaching`, `detached`, `suspending`, `suspended`, `attaching`, `moving`; absent on its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub word: Option<String>,
+    /// Bytes that it has in host memory instead of on a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_bytes: Option<u64>,
+    /// Since when, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// The GPUs that it goes to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<u32>,
+    /// What can be done to it.
+    #[serde(default)]
+    pub levers: LeversView,
+}
+
+/// What can be done to a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeversView {
+    /// Why it cannot be detached; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_detachable: Option<String>,
+    /// Why it cannot be moved to other GPUs; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_movable: Option<String>,
+}
