@@ -201,7 +201,8 @@ impl Service {
 
     /// Whether claims that can burst are spread over idle GPUs, from where they would have to be moved later.
     pub(crate) fn moves_work(&self) -> bool {
-        false
+        let able = self.driver_release().is_none_or(|r| r >= MOVES_SINCE);
+        matches!(self.levers.usable, Some(Ok(()))) && able
     }
 
     /// Tells the core what has changed.
