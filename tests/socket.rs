@@ -80,7 +80,7 @@ fn garbage_gets_an_error_and_others_are_served() {
         "\"code\":\"abi\"",
     );
     check(
-        b"{\"op\":\"register\",\"abi\":2,\"pid\":1,\"hint\":1}\n",
+        b"{\"op\":\"register\",\"abi\":3,\"pid\":1,\"hint\":1}\n",
         "no_claim",
     );
 }
