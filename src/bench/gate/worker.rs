@@ -212,6 +212,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
         "requests" => requests(
             &streams,
             function,
+            &mut counter,
             number(2).unwrap_or(1),
             Duration::from_micros(number(3).unwrap_or(0)),
             number(4).unwrap_or(1),
@@ -306,6 +307,7 @@ fn job(
 fn requests(
     streams: &Streams<'_>,
     kernel: Function,
+    counter: &mut Counter,
     count: u64,
     pause: Duration,
     burst: u64,
@@ -320,6 +322,7 @@ fn requests(
             streams.record(event, stream)?;
             streams.wait(event)?;
             writeln!(out, "{}", began.elapsed().as_micros())?;
+            counter.add(count)?;
             std::thread::sleep(pause);
         }
         std::thread::sleep(rest);
