@@ -76,6 +76,8 @@ struct Desk {
     status: Arc<Mutex<Status>>,
     events: UnboundedSender<Msg>,
     minutes: i64,
+    /// The last day was told, with somebody in it.
+    day_told: bool,
 }
 
 impl Worker {
@@ -98,6 +100,7 @@ impl Worker {
             status: Arc::clone(&status),
             events,
             minutes: 0,
+            day_told: false,
         };
         let thread = std::thread::Builder::new()
             .name("history".to_owned())
@@ -154,6 +157,9 @@ impl Desk {
                         self.minutes = minute;
                         self.tell_day();
                         self.tidy();
+                    } else if !self.day_told {
+                        // The first line as soon as there is one.
+                        self.tell_day();
                     }
                 }
                 Order::Face(face) => {
@@ -258,6 +264,7 @@ impl Desk {
 
     fn tell_day(&mut self) {
         if let Some(Ok(day)) = self.store().map(|s| s.day(unix_ms())) {
+            self.day_told = !day.is_empty();
             // Nobody listens any more when the service ends.
             let _ = self.events.send(Msg::History(Told::Day(day)));
         }
