@@ -71,7 +71,8 @@ fn parts(station: &Station, floods: &[&Flood], length: Duration) -> Vec<f64> {
     before
         .iter()
         .zip(after)
-        .map(|(b, a)| (a - b) as f64 / passed)
+        // The board forgets a program that has died between the two looks.
+        .map(|(b, a)| a.saturating_sub(*b) as f64 / passed)
         .collect()
 }
 
