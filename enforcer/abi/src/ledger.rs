@@ -37,7 +37,10 @@ pub trait Slots {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The own slot's charge has grown by the bytes asked for.
-    Granted,
+    Granted {
+        /// Bytes that all members together are charged then.
+        charged: u64,
+    },
     /// Nothing has changed; `charged` is what all members hold, in bytes.
     Refused {
         /// Bytes that all members together were charged at the decision.
@@ -84,7 +87,7 @@ fn reserve_within(
         if settled.saturating_add(announced) <= cap && wanted < u64::MAX {
             slots.set_charge(me, wanted);
             slots.set_reserving(me, 0);
-            return Outcome::Granted;
+            return Outcome::Granted { charged: settled };
         }
         if settled > cap || wanted == u64::MAX || round >= rounds {
             slots.set_reserving(me, 0);

@@ -62,7 +62,7 @@ fn child_reserves_and_gives_back_for_ever() {
         let bytes = dice % 400;
         if dice & 4096 == 0 {
             let cap = || limits.page().memory_cap_bytes.load(Ordering::SeqCst);
-            if page.reserve(me, own, bytes, cap) == Outcome::Granted {
+            if matches!(page.reserve(me, own, bytes, cap), Outcome::Granted { .. }) {
                 own += bytes;
             }
         } else {
@@ -167,7 +167,8 @@ fn a_stopped_member_in_the_middle_costs_a_moment() {
         .reserving
         .store(900, Ordering::SeqCst);
     let begun = Instant::now();
-    assert_eq!(page.reserve(me.slot, 0, 100, || 1000), Outcome::Granted);
+    let granted = page.reserve(me.slot, 0, 100, || 1000);
+    assert_eq!(granted, Outcome::Granted { charged: 100 });
     let refused = page.reserve(me.slot, 100, 100, || 1000);
     assert_eq!(refused, Outcome::Refused { charged: 100 });
     assert!(begun.elapsed() < Duration::from_secs(1));

@@ -101,10 +101,9 @@ impl Ledger {
             .usage
             .reserve(seat.slot, self.charge, bytes, || self.cap())
         {
-            Outcome::Granted => {
+            Outcome::Granted { charged } => {
                 self.charge += bytes;
                 let peak = &seat.slot().charge_peak;
-                let charged = seat.usage.charged_bytes();
                 if charged > peak.load(Ordering::Relaxed) {
                     peak.store(charged, Ordering::Relaxed);
                 }

@@ -181,10 +181,11 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
                             cap.load(Ordering::SeqCst)
                         };
                         let outcome = reserve_within(&board, me, own, bytes, cap, case.rounds);
-                        if outcome == Outcome::Granted {
+                        let is_granted = matches!(outcome, Outcome::Granted { .. });
+                        if is_granted {
                             own += bytes;
                         }
-                        granted.lock().unwrap().push(outcome == Outcome::Granted);
+                        granted.lock().unwrap().push(is_granted);
                     }
                 });
                 let result = std::panic::catch_unwind(work);
