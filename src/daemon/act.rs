@@ -9,7 +9,7 @@ use super::convert;
 use super::service::Service;
 
 /// A client that does not read is not told its place more often than this ahead.
-const UNREAD_PLACES: usize = 16;
+pub(crate) const UNREAD_PLACES: usize = 16;
 
 impl Service {
     /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is

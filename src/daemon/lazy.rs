@@ -11,6 +11,7 @@ use gshare_core::machine::{Event, Now};
 use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, WireError};
 
+use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
 use super::server::{ConnId, Peer, Sender};
 use super::service::{Asked, Live, Service};
@@ -160,22 +161,15 @@ impl Service {
         };
         let spec = record.lazy.as_deref().cloned().unwrap_or_default();
         let (request, patience, _) = convert::request(self, &owner, &spec)?;
-        let (uid, project) = (record.uid, record.project.clone());
         let asked = Asked {
             peer: peer.clone(),
             out: out.clone(),
             record,
             since_ms: unix_ms(),
-            request: request.clone(),
+            request,
             told: false,
         };
-        self.waiting.insert(id, asked);
-        self.tell_parties(id, uid, &project);
-        self.drive(Event::Submit {
-            id,
-            request,
-            patience,
-        });
+        self.put_before_core(id, asked, patience);
         Ok(())
     }
 
@@ -192,7 +186,7 @@ impl Service {
         }
         .line();
         for wanting in &live.wanting {
-            if wanting.out.unsent() < 16 {
+            if wanting.out.unsent() < UNREAD_PLACES {
                 wanting.out.raw(line.clone(), Vec::new());
             }
         }

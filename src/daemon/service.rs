@@ -469,15 +469,26 @@ impl Service {
             self.lay_by(id, &peer, spec, record, &out);
             return;
         }
-        let (uid, project) = (record.uid, record.project.clone());
         let asked = Asked {
             peer,
             out,
             record,
             since_ms: unix_ms(),
-            request: request.clone(),
+            request,
             told: false,
         };
+        self.put_before_core(id, asked, patience);
+    }
+
+    /// From here the claim waits, until the core has decided.
+    pub(crate) fn put_before_core(
+        &mut self,
+        id: ClaimId,
+        asked: Asked,
+        patience: Option<Duration>,
+    ) {
+        let (uid, project) = (asked.record.uid, asked.record.project.clone());
+        let request = asked.request.clone();
         self.waiting.insert(id, asked);
         self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {

@@ -46,13 +46,6 @@ impl Service {
         let done = |message: String| out.reply(&Reply::Done { message });
         let holding = self.claims.get(&id).map(|l| l.record.holding.clone());
         let wish = match (wish, holding) {
-            (LeverWish::Keep, _) => {
-                self.drive(Event::Wish {
-                    id,
-                    wish: Wish::Keep,
-                });
-                return done(format!("{id} is kept where it is"));
-            }
             (LeverWish::Detach, Some(HoldingRecord::Parked(parked))) if !parked.frozen => {
                 return done(format!("{id} is detached already"));
             }

@@ -152,8 +152,6 @@ pub enum LeverWish {
     Suspend,
     /// Its processes run again, on a GPU.
     Resume,
-    /// What was announced for it is not done this time.
-    Keep,
 }
 
 impl LeverWish {
@@ -165,7 +163,6 @@ impl LeverWish {
             Self::Attach => "attach",
             Self::Suspend => "suspend",
             Self::Resume => "resume",
-            Self::Keep => "keep",
         }
     }
 }
