@@ -3,6 +3,8 @@
 //! The jobs are ordinary programs started through the public command line. Every figure comes from the
 //! service, that is from NVML, the claims' pages and the ledger; nothing here reads the simulation's board.
 
+mod actors;
+mod captions;
 mod job;
 mod scenes;
 
@@ -20,8 +22,9 @@ use crate::cli::args::DemoArgs;
 use crate::cli::out::{note, print};
 use crate::station::{Options, Station};
 
+use actors::{ACTORS, Actor, COSTS, RULES, USERS};
+use captions::Narrator;
 pub use job::{JOB_ARGUMENT, Job};
-use scenes::{ACTORS, Actor, COSTS, USERS};
 
 /// How long the demo runs without the screen, unless told.
 const HEADLESS: Duration = Duration::from_secs(30);
@@ -50,7 +53,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let options = Options {
         costs: COSTS.to_owned(),
-        config: projects(),
+        config: format!("{RULES}{}", projects()),
         names: USERS.iter().map(|u| (u.uid, u.name.to_owned())).collect(),
         ..Options::new(program)
     };
@@ -121,15 +124,25 @@ fn headless(
     stop_on_signals(stop)?;
     let until = args.duration.unwrap_or(HEADLESS);
     let mut waiting: Vec<&Actor> = ACTORS.iter().collect();
+    let mut narrator = Narrator::default();
+    let mut said: Option<String> = None;
     while started.elapsed() < until && !stop.load(Ordering::Relaxed) {
         enter(station, cast, &mut waiting, started.elapsed())?;
-        std::thread::sleep(Duration::from_millis(20));
+        let at = started.elapsed();
+        let words = station.snapshot().ok();
+        let words = words.and_then(|s| narrator.say(station, &s, at));
+        // Said when it is new; figures in it change all the time.
+        let new = |words: &&String| said.as_ref().is_none_or(|old| !alike(old, words));
+        if let Some(words) = words.as_ref().filter(new) {
+            note(&format!("{:5.1}s  {words}", at.as_secs_f64()));
+            said = Some(words.clone());
+        }
+        std::thread::sleep(scenes::BEAT.min(until.saturating_sub(at)));
     }
-    if stop.load(Ordering::Relaxed) {
-        return Ok(130);
-    }
+    // Stopped early, it still tells what was to be seen last.
+    let code = if stop.load(Ordering::Relaxed) { 130 } else { 0 };
     if args.screens {
-        return pictures(station);
+        return pictures(station).map(|_| code);
     }
     let snapshot = station.snapshot()?;
     if args.json {
@@ -146,7 +159,13 @@ fn headless(
             gshare_ui::frame_text(&frame, &options, size, 0)
         ))?;
     }
-    Ok(0)
+    Ok(code)
+}
+
+/// Whether two sentences differ in figures alone.
+fn alike(a: &str, b: &str) -> bool {
+    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    words(a) == words(b)
 }
 
 /// All screens, each after a line with its name and size.

@@ -27,6 +27,19 @@ pub enum Job {
         /// Pause after each launch, in milliseconds.
         pause_ms: u64,
     },
+    /// Computes with weights that it has written once, and prints their checksum again and again.
+    Model {
+        /// Kernel name, which the registry of durations knows.
+        kernel: String,
+        /// MiB that it holds beside its weights.
+        mib: usize,
+        /// MiB of its weights.
+        weights_mib: usize,
+        /// Pause after each launch, in milliseconds.
+        pause_ms: u64,
+        /// Seconds after which it is done; 0 for never.
+        seconds: u64,
+    },
     /// Takes memory until it is refused, says so, and works on with what it has.
     Hog {
         /// MiB of each step.
@@ -60,6 +73,17 @@ impl Job {
                         .map(|n| n.to_string()),
                 );
             }
+            Self::Model {
+                kernel,
+                mib,
+                weights_mib,
+                pause_ms,
+                seconds,
+            } => {
+                words.extend(["model".to_owned(), kernel.clone()]);
+                let numbers = [*mib as u64, *weights_mib as u64, *pause_ms, *seconds];
+                words.extend(numbers.map(|n| n.to_string()));
+            }
             Self::Hog { step_mib, every_ms } => {
                 words.extend(["hog".to_owned(), step_mib.to_string(), every_ms.to_string()]);
             }
@@ -80,6 +104,13 @@ impl Job {
                 mib: mib.parse().ok()?,
                 pause_ms: pause.parse().ok()?,
             },
+            ["model", kernel, mib, weights, pause, seconds] => Self::Model {
+                kernel: (*kernel).to_owned(),
+                mib: mib.parse().ok()?,
+                weights_mib: weights.parse().ok()?,
+                pause_ms: pause.parse().ok()?,
+                seconds: seconds.parse().ok()?,
+            },
             ["hog", step, every] => Self::Hog {
                 step_mib: step.parse().ok()?,
                 every_ms: every.parse().ok()?,
@@ -91,7 +122,7 @@ impl Job {
         })
     }
 
-    /// Runs the job; returns only on failure.
+    /// Runs the job; returns when it is done, or on failure.
     ///
     /// # Errors
     /// When the driver fails.
@@ -113,6 +144,19 @@ impl Job {
                     std::thread::sleep(Duration::from_millis(*pause_ms));
                 }
             }
+            Self::Model {
+                kernel,
+                mib,
+                weights_mib,
+                pause_ms,
+                seconds,
+            } => {
+                let _held = context.alloc(mib << 20)?;
+                let weights = Weights::new(&context, weights_mib << 20)?;
+                let pause = Duration::from_millis(*pause_ms);
+                let life = (*seconds > 0).then(|| Duration::from_secs(*seconds));
+                model(&context, kernel, &weights, pause, life)
+            }
             Self::Hog { step_mib, every_ms } => {
                 hog(&context, step_mib << 20, Duration::from_millis(*every_ms))
             }
@@ -125,6 +169,64 @@ impl Job {
                 }
             }
         }
+    }
+}
+
+/// Between two checksums of a model's weights.
+const CHECKSUM: Duration = Duration::from_millis(500);
+
+fn model(
+    context: &Context,
+    kernel: &str,
+    weights: &Weights,
+    pause: Duration,
+    life: Option<Duration>,
+) -> Result<(), CudaError> {
+    let mut work = Work::new(context, kernel)?;
+    let started = Instant::now();
+    let mut next = started;
+    while life.is_none_or(|life| started.elapsed() < life) {
+        work.launch(context, 528, 256)?;
+        std::thread::sleep(pause);
+        if Instant::now() >= next {
+            let sum = weights.checksum(context)?;
+            let _ = writeln!(std::io::stdout(), "{WEIGHTS}{sum:016x}");
+            next = Instant::now() + CHECKSUM;
+        }
+    }
+    Ok(())
+}
+
+/// How a line begins that ends with the checksum of a model's weights.
+pub(super) const WEIGHTS: &str = "checksum of the weights ";
+
+/// Memory with known contents.
+struct Weights {
+    buffer: Buffer,
+}
+
+impl Weights {
+    fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
+        let buffer = context.alloc(bytes)?;
+        let own = u64::from(std::process::id());
+        let words = (0..bytes as u64 / 8).map(|i| (i ^ own).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let data: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        context.write(buffer, &data)?;
+        Ok(Self { buffer })
+    }
+
+    /// Of what is in the GPU's memory now.
+    fn checksum(&self, context: &Context) -> Result<u64, CudaError> {
+        let mut data = vec![0; self.buffer.bytes];
+        context.read(self.buffer, &mut data)?;
+        let words = data.chunks_exact(8).map(|w| {
+            let mut word = [0; 8];
+            word.copy_from_slice(w);
+            u64::from_le_bytes(word)
+        });
+        Ok(words.fold(0xcbf2_9ce4_8422_2325, |sum, word| {
+            (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(17)
+        }))
     }
 }
 
@@ -228,6 +330,13 @@ mod tests {
                 every_ms: 6,
             },
             Job::Notebook { mib: 7 },
+            Job::Model {
+                kernel: "m".into(),
+                mib: 1,
+                weights_mib: 2,
+                pause_ms: 3,
+                seconds: 4,
+            },
         ] {
             let words = job.arguments();
             assert_eq!(words[0], JOB_ARGUMENT);
