@@ -5,9 +5,11 @@ mod attribution;
 mod claim;
 mod cost;
 mod density;
+mod dice;
 mod gate;
 mod history;
 mod llm_and_vision;
+mod predict;
 mod schedule;
 mod screen;
 mod shim;
@@ -32,11 +34,12 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "gate" => gate::run(&args),
         "history" => history::run(&args),
         "llm_and_vision" => llm_and_vision::run(&args),
+        "predict" => predict::run(&args),
         "schedule" => schedule::run(&args),
         "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench schedule, gshare bench screen, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }

@@ -2,7 +2,6 @@
 //! the simulation's: blocks in waves and tails, memory that does not suffice, caches that neighbours use, slices
 //! that take time to change; all drawn from seeds that are printed. It shares no code with the estimate.
 
-mod dice;
 mod mix;
 mod program;
 
@@ -10,8 +9,8 @@ use gshare_sim_board::{ImaginedBoard, Model};
 use serde_json::json;
 
 use self::mix::{Error, Sharing};
-use super::say;
 use super::stats::Times;
+use super::{dice, say};
 use crate::cli::args::BenchArgs;
 
 /// GPU models: two without counters of their own, two with.

@@ -23,8 +23,18 @@ impl Dice {
 
     /// A number from `low` to `high`, each order of magnitude as likely as another.
     pub(super) fn scale(&mut self, low: f64, high: f64) -> f64 {
-        let part = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        low * (high / low).powf(part)
+        low * (high / low).powf(self.unit())
+    }
+
+    /// A number from 0 up to 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number of the standard normal distribution.
+    pub(super) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
     /// One of several.
