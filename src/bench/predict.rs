@@ -36,7 +36,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         let found = runs.last().map_or(0, |r| r.peak) as f64 / f64::from(1 << 30);
         say(&format!(
             "seed {seed}: family {} of user {} `{}`: batch {last}: {found:.1} GiB, median {truth:.1}; {:.0} s",
-            family.user, family.script, runs[0].run_s,
+            runs[0].family,
+            family.user,
+            runs[0].command.join(" "),
+            runs[0].run_s,
         ));
     }
     let part = repeated as f64 / all.max(1) as f64;
