@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use gshare::station::Station;
-use support::{Raw, claim_of, root, station_with, until};
+use support::{Raw, claim_of, python, root, station_with, until};
 
 /// An A100 that is divided, and an H100 that is to be.
 fn workstation() -> Station {
@@ -126,6 +126,112 @@ fn a_member_opens_only_the_capabilities_of_its_instance_and_sees_no_neighbour() 
     let mut raw = Raw::spawn(&mut command);
     let answer = raw.line();
     assert!(answer.starts_with("error 100 "), "{answer}");
+}
+
+#[test]
+fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
+    let Some(bin) = python::bin("a_program_that_asks_nvml") else {
+        return;
+    };
+    let station = workstation();
+    let snapshot = station.snapshot().expect("served");
+    let uuid = |g: usize| snapshot.gpus[g].uuid.clone();
+    // Somebody else's work on the next instance, and memory of one's own.
+    let mut other = Raw::claim(&station, &["-q", "-g", "0.4"]);
+    assert_eq!(other.ask(&format!("alloc {}", 6_u64 << 30)), "ok 0");
+    let mut own = Raw::claim(&station, &["-q", "-g", "0.25", "--name", "mine"]);
+    assert_eq!(own.ask(&format!("alloc {}", 3_u64 << 30)), "ok 0");
+    let snapshot = station.snapshot().expect("served");
+    let claim = claim_of(&snapshot, own.pid()).expect("its claim");
+    let part = &claim.gpus[0];
+    assert_eq!(part.gpu, 4);
+    assert_eq!(
+        claim_of(&snapshot, other.pid()).expect("its claim").gpus[0].gpu,
+        5
+    );
+
+    let mut command = station.command();
+    command.args(["join", claim.id.as_str(), "--"]);
+    command
+        .arg(bin.join("python"))
+        .arg(python::script("mig_client.py"))
+        .args([uuid(2), uuid(3), uuid(5), uuid(1)]);
+    let output = command.output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    let facts = |name: &str| -> Vec<&str> {
+        let lines = text.lines().filter_map(|l| l.split_once(' '));
+        lines.filter(|(n, _)| *n == name).map(|(_, v)| v).collect()
+    };
+    let gpu = uuid(0);
+    for (name, value) in [
+        ("gpus", "1"),
+        ("gpu", gpu.as_str()),
+        ("index", "0"),
+        ("second", "NVMLError_InvalidArgument"),
+        ("mode", "1 1"),
+        ("gpu_is_instance", "0"),
+        ("instances", "1"),
+        ("uuids", part.uuid.as_str()),
+        ("is_instance", "1"),
+        ("name", "NVIDIA A100-SXM4-80GB MIG 2g.20gb"),
+        ("parent", gpu.as_str()),
+        ("ids", "3 0"),
+        ("attributes", "28"),
+        ("by_uuid", part.uuid.as_str()),
+    ] {
+        assert_eq!(facts(name), [value], "{name}:\n{text}");
+    }
+    // The instance's memory as the claim has it, through the instance and through the GPU.
+    let charge = part.mem_charge.expect("known");
+    let cap = part.mem_limit;
+    let memory = format!("{cap} {charge} {}", cap - charge);
+    assert!(charge >= 3 << 30, "{charge}");
+    assert_eq!(facts("memory"), [memory.as_str()], "{text}");
+    assert_eq!(facts("gpu_memory"), [memory.as_str()], "{text}");
+    let pid = own.pid().to_string();
+    assert_eq!(facts("processes"), [pid.as_str()], "{text}");
+    // Which processes a divided GPU has in all is for administrators; no others' in any case.
+    assert!(
+        facts("gpu_processes")
+            .iter()
+            .all(|l| l.is_empty() || *l == pid),
+        "{text}"
+    );
+    // Nothing of the neighbours', by number, by name or by their counters.
+    assert_eq!(facts("beyond").len(), 7);
+    assert!(
+        facts("beyond")
+            .iter()
+            .all(|l| l.ends_with("NVMLError_NotFound"))
+    );
+    assert_eq!(facts("neighbour").len(), 4);
+    let hidden = |l: &&str| {
+        l.ends_with("NVMLError_NotFound")
+            || (l.starts_with("GPU-") && l.ends_with("NVMLError_NoPermission"))
+    };
+    assert!(facts("neighbour").iter().all(hidden), "{text}");
+    assert_eq!(facts("counters").len(), 7);
+    let closed = |l: &&str| l.ends_with("NVMLError_NoPermission");
+    assert!(facts("counters").iter().all(closed), "{text}");
+
+    // A monitor that lists instances shows the one.
+    let mut command = station.command();
+    command.args(["join", claim.id.as_str(), "--"]);
+    command
+        .arg(bin.join("python"))
+        .args(["-m", "nvitop", "-1", "--no-unicode"]);
+    let output = command.output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    let rows: Vec<&str> = text.lines().filter(|l| l.contains("GI/CI")).collect();
+    let used = format!("{}MiB / {}MiB", charge >> 20, cap >> 20);
+    assert!(
+        rows.len() == 1 && rows[0].contains("2g.20gb @ GI/CI: 3/0") && rows[0].contains(&used),
+        "{text}"
+    );
+    let shows = |raw: &Raw| text.split_whitespace().any(|w| w == raw.pid().to_string());
+    assert!(shows(&own) && !shows(&other), "{text}");
 }
 
 #[test]

@@ -1,21 +1,19 @@
 //! What the claim's programs see of NVML.
 
 use std::{
-    ffi::{CString, c_char, c_void},
+    ffi::{c_char, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::AtomicPtr,
 };
 
-use gshare_abi::GpuUuid;
-
 use crate::{
-    driver,
+    device, driver,
     layout::{
         Code, Detail, DetailList, Entry, FUNCTION_NOT_FOUND, Handle, INSUFFICIENT_SIZE,
-        INVALID_ARGUMENT, Memory, MemoryV2, NOT_FOUND, Process, ProcessV1, SUCCESS, Sample,
-        Utilization, UtilizationList,
+        INVALID_ARGUMENT, Memory, MemoryV2, NO_PERMISSION, NOT_FOUND, Process, ProcessV1, SUCCESS,
+        Sample, Utilization, UtilizationList,
     },
-    share::{self, Part, Share},
+    share::{self, Share},
 };
 
 /// Runs the proxy's own part; where it panics the program goes on as without the proxy.
@@ -24,72 +22,16 @@ fn with<R>(part: impl FnOnce(&Share) -> R) -> Option<R> {
     catch_unwind(part).ok().flatten()
 }
 
-macro_rules! call_driver {
-    ($name:literal, ($($value:expr => $kind:ty),*)) => {{
-        static PLACE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-        let found = driver::find(&PLACE, $name);
-        if found.is_null() {
-            FUNCTION_NOT_FOUND
-        } else {
-            // SAFETY: the driver's function of this name has this signature (nvml.h).
-            let function = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> Code>(found)
-            };
-            // SAFETY: the pointers are the caller's own, or valid for the call.
-            unsafe { function($($value),*) }
-        }
-    }};
-}
-
-/// UUID of the GPU that a handle stands for; `None` where it stands for none.
-fn uuid_of(device: Handle) -> Option<GpuUuid> {
-    let mut text = [0_u8; 96];
-    let at: *mut c_char = text.as_mut_ptr().cast();
-    let code = call_driver!(c"nvmlDeviceGetUUID", (
-        device => Handle, at => *mut c_char, text.len() as u32 => u32
-    ));
-    let end = text.iter().position(|&byte| byte == 0)?;
-    let text = str::from_utf8(&text[..end]).ok()?;
-    text.parse().ok().filter(|_| code == SUCCESS)
-}
-
-/// The claim's GPU that a handle stands for.
-fn part_of(share: &Share, device: Handle) -> Option<(usize, &Part)> {
-    let uuid = uuid_of(device)?;
-    let mut parts = share.parts.iter().enumerate();
-    parts.find(|(_, part)| part.uuid == uuid)
-}
-
-fn handle_of(part: &Part) -> Result<Handle, Code> {
-    let uuid = CString::new(part.uuid.to_string()).map_err(|_| NOT_FOUND)?;
-    let mut device: Handle = std::ptr::null_mut();
-    let code = call_driver!(c"nvmlDeviceGetHandleByUUID", (
-        uuid.as_ptr() => *const c_char, &raw mut device => *mut Handle
-    ));
-    if code == SUCCESS {
-        Ok(device)
-    } else {
-        Err(code)
-    }
-}
-
-/// Whether a handle is that of a GPU which the claim does not have. What has no GPU's UUID (a MIG
-/// instance) is the driver's to judge.
-fn is_foreign(share: &Share, device: Handle) -> bool {
-    share.later.is_none()
-        && uuid_of(device).is_some_and(|uuid| share.parts.iter().all(|part| part.uuid != uuid))
-}
-
-unsafe fn only_own(code: Code, device: *mut Handle) -> Code {
-    if code != SUCCESS || device.is_null() {
+unsafe fn only_own(code: Code, place: *mut Handle) -> Code {
+    if code != SUCCESS || place.is_null() {
         return code;
     }
     // SAFETY: the driver has just written there.
-    let found = unsafe { *device };
-    match with(|share| is_foreign(share, found)) {
+    let found = unsafe { *place };
+    match with(|share| device::is_foreign(share, found)) {
         Some(true) => {
             // SAFETY: as above.
-            unsafe { *device = std::ptr::null_mut() };
+            unsafe { *place = std::ptr::null_mut() };
             NOT_FOUND
         }
         _ => code,
@@ -99,7 +41,7 @@ unsafe fn only_own(code: Code, device: *mut Handle) -> Code {
 unsafe fn count(code: Code, count: *mut u32) -> Code {
     if code == SUCCESS
         && !count.is_null()
-        && let Some(own) = with(|share| share.later.unwrap_or(share.parts.len() as u32))
+        && let Some(own) = with(|share| share.later.unwrap_or_else(|| device::count(share)))
     {
         // SAFETY: the driver has just written there. A claim that has no GPU yet cannot get more than there are.
         unsafe { *count = own.min(*count) };
@@ -108,12 +50,12 @@ unsafe fn count(code: Code, count: *mut u32) -> Code {
 }
 
 /// The claim's GPU with this number, or the driver's word where the process is in no claim.
-unsafe fn by_index(index: u32, device: *mut Handle, original: impl FnOnce() -> Code) -> Code {
-    if device.is_null() {
+unsafe fn by_index(index: u32, place: *mut Handle, original: impl FnOnce() -> Code) -> Code {
+    if place.is_null() {
         return original();
     }
-    let found = with(|share| match share.parts.get(index as usize) {
-        Some(part) => Some(handle_of(part)),
+    let found = with(|share| match device::nth(share, index) {
+        Some(own) => Some(own),
         // Any will do for who asks before it is known which.
         None if share.later.is_some_and(|gpus| index < gpus) => None,
         None => Some(Err(INVALID_ARGUMENT)),
@@ -121,7 +63,7 @@ unsafe fn by_index(index: u32, device: *mut Handle, original: impl FnOnce() -> C
     match found.flatten() {
         // SAFETY: the caller's own place, which is not null.
         Some(Ok(found)) => unsafe {
-            *device = found;
+            *place = found;
             SUCCESS
         },
         Some(Err(code)) => code,
@@ -129,10 +71,42 @@ unsafe fn by_index(index: u32, device: *mut Handle, original: impl FnOnce() -> C
     }
 }
 
+/// The claim's instance with this number on a GPU, or the driver's word where the GPU is not divided.
+unsafe fn instance(
+    gpu: Handle,
+    index: u32,
+    place: *mut Handle,
+    original: impl FnOnce() -> Code,
+) -> Code {
+    let own = with(|share| {
+        let own = device::instances(share, gpu)?;
+        Some(own.get(index as usize).copied())
+    });
+    match own.flatten() {
+        None => {
+            let code = original();
+            // SAFETY: as the caller promises.
+            unsafe { only_own(code, place) }
+        }
+        Some(_) if place.is_null() => INVALID_ARGUMENT,
+        Some(None) => NOT_FOUND,
+        Some(Some(found)) => {
+            // SAFETY: the caller's own place, which is not null.
+            unsafe { *place = found };
+            SUCCESS
+        }
+    }
+}
+
+/// Whether the claim may look into this instance of a GPU; also in no claim.
+fn may_see(gpu: Handle, number: u32) -> bool {
+    with(|share| device::may_see(share, gpu, number)).unwrap_or(true)
+}
+
 /// Bytes in all and in use as the claim has them.
 fn memory_of(device: Handle, driver_total: u64) -> Option<(u64, u64)> {
     with(|share| {
-        let (_, part) = part_of(share, device)?;
+        let part = device::part(share, device)?;
         let total = part.cap().min(driver_total);
         Some((total, part.charged().min(total)))
     })
@@ -147,7 +121,7 @@ unsafe fn list<E: Entry>(
     original: impl Fn(*mut u32, *mut E) -> Code,
 ) -> Code {
     let own = with(|share| {
-        let (_, part) = part_of(share, device)?;
+        let part = device::part(share, device)?;
         let mut all: Vec<E> = Vec::new();
         // Processes may come while they are listed.
         for _ in 0..8 {
@@ -206,7 +180,7 @@ unsafe fn keep_own<E: Entry>(device: Handle, count: *mut u32, array: *mut E) {
         return;
     }
     with(|share| {
-        let (_, part) = part_of(share, device)?;
+        let part = device::part(share, device)?;
         // SAFETY: the driver has just written so many entries there.
         let entries = unsafe { std::slice::from_raw_parts_mut(array, *count as usize) };
         let mut kept = 0;
@@ -293,12 +267,49 @@ macro_rules! listings {
             fn nvmlDeviceGetIndex(device: Handle, index: *mut u32) |original| {
                 let code = original(device, index);
                 if code == SUCCESS && !index.is_null() {
-                    let own = with(|share| part_of(share, device).map(|(index, _)| index));
+                    let own = with(|share| device::index(share, device));
                     if let Some(Some(own)) = own {
-                        *index = own as u32;
+                        *index = own;
                     }
                 }
                 code
+            }
+            fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, number: *mut u32) |original| {
+                let code = original(device, number);
+                if code == SUCCESS && !number.is_null() {
+                    if let Some(Some(own)) = with(|share| device::instances(share, device)) {
+                        *number = own.len() as u32;
+                    }
+                }
+                code
+            }
+            fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, place: *mut Handle)
+            |original| {
+                instance(device, index, place, || original(device, index, place))
+            }
+            fn nvmlDeviceGetGpuInstances(
+                device: Handle, profile: u32, list: *mut Handle, number: *mut u32
+            ) |original| {
+                // As for any who is not the administrator.
+                match with(|share| device::instances(share, device)) {
+                    Some(Some(_)) => NO_PERMISSION,
+                    _ => original(device, profile, list, number),
+                }
+            }
+            fn nvmlDeviceGetGpuInstanceById(device: Handle, number: u32, place: *mut Handle)
+            |original| {
+                if may_see(device, number) {
+                    original(device, number, place)
+                } else {
+                    NOT_FOUND
+                }
+            }
+            fn nvmlGpmMigSampleGet(device: Handle, number: u32, sample: Handle) |original| {
+                if may_see(device, number) {
+                    original(device, number, sample)
+                } else {
+                    NO_PERMISSION
+                }
             }
             fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) |original| {
                 let code = original(device, memory);

@@ -11,6 +11,7 @@
     reason = "speaks NVML's C interface; every block states why it is sound"
 )]
 
+mod device;
 mod driver;
 mod hooks;
 mod layout;

@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -18,10 +18,12 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Shortest time between two tries to find a service that has started anew.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One GPU of the claim.
+/// One GPU of the claim, or an instance of a divided one.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) uuid: GpuUuid,
+    /// The GPU that it lies on, once the driver has told.
+    pub(crate) gpu: OnceLock<GpuUuid>,
     limits: LimitsMap,
     usage: UsageMap,
     epoch: u64,
@@ -130,6 +132,7 @@ fn ask() -> Option<Share> {
         let epoch = limits.page().epoch.load(Ordering::Relaxed);
         Some(Part {
             uuid: gpu.uuid,
+            gpu: OnceLock::new(),
             limits,
             usage: UsageMap::new(usage).ok()?,
             epoch,

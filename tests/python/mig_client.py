@@ -1,0 +1,65 @@
+"""What a program on an instance of a divided GPU learns from NVIDIA's own Python bindings of NVML.
+
+Prints one fact a line. The arguments are UUIDs of instances that are not its own. It knows nothing of gshare.
+"""
+
+import sys
+
+import pynvml as nvml
+
+
+def code(call, *arguments):
+    """What the driver answers instead of a value."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        return type(error).__name__
+
+
+def number(value):
+    """The bindings give some numbers as they came from C."""
+    return getattr(value, "value", value)
+
+
+def main():
+    nvml.nvmlInit()
+    print("gpus", nvml.nvmlDeviceGetCount())
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    print("gpu", nvml.nvmlDeviceGetUUID(gpu))
+    print("index", nvml.nvmlDeviceGetIndex(gpu))
+    print("second", code(nvml.nvmlDeviceGetHandleByIndex, 1))
+    print("mode", *nvml.nvmlDeviceGetMigMode(gpu))
+    print("gpu_is_instance", number(nvml.nvmlDeviceIsMigDeviceHandle(gpu)))
+    count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    print("instances", count)
+    found = [nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i) for i in range(count)]
+    print("uuids", *(nvml.nvmlDeviceGetUUID(one) for one in found))
+    for beyond in range(count, 8):
+        print("beyond", beyond, code(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, beyond))
+    own = found[0]
+    print("is_instance", number(nvml.nvmlDeviceIsMigDeviceHandle(own)))
+    print("name", nvml.nvmlDeviceGetName(own))
+    parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own)
+    print("parent", nvml.nvmlDeviceGetUUID(parent))
+    instance = nvml.nvmlDeviceGetGpuInstanceId(own)
+    print("ids", instance, nvml.nvmlDeviceGetComputeInstanceId(own))
+    print("attributes", nvml.nvmlDeviceGetAttributes_v2(own).multiprocessorCount)
+    for name, handle in (("memory", own), ("gpu_memory", gpu)):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        print(name, memory.total, memory.used, memory.free)
+    for name, handle in (("processes", own), ("gpu_processes", gpu)):
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+        print(name, *sorted(p.pid for p in processes))
+    again = nvml.nvmlDeviceGetHandleByUUID(nvml.nvmlDeviceGetUUID(own))
+    print("by_uuid", nvml.nvmlDeviceGetUUID(again))
+    for other in sys.argv[1:]:
+        print("neighbour", other, code(nvml.nvmlDeviceGetHandleByUUID, other))
+    for one in range(8):
+        if one != instance:
+            sample = nvml.nvmlGpmSampleAlloc()
+            print("counters", one, code(nvml.nvmlGpmMigSampleGet, gpu, one, sample))
+            nvml.nvmlGpmSampleFree(sample)
+    nvml.nvmlShutdown()
+
+
+main()
