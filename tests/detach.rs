@@ -290,7 +290,7 @@ fn whatever_the_driver_does_a_claim_is_whole_on_one_side() {
     let held = on_gpus(&station, raw.pid());
     let board = board(&station);
     let fault = |fault: Option<(CheckpointStep, CheckpointHow)>| {
-        let fault = fault.map(|(step, how)| CheckpointFault { step, how });
+        let fault = fault.map(|(step, how)| CheckpointFault::of_all(step, how));
         board.set_checkpoint_fault(fault).expect("set");
     };
     for step in [Lock, Checkpoint] {
@@ -355,10 +355,7 @@ fn a_process_that_dies_in_the_middle_takes_nothing_with_it() {
     let station = station();
     let (raw, _) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
-    let fault = CheckpointFault {
-        step: CheckpointStep::Checkpoint,
-        how: CheckpointHow::Dies,
-    };
+    let fault = CheckpointFault::of_all(CheckpointStep::Checkpoint, CheckpointHow::Dies);
     board(&station)
         .set_checkpoint_fault(Some(fault))
         .expect("set");

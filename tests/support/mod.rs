@@ -6,6 +6,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod detach;
 pub mod machine;
 pub mod python;
 pub mod steps;

@@ -50,7 +50,7 @@ pub(crate) struct Head {
     /// What moving memory between a GPU and the host takes whatever its size, in nanoseconds, and the bytes of
     /// it a second; 0 for the defaults.
     pub checkpoint: [u64; 2],
-    /// A fault of checkpoints: what fails in the upper, how in the lower half; 0 for none.
+    /// A fault of checkpoints: step and how in the upper half, the process (0: all) in the lower; 0 for none.
     pub checkpoint_fault: u64,
     /// Seed of what the plain model leaves out; 0 for nothing of it.
     pub nature: u64,

@@ -47,11 +47,21 @@ pub struct CheckpointFault {
     pub step: CheckpointStep,
     /// What happens to it.
     pub how: CheckpointHow,
+    /// To which process; none for all.
+    pub pid: Option<u32>,
 }
 
 impl CheckpointFault {
+    /// A fault of all processes.
+    #[must_use]
+    pub const fn of_all(step: CheckpointStep, how: CheckpointHow) -> Self {
+        let pid = None;
+        Self { step, how, pid }
+    }
+
     fn word(self) -> u64 {
-        (self.step as u64) << 32 | self.how as u64
+        let what = (self.step as u64) << 8 | self.how as u64;
+        what << 32 | u64::from(self.pid.unwrap_or(0))
     }
 
     fn from_word(word: u64) -> Option<Self> {
@@ -59,7 +69,9 @@ impl CheckpointFault {
         use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
         let step = [Lock, Checkpoint, Restore, Unlock];
         let how = [Refused, Hangs, Fails, Dies];
-        let fault = |step, how| Self { step, how };
+        let pid = u32::try_from(word & u64::from(u32::MAX)).ok();
+        let pid = pid.filter(|pid| *pid != 0);
+        let fault = |step, how| Self { step, how, pid };
         let all = step.iter().flat_map(|s| how.iter().map(|h| fault(*s, *h)));
         all.into_iter().find(|f| f.word() == word)
     }
@@ -89,12 +101,13 @@ impl Board {
         })
     }
 
-    /// How this step goes wrong now.
+    /// How this step of this process goes wrong now.
     #[must_use]
-    pub fn checkpoint_fault(&self, step: CheckpointStep) -> Option<CheckpointHow> {
+    pub fn checkpoint_fault(&self, step: CheckpointStep, pid: u32) -> Option<CheckpointHow> {
         let word = self.change(false, |s| Ok(s.head.checkpoint_fault));
         let fault = CheckpointFault::from_word(word.unwrap_or(0))?;
-        (fault.step == step).then_some(fault.how)
+        let meant = fault.step == step && fault.pid.is_none_or(|one| one == pid);
+        meant.then_some(fault.how)
     }
 
     /// How long moving the memory of a process takes.

@@ -78,11 +78,12 @@ impl Handler {
     /// The fault that was injected, if any.
     fn fault(&self, step: CheckpointStep) -> R {
         let board = &self.driver.board;
-        match board.checkpoint_fault(step) {
+        let pid = std::process::id();
+        match board.checkpoint_fault(step, pid) {
             None => Ok(()),
             Some(CheckpointHow::Refused) => Err(UNKNOWN),
             Some(CheckpointHow::Hangs) => {
-                while board.checkpoint_fault(step) == Some(CheckpointHow::Hangs) {
+                while board.checkpoint_fault(step, pid) == Some(CheckpointHow::Hangs) {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(UNKNOWN)

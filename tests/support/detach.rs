@@ -1,0 +1,123 @@
+//! What the tests of claims that leave the GPU share: a station on which memory moves fast, members whose bytes are
+//! known, faults of the driver, and where everything is by the board.
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use gshare::station::{Options, Station};
+use gshare_proto::ClaimView;
+use gshare_sim_board::{CheckpointFault, CheckpointHow, CheckpointStep};
+
+use super::{Raw, board, board_bytes, claim_of, example, station_with, until};
+
+pub const GIB: u64 = 1 << 30;
+pub const SOON: Duration = Duration::from_secs(20);
+
+const KEYS: &str = "[detach]\ntimeout = \"1s\"\ndrain = \"1s\"\nhost-reserve = \"1 MiB\"\n";
+
+/// A station with more configuration (`[claims]` and `[detach]` are there), changed by `change`.
+pub fn station_that(more: &str, change: impl FnOnce(&mut Options)) -> Station {
+    let station = station_with(|o| {
+        o.config = format!("[claims]\nleftover-grace = \"1s\"\n{KEYS}{more}");
+        change(o);
+    });
+    let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
+    rate.expect("the rate is set");
+    station
+}
+
+/// So many RTX 4090.
+pub fn station_of(gpus: usize, more: &str) -> Station {
+    station_that(more, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
+}
+
+pub fn run(station: &Station, words: &[&str]) -> Output {
+    let output = station.command().args(words).stdin(Stdio::null()).output();
+    output.expect("gshare runs")
+}
+
+/// Runs it and gives what it printed.
+pub fn ok(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {said} {errors}");
+    said
+}
+
+/// Runs it, expects that it is not available now (75), and gives what was said.
+pub fn refused(station: &Station, words: &[&str]) -> String {
+    let output = run(station, words);
+    let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    assert_eq!(output.status.code(), Some(75), "{words:?}: {errors}");
+    errors
+}
+
+pub fn claim(station: &Station, pid: u32) -> ClaimView {
+    let snapshot = station.snapshot().expect("served");
+    claim_of(&snapshot, pid).expect("its claim").clone()
+}
+
+/// `detached`, `moving`, ...; none on the GPU.
+pub fn word(station: &Station, pid: u32) -> Option<String> {
+    claim(station, pid).place.word
+}
+
+/// Waits until the claim is in this state.
+pub fn settles(station: &Station, pid: u32, wanted: Option<&str>) {
+    until(&format!("it is {wanted:?}"), SOON, || {
+        (word(station, pid).as_deref() == wanted).then_some(())
+    });
+}
+
+/// Waits until a claim may be detached: the engine runs, and its members are known.
+pub fn ready(station: &Station, pid: u32) -> ClaimView {
+    until("the claim can be detached", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let claim = claim_of(&snapshot, pid)?;
+        let able = claim.place.levers.not_detachable.is_none();
+        able.then(|| claim.clone())
+    })
+}
+
+/// Bytes of a process on each GPU of the board.
+pub fn by_gpu(station: &Station, pid: u32) -> Vec<u64> {
+    let seen = board(station).snapshot();
+    (0..seen.gpus.len())
+        .map(|gpu| board_bytes(&seen, gpu, &[pid]))
+        .collect()
+}
+
+/// Bytes of a process on all GPUs of the board.
+pub fn on_gpus(station: &Station, pid: u32) -> u64 {
+    by_gpu(station, pid).iter().sum()
+}
+
+/// Allocates a GiB, fills it and gives its checksum.
+pub fn fill(raw: &mut Raw, index: usize) -> String {
+    assert_eq!(raw.ask(&format!("alloc {GIB}")), format!("ok {index}"));
+    let seed = u64::from(raw.pid()) + index as u64;
+    assert_eq!(raw.ask(&format!("fill {index} {seed}")), "ok");
+    raw.ask(&format!("sum {index}"))
+}
+
+/// A member that holds a GiB with something in it; its checksum.
+pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
+    let mut raw = Raw::claim(station, flags);
+    let sum = fill(&mut raw, 0);
+    ready(station, raw.pid());
+    (raw, sum)
+}
+
+/// One more process of a claim.
+pub fn join(station: &Station, id: &str) -> Raw {
+    let mut command = station.command();
+    command.args(["join", id, "--"]).arg(example("raw_client"));
+    Raw::start(command)
+}
+
+/// Makes a step go wrong for one process, or for all; no fault any more.
+pub fn fault(station: &Station, what: Option<(CheckpointStep, CheckpointHow)>, pid: Option<u32>) {
+    let fault = what.map(|(step, how)| CheckpointFault { step, how, pid });
+    board(station).set_checkpoint_fault(fault).expect("set");
+}
