@@ -115,7 +115,10 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
             for words in [&["detach", &id][..], &["move", &id, "--gpu", "1"]] {
                 let why = refused(&station, words);
                 assert!(why.contains(&format!("process {pid}")), "{why}");
-                assert!(why.contains(&format!("cuCheckpointProcess{step:?}")), "{why}");
+                assert!(
+                    why.contains(&format!("cuCheckpointProcess{step:?}")),
+                    "{why}"
+                );
                 fault(&station, None, None);
                 three.whole(&station, &format!("{words:?}, {step:?} of {pid}"));
                 fault(&station, Some((step, Refused)), Some(pid));

@@ -117,6 +117,8 @@ pub enum CheckpointError {
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_ILLEGAL_STATE`.
+const ILLEGAL_STATE: i32 = 401;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
@@ -141,6 +143,12 @@ impl CheckpointError {
     #[must_use]
     pub fn is_not_supported(&self) -> bool {
         self.is_code(NOT_SUPPORTED)
+    }
+
+    /// The step is out of place: the process is in another state.
+    #[must_use]
+    pub fn is_illegal_state(&self) -> bool {
+        self.is_code(ILLEGAL_STATE)
     }
 
     /// No room on the GPU for what comes back.

@@ -29,10 +29,16 @@ pub const STEPS: [&str; 20] = [
     "member-heard",
 ];
 
-/// The same of a lever: what is under way is journaled, the processes are where they were to go, calls wait there, all is
-/// journaled.
-pub const LEVER_STEPS: [&str; 4] = [
+/// The same of a lever, in the order of a move: what is under way is journaled; calls wait in front of the driver; a
+/// process is locked, its memory in the host, back on a GPU; it runs; all processes are where they were to go. Then what has
+/// gone to the host is marked so, and all is journaled.
+pub const LEVER_STEPS: [&str; 9] = [
     "lever-journaled",
+    "lever-drained",
+    "lever-locked",
+    "lever-out",
+    "lever-back",
+    "lever-unlocked",
     "lever-worked",
     "lever-parked",
     "lever-settled",

@@ -5,20 +5,23 @@
 
 mod facts;
 mod job;
+mod lost;
+mod place;
 mod wishes;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gshare_abi::State;
 use gshare_abi::wire::Want;
-use gshare_abi::{GpuUuid, State};
 use gshare_core::machine::lever::{Failure, Levers, ParkedBy};
 use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::checkpoint::Engine;
 
-use job::{Job, Kind, Maps, Members, Outcome, Pairs, Patience};
+use job::{Job, Kind, Lost, Maps, Members, Outcome, Patience};
 pub(crate) use wishes::Waiters;
 
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
@@ -47,12 +50,21 @@ pub(crate) enum LeverMsg {
     },
     /// The checkpoint engine has started, or cannot.
     Engine(Result<(), String>),
+    /// A claim is neither here nor there, and what it waits for is tried again.
+    Stuck {
+        /// The claim.
+        id: ClaimId,
+        /// Why.
+        why: String,
+    },
     /// A lever on a claim has been pulled.
     Done {
         /// The claim.
         id: ClaimId,
         /// What came of it.
         outcome: Outcome,
+        /// Processes that the driver has lost.
+        lost: BTreeSet<Lost>,
     },
 }
 
@@ -67,6 +79,8 @@ pub(crate) struct LeverState {
     told: BTreeMap<ClaimId, Levers>,
     /// Since when a lever is being pulled.
     since: BTreeMap<ClaimId, Instant>,
+    /// Processes that the driver has lost (`FAILED`).
+    lost: BTreeMap<ClaimId, BTreeSet<i32>>,
     pub(crate) waiters: Waiters,
 }
 
@@ -97,6 +111,7 @@ impl LeverState {
             engine,
             told: BTreeMap::new(),
             since: BTreeMap::new(),
+            lost: BTreeMap::new(),
             waiters: Waiters::default(),
         }
     }
@@ -136,7 +151,14 @@ impl Service {
                 self.tell_levers();
                 self.tell_reclaim_rules();
             }
-            LeverMsg::Done { id, outcome } => self.lever_done(id, outcome),
+            LeverMsg::Stuck { id, why } => {
+                let text = format!("{id} is between its GPU and the host, tried again: {why}");
+                self.tell_owner(id, &text);
+            }
+            LeverMsg::Done { id, outcome, lost } => {
+                self.tell_lost(id, lost);
+                self.lever_done(id, outcome);
+            }
         }
     }
 
@@ -282,15 +304,18 @@ impl Service {
                 step: keys.timeout,
                 host_reserve: keys.host_reserve.0,
             },
+            tell: self.teller(id),
+            lost: RefCell::default(),
+            unsure: RefCell::default(),
         };
         let events = self.events.clone();
         self.levers.since.insert(id, Instant::now());
         std::thread::Builder::new()
             .name(format!("lever-{id}"))
             .spawn(move || {
-                let outcome = job.run();
+                let (outcome, lost) = job.run();
                 super::die::at("lever-worked");
-                let _ = events.send(Msg::Lever(LeverMsg::Done { id, outcome }));
+                let _ = events.send(Msg::Lever(LeverMsg::Done { id, outcome, lost }));
             })
             .map(drop)
             .map_err(|e| failed(e.to_string()))
@@ -305,65 +330,6 @@ impl Service {
             seat.usage.charged_bytes(total).max(seen.unwrap_or(0))
         });
         charged.fold(0, u64::saturating_add)
-    }
-
-    /// The maps by which processes that are on some GPUs come onto others: of the claim's GPUs alone, as its members
-    /// see them behind the device filter; and of all GPUs of the machine, for those that see all.
-    fn maps(&self, from: &[String], to: &[String]) -> Maps {
-        let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
-        let own: Pairs = from.iter().zip(to).map(pair).collect();
-        // Whoever is on its way out makes room for whoever was there.
-        let mut left = from.iter().filter(|uuid| !to.contains(uuid));
-        let whole = self.gpus.iter().filter(|g| g.uuid.starts_with("GPU-"));
-        let all: Pairs = whole
-            .map(|gpu| {
-                let uuid = &gpu.uuid;
-                let new = match from.iter().position(|f| f == uuid) {
-                    Some(at) => Some(&to[at]),
-                    None if to.contains(uuid) => left.next(),
-                    None => Some(uuid),
-                };
-                (uuid.clone(), new.unwrap_or(uuid).clone())
-            })
-            .collect();
-        let mut maps = vec![own];
-        if self.filters.is_none() {
-            maps.push(all);
-        }
-        // Who is there already.
-        maps.push(to.iter().zip(to).map(pair).collect());
-        Maps(maps)
-    }
-
-    fn narrow(&mut self, id: ClaimId) {
-        let slices = self.claims.get(&id).map(|l| uuids(&l.record.slices));
-        self.filter_to(id, &slices.unwrap_or_default());
-    }
-
-    /// The GPUs that a claim leaves and those that it comes to can be opened while it is on its way.
-    fn widen(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let mut gpus = uuids(&live.record.slices);
-        if let HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } =
-            &live.record.holding
-        {
-            gpus.extend(uuids(to));
-        }
-        self.filter_to(id, &gpus);
-    }
-
-    fn filter_to(&mut self, id: ClaimId, uuids: &[String]) {
-        let gpus: Vec<usize> = uuids.iter().filter_map(|u| self.gpu_index(u)).collect();
-        let rules = self.rules(gpus);
-        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
-            && let Some(cgroup) = &live.cgroup
-            && !live.uncovered
-            && let Err(error) = filters.set(cgroup, &rules)
-        {
-            tracing::error!(%id, %error, "the filter of a claim could not be changed");
-        }
     }
 
     fn thaw(&self, live: &Live) {
@@ -495,41 +461,6 @@ impl Service {
         self.narrow(id);
         self.limit_memory(id);
         self.set_states(id, State::Granted);
-    }
-
-    /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
-    pub(crate) fn relabel(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let places: Vec<Option<usize>> = live
-            .record
-            .slices
-            .iter()
-            .map(|s| self.gpu_index(&s.uuid))
-            .collect();
-        let paths: Vec<_> = places
-            .iter()
-            .map(|gpu| gpu.map(|gpu| self.limits_path(id, gpu)))
-            .collect();
-        let Some(live) = self.claims.get_mut(&id) else {
-            return;
-        };
-        for ((seat, gpu), path) in live.seats.iter_mut().zip(places).zip(paths) {
-            let (Some(gpu), Some(path)) = (gpu, path) else {
-                continue;
-            };
-            let Ok(uuid) = self.gpus[gpu].uuid.parse::<GpuUuid>() else {
-                continue;
-            };
-            if let Err(error) = seat.limits.relabel(uuid, &path) {
-                tracing::error!(%id, %error, "a page keeps its old name");
-            }
-            seat.usage.relabel(uuid);
-            seat.limits.set_gpu_index(u32::try_from(gpu).ok());
-            seat.limits.set_context_overhead(self.gpus[gpu].overhead);
-            seat.gpu = gpu;
-        }
     }
 
     /// Goes on with what was under way when the service before died.

@@ -127,7 +127,8 @@ impl Engine {
         }
     }
 
-    fn ask(&self, pid: i32, step: &Step) -> Result<(u64, Receiver<Outcome>), CheckpointError> {
+    /// Sends a request; the engine that has it, and where the answer comes.
+    fn ask(&self, pid: i32, step: &Step) -> Result<(u32, Receiver<Outcome>), CheckpointError> {
         let mut state = self.started()?;
         state.last += 1;
         let seq = state.last;
@@ -145,15 +146,30 @@ impl Engine {
         line.push('\n');
         let running = state.running.as_mut().ok_or_else(died)?;
         lock(&running.waiting).insert(seq, send);
-        running
-            .input
-            .write_all(line.as_bytes())
-            .map_err(|_| died())?;
-        Ok((seq, receive))
+        let written = running.input.write_all(line.as_bytes());
+        let engine = running.child.id();
+        drop(state);
+        if written.is_err() {
+            self.give_up(engine);
+            return Err(died());
+        }
+        Ok((engine, receive))
+    }
+
+    /// Ends an engine, unless another has its place already.
+    fn give_up(&self, engine: u32) {
+        let mut state = lock(&self.state);
+        if state
+            .running
+            .as_ref()
+            .is_some_and(|r| r.child.id() == engine)
+        {
+            state.running = None;
+        }
     }
 
     fn run(&self, pid: i32, step: &Step, patience: Duration) -> Result<Outcome, CheckpointError> {
-        let (seq, receive) = self.ask(pid, step)?;
+        let (engine, receive) = self.ask(pid, step)?;
         match receive.recv_timeout(patience) {
             Ok(Outcome::Failed { code, name }) => Err(CheckpointError::Call {
                 call: step.call(),
@@ -162,17 +178,17 @@ impl Engine {
                 name,
             }),
             Ok(outcome) => Ok(outcome),
-            Err(RecvTimeoutError::Disconnected) => Err(CheckpointError::Died {
-                call: step.call(),
-                pid,
-            }),
+            Err(RecvTimeoutError::Disconnected) => {
+                // Its pipe is closed; that it has ended the kernel may tell a moment later.
+                self.give_up(engine);
+                Err(CheckpointError::Died {
+                    call: step.call(),
+                    pid,
+                })
+            }
             Err(RecvTimeoutError::Timeout) => {
                 // Nothing else takes a call in the driver back. Others that wait find it dead and ask anew.
-                let mut state = lock(&self.state);
-                let same = |r: &Running| lock(&r.waiting).contains_key(&seq);
-                if state.running.as_ref().is_some_and(same) {
-                    state.running = None;
-                }
+                self.give_up(engine);
                 Err(CheckpointError::TimedOut {
                     call: step.call(),
                     pid,

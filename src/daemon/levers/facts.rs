@@ -92,6 +92,12 @@ impl Service {
             ));
         }
         let seen = |pid: i32| live.members.keys().any(|m| m.pid == pid);
+        let lost = self.levers.lost.get(&id).into_iter().flatten();
+        if let Some(pid) = lost.copied().find(|pid| seen(*pid)) {
+            return Err(format!(
+                "the driver has lost process {pid} in a checkpoint; without it the others can be"
+            ));
+        }
         let stranger = self
             .driver_processes()
             .find(|(_, p)| self.whose(p.pid) == Whose::Claim(id) && !seen(p.pid));
@@ -209,6 +215,7 @@ impl Service {
     pub(crate) fn tell_levers(&mut self) {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         self.levers.told.retain(|id, _| ids.contains(id));
+        self.levers.lost.retain(|id, _| ids.contains(id));
         let waiters = self.levers.waiters.keys();
         let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
         for id in ended {

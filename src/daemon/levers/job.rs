@@ -2,6 +2,7 @@
 //! host, never some. How far each process is says the driver, so a job can be begun again wherever an earlier one,
 //! or the service itself, has ended.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use gshare_abi::host::GateWatch;
 use gshare_core::Bytes;
 use gshare_core::machine::lever::Failure;
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
+
+use crate::daemon::die;
 
 /// A lock of the driver gives up after this: no call of the claim is in the driver by then, only work on the GPU.
 const LOCK_MS: u32 = 3_000;
@@ -49,6 +52,14 @@ pub(super) enum Kind {
     },
 }
 
+/// What became of a process that the driver has lost (`FAILED`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lost {
+    pub(crate) pid: i32,
+    /// The driver's function that failed; none where the process was found so.
+    pub(crate) during: Option<&'static str>,
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -76,6 +87,18 @@ pub(super) struct Patience {
     pub(super) host_reserve: u64,
 }
 
+/// Looks at marks that say that a thread was caught: it may be on its way out.
+const CAUGHT_LOOKS: u32 = 5;
+
+/// Told when something does not go on and is tried again.
+pub(super) struct Tell(pub(super) Box<dyn Fn(String) + Send>);
+
+impl std::fmt::Debug for Tell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tell")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) kind: Kind,
@@ -86,10 +109,17 @@ pub(super) struct Job {
     /// Bytes that it has.
     pub(super) bytes: u64,
     pub(super) patience: Patience,
+    pub(super) tell: Tell,
+    /// Processes that the driver has lost.
+    pub(super) lost: RefCell<BTreeSet<Lost>>,
+    /// Processes of which a step was given up without an answer.
+    pub(super) unsure: RefCell<BTreeSet<i32>>,
 }
 
 type Fail = (Failure, String);
 type Done<T = ()> = Result<T, Fail>;
+/// Why a step failed, and whether the driver did not take its arguments.
+struct Fault(Fail, bool);
 
 fn procs_below(dir: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
@@ -100,6 +130,26 @@ fn procs_below(dir: &Path) -> Vec<i32> {
         }
     }
     pids
+}
+
+/// Memory of the host that is free, in bytes, as far as the kernel says.
+fn free_memory() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+/// What the limits of a control group and of those above it leave, in bytes.
+fn room_below(dir: &Path) -> u64 {
+    let left = |dir: &Path| {
+        let number = |name: &str| -> Option<u64> {
+            let text = std::fs::read_to_string(dir.join(name)).ok()?;
+            text.trim().parse().ok()
+        };
+        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    };
+    dir.ancestors().filter_map(left).min().unwrap_or(u64::MAX)
 }
 
 fn is_gone(pid: i32) -> bool {
@@ -117,14 +167,20 @@ fn fail_of(error: &CheckpointError) -> Fail {
     (failure, error.to_string())
 }
 
-fn lost(pid: i32) -> Fail {
-    let why = format!("the driver has lost process {pid} in the middle of a checkpoint");
-    (Failure::Refused, why)
+/// Where the service can be asked to die after a step.
+fn step_of_death(step: &Step) -> Option<&'static str> {
+    match step {
+        Step::State => None,
+        Step::Lock { .. } => Some("lever-locked"),
+        Step::Checkpoint => Some("lever-out"),
+        Step::Restore { .. } => Some("lever-back"),
+        Step::Unlock => Some("lever-unlocked"),
+    }
 }
 
 impl Job {
     /// Does it. Takes as long as it takes; nothing else of the service waits for it.
-    pub(super) fn run(&self) -> Outcome {
+    pub(super) fn run(&self) -> (Outcome, BTreeSet<Lost>) {
         let result = match &self.kind {
             Kind::Park => self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None)),
             Kind::Unpark(maps) => self.come_back(maps.as_ref()),
@@ -150,10 +206,21 @@ impl Job {
                 }
             },
         };
-        match result {
+        let outcome = match result {
             Ok(()) => Outcome::Done,
             Err((failure, why)) => Outcome::Failed(failure, why),
+        };
+        (outcome, self.lost.take())
+    }
+
+    /// Notes that the driver has lost a process.
+    fn lost(&self, pid: i32, during: Option<&'static str>) -> Fail {
+        let known = self.lost.borrow().iter().any(|l| l.pid == pid);
+        if !known {
+            self.lost.borrow_mut().insert(Lost { pid, during });
         }
+        let why = format!("the driver has lost process {pid} in the middle of a checkpoint");
+        (Failure::Refused, why)
     }
 
     fn pids(&self) -> Vec<i32> {
@@ -190,9 +257,17 @@ impl Job {
         self.patience.step + Duration::from_secs(self.bytes / SLOWEST)
     }
 
-    /// Has one step carried out. A process that has died meanwhile is not in the way of the others; an engine that
-    /// has died did not undo what it began.
+    /// Has one step carried out. A process that has died meanwhile is not in the way of the others; nor is one that the
+    /// driver loses on the way back. An engine that has died did not undo what it began.
     fn step(&self, pid: i32, step: &Step, reaches: ProcessState) -> Done {
+        let done = self.try_step(pid, step, reaches);
+        if let (Ok(()), Some(point)) = (&done, step_of_death(step)) {
+            die::at(point);
+        }
+        done.map_err(|fault| fault.0)
+    }
+
+    fn try_step(&self, pid: i32, step: &Step, reaches: ProcessState) -> Result<(), Fault> {
         let patience = match step {
             Step::Checkpoint | Step::Restore { .. } => self.moving(),
             _ => self.patience.step + Duration::from_millis(u64::from(LOCK_MS)),
@@ -208,11 +283,50 @@ impl Job {
             tries += 1;
             match self.engine.state(pid, ASK) {
                 Ok(Some(state)) if state == reaches => return Ok(()),
-                Ok(Some(ProcessState::Failed)) => return Err(lost(pid)),
+                Ok(Some(ProcessState::Failed)) => {
+                    let fail = self.lost(pid, Some(step.call()));
+                    let leaves = matches!(step, Step::Lock { .. } | Step::Checkpoint);
+                    return if leaves {
+                        Err(Fault(fail, false))
+                    } else {
+                        Ok(())
+                    };
+                }
                 Ok(_) if matches!(error, CheckpointError::Died { .. }) && tries < 3 => {}
-                _ => return Err(fail_of(&error)),
+                _ => {
+                    if error.is_unanswered() {
+                        self.unsure.borrow_mut().insert(pid);
+                    }
+                    return Err(Fault(fail_of(&error), error.is_invalid()));
+                }
             }
         }
+    }
+
+    /// A step that was given up may still come to its end. Asks those processes for `step` until none has one under way:
+    /// either it is done, or it is out of place.
+    fn settle(&self, step: &Step, reaches: ProcessState) -> Done {
+        let unsure: Vec<i32> = self.unsure.borrow().iter().copied().collect();
+        for pid in unsure {
+            match self.engine.step(pid, step, self.moving()) {
+                Ok(()) => {}
+                Err(_) if is_gone(pid) => {}
+                Err(error) if error.is_unanswered() => return Err(fail_of(&error)),
+                Err(error) if error.is_illegal_state() => {
+                    let state = self.engine.state(pid, ASK).map_err(|e| fail_of(&e))?;
+                    if state == Some(ProcessState::Busy) {
+                        return Err(fail_of(&error));
+                    }
+                }
+                Err(error) => match self.engine.state(pid, ASK) {
+                    Ok(Some(state)) if state == reaches => {}
+                    Ok(Some(ProcessState::Failed)) => drop(self.lost(pid, Some(step.call()))),
+                    _ => return Err(fail_of(&error)),
+                },
+            }
+            self.unsure.borrow_mut().remove(&pid);
+        }
+        Ok(())
     }
 
     /// Waits until no thread is in a call of the driver. What the marks say of calls that began before is in order with
@@ -230,6 +344,7 @@ impl Job {
             let inside =
                 |(slot, pid): &&(usize, u32)| watch.calls(*slot) > 0 && !is_gone(pid.cast_signed());
             let Some((_, pid)) = slots.iter().find(inside) else {
+                die::at("lever-drained");
                 return Ok(());
             };
             if Instant::now() >= until {
@@ -247,14 +362,20 @@ impl Job {
         let Some((watch, slots)) = &self.marks else {
             return Ok(());
         };
-        let caught = slots.iter().find(|(slot, _)| watch.calls(*slot) > 0);
-        match caught {
-            Some((_, pid)) if !is_gone(pid.cast_signed()) => {
+        let caught =
+            |(slot, pid): &&(usize, u32)| watch.calls(*slot) > 0 && !is_gone(pid.cast_signed());
+        for look in 0..CAUGHT_LOOKS {
+            let Some((_, pid)) = slots.iter().find(caught) else {
+                return Ok(());
+            };
+            if look + 1 == CAUGHT_LOOKS {
                 let why = format!("a thread of process {pid} was caught in the driver");
-                Err((Failure::Busy, why))
+                return Err((Failure::Busy, why));
             }
-            _ => Ok(()),
+            // One that has just marked itself sees the state word and steps out again.
+            std::thread::sleep(LOOK);
         }
+        Ok(())
     }
 
     /// All memory to the host; those who have arrived elsewhere already are left alone.
@@ -263,7 +384,7 @@ impl Job {
         for round in 0..ROUNDS {
             let states = self.states()?;
             if let Some((pid, _)) = states.iter().find(|(_, s)| **s == ProcessState::Failed) {
-                return Err(lost(*pid));
+                return Err(self.lost(*pid, None));
             }
             let running = |(pid, state): &(&i32, &ProcessState)| {
                 **state == ProcessState::Running && !arrived.contains(pid)
@@ -289,20 +410,10 @@ impl Job {
 
     /// Whether the host has room, also within the limits of the claim's control group.
     fn host_room(&self) -> Done {
-        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-        let mut room = kib.map_or(u64::MAX, |kib| kib << 10);
-        if let Members::Cgroup(dir) = &self.members {
-            for dir in dir.ancestors() {
-                let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
-                let number = |text: String| text.trim().parse::<u64>().ok();
-                let (max, now) = (read("memory.max"), read("memory.current"));
-                if let (Some(max), Some(now)) = (max.and_then(number), now.and_then(number)) {
-                    room = room.min(max.saturating_sub(now));
-                }
-            }
-        }
+        let room = match &self.members {
+            Members::Cgroup(dir) => free_memory().min(room_below(dir)),
+            Members::Known(_) => free_memory(),
+        };
         let needed = self.bytes.saturating_add(self.patience.host_reserve);
         if needed <= room {
             return Ok(());
@@ -324,11 +435,13 @@ impl Job {
             let step = Step::Restore {
                 pairs: pairs.clone(),
             };
-            match self.engine.step(pid, &step, self.moving()) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_invalid() && !pairs.is_empty() => last = fail_of(&error),
-                // The usual way through doubt.
-                Err(_) => return self.step(pid, &step, ProcessState::Locked),
+            match self.try_step(pid, &step, ProcessState::Locked) {
+                Ok(()) => {
+                    die::at("lever-back");
+                    return Ok(());
+                }
+                Err(Fault(fail, true)) if !pairs.is_empty() => last = fail,
+                Err(Fault(fail, _)) => return Err(fail),
             }
         }
         Err(last)
@@ -371,6 +484,7 @@ impl Job {
     /// Whatever was brought back goes to the host again: nothing else will do.
     fn park_again(&self) {
         self.insist(|| {
+            self.settle(&Step::Checkpoint, ProcessState::Checkpointed)?;
             for pid in self.in_state(ProcessState::Locked)? {
                 self.step(pid, &Step::Checkpoint, ProcessState::Checkpointed)?;
             }
@@ -381,6 +495,7 @@ impl Job {
     /// All processes run again, their memory on GPUs: nothing else will do.
     fn undo(&self, maps: Option<&Maps>) {
         self.insist(|| {
+            self.settle(&Step::Unlock, ProcessState::Running)?;
             self.restore_all(maps)?;
             for pid in self.in_state(ProcessState::Locked)? {
                 self.step(pid, &Step::Unlock, ProcessState::Running)?;
@@ -397,9 +512,34 @@ impl Job {
             }
             if why != told {
                 tracing::warn!("a claim is neither here nor there, tried again: {why}");
+                (self.tell.0)(why.clone());
                 told = why;
             }
             std::thread::sleep(AGAIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room_below;
+
+    #[test]
+    fn host_ram_short_in_a_control_group_above_counts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let claim = dir.path().join("user/claim");
+        std::fs::create_dir_all(&claim).expect("made");
+        let set = |at: &str, max: &str, now: &str| {
+            std::fs::write(dir.path().join(at).join("memory.max"), max).expect("written");
+            std::fs::write(dir.path().join(at).join("memory.current"), now).expect("written");
+        };
+        set("user/claim", "max\n", "4096\n");
+        assert_eq!(room_below(&claim), u64::MAX, "no limit is no limit");
+        set("user", "10000\n", "9000\n");
+        assert_eq!(room_below(&claim), 1000);
+        set("user/claim", "5000\n", "4096\n");
+        assert_eq!(room_below(&claim), 904);
+        set("user/claim", "4000\n", "4096\n");
+        assert_eq!(room_below(&claim), 0);
     }
 }

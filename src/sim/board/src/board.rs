@@ -344,6 +344,7 @@ impl Board {
             let id = self.change(false, |state| {
                 // The row may still show a process that died; its lock is ours now.
                 state.remove_process(row);
+                state.head.inits += 1;
                 let id = state.add_process(
                     row,
                     u64::from(info.pid),

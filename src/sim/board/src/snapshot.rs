@@ -13,6 +13,8 @@ pub struct BoardSnapshot {
     pub driver_version: String,
     /// CUDA version of the driver, such as 13000 for 13.0.
     pub cuda_version: u32,
+    /// How often a process has initialised the driver so far.
+    pub inits: u64,
     /// NVML calls are to hang (a fault that was injected).
     pub nvml_hang: bool,
     /// The GPUs by index.
@@ -365,6 +367,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
         now_ns,
         driver_version: text(&state.head.driver_version),
         cuda_version: state.head.cuda_version as u32,
+        inits: state.head.inits,
         nvml_hang: state.head.nvml_hang != 0,
         gpus: gpus.collect(),
     }

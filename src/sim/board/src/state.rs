@@ -54,6 +54,8 @@ pub(crate) struct Head {
     pub checkpoint_fault: u64,
     /// Seed of what the plain model leaves out; 0 for nothing of it.
     pub nature: u64,
+    /// How often a process has initialised the driver.
+    pub inits: u64,
     pub driver_version: [u8; 32],
 }
 
@@ -222,7 +224,7 @@ pub(crate) struct State {
     pub kernels: [Kernel; MAX_KERNELS],
 }
 
-const _: () = assert!(size_of::<Head>() == 136);
+const _: () = assert!(size_of::<Head>() == 144);
 const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 672);
 const _: () = assert!(size_of::<Proc>() == 96);

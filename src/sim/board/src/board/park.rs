@@ -12,6 +12,9 @@ use crate::error::BoardError;
 const FIXED_NS: u64 = 720_000_000;
 const BYTES_PER_S: u64 = 8_400_000_000;
 
+/// A process has come to the step that is to go wrong.
+const MET: u64 = 1 << 63;
+
 /// A step of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -38,6 +41,8 @@ pub enum CheckpointHow {
     Fails = 3,
     /// The process dies in the middle.
     Dies = 4,
+    /// It takes until the fault is taken away, and then works.
+    Waits = 5,
 }
 
 /// A fault of checkpoints.
@@ -65,10 +70,10 @@ impl CheckpointFault {
     }
 
     fn from_word(word: u64) -> Option<Self> {
-        use CheckpointHow::{Dies, Fails, Hangs, Refused};
+        use CheckpointHow::{Dies, Fails, Hangs, Refused, Waits};
         use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
         let step = [Lock, Checkpoint, Restore, Unlock];
-        let how = [Refused, Hangs, Fails, Dies];
+        let how = [Refused, Hangs, Fails, Dies, Waits];
         let pid = u32::try_from(word & u64::from(u32::MAX)).ok();
         let pid = pid.filter(|pid| *pid != 0);
         let fault = |step, how| Self { step, how, pid };
@@ -101,13 +106,27 @@ impl Board {
         })
     }
 
-    /// How this step of this process goes wrong now.
+    /// How this step of this process goes wrong now. That it was asked is noted.
     #[must_use]
     pub fn checkpoint_fault(&self, step: CheckpointStep, pid: u32) -> Option<CheckpointHow> {
+        let how = self.change(false, |s| {
+            let Some(fault) = CheckpointFault::from_word(s.head.checkpoint_fault & !MET) else {
+                return Ok(None);
+            };
+            let meant = fault.step == step && fault.pid.is_none_or(|one| one == pid);
+            if meant {
+                s.head.checkpoint_fault |= MET;
+            }
+            Ok(meant.then_some(fault.how))
+        });
+        how.ok().flatten()
+    }
+
+    /// Whether a process has come to the step that is to go wrong.
+    #[must_use]
+    pub fn checkpoint_fault_met(&self) -> bool {
         let word = self.change(false, |s| Ok(s.head.checkpoint_fault));
-        let fault = CheckpointFault::from_word(word.unwrap_or(0))?;
-        let meant = fault.step == step && fault.pid.is_none_or(|one| one == pid);
-        meant.then_some(fault.how)
+        word.is_ok_and(|word| word & MET != 0)
     }
 
     /// How long moving the memory of a process takes.

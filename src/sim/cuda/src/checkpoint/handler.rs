@@ -88,6 +88,12 @@ impl Handler {
                 }
                 Err(UNKNOWN)
             }
+            Some(CheckpointHow::Waits) => {
+                while board.checkpoint_fault(step, pid) == Some(CheckpointHow::Waits) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Ok(())
+            }
             Some(CheckpointHow::Fails) => {
                 self.mailbox.set_state(state::FAILED);
                 calls::lose();

@@ -1,0 +1,105 @@
+//! Which GPUs a claim on its way may open, how its processes come from one to another, and whose pages are whose.
+
+use gshare_abi::GpuUuid;
+use gshare_core::ClaimId;
+
+use super::job::{Maps, Pairs};
+use super::uuids;
+use crate::daemon::journal::HoldingRecord;
+use crate::daemon::service::Service;
+
+impl Service {
+    /// The maps by which processes that are on some GPUs come onto others: of the claim's GPUs alone, as its members
+    /// see them behind the device filter; and of all GPUs of the machine, for those that see all.
+    pub(super) fn maps(&self, from: &[String], to: &[String]) -> Maps {
+        let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
+        let own: Pairs = from.iter().zip(to).map(pair).collect();
+        // Whoever is on its way out makes room for whoever was there.
+        let mut left = from.iter().filter(|uuid| !to.contains(uuid));
+        let whole = self.gpus.iter().filter(|g| g.uuid.starts_with("GPU-"));
+        let all: Pairs = whole
+            .map(|gpu| {
+                let uuid = &gpu.uuid;
+                let new = match from.iter().position(|f| f == uuid) {
+                    Some(at) => Some(&to[at]),
+                    None if to.contains(uuid) => left.next(),
+                    None => Some(uuid),
+                };
+                (uuid.clone(), new.unwrap_or(uuid).clone())
+            })
+            .collect();
+        let mut maps = vec![own];
+        if self.filters.is_none() {
+            maps.push(all);
+        }
+        // Who is there already.
+        maps.push(to.iter().zip(to).map(pair).collect());
+        Maps(maps)
+    }
+
+    pub(super) fn narrow(&mut self, id: ClaimId) {
+        let slices = self.claims.get(&id).map(|l| uuids(&l.record.slices));
+        self.filter_to(id, &slices.unwrap_or_default());
+    }
+
+    /// The GPUs that a claim leaves and those that it comes to can be opened while it is on its way.
+    pub(super) fn widen(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let mut gpus = uuids(&live.record.slices);
+        if let HoldingRecord::Unparking { to, .. } | HoldingRecord::Moving { to } =
+            &live.record.holding
+        {
+            gpus.extend(uuids(to));
+        }
+        self.filter_to(id, &gpus);
+    }
+
+    fn filter_to(&mut self, id: ClaimId, uuids: &[String]) {
+        let gpus: Vec<usize> = uuids.iter().filter_map(|u| self.gpu_index(u)).collect();
+        let rules = self.rules(gpus);
+        if let (Some(filters), Some(live)) = (&mut self.filters, self.claims.get(&id))
+            && let Some(cgroup) = &live.cgroup
+            && !live.uncovered
+            && let Err(error) = filters.set(cgroup, &rules)
+        {
+            tracing::error!(%id, %error, "the filter of a claim could not be changed");
+        }
+    }
+
+    /// The pages of a claim belong to the GPUs that its record names, in that order; members keep them.
+    pub(crate) fn relabel(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let places: Vec<Option<usize>> = live
+            .record
+            .slices
+            .iter()
+            .map(|s| self.gpu_index(&s.uuid))
+            .collect();
+        let paths: Vec<_> = places
+            .iter()
+            .map(|gpu| gpu.map(|gpu| self.limits_path(id, gpu)))
+            .collect();
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        for ((seat, gpu), path) in live.seats.iter_mut().zip(places).zip(paths) {
+            let (Some(gpu), Some(path)) = (gpu, path) else {
+                continue;
+            };
+            let Ok(uuid) = self.gpus[gpu].uuid.parse::<GpuUuid>() else {
+                continue;
+            };
+            if let Err(error) = seat.limits.relabel(uuid, &path) {
+                tracing::error!(%id, %error, "a page keeps its old name");
+            }
+            seat.usage.relabel(uuid);
+            seat.limits.set_gpu_index(u32::try_from(gpu).ok());
+            seat.limits.set_context_overhead(self.gpus[gpu].overhead);
+            seat.gpu = gpu;
+        }
+    }
+}
