@@ -153,7 +153,8 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
     }
     // A process that dies in the middle, or that the driver loses, takes nobody with it.
     let lost = three.raws.pop().expect("three");
-    (three.sums.truncate(2), three.held.truncate(2));
+    three.sums.truncate(2);
+    three.held.truncate(2);
     let pid = lost.pid();
     fault(&station, Some((Checkpoint, Fails)), Some(pid));
     let why = refused(&station, &["detach", &id]);
@@ -234,10 +235,10 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
             let mut wanted = [0; 4];
             (wanted[at[0]], wanted[at[1]]) = (held[0], held[1]);
             assert_eq!(by_gpu(station, raw.pid()), wanted, "{what}");
-            for device in 0..2 {
+            for (device, before) in sums.iter().enumerate() {
                 assert_eq!(raw.ask(&format!("device {device}")), "ok");
                 let sum = raw.ask(&format!("sum {device}"));
-                assert_eq!(sum, sums[device], "{what}: device {device}");
+                assert_eq!(sum, *before, "{what}: device {device}");
             }
         }
         let gpus = claim(station, pid).gpus;
