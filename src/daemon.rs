@@ -18,6 +18,7 @@ mod gpus;
 mod grant;
 mod health;
 pub(crate) mod history;
+mod idle;
 mod journal;
 mod lazy;
 mod lease;
@@ -31,6 +32,7 @@ mod mig;
 mod modes;
 mod mps;
 mod names;
+mod notebooks;
 mod overhead;
 mod policy;
 mod reclaim;
@@ -117,6 +119,13 @@ pub(crate) enum Msg {
         claim: ClaimId,
         /// The file is gone.
         shut_down: bool,
+    },
+    /// What the Jupyter servers of a user say of his kernels.
+    Notebooks {
+        /// Whose.
+        uid: u32,
+        /// What.
+        seen: Vec<crate::kernel::servers::Seen>,
     },
     /// Cgroups or sessions have come or gone.
     Places,

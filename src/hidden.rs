@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::bench;
 use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, PROBE_ARGUMENT, cover};
 use crate::demo::{JOB_ARGUMENT, Job};
+use crate::kernel::helper::ARGUMENT as NOTEBOOKS_ARGUMENT;
 
 /// Runs such a program if the process was started as one.
 #[must_use]
@@ -16,6 +17,7 @@ pub fn run() -> Option<ExitCode> {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
         ENGINE_ARGUMENT => engine(&args.collect::<Vec<_>>()),
+        NOTEBOOKS_ARGUMENT => crate::kernel::helper::run().map_err(|e| e.to_string()),
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
         bench::WORKER_ARGUMENT => {
             bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))

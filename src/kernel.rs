@@ -4,6 +4,8 @@
 //! gshare makes a copy of one, with the same files, whose command is gshare's with the kernel's own behind it.
 //! Everything else that the file says (language, interrupts, debugger, environment) stays as it was.
 
+pub mod helper;
 pub mod install;
 pub mod places;
+pub mod servers;
 pub mod spec;

@@ -42,6 +42,8 @@ pub struct Config {
     pub advice: Advice,
     /// `[class]`: priority, preemption and rules by the hour.
     pub classes: Classes,
+    /// `[idle]`
+    pub idle: crate::idle::Idle,
     /// `[reclaim]`
     pub reclaim: crate::reclaim::Reclaim,
     /// `[cgroup]`
@@ -366,6 +368,7 @@ impl Config {
             claims: Claims::walk(reader, root),
             advice: Advice::walk(reader, root),
             classes: crate::classes::walk(reader, root),
+            idle: crate::idle::Idle::walk(reader, root),
             reclaim: crate::reclaim::Reclaim::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),

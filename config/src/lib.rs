@@ -8,6 +8,7 @@
 mod classes;
 mod detach;
 mod history;
+mod idle;
 mod keys;
 mod paths;
 mod policy;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 pub use detach::Detach;
 pub use history::{History, KernelLog, WorkHours};
+pub use idle::{Idle, IdleRule, IdleWhen, NoDetach};
 pub use keys::{
     Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch,
     LaunchCaps, Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,

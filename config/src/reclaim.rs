@@ -24,8 +24,6 @@ pub struct Reclaim {
     pub keep: Duration,
     /// `quiet`: how long nobody comes or goes before those who run are spread anew.
     pub quiet: Duration,
-    /// `detach-idle`: interactive claims that have launched nothing for so long are detached when somebody waits.
-    pub detach_idle: Duration,
     /// `host-ram`: percent of the host's memory that detached claims may take together.
     pub host_ram: u32,
     /// `requeue`: whether commands that were claimed with `--requeue` may be ended and started anew.
@@ -42,7 +40,6 @@ impl Default for Reclaim {
             countdown: Duration::from_secs(30),
             keep: Duration::from_secs(600),
             quiet: Duration::from_secs(60),
-            detach_idle: Duration::from_secs(1800),
             host_ram: 50,
             requeue: true,
             kill: false,
@@ -60,11 +57,6 @@ impl Reclaim {
             countdown: s.get("countdown", d.countdown, read::time(Duration::ZERO..=HOUR)),
             keep: s.get("keep", d.keep, read::time(Duration::ZERO..=DAY)),
             quiet: s.get("quiet", d.quiet, read::time(Duration::ZERO..=DAY)),
-            detach_idle: s.get(
-                "detach-idle",
-                d.detach_idle,
-                read::time(Duration::ZERO..=DAY * 30),
-            ),
             host_ram: s.get("host-ram", d.host_ram, percent),
             requeue: s.get("requeue", d.requeue, read::truth),
             kill: s.get("kill", d.kill, read::truth),
@@ -81,7 +73,6 @@ impl Reclaim {
         writeln!(out, "countdown = \"{}\"", duration(self.countdown))?;
         writeln!(out, "keep = \"{}\"", duration(self.keep))?;
         writeln!(out, "quiet = \"{}\"", duration(self.quiet))?;
-        writeln!(out, "detach-idle = \"{}\"", duration(self.detach_idle))?;
         writeln!(out, "host-ram = {}", self.host_ram)?;
         writeln!(out, "requeue = {}", self.requeue)?;
         writeln!(out, "kill = {}", self.kill)

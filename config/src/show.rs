@@ -94,6 +94,7 @@ impl Config {
         let after = duration(self.advice.over_asked_after);
         writeln!(out, "over-asked-after = {}", quote(&after))?;
         crate::classes::show(&self.classes, out)?;
+        self.idle.show(out)?;
         self.reclaim.show(out)?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
@@ -209,7 +210,7 @@ fn values(shown: &str) -> Vec<(String, String)> {
     found
 }
 
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 

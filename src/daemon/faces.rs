@@ -84,10 +84,15 @@ impl Service {
     /// What a claim is beside its command line.
     pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> Identity {
         let known = self.faces.claims.get(&id).cloned();
-        known.unwrap_or_else(|| Identity {
+        let mut found = known.unwrap_or_else(|| Identity {
             unit: unit_of(live),
             ..identity::of_command(&live.record.command)
-        })
+        });
+        // The environment has the name that the notebook had when its kernel was started.
+        if let Some(now) = self.notebook_of(id) {
+            found.notebook = Some(now);
+        }
+        found
     }
 }
 

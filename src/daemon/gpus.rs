@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, GpuFacts};
+use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
 use super::history::Step;
@@ -49,6 +50,18 @@ pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
 const STALE: Duration = Duration::from_secs(10);
 
 impl Service {
+    /// Device rules for the given GPUs.
+    pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
+        let gpus: Vec<usize> = gpus.into_iter().collect();
+        let minors = gpus.iter().filter_map(|g| self.gpus[*g].minor);
+        let mut rules = DeviceRules::gpus(self.majors.clone(), minors);
+        rules.caps = gpus
+            .iter()
+            .flat_map(|g| self.gpus[*g].caps.iter().copied())
+            .collect();
+        rules
+    }
+
     /// Takes the GPUs' identities from the first sample.
     pub(crate) fn identify_gpus(&mut self, sample: &GpuSample) -> anyhow::Result<()> {
         for reading in &sample.gpus {

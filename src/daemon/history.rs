@@ -8,7 +8,7 @@ mod ask;
 mod file_tests;
 pub(crate) mod store;
 pub(crate) mod sum;
-mod vitals;
+pub(crate) mod vitals;
 pub(crate) mod worker;
 
 use std::collections::{BTreeMap, VecDeque};

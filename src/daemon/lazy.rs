@@ -175,7 +175,11 @@ impl Service {
 
     /// Tells those who wait their place.
     pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let text = self.waits_text(id, reason);
+        let text = format!(
+            "{}; {}",
+            self.waits_text(id, reason),
+            self.start_text(id, reason)
+        );
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -271,6 +275,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
         }
+        self.begins_anew(id);
         self.limit_memory(id);
         Ok(())
     }

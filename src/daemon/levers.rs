@@ -360,6 +360,7 @@ impl Service {
             }
             (Outcome::Done, HoldingRecord::Unparking { to, .. }) => {
                 self.now_on(id, to);
+                self.begins_anew(id);
                 self.drive(Event::Unparked { id });
                 self.tell_lever(id, &format!("attached again{took}"));
             }

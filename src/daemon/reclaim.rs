@@ -6,11 +6,12 @@ use std::time::Duration;
 use gshare_core::machine::lever::{Cause, Lever, Wish};
 use gshare_core::machine::{Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::server::Peer;
 use super::service::Service;
+use super::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
 const GRACE: Duration = Duration::from_secs(10);
@@ -162,6 +163,35 @@ impl Service {
         Some(format!("{} {when}", open.join(" and ")))
     }
 
+    /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle.
+    pub(crate) fn start_text(&self, id: ClaimId, reason: &Reason) -> String {
+        if let Some(plan) = self.plan_text(id) {
+            let left = self
+                .machine
+                .plan_of(id)
+                .map(|p| p.due.saturating_sub(self.now()));
+            let left = show_duration(whole(left.unwrap_or_default()));
+            return format!("starts in about {left}: {plan}");
+        }
+        let holders = reason.holders();
+        let leases = holders.iter().filter_map(|h| {
+            let ends = self.claims.get(h)?.record.ends_ms?;
+            let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
+            Some((left, format!("when the lease of {h} ends")))
+        });
+        let idle = holders.iter().filter_map(|h| {
+            let left = self.idle_promise(*h)?;
+            Some((left, format!("when {h}, which idles, is detached")))
+        });
+        match leases.chain(idle).min() {
+            Some((left, how)) => {
+                let left = show_duration(Duration::from_secs(left.as_secs()));
+                format!("expected start in {left}, {how}")
+            }
+            None => "when it starts is not known: nobody has said how long".to_owned(),
+        }
+    }
+
     /// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
     pub(crate) fn announced_text(&self, id: ClaimId) -> Option<String> {
         let (plan, step) = self.machine.announced(id)?;
@@ -245,6 +275,12 @@ impl Service {
         match announced {
             Some(Stage::Announced) => {}
             Some(_) => return refused(format!("it is too late: {id} is on its way")),
+            None if self.keep_idle(id) => {
+                let long = show_duration(self.config.reclaim.keep);
+                return Ok(Reply::Done {
+                    message: format!("{id} keeps what it has for {long}, idle or not"),
+                });
+            }
             None => return refused(format!("nothing is announced for {id}")),
         }
         let wish = Wish::Keep;

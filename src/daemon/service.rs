@@ -11,7 +11,7 @@ use gshare_config::{Config, Mode, Paths};
 use gshare_core::machine::Event;
 use gshare_core::{ClaimId, Machine, Request};
 use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
-use gshare_enforcer::device::{DeviceRules, Filters};
+use gshare_enforcer::device::Filters;
 use gshare_enforcer::driver::Library;
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
@@ -129,6 +129,10 @@ pub(crate) struct Service {
     pub(crate) policy: Policy,
     /// Detaching, attaching, moving.
     pub(crate) levers: super::levers::LeverState,
+    /// Claims that run nothing.
+    pub(crate) rests: super::idle::Rests,
+    /// What Jupyter says.
+    pub(crate) notebooks: super::notebooks::Notebooks,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
     /// Processes on the GPUs that belong to no claim, at the last sample.
@@ -244,6 +248,8 @@ impl Service {
             illness: super::health::Illness::default(),
             policy: Policy::default(),
             levers,
+            rests: super::idle::Rests::default(),
+            notebooks: super::notebooks::Notebooks::default(),
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
                 .ok(),
@@ -336,6 +342,7 @@ impl Service {
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::Lever(msg) => self.lever_msg(msg),
+            Msg::Notebooks { uid, seen } => self.notebooks_seen(uid, seen),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
@@ -369,6 +376,8 @@ impl Service {
         self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();
+        self.look_at_notebooks();
+        self.look_at_idle();
         self.tell_levers();
         self.tidy_lingering();
         self.write_ends();
@@ -580,18 +589,6 @@ impl Service {
             )
             .with_hint("use the id, as gshare ps shows it")),
         }
-    }
-
-    /// Device rules for the given GPUs.
-    pub(crate) fn rules(&self, gpus: impl IntoIterator<Item = usize>) -> DeviceRules {
-        let gpus: Vec<usize> = gpus.into_iter().collect();
-        let minors = gpus.iter().filter_map(|g| self.gpus[*g].minor);
-        let mut rules = DeviceRules::gpus(self.majors.clone(), minors);
-        rules.caps = gpus
-            .iter()
-            .flat_map(|g| self.gpus[*g].caps.iter().copied())
-            .collect();
-        rules
     }
 
     /// Marks the state as changed.

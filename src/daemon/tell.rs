@@ -1,4 +1,5 @@
-//! Telling the owner of a claim: on the screen for everybody, and on the terminals that its processes have.
+//! Telling the owner of a claim: on the screen for everybody, on the terminals that its processes have, and in the
+//! output of its notebook.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +32,7 @@ impl Service {
                 tracing::debug!(%id, %error, "the owner's terminal takes no text");
             }
         }
+        self.say_in_notebook(id, text);
         self.notice(Some(id), text.to_owned());
     }
 }

@@ -274,6 +274,7 @@ impl Service {
             turns: self.turns_view(id, live),
             identity,
             place,
+            idle: self.idle_view(id),
             usage: self.usage_of(id),
         }
     }

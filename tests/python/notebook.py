@@ -54,8 +54,9 @@ def act(step):
         connect()
         return {"seconds": time.monotonic() - began, "pid": manager.provisioner.pid}
     if what == "run":
+        began = time.monotonic()
         cell = client.execute(step["code"])
-        return collect(step.get("until"))
+        return {**collect(step.get("until")), "seconds": time.monotonic() - began}
     if what == "rest":
         return collect(step.get("until"))
     if what == "interrupt":

@@ -8,6 +8,7 @@
 
 pub mod detach;
 pub mod machine;
+pub mod notebook;
 pub mod python;
 pub mod steps;
 pub mod terminal;

@@ -11,8 +11,9 @@ use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
 use crate::{paths, process, process::Process, say, trampoline};
 
-/// A call that only asks lets a detached claim rest for so long before it asks for the memory: programs that look now
-/// and then would have it back all the time.
+/// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
+/// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
+/// and the work on an array often begins with a question.
 const ASKS_AFTER: Duration = Duration::from_secs(10);
 /// Between two knocks at the service, which may have started anew.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -87,7 +88,7 @@ pub(crate) fn wait(asks: bool, enter: impl Fn()) {
         let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
         if State::from_word(word) == State::Detached {
             was_detached = true;
-            if !asks || waited >= ASKS_AFTER {
+            if !asks || is_first_thread() || waited >= ASKS_AFTER {
                 knock(process);
             }
         }
@@ -104,6 +105,12 @@ pub(crate) fn wait(asks: bool, enter: impl Fn()) {
         ));
     }
     KNOCKED_NS.store(0, Ordering::Relaxed);
+}
+
+/// Whether this is the thread that the process began with.
+fn is_first_thread() -> bool {
+    // SAFETY: both only read numbers of the calling thread.
+    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
 /// Tells the service that the memory is wanted.

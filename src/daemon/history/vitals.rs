@@ -71,6 +71,12 @@ impl Vitals {
         self.at.elapsed() >= WINDOW
     }
 
+    /// Processors that it kept busy, or waited for, since an earlier moment.
+    pub(crate) fn processors_since(&self, before: &Self) -> f64 {
+        let us = self.at.duration_since(before.at).as_micros().max(1) as f64;
+        self.cpu_us.saturating_sub(before.cpu_us) as f64 / us
+    }
+
     /// Why a claim idled between two moments.
     pub(crate) fn cause(before: Option<&Self>, now: Option<&Self>, hours: &WorkHours) -> Cause {
         let (Some(before), Some(now)) = (before, now) else {

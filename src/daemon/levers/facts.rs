@@ -26,22 +26,8 @@ impl Service {
             park,
             movable,
             requeue: live.record.requeue,
-            idle: self.is_idle(live),
+            idle: self.is_idle(id),
         }
-    }
-
-    /// Whether an interactive claim has run nothing for so long that it is detached when somebody waits.
-    fn is_idle(&self, live: &Live) -> bool {
-        let interactive = live.record.class == gshare_core::Class::Interactive.name();
-        let long = self.config.reclaim.detach_idle;
-        let long = u64::try_from(long.as_nanos()).unwrap_or(u64::MAX);
-        let now = gshare_abi::monotonic_ns();
-        let slots = live.seats.iter().flat_map(|seat| {
-            let total = self.gpus[seat.gpu].total;
-            seat.usage.read_slots(total)
-        });
-        let last: Vec<u64> = slots.filter_map(|s| s.last_launch_ns).collect();
-        interactive && !last.is_empty() && last.iter().all(|at| now.saturating_sub(*at) >= long)
     }
 
     /// Bits of all its members.

@@ -31,7 +31,7 @@ pub use history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
-pub use place::{LeversView, PlaceView};
+pub use place::{IdleView, LeversView, PlaceView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
     Identity, ModelRoomView, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source,

@@ -32,3 +32,31 @@ pub struct LeversView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_movable: Option<String>,
 }
+
+/// For how long a claim does nothing, and what follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleView {
+    /// Seconds since it launched something, or came to its GPU.
+    pub gpu_s: u64,
+    /// What its kernel does: `idle`, `busy`, `starting`; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Seconds since its kernel did something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_s: Option<u64>,
+    /// Who says so: `Jupyter server`, or `processor time`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Its owner has been warned.
+    #[serde(default)]
+    pub warned: bool,
+    /// Its owner keeps it for now.
+    #[serde(default)]
+    pub kept: bool,
+    /// Seconds until it is detached when somebody waits; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detach_in_s: Option<u64>,
+    /// Seconds until it is detached although nobody waits; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub always_in_s: Option<u64>,
+}

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::DrainView;
 use crate::health::HealthView;
 use crate::history::Usage;
-use crate::place::PlaceView;
+use crate::place::{IdleView, PlaceView};
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,6 +365,9 @@ pub struct ClaimView {
     /// Where it is while it is not simply on its GPUs, and what can be done to it.
     #[serde(default)]
     pub place: PlaceView,
+    /// For how long it does nothing; absent where that is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleView>,
     /// What it claimed and used since it was granted; absent where nothing was looked at yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,

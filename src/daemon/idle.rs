@@ -1,0 +1,375 @@
+//! Claims that run nothing: since when their GPU and their kernel idle, what their owners are told, and when they may be
+//! taken from it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gshare_config::{IdleRule, NoDetach};
+use gshare_core::machine::Event;
+use gshare_core::machine::lever::Wish;
+use gshare_core::units::show_duration;
+use gshare_core::{Bytes, Change, ClaimId, Class};
+use gshare_enforcer::proc;
+use gshare_proto::IdleView;
+
+use super::history::vitals::Vitals;
+use super::journal::HoldingRecord;
+use super::service::{Live, Service};
+
+/// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
+const WORKS: f64 = 0.1;
+/// Groups of users change seldom.
+const GROUPS: Duration = Duration::from_secs(300);
+/// A ticket that no wish of a person has.
+const NO_TICKET: u64 = u64::MAX;
+
+/// What is known of one claim's idleness.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// It had its GPU from here on, by the clock of launches.
+    since_ns: u64,
+    vitals: Option<Vitals>,
+    /// When its processes last kept a processor busy, and whether they did when last looked at.
+    worked: Instant,
+    works: bool,
+    gpu: Duration,
+    kernel: Option<(String, Duration, &'static str)>,
+    rule: IdleRule,
+    /// Its owner has been told in this pause.
+    warned: Option<Instant>,
+    /// What was done in the place of detaching it in this pause.
+    done: bool,
+    /// Its owner keeps it.
+    kept: Option<Instant>,
+    /// Why it cannot be detached, as it was told.
+    told_fixed: Option<String>,
+}
+
+impl Rest {
+    fn new(rule: IdleRule) -> Self {
+        Self {
+            since_ns: gshare_abi::monotonic_ns(),
+            vitals: None,
+            worked: Instant::now(),
+            works: true,
+            gpu: Duration::ZERO,
+            kernel: None,
+            rule,
+            warned: None,
+            done: false,
+            kept: None,
+            told_fixed: None,
+        }
+    }
+
+    /// For how long neither its GPU nor its kernel has done anything.
+    fn idle(&self) -> Duration {
+        let kernel = self.kernel.as_ref().map_or(Duration::ZERO, |k| k.1);
+        self.gpu.min(kernel)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.kept.is_some_and(|until| until > Instant::now())
+    }
+
+    fn over(&self, limit: Option<Duration>) -> bool {
+        limit.is_some_and(|limit| self.idle() >= limit)
+    }
+}
+
+/// All of them, and the groups of their owners.
+#[derive(Debug, Default)]
+pub(crate) struct Rests {
+    claims: BTreeMap<ClaimId, Rest>,
+    groups: BTreeMap<u32, (Vec<String>, Instant)>,
+}
+
+impl Rests {
+    fn groups_of(&mut self, uid: u32) -> &[String] {
+        let known = self.groups.get(&uid);
+        if known.is_none_or(|(_, at)| at.elapsed() >= GROUPS) {
+            let gids = proc::groups_of(uid).unwrap_or_default();
+            let names = gids.into_iter().filter_map(proc::group_name).collect();
+            self.groups.insert(uid, (names, Instant::now()));
+        }
+        self.groups.get(&uid).map_or(&[], |(names, _)| names)
+    }
+}
+
+impl Service {
+    /// A claim has come to its GPU just now.
+    pub(crate) fn begins_anew(&mut self, id: ClaimId) {
+        if let Some(rest) = self.rests.claims.get_mut(&id) {
+            rest.since_ns = gshare_abi::monotonic_ns();
+        }
+    }
+
+    /// Whether a claim is detached for its idleness when somebody waits.
+    pub(crate) fn is_idle(&self, id: ClaimId) -> bool {
+        let rest = self.rests.claims.get(&id);
+        rest.is_some_and(|r| r.over(r.rule.detach) && !r.is_kept())
+    }
+
+    /// Looks at all claims, and tells and does what the rules say.
+    pub(crate) fn look_at_idle(&mut self) {
+        let claims = &self.claims;
+        self.rests.claims.retain(|id, _| claims.contains_key(id));
+        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
+        for id in ids {
+            self.look_at_rest(id);
+        }
+    }
+
+    fn look_at_rest(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let here = matches!(live.record.holding, HoldingRecord::Here);
+        if live.ending.is_some() || live.record.slices.is_empty() || live.record.adopted || !here {
+            if let Some(rest) = self.rests.claims.get_mut(&id) {
+                (rest.warned, rest.done) = (None, false);
+            }
+            return;
+        }
+        let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
+        let (uid, minute) = (live.record.uid, self.machine.minute());
+        let rule = self
+            .config
+            .idle
+            .rule(class, self.rests.groups_of(uid), minute);
+        let server = self.kernel_state(id);
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let last = self.last_launch(live);
+        let rest = self
+            .rests
+            .claims
+            .entry(id)
+            .or_insert_with(|| Rest::new(rule));
+        rest.rule = rule;
+        let last = last.unwrap_or(0).max(rest.since_ns);
+        rest.gpu = Duration::from_nanos(gshare_abi::monotonic_ns().saturating_sub(last));
+        if rest.vitals.as_ref().is_none_or(Vitals::is_old) {
+            let now = Vitals::read(live);
+            let busy = now
+                .as_ref()
+                .zip(rest.vitals.as_ref())
+                .map(|(n, b)| n.processors_since(b));
+            rest.works = busy.is_none_or(|busy| busy >= WORKS);
+            if rest.works {
+                rest.worked = Instant::now();
+            }
+            rest.vitals = now;
+        }
+        rest.kernel = match server {
+            Some((state, ago)) => {
+                let idle = match state.as_str() {
+                    "idle" => ago.unwrap_or(rest.gpu),
+                    _ => Duration::ZERO,
+                };
+                Some((state, idle, "Jupyter server"))
+            }
+            None => rest.vitals.as_ref().map(|_| {
+                let idle = rest.worked.elapsed();
+                let state = if rest.works { "busy" } else { "idle" };
+                (state.to_owned(), idle, "processor time")
+            }),
+        };
+        if rest.idle() < rule.first().unwrap_or(Duration::MAX) {
+            (rest.warned, rest.done) = (None, false);
+        }
+        self.act_on_rest(id);
+    }
+
+    /// When a claim launched something last, by the monotonic clock.
+    fn last_launch(&self, live: &Live) -> Option<u64> {
+        let slots = live.seats.iter().flat_map(|seat| {
+            let total = self.gpus[seat.gpu].total;
+            seat.usage.read_slots(total)
+        });
+        slots.filter_map(|s| s.last_launch_ns).max()
+    }
+
+    fn act_on_rest(&mut self, id: ClaimId) {
+        let fixed = self.fixed(id);
+        let Some(rest) = self.rests.claims.get_mut(&id) else {
+            return;
+        };
+        let rule = rest.rule;
+        let has_members = self.claims.get(&id).is_some_and(|l| !l.members.is_empty());
+        if rule.first().is_some() && has_members && rest.told_fixed != fixed {
+            rest.told_fixed.clone_from(&fixed);
+            if let Some(why) = &fixed {
+                let then = match rule.no_detach {
+                    NoDetach::Warn => "you are only warned",
+                    NoDetach::Shrink => "what it does not use of its memory is given to them",
+                    NoDetach::Release => "it is released, and its processes live on without a GPU",
+                };
+                let text = format!(
+                    "{id} cannot be detached: {why}. When it idles while others wait, {then}"
+                );
+                self.tell_owner(id, &text);
+            }
+        }
+        let Some(rest) = self.rests.claims.get_mut(&id).filter(|r| !r.is_kept()) else {
+            return;
+        };
+        let waits = self.machine.queue().next().is_some();
+        let patience = self.config.reclaim.countdown;
+        if (rest.over(rule.warn) || rest.over(rule.always)) && rest.warned.is_none() {
+            rest.warned = Some(Instant::now());
+            let text = rest_text(id, rest, fixed.as_deref());
+            self.tell_owner(id, &text);
+        } else if rest.over(rule.always) && fixed.is_none() {
+            if rest.warned.is_some_and(|at| at.elapsed() >= patience) && !rest.done {
+                rest.done = true;
+                self.drive(Event::Wish {
+                    id,
+                    wish: Wish::Detach,
+                });
+            }
+        } else if rest.over(rule.detach) && waits && fixed.is_some() && !rest.done {
+            if rest.warned.is_none() {
+                rest.warned = Some(Instant::now());
+                let text = rest_text(id, rest, fixed.as_deref());
+                self.tell_owner(id, &text);
+            } else if rest.warned.is_some_and(|at| at.elapsed() >= patience) {
+                rest.done = true;
+                self.instead_of_detaching(id, rule.no_detach);
+            }
+        }
+    }
+
+    /// Why a claim can never be detached; `None` also while that is not known.
+    fn fixed(&self, id: ClaimId) -> Option<String> {
+        self.levers.usable.as_ref()?;
+        self.levers_of(id).park.err()
+    }
+
+    fn instead_of_detaching(&mut self, id: ClaimId, how: NoDetach) {
+        match how {
+            NoDetach::Warn => {}
+            NoDetach::Shrink => {
+                let Some(live) = self.claims.get(&id) else {
+                    return;
+                };
+                let most = live.seats.iter().map(|seat| {
+                    let total = self.gpus[seat.gpu].total;
+                    seat.usage.charged_bytes(total)
+                });
+                let most = most.max().unwrap_or(0).next_multiple_of(1 << 20);
+                let asked = live.record.slices.iter().map(|s| s.mem).max().unwrap_or(0);
+                if most == 0 || most >= asked {
+                    return;
+                }
+                let text = format!(
+                    "{id} is idle and others wait: it has {} for sure now, which it uses, instead of {}",
+                    Bytes(most),
+                    Bytes(asked)
+                );
+                self.tell_owner(id, &text);
+                self.drive(Event::Resize {
+                    ticket: NO_TICKET,
+                    id,
+                    change: Change {
+                        mem: Some(Bytes(most)),
+                        ..Change::default()
+                    },
+                    patience: Some(Duration::ZERO),
+                });
+            }
+            NoDetach::Release => {
+                let text =
+                    format!("{id} is released: it is idle, others wait, and it cannot be detached");
+                self.tell_owner(id, &text);
+                self.terminate(id, "idle while others waited");
+            }
+        }
+    }
+
+    /// Its owner keeps a claim that was warned; false if it was not.
+    pub(crate) fn keep_idle(&mut self, id: ClaimId) -> bool {
+        let keep = self.config.reclaim.keep;
+        let Some(rest) = self
+            .rests
+            .claims
+            .get_mut(&id)
+            .filter(|r| r.warned.is_some())
+        else {
+            return false;
+        };
+        rest.kept = Some(Instant::now() + keep);
+        rest.warned = None;
+        self.tell_levers();
+        true
+    }
+
+    /// For the screen.
+    pub(crate) fn idle_view(&self, id: ClaimId) -> Option<IdleView> {
+        let rest = self.rests.claims.get(&id)?;
+        let live = self.claims.get(&id)?;
+        if !matches!(live.record.holding, HoldingRecord::Here) || live.record.slices.is_empty() {
+            return None;
+        }
+        let left = |limit: Option<Duration>| Some(limit?.saturating_sub(rest.idle()).as_secs());
+        Some(IdleView {
+            gpu_s: rest.gpu.as_secs(),
+            kernel: rest.kernel.as_ref().map(|k| k.0.clone()),
+            kernel_s: rest.kernel.as_ref().map(|k| k.1.as_secs()),
+            source: rest.kernel.as_ref().map(|k| k.2.to_owned()),
+            warned: rest.warned.is_some(),
+            kept: rest.is_kept(),
+            detach_in_s: left(rest.rule.detach),
+            always_in_s: left(rest.rule.always),
+        })
+    }
+
+    /// When a claim that idles may make room: for those who wait for what it holds.
+    pub(crate) fn idle_promise(&self, id: ClaimId) -> Option<Duration> {
+        let rest = self.rests.claims.get(&id).filter(|r| !r.is_kept())?;
+        if rest.idle() < Duration::from_secs(60).min(rest.rule.detach?) / 2
+            || self.fixed(id).is_some()
+        {
+            return None;
+        }
+        let left = rest.rule.detach?.saturating_sub(rest.idle());
+        Some(left.saturating_add(self.config.reclaim.countdown))
+    }
+}
+
+/// What the owner of an idle claim is told.
+fn rest_text(id: ClaimId, rest: &Rest, fixed: Option<&str>) -> String {
+    let since = |time: Duration| show_duration(Duration::from_secs(time.as_secs()));
+    let kernel = match &rest.kernel {
+        Some((_, idle, source)) => {
+            format!(", its kernel did nothing for {} ({source})", since(*idle))
+        }
+        None => String::new(),
+    };
+    let left = |limit: Duration| match limit.saturating_sub(rest.idle()).as_secs() {
+        0 => "from now on".to_owned(),
+        left => format!("in {}", show_duration(Duration::from_secs(left))),
+    };
+    let then = match (fixed, rest.rule.always, rest.rule.detach) {
+        (Some(_), _, Some(at)) => match rest.rule.no_detach {
+            NoDetach::Warn => {
+                "It cannot be detached; please give back what you do not need".to_owned()
+            }
+            NoDetach::Shrink => format!("Its unused memory goes to those who wait, {}", left(at)),
+            NoDetach::Release => format!("It is released {} if somebody waits", left(at)),
+        },
+        (None, Some(at), _) => {
+            format!("It is detached {}; what is in its memory is kept", left(at))
+        }
+        (None, None, Some(at)) => format!(
+            "It is detached {} if somebody waits; what is in its memory is kept",
+            left(at)
+        ),
+        _ => "Please give back what you do not need".to_owned(),
+    };
+    format!(
+        "{id} launched nothing for {}{kernel}. {then}. To keep it: gshare keep {id}",
+        since(rest.gpu)
+    )
+}

@@ -1,0 +1,245 @@
+//! Notebooks, as their Jupyter servers know them: names that follow a rename, and whether kernels work. Asked by a
+//! process with the user's own rights ([`crate::kernel::helper`]), one for each user who has kernels, because the files
+//! of his servers are his. What it says is what users say of themselves.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_proto::Named;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::mpsc;
+
+use super::service::Service;
+use super::{Msg, unix_ms};
+use crate::figures::printable;
+use crate::kernel::helper::{ARGUMENT, Wanted};
+use crate::kernel::servers::{Seen, Sought};
+
+/// Between two questions to the servers of a user, at most and at least.
+const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Longest answer, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// What waits for a helper at most; more is dropped.
+const AHEAD: usize = 64;
+/// Longest name that is kept, in characters.
+const NAME: usize = 300;
+
+/// What is known of notebooks.
+#[derive(Debug, Default)]
+pub(crate) struct Notebooks {
+    helpers: BTreeMap<u32, SyncSender<Wanted>>,
+    seen: BTreeMap<ClaimId, (Seen, Instant)>,
+    looked: Option<Instant>,
+}
+
+impl Service {
+    /// How often the servers are asked: often enough for the shortest time that is counted.
+    pub(crate) fn notebook_pace(&self) -> Duration {
+        let first = self.config.idle.first().unwrap_or(LOOK.1);
+        (first / 4).clamp(LOOK.0, LOOK.1)
+    }
+
+    /// Asks again when it is time to.
+    pub(crate) fn look_at_notebooks(&mut self) {
+        let pace = self.notebook_pace();
+        if self.notebooks.looked.is_some_and(|at| at.elapsed() < pace) {
+            return;
+        }
+        self.notebooks.looked = Some(Instant::now());
+        let mut sought: BTreeMap<u32, Vec<Sought>> = BTreeMap::new();
+        for live in self.claims.values() {
+            let (Some(kernel), Some(process)) = (&live.record.kernel, live.record.process) else {
+                continue;
+            };
+            if let (Some(dir), true) = (kernel.connection.parent(), live.command_alive) {
+                sought.entry(live.record.uid).or_default().push(Sought {
+                    id: kernel.id.clone(),
+                    dir: dir.to_owned(),
+                    pid: process.pid,
+                });
+            }
+        }
+        // A helper whose user has no kernels ends when its sender goes.
+        self.notebooks
+            .helpers
+            .retain(|uid, _| sought.contains_key(uid));
+        let claims = &self.claims;
+        self.notebooks.seen.retain(|id, _| claims.contains_key(id));
+        for (uid, sought) in sought {
+            self.ask_helper(uid, Wanted::Look(sought));
+        }
+    }
+
+    fn ask_helper(&mut self, uid: u32, wanted: Wanted) {
+        let events = &self.events;
+        let helper = self.notebooks.helpers.entry(uid).or_insert_with(|| {
+            let (sender, receiver) = sync_channel(AHEAD);
+            let events = events.clone();
+            let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
+            if let Err(error) = started.spawn(move || serve(uid, &receiver, &events)) {
+                tracing::warn!(%error, uid, "no thread for the notebooks of a user");
+            }
+            sender
+        });
+        if helper.try_send(wanted).is_err() {
+            tracing::debug!(uid, "the helper for notebooks is behind, or gone");
+        }
+    }
+
+    /// What the servers of a user say. Only his own claims are looked for in it.
+    pub(crate) fn notebooks_seen(&mut self, uid: u32, all: Vec<Seen>) {
+        let mut changed = false;
+        for (id, live) in &self.claims {
+            let Some(kernel) = live
+                .record
+                .kernel
+                .as_ref()
+                .filter(|_| live.record.uid == uid)
+            else {
+                continue;
+            };
+            if let Some(seen) = all.iter().find(|s| s.id == kernel.id) {
+                let mut seen = seen.clone();
+                seen.path = seen.path.map(|p| printable(&p).take(NAME).collect());
+                let before = self
+                    .notebooks
+                    .seen
+                    .insert(*id, (seen.clone(), Instant::now()));
+                changed |= before.is_none_or(|(before, _)| before != seen);
+            }
+        }
+        if changed {
+            self.touch();
+        }
+    }
+
+    /// The notebook of a claim by its server, if that has named it lately.
+    pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<Named> {
+        let (seen, _) = self.notebooks.seen.get(&id)?;
+        Some(Named {
+            value: seen.path.clone()?,
+            source: format!("Jupyter server {}", seen.server),
+        })
+    }
+
+    /// Whether a claim's kernel does nothing, and since when, by its server; `None` when that says nothing now.
+    pub(crate) fn kernel_state(&self, id: ClaimId) -> Option<(String, Option<Duration>)> {
+        let (seen, at) = self.notebooks.seen.get(&id)?;
+        if at.elapsed() > 3 * self.notebook_pace() + Duration::from_secs(2) {
+            return None;
+        }
+        let state: String = printable(seen.state.as_deref()?).take(16).collect();
+        let ago = seen
+            .active_ms
+            .map(|ms| Duration::from_millis(unix_ms().saturating_sub(ms)));
+        Some((state, ago))
+    }
+
+    /// A line into the output of a claim's notebook.
+    pub(crate) fn say_in_notebook(&mut self, id: ClaimId, text: &str) {
+        let Some(live) = self.claims.get(&id).filter(|l| l.command_alive) else {
+            return;
+        };
+        if let (Some(_), Some(process)) = (&live.record.kernel, live.record.process) {
+            let say = Wanted::Say {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                text: text.to_owned(),
+            };
+            self.ask_helper(live.record.uid, say);
+        }
+    }
+}
+
+/// A helper that runs.
+struct Helper {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Starts one as the user, with nothing of the service's but a way to talk.
+    fn start(uid: u32) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg(ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        if nix::unistd::Uid::effective().is_root() {
+            // No groups of the service's either: the standard library takes those away with the uid.
+            let gid = gshare_enforcer::proc::primary_gid(uid);
+            command.gid(gid.unwrap_or(uid)).uid(uid);
+        }
+        let mut child = command.spawn()?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.ok_or_else(|| std::io::Error::other("it has no pipes"))?;
+        Ok(Self {
+            child,
+            input,
+            output: BufReader::new(output),
+        })
+    }
+
+    /// Passes on what is wanted; an answer, if that asks.
+    fn ask(&mut self, wanted: &Wanted) -> std::io::Result<Option<Vec<Seen>>> {
+        let line = serde_json::to_string(wanted)? + "\n";
+        self.input.write_all(line.as_bytes())?;
+        if !matches!(wanted, Wanted::Look(_)) {
+            return Ok(None);
+        }
+        // Its user may stop it for good.
+        let mut ready = [PollFd::new(
+            self.output.get_ref().as_fd(),
+            PollFlags::POLLIN,
+        )];
+        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        if poll(&mut ready, timeout)? == 0 {
+            return Err(std::io::Error::other("it does not answer"));
+        }
+        let mut line = String::new();
+        self.output.by_ref().take(LONGEST).read_line(&mut line)?;
+        Ok(Some(serde_json::from_str(&line)?))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
+fn serve(uid: u32, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSender<Msg>) {
+    let mut helper = None;
+    while let Ok(wanted) = wanted.recv() {
+        let mut running = match helper.take().map_or_else(|| Helper::start(uid), Ok) {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::warn!(uid, %error, "no helper for the notebooks of a user");
+                continue;
+            }
+        };
+        match running.ask(&wanted) {
+            Ok(seen) => {
+                helper = Some(running);
+                if let Some(seen) = seen {
+                    let _ = events.send(Msg::Notebooks { uid, seen });
+                }
+            }
+            Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A small process with a user's own rights, for what the service must not do as root: reading the files of the user's
+//! Jupyter servers, asking them, and writing into the output of his notebooks. The service starts one for each user
+//! who has kernels.
+//!
+//! A line of JSON in, a line out for each that asks. It ends when the service does.
+
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+
+use serde::{Deserialize, Serialize};
+
+use super::servers::{self, Seen, Sought};
+
+/// First argument of the process.
+pub const ARGUMENT: &str = "__notebooks";
+
+/// What the service wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wanted {
+    /// What Jupyter says of these kernels; answered with one line, a list of [`Seen`].
+    Look(Vec<Sought>),
+    /// A line for the output of a kernel.
+    Say {
+        /// The kernel's process.
+        pid: i32,
+        /// When it started, in clock ticks since boot: the same number may be another's by now.
+        start_ticks: u64,
+        /// The line.
+        text: String,
+    },
+}
+
+/// Serves until its input ends.
+///
+/// # Errors
+/// When the answers cannot be written.
+pub fn run() -> io::Result<()> {
+    // Another process of the same user must not steer one that the service has started.
+    let _ = nix::sys::prctl::set_dumpable(false);
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        match serde_json::from_str(&line?) {
+            Ok(Wanted::Look(sought)) => {
+                let seen: Vec<Seen> = servers::look(&sought);
+                let text = serde_json::to_string(&seen)?;
+                writeln!(out, "{text}")?;
+                out.flush()?;
+            }
+            Ok(Wanted::Say {
+                pid,
+                start_ticks,
+                text,
+            }) => {
+                if gshare_enforcer::proc::key(pid).is_some_and(|k| k.start_ticks == start_ticks) {
+                    // Somebody who does not listen misses a line; it is on the screen as well.
+                    let _ = say(pid, &text);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes a line into what a kernel has as its standard error. A kernel of Python has put a pipe there that it reads
+/// itself and sends on to the notebook, under the cell that ran last; that needs no program inside of it. Nothing else
+/// than a pipe is written to, and nothing waits for one that is full.
+fn say(pid: i32, text: &str) -> io::Result<()> {
+    let path = format!("/proc/{pid}/fd/2");
+    if !fs::metadata(&path)?.file_type().is_fifo() {
+        return Ok(());
+    }
+    let mut pipe = fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(&path)?;
+    pipe.write_all(format!("gshare: {text}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Read};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_the_service_wants_survives_the_line() {
+        for wanted in [
+            Wanted::Look(vec![Sought {
+                id: "k".into(),
+                dir: "/run/user/7/jupyter".into(),
+                pid: 5,
+            }]),
+            Wanted::Say {
+                pid: 7,
+                start_ticks: 9,
+                text: "a\n\"b\"".into(),
+            },
+        ] {
+            let line = serde_json::to_string(&wanted).expect("written");
+            assert!(!line.contains('\n'));
+            assert_eq!(serde_json::from_str::<Wanted>(&line).expect("read"), wanted);
+        }
+    }
+
+    #[test]
+    fn a_line_comes_out_of_the_pipe_that_a_program_has_as_its_standard_error() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo ready >&2; read x"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("read");
+        say(child.id().cast_signed(), "it is wanted").expect("said");
+        drop(child.stdin.take());
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("read");
+        assert_eq!(rest, "gshare: it is wanted\n");
+        child.wait().expect("ended");
+    }
+}

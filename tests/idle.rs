@@ -1,0 +1,238 @@
+//! Claims that idle: warned, detached for those who wait, back with the next call; and what keeps them where they are.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use gshare_proto::ClaimView;
+use serde_json::json;
+use support::notebook::Notebook;
+use support::{board, python, station_with, until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// One at a time: they count seconds of idleness, and kernels of Python take long to start.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// GPUs on which memory moves fast, and rules that are over quickly.
+fn station(gpus: usize, idle: &str) -> Station {
+    let keys = format!(
+        "[claims]\nleftover-grace = \"1s\"\n[detach]\nhost-reserve = \"1 MiB\"\n\
+         [class]\ninteractive = {{ min-run = \"0s\" }}\nbatch = {{ min-run = \"0s\" }}\n\
+         [reclaim]\nspread = false\ncountdown = \"1s\"\nquiet = \"1d\"\nhost-ram = 90\n[idle]\n{idle}"
+    );
+    let station = station_with(|o| {
+        o.config = keys;
+        o.gpus = vec!["rtx4090".to_owned(); gpus];
+    });
+    let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
+    rate.expect("the rate is set");
+    station
+}
+
+fn claim_of(station: &Station, notebook: &Notebook) -> Option<ClaimView> {
+    let claims = station.snapshot().ok()?.claims;
+    claims.into_iter().find(|c| c.pid == Some(notebook.pid))
+}
+
+/// Arrays on the GPU, changed by a kernel, and their checksum.
+const ARRAYS: &str = r"
+import hashlib, numpy as np
+from numba import cuda
+@cuda.jit
+def add(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] + 1
+data = np.random.default_rng(11).integers(0, 1 << 30, 1 << 18, dtype=np.int64)
+x, y = cuda.to_device(data), cuda.device_array(data.shape, np.int64)
+add[(data.size + 255) // 256, 256](x, y)
+kept = y.copy_to_host()
+print('right' if (kept == data + 1).all() else 'wrong')
+";
+const AGAIN: &str = r"
+back = y.copy_to_host()
+print('same' if back.tobytes() == kept.tobytes() else 'other')
+add[(data.size + 255) // 256, 256](y, x)
+print('on' if (x.copy_to_host() == data + 2).all() else 'off')
+";
+/// Works without a pause until it is interrupted.
+const WORK: &str = r"
+print('works', flush=True)
+while True:
+    add[(data.size + 255) // 256, 256](x, y)
+    cuda.synchronize()
+";
+
+#[test]
+fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back() {
+    let Some(bin) = python::bin(
+        "an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back",
+    ) else {
+        return;
+    };
+    let _alone = alone();
+    let station = station(1, "warn = \"1s\"\ndetach = \"2s\"\n");
+    let mut idle = Notebook::start(&station, &bin);
+    let mut busy = Notebook::start(&station, &bin);
+    let mut third = Notebook::start(&station, &bin);
+    third.run("from numba import cuda");
+    assert!(busy.run(ARRAYS).contains("right"));
+    busy.act(&json!({ "do": "run", "code": WORK, "until": "works" }));
+    assert!(idle.run(ARRAYS).contains("right"));
+    let id = claim_of(&station, &idle).expect("listed").id;
+
+    let begun = Instant::now();
+    let said = third.act(&json!({ "do": "run", "code": ARRAYS, "until": "in the queue" }));
+    let printed = said["printed"].as_str().unwrap_or_default();
+    assert!(
+        ["first in the queue", "held by", "start"]
+            .iter()
+            .all(|w| printed.contains(w)),
+        "{said}"
+    );
+    assert!(said["seconds"].as_f64().is_some_and(|s| s < 1.0), "{said}");
+    // Warned where its person sees it: under the cell that ran last, although no cell runs.
+    let warned = idle.act(&json!({ "do": "rest", "until": "To put it off" }));
+    let text = warned["printed"].as_str().unwrap_or_default();
+    assert!(
+        text.contains(&format!("gshare: {id} launched nothing for")),
+        "{warned}"
+    );
+    assert!(text.contains(&format!("gshare keep {id}")), "{warned}");
+    let told = station.snapshot().expect("served");
+    let announced = told.claims.iter().find(|c| c.id == id).expect("listed");
+    assert!(
+        announced.announced.is_some() || announced.place.word.is_some(),
+        "{announced:?}"
+    );
+    let said = third.act(&json!({ "do": "rest" }));
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("got its GPU after") && p.contains("right")),
+        "{said}"
+    );
+    let view = claim_of(&station, &idle).expect("it lives");
+    assert_eq!(view.place.word.as_deref(), Some("detached"), "{view:?}");
+    assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
+
+    // The third idles by now, so it is its turn to make room.
+    let there = begun.elapsed();
+    let printed = idle.run(AGAIN);
+    assert!(printed.contains("same\non\n"), "{printed}");
+    assert!(
+        printed.contains("has its GPU memory back; this call waited"),
+        "{printed}"
+    );
+    let took = begun.elapsed();
+    println!("the third ran after {there:.1?}, the idle one again after {took:.1?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let view = claim_of(&station, &idle).expect("it lives");
+    assert_eq!(
+        (view.id, view.pid),
+        (id, Some(idle.pid)),
+        "the same claim and kernel"
+    );
+    let said = busy.act(&json!({ "do": "interrupt" }));
+    assert_eq!(
+        said["error"], "KeyboardInterrupt",
+        "who works is left alone: {said}"
+    );
+    until("the third was detached in its turn", SOON, || {
+        claim_of(&station, &third)?
+            .place
+            .word
+            .filter(|w| w == "detached")
+    });
+}
+
+#[test]
+fn who_keeps_what_idles_is_left_alone_once_and_the_rule_is_shown() {
+    let Some(bin) = python::bin("who_keeps_what_idles_is_left_alone_once_and_the_rule_is_shown")
+    else {
+        return;
+    };
+    let _alone = alone();
+    let station = station(1, "warn = \"1s\"\ndetach = \"2s\"\n");
+    let mut idle = Notebook::start(&station, &bin);
+    assert!(idle.run(ARRAYS).contains("right"));
+    let warned = idle.act(&json!({ "do": "rest", "until": "To keep it" }));
+    assert!(
+        warned["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("if somebody waits")),
+        "{warned}"
+    );
+    let view = until("it is shown as idle", SOON, || {
+        claim_of(&station, &idle)?
+            .idle
+            .filter(|i| i.warned && i.gpu_s > 0)
+    });
+    assert_eq!(
+        (view.kernel.as_deref(), view.source.as_deref()),
+        (Some("idle"), Some("processor time"))
+    );
+    assert_eq!(view.detach_in_s.map(|s| s <= 2), Some(true), "{view:?}");
+    let id = claim_of(&station, &idle).expect("listed").id;
+    let output = station
+        .command()
+        .args(["keep", &id])
+        .output()
+        .expect("runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut third = Notebook::start(&station, &bin);
+    let mut hog = Notebook::start(&station, &bin);
+    assert!(hog.run(ARRAYS).contains("right"));
+    hog.act(&json!({ "do": "run", "code": WORK, "until": "works" }));
+    third.act(&json!({ "do": "run", "code": ARRAYS, "until": "in the queue" }));
+    // Longer than the rule and its countdown together: nothing is announced for what is kept.
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        let view = claim_of(&station, &idle).expect("listed");
+        assert!(
+            view.announced.is_none() && view.place.word.is_none(),
+            "{view:?}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    third.act(&json!({ "do": "interrupt" }));
+    hog.act(&json!({ "do": "interrupt" }));
+}
+
+#[test]
+fn a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits() {
+    let Some(bin) =
+        python::bin("a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits")
+    else {
+        return;
+    };
+    let _alone = alone();
+    let station = station(1, "warn = \"1s\"\nalways = \"2s\"\n");
+    let mut idle = Notebook::start(&station, &bin);
+    assert!(idle.run(ARRAYS).contains("right"));
+    let warned = idle.act(&json!({ "do": "rest", "until": "To keep it" }));
+    assert!(
+        warned["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("It is detached ")),
+        "{warned}"
+    );
+    until("it is detached", SOON, || {
+        claim_of(&station, &idle)?
+            .place
+            .word
+            .filter(|w| w == "detached")
+    });
+    assert!(idle.run(AGAIN).contains("same\non\n"));
+}
