@@ -158,6 +158,31 @@ pub(crate) enum Msg {
     Sample(Box<GpuSample>),
 }
 
+impl Msg {
+    /// Whether a process may come into another claim by it.
+    fn may_move(&self) -> bool {
+        match self {
+            Self::Call { call, .. } => !matches!(
+                call,
+                Call::Watch { .. }
+                    | Call::Snapshot
+                    | Call::Doctor
+                    | Call::History(_)
+                    | Call::Report(_)
+                    | Call::Try(_)
+                    | Call::Env { .. }
+                    | Call::Log { .. }
+                    | Call::Lease { .. }
+            ),
+            Self::Register { .. }
+            | Self::Launch { .. }
+            | Self::Lever(_)
+            | Self::KernelSeen { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// How the service is started.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
@@ -230,6 +255,8 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut timer = tokio::time::interval(tick);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut thrift = tokio::time::interval_at(tokio::time::Instant::now() + SETTLED, THRIFT);
+    thrift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut hup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
@@ -248,7 +275,16 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             },
             _ = pulse.tick(), if watchdog.is_some() => manager::alive(),
             _ = timer.tick() => service.tick(),
-            Some(msg) = rx.recv() => service.handle(msg),
+            _ = thrift.tick() => tracing::trace!(
+                bytes = gshare_enforcer::proc::give_back_program(),
+                "resident pages of the program"
+            ),
+            Some(msg) = rx.recv() => {
+                if msg.may_move() {
+                    service.doubt_owners();
+                }
+                service.handle(msg);
+            }
             () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}
         }
         service.publish();
@@ -351,6 +387,10 @@ pub(crate) fn millis(d: Duration) -> u64 {
 
 /// What administrators do is logged under this name, whatever the level.
 pub(crate) const AUDIT: &str = "gshare_audit";
+
+/// After its start, and then every so often, the service gives back the pages of its program that it needs no more.
+const SETTLED: Duration = Duration::from_secs(10);
+const THRIFT: Duration = Duration::from_secs(60);
 
 /// How long the service waits for the first look at the GPUs.
 const FIRST_LOOK: Duration = Duration::from_secs(15);

@@ -35,7 +35,7 @@ pub(crate) fn short_name(model: &str) -> String {
 }
 
 /// What is shown of a process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Face {
     /// The command, for people.
     pub(crate) what: String,

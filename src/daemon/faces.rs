@@ -15,33 +15,107 @@ use super::{container, convert};
 use crate::figures::{self, Face};
 use crate::identity;
 
-/// After this long a process is looked at again.
+/// After this long a process is looked at again, and again after twice the time, up to [`RARELY`].
 const AGAIN: Duration = Duration::from_secs(20);
+/// A process that has long been the same is looked at again after this long.
+const RARELY: Duration = Duration::from_secs(160);
+/// After this long the containers in a claim are looked for again, and at once when other processes of it are on a GPU.
+const CONTAINERS_AGAIN: Duration = Duration::from_secs(5);
 
 /// The processes that were looked at, and what claims are by them.
 #[derive(Debug, Default)]
 pub(crate) struct Faces {
-    known: HashMap<ProcessKey, (Rc<Face>, Instant)>,
+    known: HashMap<ProcessKey, Known>,
     claims: BTreeMap<ClaimId, Identity>,
+    containers: BTreeMap<ClaimId, Containers>,
+}
+
+/// A process that was looked at.
+#[derive(Debug)]
+struct Known {
+    face: Rc<Face>,
+    at: Instant,
+    /// How long that is good for.
+    good: Duration,
+    /// When somebody asked last.
+    asked: Instant,
+}
+
+/// The containers that were found in a claim.
+#[derive(Debug)]
+struct Containers {
+    names: Vec<String>,
+    at: Instant,
+    /// Its processes on GPUs then.
+    beside: Vec<ProcessKey>,
 }
 
 impl Faces {
     /// A process that lives now.
     pub(crate) fn of(&mut self, process: ProcessKey) -> Rc<Face> {
-        if let Some((face, at)) = self.known.get(&process)
-            && at.elapsed() < AGAIN
-        {
-            return Rc::clone(face);
+        let now = Instant::now();
+        let mut good = AGAIN;
+        if let Some(known) = self.known.get_mut(&process) {
+            known.asked = now;
+            if now.duration_since(known.at) < known.good {
+                return Rc::clone(&known.face);
+            }
+            good = (known.good * 2).min(RARELY);
         }
-        let face = Rc::new(Face::of(process.pid));
-        let entry = (Rc::clone(&face), Instant::now());
-        self.known.insert(process, entry);
+        let mut face = Rc::new(Face::of(process.pid));
+        if let Some(known) = self.known.get(&process) {
+            if known.face == face {
+                face = Rc::clone(&known.face);
+            } else {
+                good = AGAIN;
+            }
+        }
+        let known = Known {
+            face: Rc::clone(&face),
+            at: now,
+            good,
+            asked: now,
+        };
+        self.known.insert(process, known);
         face
+    }
+
+    /// A process may have come into a claim, and with it a container.
+    pub(crate) fn doubt_containers(&mut self) {
+        self.containers.clear();
     }
 
     /// Forgets processes that nobody asked for lately.
     fn tidy(&mut self) {
-        self.known.retain(|_, (_, at)| at.elapsed() < 2 * AGAIN);
+        self.known
+            .retain(|_, known| known.asked.elapsed() < 2 * AGAIN);
+    }
+
+    /// Looks for the containers in a claim, if that is due.
+    fn look_into(&mut self, id: ClaimId, live: &Live, beside: &[ProcessKey]) {
+        let Some(cgroup) = &live.cgroup else { return };
+        let same = |c: &Containers| c.at.elapsed() < CONTAINERS_AGAIN && c.beside == beside;
+        if self.containers.get(&id).is_some_and(same) {
+            return;
+        }
+        let found = Containers {
+            names: container::names_in(cgroup),
+            at: Instant::now(),
+            beside: beside.to_vec(),
+        };
+        self.containers.insert(id, found);
+    }
+
+    /// The containers that were last found in a claim.
+    fn containers(&self, id: ClaimId, live: &Live) -> Vec<String> {
+        match self.containers.get(&id) {
+            Some(found) => found.names.clone(),
+            None => live
+                .cgroup
+                .as_ref()
+                .map(container::names_in)
+                .unwrap_or_default(),
+        }
     }
 }
 
@@ -62,13 +136,15 @@ impl Service {
             let command = live.record.process.filter(|_| live.command_alive);
             let others = on_gpus.remove(id).unwrap_or_default();
             let mut found = Identity::default();
+            faces.look_into(*id, live, &others);
             for process in command.map(convert::key).into_iter().chain(others) {
                 identity::merge(&mut found, &faces.of(process).identity);
             }
             identity::merge(&mut found, &identity::of_command(&live.record.command));
-            found.unit = unit_of(live);
+            found.unit = unit_of(live, &faces.containers(*id, live));
             claims.insert(*id, found);
         }
+        faces.containers.retain(|id, _| claims.contains_key(id));
         faces.claims = claims;
         self.faces = faces;
     }
@@ -77,15 +153,20 @@ impl Service {
     pub(crate) fn faces_of(&self, process: ProcessKey) -> Identity {
         let known = self.faces.known.get(&process);
         known
-            .map(|(face, _)| face.identity.clone())
+            .map(|known| known.face.identity.clone())
             .unwrap_or_default()
+    }
+
+    /// Names of the containers in a claim.
+    pub(crate) fn containers_of(&self, id: ClaimId, live: &Live) -> Vec<String> {
+        self.faces.containers(id, live)
     }
 
     /// What a claim is beside its command line.
     pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> Identity {
         let known = self.faces.claims.get(&id).cloned();
         let mut found = known.unwrap_or_else(|| Identity {
-            unit: unit_of(live),
+            unit: unit_of(live, &self.containers_of(id, live)),
             ..identity::of_command(&live.record.command)
         });
         // The environment has the name that the notebook had when its kernel was started.
@@ -97,7 +178,7 @@ impl Service {
 }
 
 /// The containers that run in a claim, or the service that it lives in. Its own cgroup names nothing.
-fn unit_of(live: &Live) -> Option<Named> {
+fn unit_of(live: &Live, containers: &[String]) -> Option<Named> {
     if let Some(lodging) = &live.record.lodging {
         let name = lodging.file_name()?.to_string_lossy();
         return Some(Named {
@@ -105,9 +186,8 @@ fn unit_of(live: &Live) -> Option<Named> {
             source: "the unit whose main process claimed".to_owned(),
         });
     }
-    let names = live.cgroup.as_ref().map(container::names_in)?;
-    (!names.is_empty()).then(|| Named {
-        value: names.join(", "),
+    (!containers.is_empty()).then(|| Named {
+        value: containers.join(", "),
         source: "container in the claim's cgroup".to_owned(),
     })
 }

@@ -13,8 +13,8 @@ use gshare_proto::{
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
+use super::unix_ms;
 use super::whose::Whose;
-use super::{container, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -224,8 +224,7 @@ impl Service {
             None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
         };
         members.sort_unstable();
-        let containers = live.cgroup.as_ref().map(container::names_in);
-        let containers = containers.unwrap_or_default();
+        let containers = self.containers_of(id, live);
         let identity = self.identity_of(id, live);
         let place = self.place_view(id, live);
         ClaimView {

@@ -30,7 +30,12 @@ pub(crate) struct Owners {
     keys: HashMap<i32, ProcessKey>,
     /// Watched processes that ended since.
     ended: HashSet<i32>,
+    /// Looks until everybody is looked up again; 0 also when somebody may have been moved.
+    trusted: u32,
 }
+
+/// Of so many looks in a row one asks the kernel for all processes, not only for those that are not watched members.
+const LOOKS: u32 = 10;
 
 impl Owners {
     /// A process of the newest sample for good, if it lived.
@@ -44,7 +49,13 @@ impl Service {
     pub(crate) fn look_up_owners(&mut self) {
         let pids: BTreeSet<i32> = self.driver_processes().map(|(_, p)| p.pid).collect();
         let (mut of, mut keys) = (HashMap::new(), HashMap::new());
+        let trusted = self.owners.trusted > 0;
         for pid in pids {
+            if let Some((id, key)) = self.member_before(pid).filter(|_| trusted) {
+                of.insert(pid, Whose::Claim(id));
+                keys.insert(pid, key);
+                continue;
+            }
             let stat = proc::stat(pid).filter(|s| !matches!(s.state, 'Z' | 'X'));
             of.insert(pid, self.look_up(pid, stat.is_some()));
             keys.extend(stat.map(|s| (pid, s.key())));
@@ -53,6 +64,10 @@ impl Service {
             of,
             keys,
             ended: HashSet::new(),
+            trusted: match self.owners.trusted {
+                0 => LOOKS,
+                left => left - 1,
+            },
         };
         let mut faces = std::mem::take(&mut self.faces);
         let (mut unclaimed, mut claimed) = (Vec::new(), Vec::new());
@@ -76,6 +91,23 @@ impl Service {
         self.unclaimed = unclaimed;
         self.claimed = claimed;
         self.look_at_faces();
+    }
+
+    /// A process may have come into another claim: all are looked up at the next look.
+    pub(crate) fn doubt_owners(&mut self) {
+        self.owners.trusted = 0;
+        self.faces.doubt_containers();
+    }
+
+    /// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
+    /// only root and this service can change.
+    fn member_before(&self, pid: i32) -> Option<(ClaimId, ProcessKey)> {
+        let Some(Whose::Claim(id)) = self.owners.of.get(&pid) else {
+            return None;
+        };
+        let key = self.owners.key(pid)?;
+        let watched = self.claims.get(id)?.members.contains_key(&key);
+        (watched && !self.owners.ended.contains(&pid)).then_some((*id, key))
     }
 
     /// A process that looks dead has just ended, unless the driver still names it at the next look: then it

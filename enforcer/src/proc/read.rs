@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -83,8 +84,24 @@ impl Uids {
     }
 }
 
+/// Reads a file of a process. Most are short: one read gets them, and the next one says that there is no more.
 fn bytes(pid: i32, file: &str) -> Option<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/{file}")).ok()
+    let mut open = fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
+    let mut all = vec![0; 2048];
+    let mut have = 0;
+    loop {
+        match open.read(&mut all[have..]) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => return None,
+        }
+        if have == all.len() {
+            all.resize(have * 4, 0);
+        }
+    }
+    all.truncate(have);
+    Some(all)
 }
 
 /// `/proc/<pid>/stat`.

@@ -1,8 +1,19 @@
-//! pidfd calls that have no safe wrapper.
-#![allow(unsafe_code, reason = "pidfd system calls have no safe wrapper")]
+//! Calls about processes that have no safe wrapper.
+#![allow(unsafe_code, reason = "these system calls have no safe wrapper")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Takes pages of a private mapping of a file out of memory. The caller has seen that none of them was written to.
+pub(super) fn drop_clean_pages(range: std::ops::Range<usize>) -> io::Result<()> {
+    let address = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
+    // SAFETY: the pages are equal to the file's, whose inode the mapping keeps: the next access reads them again.
+    let result = unsafe { libc::madvise(address, range.len(), libc::MADV_DONTNEED) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes two integers and touches no memory of ours.

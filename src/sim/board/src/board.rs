@@ -7,7 +7,7 @@ use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock::now_ns;
 use crate::cost::{Shape, Transfer};
@@ -26,6 +26,9 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 const REAP_NS: u64 = 1_000_000;
 /// A look commits what it found if the board has not moved for this many nanoseconds.
 const STALE_NS: u64 = 50_000_000;
+
+/// See [`Board::snapshot_lately`].
+const LATELY_NS: u64 = 2_000_000;
 
 pub use park::{CheckpointFault, CheckpointHow, CheckpointStep};
 
@@ -108,6 +111,8 @@ pub struct Board {
     store: Store,
     locks: SlotLocks,
     scratch: Mutex<Scratch>,
+    /// The last snapshot that was taken for [`Board::snapshot_lately`], and of which state.
+    last: Mutex<Option<(u64, Arc<BoardSnapshot>)>>,
     /// The GPU behind each number that this process uses: another one after a move.
     at: [AtomicUsize; MAX_GPUS],
 }
@@ -250,6 +255,7 @@ impl Board {
                 state: zeroed(),
                 other: None,
             }),
+            last: Mutex::new(None),
             at: std::array::from_fn(AtomicUsize::new),
         })
     }
@@ -527,6 +533,23 @@ impl Board {
     #[must_use]
     pub fn snapshot(&self) -> BoardSnapshot {
         self.snapshot_at(now_ns())
+    }
+
+    /// The board now, or as it was at most [`LATELY_NS`] ago if nothing has been changed on it since: for those who
+    /// ask for many figures in a row. A process that died in between may still be seen.
+    #[must_use]
+    pub fn snapshot_lately(&self) -> Arc<BoardSnapshot> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, current) = (now_ns(), self.store.current());
+        if let Some((of, snapshot)) = &*last
+            && *of == current
+            && now.saturating_sub(snapshot.now_ns) <= LATELY_NS
+        {
+            return Arc::clone(snapshot);
+        }
+        let snapshot = Arc::new(self.snapshot_at(now));
+        *last = Some((current, Arc::clone(&snapshot)));
+        snapshot
     }
 
     /// The board at `now` (nanoseconds of `CLOCK_MONOTONIC`), or at its last commit if that is later.

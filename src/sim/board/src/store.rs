@@ -276,6 +276,11 @@ impl Store {
         }
     }
 
+    /// The word that names the current state: another one after every change.
+    pub(crate) fn current(&self) -> u64 {
+        self.header().current.load(Ordering::Acquire)
+    }
+
     /// Publishes `state` in place of the one that `current` names; false if that is out of date.
     fn publish(&self, current: u64, state: &State) -> bool {
         let h = self.header();

@@ -114,10 +114,10 @@ pub(crate) fn board() -> Result<Arc<Board>, Code> {
 }
 
 /// The board now; waits while NVML is to hang.
-pub(crate) fn snapshot() -> Result<BoardSnapshot, Code> {
+pub(crate) fn snapshot() -> Result<Arc<BoardSnapshot>, Code> {
     let board = board()?;
     loop {
-        let snapshot = board.snapshot();
+        let snapshot = board.snapshot_lately();
         if !snapshot.nvml_hang {
             return Ok(snapshot);
         }
@@ -161,7 +161,7 @@ pub(crate) fn index(handle: Handle) -> Result<usize, Code> {
 /// The device behind a handle, now.
 pub(crate) struct Device {
     pub(crate) index: usize,
-    pub(crate) snapshot: BoardSnapshot,
+    pub(crate) snapshot: Arc<BoardSnapshot>,
 }
 
 impl Device {

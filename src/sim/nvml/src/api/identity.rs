@@ -17,7 +17,7 @@ fn find(test: impl Fn(&GpuSnapshot) -> bool) -> Result<Handle, Code> {
 }
 
 fn by_index(index: u32, out: Out<Handle>) -> Result<(), Code> {
-    let snapshot: BoardSnapshot = session::snapshot()?;
+    let snapshot = session::snapshot()?;
     if index >= whole(&snapshot) {
         return Err(Code::INVALID_ARGUMENT);
     }
@@ -92,8 +92,8 @@ fn give<T: Copy>(
 }
 
 export! {
-    fn nvmlDeviceGetCount(count: Out<u32>) { count.set(whole(&session::snapshot()?)) }
-    fn nvmlDeviceGetCount_v2(count: Out<u32>) { count.set(whole(&session::snapshot()?)) }
+    fn nvmlDeviceGetCount(count: Out<u32>) { count.set(whole(session::snapshot()?.as_ref())) }
+    fn nvmlDeviceGetCount_v2(count: Out<u32>) { count.set(whole(session::snapshot()?.as_ref())) }
     fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Handle>) { by_index(index, out) }
     fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: Out<Handle>) { by_index(index, out) }
     fn nvmlDeviceGetHandleByUUID(uuid: CText, out: Out<Handle>) {

@@ -35,7 +35,7 @@ const MAX: u64 = u64::MAX;
 const RELEASE: u32 = 615;
 
 fn supported() -> Result<(), Code> {
-    let version = session::snapshot()?.driver_version;
+    let version = session::snapshot()?.driver_version.clone();
     let release = version
         .split('.')
         .next()
