@@ -1,17 +1,21 @@
 //! The screen on a canned snapshot, for looking at it and for the terminal tests:
-//! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd] [--caption TEXT]
-//! [--panic] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
+//! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd|eventful] [--caption TEXT]
+//! [--panic] [--root] [--recorded] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
 
 #[path = "../tests/support/canned.rs"]
 mod canned;
 
 use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use gshare_proto::{Call, ErrorCode, Granted, Reply, Snapshot};
 use gshare_ui::{Depth, Exit, Failure, Look, Options, Request, Update, Viewer};
+
+/// How often the doctor was asked.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// Answers requests on a canned snapshot: c12 and c23 belong to the viewer.
 fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
@@ -36,10 +40,15 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
             id: spec.id,
             gpus: Vec::new(),
         })),
-        Call::Doctor => Ok(Reply::Doctor {
-            checks: canned::checks(),
-        }),
+        Call::Doctor => {
+            let mut checks = canned::checks();
+            checks[0].detail = format!("looked {} times", 1 + LOOKS.fetch_add(1, Relaxed));
+            Ok(Reply::Doctor { checks })
+        }
         Call::History(_) => Ok(Reply::History(Box::new(canned::recorded()))),
+        Call::Lever { id, wish } => done(&format!("{id}: {}", wish.name())),
+        Call::Keep { id } => done(&format!("{id} keeps what it has")),
+        Call::Extend { id, by_s } => done(&format!("{id} ends {by_s} s later")),
         Call::Admin(_) => Ok(Reply::Admin(gshare_proto::AdminDone {
             message: "it is done".to_owned(),
             undo: None,
@@ -71,6 +80,11 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
     }
 }
 
+fn done(message: &str) -> Result<Reply, Failure> {
+    let message = message.to_owned();
+    Ok(Reply::Done { message })
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|a| a == flag);
@@ -79,13 +93,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("demo") => canned::demo(),
         Some("monitor") => canned::monitor(),
         Some("crowd") => canned::crowd(),
+        Some("eventful") => canned::eventful(),
         _ => canned::workstation(),
     };
     let mut options = Options {
         viewer: Viewer {
-            uid: 1001,
-            admin: false,
+            uid: if has("--root") { 0 } else { 1001 },
+            admin: has("--root"),
         },
+        recorded: has("--recorded"),
         ..Options::default()
     };
     if let Some(size) = value("--text") {
@@ -112,7 +128,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     thread::spawn(move || {
         while let Some(request) = feeder.requests.blocking_recv() {
-            let (Request::Call { seq, call }, Ok(mut snapshot)) = (request, state.lock()) else {
+            let (seq, call) = match request {
+                Request::Call { seq, call } => (seq, call),
+                other => {
+                    // Told, so that it can be seen.
+                    let told = Update::Caption(Some(format!("asked: {other:?}")));
+                    feeder.updates.send(told);
+                    continue;
+                }
+            };
+            let Ok(mut snapshot) = state.lock() else {
                 continue;
             };
             let outcome = answer(&mut snapshot, *call);

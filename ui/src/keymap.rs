@@ -162,6 +162,31 @@ pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
     screens::COMMANDS.iter().chain(boxes::COMMANDS)
 }
 
+/// A row of the help: where, which keys, what they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHelp {
+    /// `On the screens`.
+    pub place: &'static str,
+    /// As people write them: `Down j`.
+    pub keys: &'static str,
+    /// A sentence.
+    pub help: &'static str,
+}
+
+/// All keys in the order of the help.
+#[must_use]
+pub fn key_table() -> Vec<KeyHelp> {
+    let of = |place: Context| {
+        let own = commands().filter(move |c| c.context == place && !c.keys.is_empty());
+        own.map(move |c| KeyHelp {
+            place: place.title(),
+            keys: c.shown,
+            help: c.help,
+        })
+    };
+    Context::ALL.into_iter().flat_map(of).collect()
+}
+
 /// The command that a key runs in a context.
 pub(crate) fn find(context: Context, event: KeyEvent) -> Option<&'static Command> {
     commands().find(|c| c.context.holds(context) && c.keys.iter().any(|k| k.is(event)))

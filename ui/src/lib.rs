@@ -31,6 +31,7 @@ mod widgets;
 mod testing;
 
 pub use feed::{Failure, Feed, Feeder, Request, Seek, Update, UpdateSender, Updates, channel};
+pub use keymap::{KeyHelp, key_table};
 pub use model::{Page, Viewer};
 pub use run::{Exit, Options, run, run_blocking};
 pub use service::{service_or_monitor_source, service_source, service_source_every};

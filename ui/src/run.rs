@@ -25,6 +25,9 @@ use crate::view;
 /// Shortest time between two frames of news.
 const FRAME: Duration = Duration::from_millis(33);
 
+/// News that come less often than this do not carry the clock.
+const LATE: Duration = Duration::from_millis(1300);
+
 /// Shortest time between a frame and the one that answers a key: whoever holds a key down sees it move.
 const ANSWER: Duration = Duration::from_millis(8);
 
@@ -126,6 +129,8 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
     let mut drawn = Instant::now();
     let mut next_frame = drawn;
     let mut dirty = true;
+    // While news come every second the clock is drawn with them, not for itself as well.
+    let mut last_news: Option<Instant> = None;
     loop {
         let mut messages = Vec::new();
         tokio::select! {
@@ -145,10 +150,13 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
                 Some(Err(_)) | None => return Ok(Exit::Signal(Signal::SIGHUP as i32)),
             },
             news = feed.updates.next() => {
+                last_news = Some(Instant::now());
                 messages.push(Msg::Tick(clock()));
                 messages.extend(news.into_iter().map(Msg::Update));
             }
-            _ = tick.tick() => messages.push(Msg::Tick(clock())),
+            _ = tick.tick() => if last_news.is_none_or(|at| at.elapsed() > LATE) {
+                messages.push(Msg::Tick(clock()));
+            },
             () = sleep_until(next_frame), if dirty => {
                 draw(&mut screen, &model, &options.look)?;
                 dirty = false;

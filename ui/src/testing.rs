@@ -97,12 +97,49 @@ pub(crate) fn screen(model: &Model) -> String {
     view::buffer_text(&buffer(model, &Look::new(Depth::Mono, true)))
 }
 
+/// Its characters, and below them, in a second picture, the style of each: a letter, explained at the end. Cells
+/// without a style of their own are blank there.
+pub(crate) fn styled_screen(model: &Model, look: &Look) -> String {
+    let buf = buffer(model, look);
+    let mut styles: Vec<String> = Vec::new();
+    let mut picture = String::new();
+    for y in 0..buf.area.height {
+        let mut line = String::new();
+        for x in 0..buf.area.width {
+            let cell = &buf[(x, y)];
+            let style = format!("{:?} on {:?} {:?}", cell.fg, cell.bg, cell.modifier);
+            if style == "Reset on Reset NONE" {
+                line.push(' ');
+                continue;
+            }
+            let known = styles.iter().position(|s| *s == style);
+            let at = known.unwrap_or_else(|| {
+                styles.push(style);
+                styles.len() - 1
+            });
+            line.push(char::from(b'a' + u8::try_from(at).unwrap_or(25).min(25)));
+        }
+        picture.push_str(line.trim_end());
+        picture.push('\n');
+    }
+    let legend = styles.iter().enumerate().map(|(i, style)| {
+        let letter = char::from(b'a' + u8::try_from(i).unwrap_or(25).min(25));
+        format!("{letter} = {style}\n")
+    });
+    let legend: String = legend.collect();
+    format!("{}---\n{picture}---\n{legend}", view::buffer_text(&buf))
+}
+
 /// Compares with the checked-in file `tests/screens/<name>.txt`; `GSHARE_BLESS=1` writes it.
 pub(crate) fn check_screen(name: &str, model: &Model) {
-    let got = screen(model);
+    check_text(name, &screen(model));
+}
+
+/// The same for any text.
+pub(crate) fn check_text(name: &str, got: &str) {
     let path = format!("{}/tests/screens/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("GSHARE_BLESS").is_some() {
-        std::fs::write(&path, &got).unwrap();
+        std::fs::write(&path, got).unwrap();
     }
     let want = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(

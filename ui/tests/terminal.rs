@@ -2,178 +2,14 @@
 //! the terminal is as it was, whatever way the program leaves.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
-use std::io::{Read, Write};
+#[path = "support/pty.rs"]
+mod pty;
+
 use std::num::NonZeroU16;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
-
-/// Nothing here takes this long, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The terminal and what has been written to it.
-struct Seen {
-    parser: vt100::Parser,
-    raw: Vec<u8>,
-}
-
-/// `examples/canned` on a terminal.
-struct Canned {
-    seen: Arc<Mutex<Seen>>,
-    child: Box<dyn Child + Send + Sync>,
-    master: Box<dyn MasterPty + Send>,
-    keys: Box<dyn Write + Send>,
-    /// How the terminal was set before.
-    before: String,
-}
-
-fn size(rows: u16, cols: u16) -> PtySize {
-    PtySize {
-        rows,
-        cols,
-        pixel_width: 0,
-        pixel_height: 0,
-    }
-}
-
-/// The example, built by `cargo test` together with this test.
-fn example() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let target = test.parent().and_then(|deps| deps.parent()).unwrap();
-    let path = target.join("examples/canned");
-    assert!(
-        path.exists(),
-        "{} is missing: `cargo test -p gshare-ui` builds it",
-        path.display()
-    );
-    path
-}
-
-impl Canned {
-    fn start(args: &[&str]) -> Self {
-        let pty = native_pty_system().openpty(size(24, 80)).unwrap();
-        let before = format!("{:?}", pty.master.get_termios());
-        let mut command = CommandBuilder::new(example());
-        command.args(args);
-        command.env("TERM", "xterm-256color");
-        command.env("LC_ALL", "C.UTF-8");
-        command.env("TZ", "UTC");
-        command.env_remove("NO_COLOR");
-        command.env_remove("COLORTERM");
-        let child = pty.slave.spawn_command(command).unwrap();
-        let some = |n| NonZeroU16::new(n).unwrap();
-        let seen = Arc::new(Mutex::new(Seen {
-            parser: vt100::Parser::new(some(24), some(80), 0),
-            raw: Vec::new(),
-        }));
-        let mut output = pty.master.try_clone_reader().unwrap();
-        let keys = pty.master.take_writer().unwrap();
-        let shared = Arc::clone(&seen);
-        thread::spawn(move || {
-            let mut buf = [0; 4096];
-            // The end of the program is an error or an empty read.
-            while let Ok(n @ 1..) = output.read(&mut buf) {
-                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.parser.process(&buf[..n]);
-                seen.raw.extend_from_slice(&buf[..n]);
-            }
-        });
-        let out = Self {
-            seen,
-            child,
-            master: pty.master,
-            keys,
-            before,
-        };
-        // The slave stays open in `before`'s sense: settings live as long as the master.
-        drop(pty.slave);
-        out
-    }
-
-    fn look<T>(&self, f: impl FnOnce(&Seen) -> T) -> T {
-        f(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn text(&self) -> String {
-        self.look(|s| s.parser.screen().contents())
-    }
-
-    fn until(&self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let start = Instant::now();
-        while !done(self) {
-            assert!(start.elapsed() < PATIENCE, "no {what} on\n{}", self.text());
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn until_text(&self, text: &str) {
-        self.until(text, |c| c.text().contains(text));
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-        self.keys.flush().unwrap();
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = self
-            .child
-            .process_id()
-            .and_then(|p| i32::try_from(p).ok())
-            .unwrap();
-        kill(Pid::from_raw(pid), signal).unwrap();
-    }
-
-    /// State of the process by /proc: `T` is stopped.
-    fn state(&self) -> Option<char> {
-        let pid = self.child.process_id()?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
-    }
-
-    fn settings(&self) -> String {
-        format!("{:?}", self.master.get_termios())
-    }
-
-    /// The screen is gone and the terminal is as before.
-    fn assert_given_back(&self) {
-        self.until("ordinary screen", |c| {
-            c.look(|s| !s.parser.screen().alternate_screen())
-        });
-        self.look(|s| {
-            let screen = s.parser.screen();
-            assert!(!screen.hide_cursor(), "the cursor is hidden");
-            assert!(!screen.bracketed_paste(), "pastes are still marked");
-            let mouse = screen.mouse_protocol_mode();
-            assert_eq!(
-                mouse,
-                vt100::MouseProtocolMode::None,
-                "clicks are still told"
-            );
-        });
-        assert_eq!(self.settings(), self.before);
-    }
-
-    fn end(mut self, words: &str) -> ExitStatus {
-        self.until_text(words);
-        let status = self.child.wait().unwrap();
-        self.assert_given_back();
-        status
-    }
-}
-
-impl Drop for Canned {
-    fn drop(&mut self) {
-        // After a failed test; otherwise it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use nix::sys::signal::Signal;
+use pty::{Canned, example, size};
 
 #[test]
 fn it_draws_and_gives_the_terminal_back_on_q() {
@@ -207,48 +43,192 @@ fn ctrl_c_leaves_from_within_a_dialog() {
     assert!(canned.end("left: quit").success());
 }
 
+/// Small, usual and large terminals.
+const SIZES: [(u16, u16); 3] = [(60, 15), (80, 24), (200, 60)];
+
 #[test]
 fn signals_that_end_it_give_the_terminal_back() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        let canned = Canned::start(&["demo"]);
-        canned.until_text("SIMULATED DRIVER");
-        canned.signal(signal);
-        canned.end(&format!("left: signal {}", signal as i32));
+    for size in SIZES {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            let canned = Canned::start_at(size, &["demo"], &[]);
+            canned.until_text("SIMULATED DRIVER");
+            canned.signal(signal);
+            canned.end(&format!("left: signal {}", signal as i32));
+        }
     }
 }
 
 #[test]
 fn a_panic_is_readable_and_gives_the_terminal_back() {
-    let canned = Canned::start(&["workstation", "--panic"]);
-    let status = canned.end("on purpose");
-    assert!(!status.success());
+    for size in SIZES {
+        let canned = Canned::start_at(size, &["workstation", "--panic"], &[]);
+        let status = canned.end("on purpose");
+        assert!(!status.success());
+    }
 }
 
 #[test]
 fn it_stops_and_goes_on_like_any_program() {
-    let mut canned = Canned::start(&["workstation"]);
-    canned.until_text("? help  q quit");
-    for round in ["kill -TSTP", "Ctrl-Z"] {
-        if round == "Ctrl-Z" {
-            canned.press("\u{1a}");
-        } else {
-            canned.signal(Signal::SIGTSTP);
+    for size in SIZES {
+        let mut canned = Canned::start_at(size, &["workstation"], &[]);
+        canned.until_text("q quit");
+        for round in ["kill -TSTP", "Ctrl-Z"] {
+            if round == "Ctrl-Z" {
+                canned.press("\u{1a}");
+            } else {
+                canned.signal(Signal::SIGTSTP);
+            }
+            canned.until(&format!("stop by {round}"), |c| c.state() == Some('T'));
+            canned.assert_given_back();
+            canned.signal(Signal::SIGCONT);
+            canned.until("screen after the stop", |c| {
+                c.look(|s| s.parser.screen().alternate_screen()) && c.text().contains("q quit")
+            });
+            assert_ne!(canned.settings(), canned.before, "{round}: raw mode is off");
         }
-        canned.until(&format!("stop by {round}"), |c| c.state() == Some('T'));
-        canned.assert_given_back();
-        canned.signal(Signal::SIGCONT);
-        canned.until("screen after the stop", |c| {
-            c.look(|s| s.parser.screen().alternate_screen()) && c.text().contains("q quit")
-        });
-        assert_ne!(canned.settings(), canned.before, "{round}: raw mode is off");
+        // It still reads keys.
+        canned.press("?");
+        canned.until_text("On the screens");
+        canned.press("\u{1b}");
+        canned.until("closed help", |c| !c.text().contains("On the screens"));
+        canned.press("q");
+        canned.end("left: quit");
     }
-    // It still reads keys.
-    canned.press("?");
+}
+
+/// A key for each screen, and what is on it at every size.
+const PAGES: [(&str, &str, &str); 5] = [
+    ("1", "[1 Overview]", "USERS"),
+    ("2", "[2 Claims]", "1 claim: .25 GPU claimed"),
+    ("3", "[3 Queue (1)]", "FREE NOW"),
+    ("4", "[4 History]", "above the claim"),
+    ("5", "[5 Health]", "DOCTOR"),
+];
+
+#[test]
+fn every_screen_is_drawn_whole_at_every_size() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut canned = Canned::start_at(size, &["workstation"], &[]);
+        canned.until_text("q quit");
+        for (key, tab, words) in PAGES {
+            canned.press(key);
+            canned.until(&format!("{tab} with `{words}` at {size:?}"), |c| {
+                let text = c.text();
+                text.contains(tab) && (text.contains(words) || size.0 >= 120 && key == "1")
+            });
+            let lines: Vec<String> = canned.text().lines().map(str::to_owned).collect();
+            assert_eq!(
+                lines.len(),
+                usize::from(size.1),
+                "{tab} {size:?}: {lines:#?}"
+            );
+            assert!(lines[0].starts_with("gshare  lab-ws1"), "{}", lines[0]);
+            let keys = lines.last().unwrap();
+            assert!(keys.contains("? help") && keys.contains("q quit"), "{keys}");
+        }
+        canned.press("q");
+        canned.end("left: quit");
+    }
+}
+
+#[test]
+fn the_mouse_does_what_the_keys_do() {
+    let mut canned = Canned::start(&["workstation"]);
+    canned.until_text("15.3/17.7/23.5");
+    // Column and row of a text on the screen, counted from 1 as the terminal does.
+    let place = |c: &Canned, text: &str| {
+        let found = c.text().lines().enumerate().find_map(|(y, line)| {
+            let x = line.find(text)?;
+            Some((line[..x].chars().count() + 1, y + 1))
+        });
+        found.unwrap_or_else(|| panic!("no `{text}` on\n{}", c.text()))
+    };
+    let click = |c: &mut Canned, text: &str| {
+        let (x, y) = place(c, text);
+        c.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
+    };
+    let wheel = |c: &mut Canned, button: u8| c.press(&format!("\x1b[<{button};10;12M"));
+    // A screen by its name, a column by its heading.
+    click(&mut canned, "2 Claims");
+    canned.until_text("[2 Claims]");
+    click(&mut canned, "1 Overview");
+    canned.until_text("[1 Overview]");
+    click(&mut canned, "USER ");
+    canned.until_text("USE▾");
+    // A row: the first click chooses it, the second opens it.
+    click(&mut canned, "train.py");
+    canned.until("c14 chosen", |c| c.chosen().starts_with("c14"));
+    click(&mut canned, "train.py");
+    canned.until_text("Claim c14");
+    canned.press("\x1b");
+    canned.until("closed box", |c| !c.text().contains("Claim c14"));
+    // The wheel.
+    wheel(&mut canned, 64);
+    canned.until("another row", |c| {
+        !c.chosen().is_empty() && !c.chosen().starts_with("c14")
+    });
+    // A key of the key line.
+    click(&mut canned, "? help");
     canned.until_text("On the screens");
-    canned.press("\u{1b}");
-    canned.until("closed help", |c| !c.text().contains("On the screens"));
-    canned.press("q");
+    wheel(&mut canned, 65);
+    canned.until("read on", |c| !c.text().contains("On the screens"));
+    canned.press("\x1b");
+    canned.until_text("q quit");
+    click(&mut canned, "q quit");
     canned.end("left: quit");
+}
+
+#[test]
+fn the_terminal_decides_colours_and_signs() {
+    use vt100::Color::{Default, Idx, Rgb};
+    let themes: [(&[(&str, &str)], vt100::Color, &str); 6] = [
+        (&[("TERM", "xterm")], Idx(2), "█"),
+        (&[("TERM", "xterm-256color")], Idx(71), "█"),
+        (&[("COLORTERM", "truecolor")], Rgb(0x5f, 0xaf, 0x5f), "█"),
+        (&[("TERM", "vt100")], Default, "█"),
+        (
+            &[("NO_COLOR", "1"), ("COLORTERM", "truecolor")],
+            Default,
+            "█",
+        ),
+        (&[("LC_ALL", "C")], Idx(71), "#"),
+    ];
+    for (vars, colour, used) in themes {
+        let mut canned = Canned::start_at((80, 24), &["workstation"], vars);
+        canned.until_text("15.3/17.7/23.5");
+        for (key, tab, _) in PAGES {
+            canned.press(key);
+            canned.until_text(tab);
+            canned.look(|s| {
+                let screen = s.parser.screen();
+                let cells = (0..24).flat_map(|y| (0..80).map(move |x| (y, x)));
+                for (y, x) in cells {
+                    let Some(cell) = screen.cell(y, x) else {
+                        continue;
+                    };
+                    let (fg, bg) = (cell.fgcolor(), cell.bgcolor());
+                    if colour == Default {
+                        assert!(fg == Default && bg == Default, "{vars:?} {tab} {x},{y}");
+                    }
+                    if used == "#" {
+                        assert!(cell.contents().is_ascii(), "{tab}: {}", cell.contents());
+                    }
+                }
+            });
+        }
+        canned.press("1");
+        canned.until_text("[1 Overview]");
+        canned.look(|s| {
+            let cell = s.parser.screen().cell(3, 8).unwrap();
+            assert_eq!(
+                (cell.contents(), cell.fgcolor()),
+                (used, colour),
+                "{vars:?}"
+            );
+        });
+        canned.press("q");
+        canned.end("left: quit");
+    }
 }
 
 #[test]

@@ -65,6 +65,17 @@ pub(super) static COMMANDS: &[Command] = &[
     },
     Command {
         context: Context::Screen,
+        keys: &[letter('p')],
+        shown: "p",
+        label: "keep",
+        rank: 9,
+        name: "keep",
+        help: "put off what was announced for the chosen claim, or for your first one that something was announced for",
+        able: levers::keepable,
+        run: levers::keep,
+    },
+    Command {
+        context: Context::Screen,
         keys: &[letter('e')],
         shown: "e",
         label: "extend",

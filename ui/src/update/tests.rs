@@ -79,6 +79,7 @@ fn every_key_in_the_table_does_something() {
         claim.ends_ms = Some(canned::NOW_MS + 60_000);
     }
     snapshot.claims[1].place.word = Some("detached".to_owned());
+    snapshot.claims[0].announced = Some("moves".to_owned());
     for command in commands() {
         for key in command.keys {
             let works = STARTS.iter().any(|start| {

@@ -59,7 +59,8 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
         // The place matters more than the word before it.
         let room = c.width.saturating_sub(width(place) + width(mark));
         let title = if place.is_empty() {
-            c.title.to_owned()
+            // So does the mark.
+            c.title.chars().take(room).collect()
         } else {
             cut(c.title, room, glyphs)
         };

@@ -1,6 +1,7 @@
-//! Advice that is true now, with the command that acts on it, and what has just happened.
+//! What is about to be taken from whom, with the command that stops it; advice that is true now, with the command
+//! that acts on it; and what has just happened.
 
-use gshare_proto::Snapshot;
+use gshare_proto::{ClaimView, Snapshot};
 use ratatui::text::Line;
 
 use super::plan::Plan;
@@ -11,10 +12,33 @@ use crate::theme::Look;
 
 /// Rows, if everything is shown.
 pub(super) fn wanted(snapshot: &Snapshot) -> usize {
-    snapshot.advice.len() + snapshot.notices.len()
+    announced(snapshot).count() + snapshot.advice.len() + snapshot.notices.len()
 }
 
-/// Advice first, then the newest notices.
+/// Claims that something will be done to, with what and when.
+pub(super) fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, &str)> {
+    let claims = snapshot.claims.iter();
+    claims.filter_map(|c| Some((c, c.announced.as_deref()?)))
+}
+
+/// A sentence, and behind it the command if there is room for both.
+fn warning(text: &str, command: &str, look: &Look, cols: usize) -> Line<'static> {
+    let theme = &look.theme;
+    let fits = width(command) + 24 <= cols;
+    let tail = if command.is_empty() || !fits {
+        0
+    } else {
+        width(command) + 2
+    };
+    let text = cut(text, cols.saturating_sub(2 + tail), &look.glyphs);
+    let mut line = Line::from(vec![span("! ", theme.warn), span(text, theme.text)]);
+    if tail > 0 {
+        line.push_span(span(format!("  {command}"), theme.key));
+    }
+    line
+}
+
+/// What is announced, then advice, then the newest notices.
 pub(super) fn lines(
     model: &Model,
     snapshot: &Snapshot,
@@ -27,21 +51,19 @@ pub(super) fn lines(
     let advice = plan
         .notes
         .saturating_sub(usize::from(news > 0 && plan.notes > 1));
-    let advice = snapshot.advice.iter().take(advice).map(|advice| {
-        let command = advice.command.as_deref().unwrap_or_default();
-        let fits = width(command) + 24 <= cols;
-        let tail = if command.is_empty() || !fits {
-            0
-        } else {
-            width(command) + 2
+    let told = announced(snapshot).map(|(claim, text)| {
+        let text = format!("{} {text}", claim.id);
+        let command = match model.may(claim.uid) {
+            true => format!("p or: gshare keep {}", claim.id),
+            false => String::new(),
         };
-        let text = cut(&advice.text, cols.saturating_sub(2 + tail), &look.glyphs);
-        let mut line = Line::from(vec![span("! ", theme.warn), span(text, theme.text)]);
-        if tail > 0 {
-            line.push_span(span(format!("  {command}"), theme.key));
-        }
-        line
+        warning(&text, &command, look, cols)
     });
+    let given = snapshot.advice.iter().map(|advice| {
+        let command = advice.command.as_deref().unwrap_or_default();
+        warning(&advice.text, command, look, cols)
+    });
+    let advice = told.chain(given).take(advice);
     let notices = snapshot.notices.iter().map(|notice| {
         let time = model.clock.time(notice.at_ms);
         let claim = notice.claim.as_ref();

@@ -22,9 +22,18 @@ pub(super) fn wanted(model: &Model) -> usize {
 pub(super) fn long(model: &Model, cols: usize) -> bool {
     let text = |q: &QueueView| {
         let start = q.would_start.as_ref().map_or(0, |s| width(s) + 15);
-        width(&q.reason) + start + INDENT
+        width(&reason(q)) + start + INDENT
     };
     model.queue_rows().into_iter().any(|q| text(q) > cols)
+}
+
+/// What is being done for a waiting claim, then why it waits.
+fn reason(waiting: &QueueView) -> String {
+    match &waiting.plan {
+        Some(plan) if waiting.reason.is_empty() => plan.clone(),
+        Some(plan) => format!("{plan}; {}", waiting.reason),
+        None => waiting.reason.clone(),
+    }
 }
 
 /// Columns before a reason.
@@ -123,7 +132,7 @@ fn why(waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
     let start = start.map(|s| (format!(" {} ", glyphs.dot), s));
     let tail = start.as_ref().map_or(0, |(gap, s)| width(gap) + width(s));
     let cols = plan.width.saturating_sub(INDENT);
-    let mut rows = wrap(&waiting.reason, cols, plan.why, glyphs);
+    let mut rows = wrap(&reason(waiting), cols, plan.why, glyphs);
     // What would start now is never cut, and stands at the end of the reason.
     if let Some(last) = rows.pop() {
         let fits = width(&last) + tail <= cols;

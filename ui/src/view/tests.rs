@@ -2,7 +2,7 @@ use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
 use crate::keymap;
-use crate::model::{Model, Page};
+use crate::model::{Model, Page, Viewer};
 use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, press, screen, show};
 use crate::theme::{Depth, Look};
 
@@ -429,4 +429,5 @@ fn a_long_reason_takes_two_rows_where_there_is_room() {
     );
 }
 
+mod themes;
 mod unknown;

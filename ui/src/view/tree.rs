@@ -210,6 +210,16 @@ fn pane(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Lin
         return vec![Line::styled(text, theme.dim)];
     };
     let mut lines = Vec::new();
+    if let Some(text) = &claim.announced {
+        let mut words = vec![
+            span("! ", theme.warn),
+            span(format!("{} {text}", claim.id), theme.warn),
+        ];
+        if model.may(claim.uid) {
+            words.push(span(format!("  p or: gshare keep {}", claim.id), theme.key));
+        }
+        lines.push(Line::from(words));
+    }
     for part in &claim.gpus {
         let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
         lines.extend(claim_gpu(claim, part, gpu, look, plan.width));

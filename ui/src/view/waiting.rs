@@ -99,12 +99,22 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
             span(text, theme.text),
         ]));
     }
+    if let Some(text) = &waiting.plan {
+        let text = format!("room is made: {text}");
+        for text in wrap(&text, room, 3, &look.glyphs) {
+            lines.push(Line::from(vec![
+                span(indent.clone(), theme.text),
+                span(text, theme.good),
+            ]));
+        }
+    }
     let start = match waiting.expected_ms {
         Some(at) => format!(
             "starts about {} at the earliest (in {})",
             model.clock.short_time(at),
             model.clock.until(at)
         ),
+        None if waiting.plan.is_some() => "starts when that is done".to_owned(),
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
     let mut words = vec![span(indent.clone(), theme.text), span(start, theme.warn)];

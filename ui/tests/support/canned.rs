@@ -487,6 +487,21 @@ pub(crate) fn demo() -> Snapshot {
     base
 }
 
+/// The same workstation while room is made: a claim that will move, one that has left its GPU, leases that end.
+pub(crate) fn eventful() -> Snapshot {
+    let mut base = workstation();
+    for claim in &mut base.claims {
+        claim.ends_ms = Some(NOW_MS + 5_580_000);
+    }
+    let moves = "moves from GPU 0 to GPU 3 in 12s for c22";
+    base.claims[0].announced = Some(moves.to_owned());
+    base.claims[0].state_text = moves.to_owned();
+    base.claims[1].place.word = Some("detached".to_owned());
+    base.claims[1].state_text = "detached, 11.2 GiB in host RAM".to_owned();
+    base.queue[0].plan = Some("c12 moves from GPU 0 to GPU 3 in 12s".to_owned());
+    base
+}
+
 /// Rows of the doctor.
 pub(crate) fn checks() -> Vec<gshare_proto::Check> {
     let row = |group: &str, name: &str, state: &str, detail: &str| gshare_proto::Check {

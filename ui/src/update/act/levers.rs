@@ -77,3 +77,32 @@ pub(crate) fn attach(model: &mut Model) -> Vec<Cmd> {
     model.say(Tone::Plain, format!("bringing {id} back"));
     ask(model, Asked::Act, Call::Lever { id, wish }).1
 }
+
+/// The claim that would be kept: the chosen one, else the first of the viewer's that something was announced for.
+fn announced(model: &Model) -> Result<&ClaimView, String> {
+    model.service()?;
+    if let Ok(claim) = chosen(model) {
+        let id = &claim.id;
+        return match &claim.announced {
+            Some(_) => Ok(claim),
+            None => Err(format!("nothing was announced for {id}")),
+        };
+    }
+    let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);
+    let own = claims.find(|c| c.announced.is_some() && model.may(c.uid));
+    own.ok_or_else(|| "nothing was announced for any claim of yours".to_owned())
+}
+
+/// Whether something was announced that can be put off, else why not.
+pub(crate) fn keepable(model: &Model) -> Result<(), String> {
+    announced(model).map(|_| ())
+}
+
+pub(crate) fn keep(model: &mut Model) -> Vec<Cmd> {
+    let Ok(claim) = announced(model) else {
+        return Vec::new();
+    };
+    let id = claim.id.clone();
+    model.say(Tone::Plain, format!("keeping {id} where it is"));
+    ask(model, Asked::Act, Call::Keep { id }).1
+}

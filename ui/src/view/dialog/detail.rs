@@ -163,6 +163,11 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     if let Some(ends) = claim.ends_ms {
         out.push(("ends", clock.time(ends)));
     }
+    if let Some(text) = &claim.announced {
+        let id = &claim.id;
+        let text = format!("{id} {text}; p, or gshare keep {id}, puts it off");
+        out.push(("announced", text));
+    }
     if let Some(overuse) = &claim.overuse {
         out.push(("over-use", overuse.clone()));
     }
@@ -312,6 +317,9 @@ fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
         ),
         ("why", waiting.reason.clone()),
     ];
+    if let Some(plan) = &waiting.plan {
+        out.push(("room is made", plan.clone()));
+    }
     if let Some(args) = &waiting.would_start {
         out.push(("starts now", format!("gshare claim {args}")));
     }

@@ -1,0 +1,105 @@
+//! Every screen in every theme, and what is announced.
+
+use super::*;
+use crate::testing::{check_text, styled_screen};
+
+/// What the terminal says of itself, by the name of the theme.
+const THEMES: [(&str, &[(&str, &str)]); 5] = [
+    ("16", &[("TERM", "xterm"), ("LANG", "C.UTF-8")]),
+    ("256", &[("TERM", "xterm-256color"), ("LANG", "C.UTF-8")]),
+    (
+        "truecolor",
+        &[
+            ("TERM", "xterm-256color"),
+            ("COLORTERM", "truecolor"),
+            ("LANG", "C.UTF-8"),
+        ],
+    ),
+    ("monochrome", &[("TERM", "vt100"), ("LANG", "C.UTF-8")]),
+    ("ascii", &[("TERM", "xterm-256color"), ("LC_ALL", "C")]),
+];
+
+fn look(vars: &[(&str, &str)]) -> Look {
+    let of = |name: &str| vars.iter().find(|(n, _)| *n == name);
+    Look::detect(|name| of(name).map(|(_, value)| (*value).to_owned()))
+}
+
+/// A screen with everything on it.
+fn full(page: Page) -> Model {
+    let mut m = model(NLP, (80, 24), canned::eventful());
+    m.checks.rows = Some(Ok(canned::checks()));
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    m.page = page;
+    press(&mut m, "j");
+    m
+}
+
+#[test]
+fn every_screen_in_every_theme() {
+    for page in Page::ALL {
+        let m = full(page);
+        for (name, vars) in THEMES {
+            let page = format!("{page:?}").to_lowercase();
+            check_text(
+                &format!("theme-{name}-{page}"),
+                &styled_screen(&m, &look(vars)),
+            );
+        }
+    }
+}
+
+#[test]
+fn no_color_is_the_monochrome_theme_whatever_the_terminal_has() {
+    let wish = look(&[
+        ("NO_COLOR", "1"),
+        ("TERM", "xterm-256color"),
+        ("COLORTERM", "truecolor"),
+        ("LANG", "C.UTF-8"),
+    ]);
+    assert_eq!(wish, look(THEMES[3].1));
+}
+
+#[test]
+fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
+    let text = |page| screen(&full(page));
+    let told = "c12 moves from GPU 0 to GPU 3 in 12s for c22";
+    let keep = "gshare keep c12";
+    let overview = text(Page::Overview);
+    assert!(
+        overview.contains(told) && overview.contains(keep),
+        "{overview}"
+    );
+    let mut claims = model(NLP, (120, 40), canned::eventful());
+    claims.page = Page::Claims;
+    press(&mut claims, "/nlp<enter>");
+    let claims = screen(&claims);
+    assert!(claims.contains(told) && claims.contains(keep), "{claims}");
+    let queue = text(Page::Queue);
+    assert!(
+        queue.contains("room is made: c12 moves from GPU 0 to GPU 3 in 12s"),
+        "{queue}"
+    );
+    // The key is on the key line while there is something to keep, and for its owner only.
+    assert!(
+        overview.lines().last().unwrap().contains("p keep"),
+        "{overview}"
+    );
+    let other = Viewer {
+        uid: 1002,
+        admin: false,
+    };
+    let other = screen(&model(other, (80, 24), canned::eventful()));
+    assert!(other.contains(told) && !other.contains("p keep"), "{other}");
+    assert!(!other.contains(keep), "{other}");
+    let nothing = screen(&model(NLP, (80, 24), canned::workstation()));
+    assert!(!nothing.contains("p keep"), "{nothing}");
+    // The plan of who waits is on the Overview, too.
+    assert!(
+        overview.contains("c12 moves from GPU 0 to GPU 3 in 12s; needs 23.5"),
+        "{overview}"
+    );
+    // Enter shows both.
+    let mut m = full(Page::Overview);
+    press(&mut m, "<enter>");
+    assert!(screen(&m).contains("announced"), "{}", screen(&m));
+}

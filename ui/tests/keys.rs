@@ -1,0 +1,272 @@
+//! Every key of the help does what it says, on a real terminal. The keys come from the table that handles them: a
+//! key that is new there and has no check here fails the test.
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
+
+#[path = "support/pty.rs"]
+mod pty;
+
+use gshare_ui::key_table;
+use nix::sys::signal::Signal;
+use pty::Canned;
+
+const DOWN: &str = "\x1b[B";
+const UP: &str = "\x1b[A";
+const RIGHT: &str = "\x1b[C";
+const LEFT: &str = "\x1b[D";
+const HOME: &str = "\x1b[H";
+const END: &str = "\x1b[F";
+const PAGE_DOWN: &str = "\x1b[6~";
+const PAGE_UP: &str = "\x1b[5~";
+const DELETE: &str = "\x1b[3~";
+const BACK_TAB: &str = "\x1b[Z";
+const ESC: &str = "\x1b";
+
+/// What must be seen.
+#[derive(Clone, Copy)]
+enum Seen {
+    /// This text.
+    Text(&'static str),
+    /// This text no more.
+    Gone(&'static str),
+    /// The chosen row begins so.
+    Chosen(&'static str),
+    /// No row is chosen.
+    NoneChosen,
+    /// A row is chosen, and another one than before.
+    Another,
+    /// The cursor is further down (1) or up (-1).
+    Cursor(i32),
+    /// The program has ended and said so.
+    Left,
+    /// It has stopped and the terminal is back.
+    Stopped,
+    /// The whole screen was cleared once more.
+    Cleared,
+}
+
+use Seen::{Another, Chosen, Cleared, Cursor, Gone, Left, NoneChosen, Stopped, Text};
+
+/// How a key is checked.
+struct Check {
+    /// What the screen shows: arguments of the example.
+    of: &'static [&'static str],
+    /// Keys before, and what tells that they have been taken.
+    before: (&'static str, Seen),
+    /// The keys of this row, each of which does the same.
+    keys: &'static [&'static str],
+    /// What each does.
+    seen: Seen,
+}
+
+const PLAIN: &[&str] = &["workstation"];
+const EVENTFUL: &[&str] = &["eventful"];
+const EVENTFUL_ROOT: &[&str] = &["eventful", "--root"];
+const ROOT: &[&str] = &["workstation", "--root"];
+const CROWD: &[&str] = &["crowd"];
+const CAPTION: &[&str] = &["workstation", "--caption", "scene one"];
+const RECORDED: &[&str] = &["workstation", "--recorded"];
+
+/// Keys of the tests, by what they lead to.
+const START: (&str, Seen) = ("", Text("? help"));
+const FIRST: (&str, Seen) = ("j", Chosen("c12"));
+const SECOND: (&str, Seen) = ("jj", Chosen("c14"));
+const SOME: (&str, Seen) = ("j", Another);
+const GPUS: (&str, Seen) = ("\x1b[C\x1b[C", Chosen("0 4090"));
+const FORM: (&str, Seen) = ("n", Text("Claim a part"));
+const THIRD_LINE: (&str, Seen) = ("n\t\t", Text("Claim a part"));
+const VIS: (&str, Seen) = ("/vis", Text("filter: vis"));
+const HELP: (&str, Seen) = ("?", Text("On the screens"));
+const HELP_READ: (&str, Seen) = ("?j", Gone("On the screens"));
+const HELP_PAGE: (&str, Seen) = ("? ", Gone("On the screens"));
+const PALETTE: (&str, Seen) = (":", Text("▸ claim"));
+const PALETTE_SECOND: (&str, Seen) = (":\x1b[B", Text("▸ detail"));
+const QUESTION: (&str, Seen) = ("jx", Text("Release c12"));
+const DAY: (&str, Seen) = ("4", Text("[day]"));
+
+type Keys = &'static [&'static str];
+
+/// The check of a row of the help.
+fn check_of(place: &str, keys: &str) -> Option<Check> {
+    let (of, before, keys, seen): (Keys, (&str, Seen), Keys, Seen) = match (place, keys) {
+        ("On the screens", "n") => (PLAIN, START, &["n"], Text("Claim a part of a GPU")),
+        ("On the screens", "Enter") => (PLAIN, FIRST, &["\r"], Text("Claim c12")),
+        ("On the screens", "r") => (PLAIN, FIRST, &["r"], Text("Another size for c12")),
+        ("On the screens", "d") => (PLAIN, FIRST, &["d"], Text("Detach c12")),
+        ("On the screens", "a") => (EVENTFUL_ROOT, SECOND, &["a"], Text("c14: attach")),
+        ("On the screens", "p") => (EVENTFUL, START, &["p"], Text("c12 keeps what it has")),
+        ("On the screens", "e") => (EVENTFUL, FIRST, &["e"], Text("More time for c12")),
+        ("On the screens", "x") => (PLAIN, FIRST, &["x", DELETE], Text("Release c12")),
+        ("On the screens", "/") => (PLAIN, START, &["/"], Text("filter: ")),
+        ("On the screens", "s") => (PLAIN, START, &["s"], Text("USE▾")),
+        ("On the screens", "Tab") => (PLAIN, START, &["\t"], Text("[2 Claims]")),
+        ("On the screens", "Shift-Tab") => (PLAIN, START, &[BACK_TAB], Text("[5 Health]")),
+        ("On the screens", "1") => (
+            PLAIN,
+            ("2", Text("[2 Claims]")),
+            &["1"],
+            Text("[1 Overview]"),
+        ),
+        ("On the screens", "2") => (PLAIN, START, &["2"], Text("[2 Claims]")),
+        ("On the screens", "3") => (PLAIN, START, &["3"], Text("[3 Queue (1)]")),
+        ("On the screens", "4") => (PLAIN, START, &["4"], Text("[4 History]")),
+        ("On the screens", "5") => (PLAIN, START, &["5"], Text("[5 Health]")),
+        ("On the screens", "Down j") => (PLAIN, FIRST, &[DOWN, "j"], Chosen("c14")),
+        ("On the screens", "Up k") => (PLAIN, SECOND, &[UP, "k"], Chosen("c12")),
+        ("On the screens", "PgDn") => (CROWD, SOME, &[PAGE_DOWN], Another),
+        ("On the screens", "PgUp") => (CROWD, (END, Another), &[PAGE_UP], Another),
+        ("On the screens", "Home") => (PLAIN, (END, Chosen("u1")), &[HOME], Chosen("c12")),
+        ("On the screens", "End") => (PLAIN, FIRST, &[END], Chosen("u1")),
+        ("On the screens", "Esc") => (PLAIN, FIRST, &[ESC], NoneChosen),
+        ("On the screens", "Space") => {
+            let told = Text("asked: Captions { paused: true }");
+            (CAPTION, ("", Text("Space pauses")), &[" "], told)
+        }
+        ("On the screens", ">") => (RECORDED, START, &[">"], Text("Replay(Faster)")),
+        ("On the screens", "<") => (RECORDED, START, &["<"], Text("Replay(Slower)")),
+        ("On the screens", ".") => (RECORDED, START, &["."], Text("Replay(Forward)")),
+        ("On the screens", ",") => (RECORDED, START, &[","], Text("Replay(Back)")),
+        ("On the screens", "K") => (ROOT, FIRST, &["K"], Text("Kill c12")),
+        ("On the screens", "D") => (ROOT, GPUS, &["D"], Text("Drain GPU 0")),
+        ("On the screens", "M") => (ROOT, GPUS, &["M"], Text("GPU 0: mps")),
+        ("On the screens", ":") => (PLAIN, START, &[":"], Text("Commands (")),
+        ("On the screens", "?") => (PLAIN, START, &["?"], Text("On the screens")),
+        ("On the screens", "q") => (PLAIN, START, &["q"], Left),
+        ("On the Overview", "Right l") => (PLAIN, START, &[RIGHT, "l"], Chosen("c22")),
+        ("On the Overview", "Left h") => (PLAIN, GPUS, &[LEFT, "h"], Chosen("c22")),
+        ("On Claims", "g") => (PLAIN, ("2", Text("▾ vis")), &["g"], Gone("▾ vis")),
+        ("On Claims", "Right l") => {
+            let folded = ("2\x1b[H\x1b[D", Text("▸ chem"));
+            (PLAIN, folded, &[RIGHT, "l"], Text("▾ chem"))
+        }
+        ("On Claims", "Left h") => {
+            let open = ("2\x1b[H", Chosen("▾ chem"));
+            (PLAIN, open, &[LEFT, "h"], Text("▸ chem"))
+        }
+        ("On History", "Right l") => (PLAIN, DAY, &[RIGHT, "l"], Text("[week]")),
+        ("On History", "Left h") => (PLAIN, DAY, &[LEFT, "h"], Text("[hour]")),
+        ("On Health", "u") => {
+            let once = ("5", Text("looked 1 times"));
+            (PLAIN, once, &["u"], Text("looked 2 times"))
+        }
+        ("While filling in", "Enter") => (PLAIN, FORM, &["\r"], Text("c23 is yours")),
+        ("While filling in", "Tab Down") => (PLAIN, FORM, &["\t", DOWN], Cursor(1)),
+        ("While filling in", "Shift-Tab Up") => (PLAIN, THIRD_LINE, &[BACK_TAB, UP], Cursor(-1)),
+        ("While filling in", "Esc") => (PLAIN, FORM, &[ESC], Gone("Claim a part")),
+        ("While filtering", "Enter") => (PLAIN, VIS, &["\r"], Text("filter `vis`")),
+        ("While filtering", "Esc") => (PLAIN, VIS, &[ESC], Text("vit.ipynb")),
+        ("While looking for a command", "Enter") => {
+            let typed = (":Health", Text("▸ Health"));
+            (PLAIN, typed, &["\r"], Text("[5 Health]"))
+        }
+        ("While looking for a command", "Down Tab") => {
+            (PLAIN, PALETTE, &[DOWN, "\t"], Text("▸ detail"))
+        }
+        ("While looking for a command", "Up Shift-Tab") => {
+            (PLAIN, PALETTE_SECOND, &[UP, BACK_TAB], Text("▸ claim"))
+        }
+        ("While looking for a command", "Esc") => (PLAIN, PALETTE, &[ESC], Gone("Commands (")),
+        ("In a question", "y") => (PLAIN, QUESTION, &["y"], Text("c12 released")),
+        ("In a question", "n Esc") => (PLAIN, QUESTION, &["n", ESC], Gone("Release c12")),
+        ("While reading", "Down j") => (PLAIN, HELP, &[DOWN, "j"], Gone("On the screens")),
+        ("While reading", "Up k") => (PLAIN, HELP_READ, &[UP, "k"], Text("On the screens")),
+        ("While reading", "PgDn Space") => (PLAIN, HELP, &[PAGE_DOWN, " "], Gone("On the screens")),
+        ("While reading", "PgUp") => (PLAIN, HELP_PAGE, &[PAGE_UP], Text("On the screens")),
+        ("While reading", "Esc Enter q") => {
+            (PLAIN, HELP, &[ESC, "\r", "q"], Gone("On the screens"))
+        }
+        ("Everywhere", "Ctrl-C") => (PLAIN, FORM, &["\x03"], Left),
+        ("Everywhere", "Ctrl-Z") => (PLAIN, FORM, &["\x1a"], Stopped),
+        ("Everywhere", "Ctrl-L") => (PLAIN, START, &["\x0c"], Cleared),
+        _ => return None,
+    };
+    Some(Check {
+        of,
+        before,
+        keys,
+        seen,
+    })
+}
+
+/// What can be compared before and after a key.
+struct Now {
+    chosen: String,
+    cleared: usize,
+    cursor: i32,
+}
+
+impl Now {
+    fn of(canned: &Canned) -> Self {
+        let chosen = canned.chosen();
+        canned.look(|s| Self {
+            chosen,
+            cleared: String::from_utf8_lossy(&s.raw).matches("\x1b[2J").count(),
+            cursor: i32::from(s.parser.screen().cursor_position().0),
+        })
+    }
+}
+
+/// Waits for what must be seen; `false` when the program has ended.
+fn wait(canned: &Canned, seen: Seen, before: &Now, what: &str) {
+    let is_seen = |c: &Canned| {
+        let now = Now::of(c);
+        match seen {
+            Text(text) => c.text().contains(text),
+            Gone(text) => !c.text().contains(text),
+            Chosen(row) => now.chosen.starts_with(row),
+            NoneChosen => now.chosen.is_empty(),
+            Another => !now.chosen.is_empty() && now.chosen != before.chosen,
+            Cursor(by) => (now.cursor - before.cursor).signum() == by,
+            Cleared => now.cleared > before.cleared,
+            Left => c.text().contains("left: quit"),
+            Stopped => c.state() == Some('T'),
+        }
+    };
+    canned.until(what, is_seen);
+}
+
+fn run(place: &str, shown: &str, check: &Check) {
+    for key in check.keys {
+        let what = format!("effect of {key:?} ({shown}, {})", place.to_lowercase());
+        let mut canned = Canned::start(check.of);
+        canned.until("figures", |c| c.text().contains("GiB █used"));
+        let (keys, taken) = check.before;
+        let fresh = Now::of(&canned);
+        canned.press(keys);
+        wait(&canned, taken, &fresh, &format!("start of {what}"));
+        let before = Now::of(&canned);
+        canned.press(key);
+        wait(&canned, check.seen, &before, &what);
+        match check.seen {
+            Left => {
+                canned.end("left: quit");
+                continue;
+            }
+            Stopped => {
+                canned.assert_given_back();
+                canned.signal(Signal::SIGCONT);
+                canned.until_text("Claim a part");
+            }
+            _ => {}
+        }
+        canned.press("\x03");
+        canned.end("left: quit");
+    }
+}
+
+#[test]
+fn every_key_of_the_help_does_what_it_says() {
+    let table = key_table();
+    assert!(table.len() > 50, "{}", table.len());
+    for row in table {
+        let place = row.place.to_lowercase();
+        let check = check_of(row.place, row.keys)
+            .unwrap_or_else(|| panic!("no check for `{}` {place}: {}", row.keys, row.help));
+        let (names, tried) = (row.keys.split(' ').count(), check.keys.len());
+        assert!(
+            tried >= names,
+            "{}: {tried} of {names} keys are tried",
+            row.keys
+        );
+        run(row.place, row.keys, &check);
+    }
+}
