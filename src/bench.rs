@@ -26,6 +26,7 @@ use crate::cli::out::print;
 /// # Errors
 /// When there is no such benchmark or it cannot run here.
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
+    crate::station::end_on_signals()?;
     match args.name.as_str() {
         "attribution" => attribution::run(&args),
         "claim" => claim::run(&args),

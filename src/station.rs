@@ -2,6 +2,8 @@
 //! Everything lies in one temporary directory and goes with it; a real GPU is used by `bench gate --device real`
 //! alone.
 
+mod remains;
+
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -15,6 +17,9 @@ use gshare_proto::{Call, Client, Reply, Snapshot};
 use gshare_sim_board::{Board, BoardSpec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
+use remains::Remains;
+
+pub use remains::end_on_signals;
 
 /// How a station is made.
 #[derive(Clone, Debug)]
@@ -215,6 +220,7 @@ impl Station {
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         self.service = Some(child);
+        self.remains().remember();
         let until = Instant::now() + START;
         loop {
             if self.snapshot().is_ok() {
@@ -341,52 +347,29 @@ impl Station {
             kill(Pid::from_raw(child.id().cast_signed()), signal)
                 .context("cannot signal the service")?;
             child.wait()?;
+            self.remains().remember();
         }
         Ok(())
     }
 
-    /// Ends the MPS daemons, which outlive their service.
-    fn end_mps(&self) {
-        let program = mps_program(&self.sim_dir());
-        let dirs = std::fs::read_dir(self.dir.path().join("run/mps"));
-        for dir in dirs.into_iter().flatten().flatten() {
-            if let Ok(control) = gshare_enforcer::mps::Control::new(&program, &dir.path()) {
-                let _ = control.quit(1);
-            }
-        }
-    }
-
-    /// Ends everything that claims still run.
-    fn end_members(&self) {
-        let pids: Vec<u32> = self
-            .snapshot()
-            .map(|s| s.claims.into_iter().flat_map(|c| c.members).collect())
-            .unwrap_or_default();
-        let own = std::process::id();
-        for pid in pids.into_iter().filter(|p| *p != own) {
-            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-        }
-        let tree = gshare_enforcer::cgroup::OwnTree::open(
-            &gshare_enforcer::cgroup::Parent::Top,
-            &self.cgroup_root,
-        );
-        if let Ok(tree) = tree {
-            use gshare_enforcer::cgroup::ClaimTree;
-            for cgroup in tree.claims().unwrap_or_default() {
-                let _ = cgroup.kill();
-                let _ = cgroup.wait_empty(Duration::from_secs(2));
-                let _ = tree.remove(&cgroup);
-            }
-            let _ = tree.remove_if_empty();
+    fn remains(&self) -> Remains {
+        Remains {
+            dir: self.dir.path().to_owned(),
+            run: self.run.clone(),
+            mps: mps_program(&self.sim_dir()),
+            cgroup_root: self.cgroup_root.clone(),
+            service: self.service_pid(),
         }
     }
 }
 
 impl Drop for Station {
     fn drop(&mut self) {
-        self.end_members();
+        let remains = self.remains();
+        remains.end_members();
         let _ = self.stop_service(Signal::SIGTERM);
-        self.end_mps();
+        remains.end_mps();
+        Remains::forget(&remains.dir);
     }
 }
 

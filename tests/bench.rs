@@ -172,3 +172,44 @@ fn bench_density_runs_one_list_in_three_ways() {
     // Jobs that leave the GPU idle half of the time take less time together.
     assert!(multiple("timeslice") > Some(1.1), "{text}");
 }
+
+/// Command lines that name a directory.
+fn running_from(dir: &std::path::Path) -> Vec<String> {
+    let name = dir.display().to_string();
+    let processes = std::fs::read_dir("/proc").expect("readable").flatten();
+    let lines = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
+    let lines = lines.map(|l| String::from_utf8_lossy(&l).replace('\0', " "));
+    lines.filter(|l| l.contains(&name)).collect()
+}
+
+#[test]
+fn a_benchmark_that_is_ended_by_a_signal_leaves_nothing_running() {
+    use std::time::{Duration, Instant};
+    let tmp = tempfile::tempdir().expect("a directory");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(tmp.path(), open).expect("set");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_gshare"))
+        .args(["bench", "cost", "--quick"])
+        .env("TMPDIR", tmp.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let until = Instant::now() + Duration::from_secs(30);
+    let served = || {
+        let stations = std::fs::read_dir(tmp.path()).expect("readable").flatten();
+        let mut sockets = stations.map(|s| s.path().join("run/gshared.sock"));
+        sockets.any(|s| std::os::unix::net::UnixStream::connect(s).is_ok())
+    };
+    while !served() {
+        assert!(Instant::now() < until, "its service does not answer");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!running_from(tmp.path()).is_empty());
+    let pid = nix::unistd::Pid::from_raw(bench.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("sent");
+    assert_eq!(bench.wait().expect("waited for").code(), Some(143));
+    let left = running_from(tmp.path());
+    assert!(left.is_empty(), "{left:?}");
+    let files: Vec<_> = std::fs::read_dir(tmp.path()).expect("readable").collect();
+    assert!(files.is_empty(), "{files:?}");
+}

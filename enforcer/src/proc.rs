@@ -7,6 +7,7 @@ mod pidfd;
 mod read;
 mod sys;
 mod terminal;
+mod trim;
 
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
@@ -15,3 +16,4 @@ pub use read::{
 };
 pub use sys::default_signals;
 pub use terminal::{Terminal, terminal};
+pub use trim::give_back_program;
