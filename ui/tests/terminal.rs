@@ -181,7 +181,8 @@ fn the_mouse_does_what_the_keys_do() {
 #[test]
 fn the_terminal_decides_colours_and_signs() {
     use vt100::Color::{Default, Idx, Rgb};
-    let themes: [(&[(&str, &str)], vt100::Color, &str); 6] = [
+    type Vars = &'static [(&'static str, &'static str)];
+    let themes: [(Vars, vt100::Color, &str); 6] = [
         (&[("TERM", "xterm")], Idx(2), "█"),
         (&[("TERM", "xterm-256color")], Idx(71), "█"),
         (&[("COLORTERM", "truecolor")], Rgb(0x5f, 0xaf, 0x5f), "█"),
