@@ -6,6 +6,7 @@ mod board;
 mod carry;
 mod holding;
 pub mod lever;
+mod memory;
 mod moves;
 mod order;
 mod plan;
@@ -15,6 +16,7 @@ mod serve;
 
 pub use claimable::{Claimable, ModelRoom};
 pub use event::{Action, Event};
+pub use memory::{ABSENCE, Kept, Memory, Standing};
 pub use order::DUE;
 pub use plan::{Plan, Stage, Step};
 pub use reclaim::ReclaimRules;
@@ -66,6 +68,8 @@ struct Waiting {
     expected: Option<Now>,
     /// What the last search for it that found nothing depended on.
     searched: Option<u64>,
+    /// It waited before this machine was started, and is waited for until then.
+    absent: Option<Now>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +94,11 @@ impl Waiting {
         match &self.ask {
             Ask::Claim { id, .. } | Ask::Resize { id, .. } => *id,
         }
+    }
+
+    /// Whether it is this claim that wants to start, or to come back.
+    fn asks_for(&self, claim: ClaimId) -> bool {
+        matches!(self.ask, Ask::Claim { id, .. } if id == claim)
     }
 
     /// GPUs on which it must not be overtaken.
@@ -184,6 +193,8 @@ impl Machine {
                 | Event::Gpus(_)
                 | Event::Uncapped(_)
                 | Event::Levers { .. }
+                | Event::Restore { .. }
+                | Event::Recall(_)
         ) {
             self.reclaim.quiet_since = now;
         }
@@ -207,12 +218,15 @@ impl Machine {
                         for_now: false,
                     });
                 } else {
-                    let ask = Ask::Claim {
-                        id,
-                        request,
-                        told: None,
-                    };
-                    self.enqueue(now, ask, patience);
+                    let deadline = patience.map(|p| now.saturating_add(p));
+                    if !self.is_back(id, &request, deadline) {
+                        let ask = Ask::Claim {
+                            id,
+                            request,
+                            told: None,
+                        };
+                        self.enqueue(now, ask, patience);
+                    }
                     self.settle(&mut actions);
                 }
             }
@@ -259,8 +273,18 @@ impl Machine {
                 self.restore(now, id, request, holding);
                 self.set_lease(id, ends);
             }
-            Event::Reclaim(rules) => self.reclaim.rules = rules,
-            Event::HostRam(most) => self.reclaim.host_ram = most,
+            Event::Recall(memory) => {
+                self.recall(now, *memory);
+                self.settle(&mut actions);
+            }
+            Event::Reclaim(rules) => {
+                self.reclaim.rules = rules;
+                self.settle(&mut actions);
+            }
+            Event::HostRam(most) => {
+                self.reclaim.host_ram = most;
+                self.settle(&mut actions);
+            }
             Event::Levers { id, levers } => {
                 if let Some(granted) = self.reclaim.granted.get_mut(&id) {
                     granted.levers = levers;
@@ -363,6 +387,7 @@ impl Machine {
             blocks: Vec::new(),
             expected: None,
             searched: None,
+            absent: None,
         };
         waiting.blocks = waiting.gpus(&self.ledger);
         self.queue.push(waiting);

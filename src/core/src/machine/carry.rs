@@ -1,7 +1,7 @@
 //! Carrying out what was announced, and giving back what was taken.
 
 use super::holding::{Transit, settled_on};
-use super::lever::{Cause, Lever, ParkedBy};
+use super::lever::{Cause, Failure, Lever, ParkedBy};
 use super::plan::{Future, Plan, Stage, Step};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
@@ -12,8 +12,14 @@ impl Machine {
     /// Carries out what is due and can be done now. True if that made room at once.
     pub(super) fn carry_out(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         let mut room = false;
+        // Earlier plans are not done yet.
+        let mut before = false;
         let mut plans = std::mem::take(&mut self.reclaim.plans);
-        for plan in plans.iter_mut().filter(|p| p.due <= now) {
+        for plan in plans.iter_mut() {
+            if plan.due > now || self.is_absent(plan.waiter) {
+                before = true;
+                continue;
+            }
             let cause = plan.cause();
             for step in plan.steps.iter_mut() {
                 if step.stage == Stage::Announced && self.pull(step, cause, actions) {
@@ -26,21 +32,82 @@ impl Machine {
                     };
                 }
             }
-            // Nobody can go before another has gone: one of them waits in the host.
-            let left = plan.steps.iter().filter(|s| s.stage == Stage::Announced);
-            let stuck = left.count() > 1 && self.reclaim.transit.is_empty();
-            let first = plan.steps.iter_mut().find(|s| s.stage == Stage::Announced);
-            if let (Some(step), true) = (first, stuck)
-                && self.host_room() >= self.bytes_of(step.id)
-                && self.can(step.id, Lever::Suspend)
-            {
-                self.send_to_host(step.id, true, ParkedBy::Reclaim, actions);
-                step.lever = Lever::Suspend;
-                step.stage = Stage::Underway;
+            let is = |stage| move |s: &&mut Step| s.stage == stage;
+            let going = plan.steps.iter_mut().any(|s| is(Stage::Underway)(&s));
+            let left = plan.steps.iter_mut().any(|s| is(Stage::Announced)(&s));
+            if left && !going && !room && !before && self.reclaim.transit.is_empty() {
+                self.untie(now, plan, actions);
             }
+            before |= going || left;
         }
         self.reclaim.plans = plans;
         room
+    }
+
+    /// Nobody can go before another has gone: one of them waits in the host. Where that may be done to none of them,
+    /// none is moved for a while, and the plan is given up.
+    fn untie(&mut self, now: Now, plan: &mut Plan, actions: &mut Vec<Action>) {
+        let entitled = plan.entitled;
+        let mut left = plan.steps.iter_mut();
+        let waits =
+            left.find(|s| s.stage == Stage::Announced && self.may_wait_in_host(s.id, entitled));
+        if let Some(step) = waits {
+            self.send_to_host(step.id, true, ParkedBy::Reclaim, actions);
+            step.lever = Lever::Suspend;
+            step.stage = Stage::Underway;
+            return;
+        }
+        let until = now.saturating_add(self.reclaim.rules.again_after(Failure::HostRam));
+        for step in plan.steps.iter().filter(|s| s.stage == Stage::Announced) {
+            if let Some(granted) = self.reclaim.granted.get_mut(&step.id) {
+                granted.spared.insert(step.lever, until);
+            }
+        }
+    }
+
+    /// Whether a claim that is to be moved may be parked on its way: one within its owner's guarantee not for
+    /// somebody who is not entitled.
+    fn may_wait_in_host(&self, id: ClaimId, entitled: bool) -> bool {
+        let may = entitled || self.reclaim.borrowers.contains(&id);
+        may && self.host_room() >= self.bytes_of(id) && self.can(id, Lever::Suspend)
+    }
+
+    /// Whether steps can be taken one after the other, so that each finds the room that it needs.
+    pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
+        let mut later = ledger.clone();
+        let mut left: Vec<&Step> = steps.iter().collect();
+        while !left.is_empty() {
+            let goes = left
+                .iter()
+                .position(|s| s.lever != Lever::Move || self.way(&later, s).is_some());
+            let goes = goes.or_else(|| {
+                left.iter()
+                    .position(|s| self.may_wait_in_host(s.id, entitled))
+            });
+            let Some(step) = goes.map(|i| left.swap_remove(i)) else {
+                return false;
+            };
+            let to = (step.lever == Lever::Move)
+                .then(|| self.way(&later, step))
+                .flatten();
+            later.remove(step.id);
+            if let Some(to) = to {
+                later.insert(step.id, to);
+            }
+        }
+        true
+    }
+
+    /// What a claim that moves has afterwards, if there is room for it beside what is there.
+    fn way(&self, ledger: &Ledger, step: &Step) -> Option<Vec<Slice>> {
+        let from = ledger.slices(step.id)?;
+        let to = settled_on(from, step.to.iter().copied());
+        let apart = from.iter().all(|s| !step.to.contains(&s.gpu));
+        let fits = to.iter().all(|s| {
+            let mem = s.mem.max(s.charge) <= ledger.mem_free(s.gpu);
+            mem && s.sm <= ledger.sm_free(s.gpu)
+        });
+        (apart && fits).then_some(to)
     }
 
     /// Does one step if that is possible now.
@@ -68,13 +135,10 @@ impl Machine {
             }
             Lever::Move => {
                 let from = self.ledger.slices(id).unwrap_or_default().to_vec();
-                let to = settled_on(&from, step.to.iter().copied());
-                let apart = from.iter().all(|s| !step.to.contains(&s.gpu));
-                let fits = to.iter().all(|s| {
-                    let mem = s.mem.max(s.charge) <= self.ledger.mem_free(s.gpu);
-                    mem && s.sm <= self.ledger.sm_free(s.gpu)
-                });
-                if !apart || !fits || self.host_room() < self.bytes_of(id) {
+                let Some(to) = self.way(&self.ledger, step) else {
+                    return false;
+                };
+                if self.host_room() < self.bytes_of(id) {
                     return false;
                 }
                 self.ledger.reserve(id, to.clone());

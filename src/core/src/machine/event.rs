@@ -13,7 +13,7 @@ use crate::resize::{Change, ResizeError};
 use crate::units::Bytes;
 
 /// What can happen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Fresh facts about all GPUs.
     Gpus(Vec<GpuFacts>),
@@ -56,6 +56,8 @@ pub enum Event {
         /// When its lease ends.
         ends: Option<Now>,
     },
+    /// What the machine before this one knew beside that; told once, after all claims were restored.
+    Recall(Box<super::Memory>),
     /// The claim holds nothing any more, or the waiting claim was withdrawn.
     Gone {
         /// Its id.

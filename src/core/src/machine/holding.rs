@@ -163,7 +163,7 @@ impl Machine {
         self.reclaim.parked.remove(&id);
         self.reclaim.transit.remove(&id);
         self.ledger.remove(id);
-        self.queue.retain(|w| w.id() != id);
+        self.queue.retain(|w| !w.asks_for(id));
         match holding {
             Holding::Here(slices) => self.ledger.insert(id, slices),
             Holding::Parking { slices, freeze, by } => {
@@ -211,7 +211,7 @@ impl Machine {
         };
         parked.back = true;
         let parked = parked.clone();
-        if self.queue.iter().any(|w| w.id() == id) {
+        if self.queue.iter().any(|w| w.asks_for(id)) {
             return;
         }
         let gpus = self.gpus_for(id, &parked);
@@ -290,7 +290,7 @@ impl Machine {
         if let Some(parked) = self.reclaim.parked.get_mut(&id) {
             parked.by = by;
             parked.back = false;
-            self.queue.retain(|w| w.id() != id);
+            self.queue.retain(|w| !w.asks_for(id));
         } else if self.ledger.slices(id).is_some() && !self.reclaim.transit.contains_key(&id) {
             self.set_out(
                 id,

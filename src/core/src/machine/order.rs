@@ -62,6 +62,20 @@ impl Past {
     pub(super) fn at(&self) -> Now {
         self.at
     }
+
+    /// What owners have had, each as of the time beside it.
+    pub(super) fn parts(&self) -> BTreeMap<u32, (f64, f64)> {
+        let parts = self.by_owner.iter();
+        parts.map(|(uid, h)| (*uid, h.parts())).collect()
+    }
+
+    pub(super) fn from_parts(parts: BTreeMap<u32, (f64, f64)>, at: Now) -> Self {
+        let history = |(uid, (sum, at_s))| (uid, History::from_parts(sum, at_s));
+        Self {
+            by_owner: parts.into_iter().map(history).collect(),
+            at,
+        }
+    }
 }
 
 impl Machine {
@@ -178,27 +192,50 @@ impl Machine {
             .collect()
     }
 
-    /// What each owner's claims hold, in the order in which they were asked for: numbers ascend.
-    fn held_in_order(&self) -> BTreeMap<Owner, Vec<(ClaimId, f64)>> {
-        let mut held: BTreeMap<Owner, Vec<(ClaimId, f64)>> = BTreeMap::new();
+    /// What each owner's claims hold, in the order in which they were asked for.
+    fn held_in_order(&self) -> BTreeMap<Owner, Vec<(u64, ClaimId, f64)>> {
+        let mut held: BTreeMap<Owner, Vec<(u64, ClaimId, f64)>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
-            held.entry(self.owner(id, uid))
-                .or_default()
-                .push((id, size));
+            let seq = self.reclaim.granted.get(&id).map_or(0, |g| g.seq);
+            let own = held.entry(self.owner(id, uid)).or_default();
+            own.push((seq, id, size));
+        }
+        for own in held.values_mut() {
+            own.sort_unstable_by_key(|(seq, id, _)| (*seq, *id));
         }
         held
     }
 
-    /// Of each owner's claims that are held, those that came last are above what he is guaranteed.
+    /// Of each owner's claims that are held, those are above what he is guaranteed for which there is no place in
+    /// it beside those that he asked for before, whether these hold or wait.
     fn find_borrowers(&mut self, sure: &BTreeMap<Owner, f64>) {
         self.reclaim.borrowers.clear();
+        let most = largest(&self.ledger);
+        let mut waits: BTreeMap<Owner, Vec<(u64, f64)>> = BTreeMap::new();
+        for waiting in &self.queue {
+            if let Ask::Claim { id, request, .. } = &waiting.ask {
+                let owner = self.owner(*id, request.uid);
+                waits
+                    .entry(owner)
+                    .or_default()
+                    .push((waiting.seq, size(most, request)));
+            }
+        }
         for (owner, held) in self.held_in_order() {
             let most = sure.get(&owner).copied().unwrap_or(0.0);
+            let held = held
+                .into_iter()
+                .map(|(seq, id, size)| (seq, Some(id), size));
+            let waits = waits.remove(&owner).unwrap_or_default().into_iter();
+            let mut all: Vec<_> = held
+                .chain(waits.map(|(seq, size)| (seq, None, size)))
+                .collect();
+            all.sort_by_key(|(seq, id, _)| (*seq, *id));
             let mut sum = 0.0;
-            for (id, size) in held {
+            for (_, id, size) in all {
                 if sum + size <= most + 1e-9 {
                     sum += size;
-                } else {
+                } else if let Some(id) = id {
                     self.reclaim.borrowers.insert(id);
                 }
             }
@@ -238,8 +275,8 @@ impl Machine {
             // was asked for later does not count against this one, though it may have been let past.
             let earlier = held.get(&owner).into_iter().flatten();
             let held: f64 = earlier
-                .take_while(|(i, _)| i < id)
-                .map(|(_, size)| size)
+                .take_while(|(seq, ..)| *seq < waiting.seq)
+                .map(|(.., size)| size)
                 .sum();
             let asked = asked.entry(owner).or_default();
             waiting.entitled = held + *asked + size <= sure + 1e-9;

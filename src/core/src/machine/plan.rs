@@ -256,7 +256,7 @@ impl Machine {
             return false;
         };
         let Some(plan) = self.plan_for(now, &who, blocked, future, actions) else {
-            waiting.searched = future.searched();
+            waiting.searched = future.searched(blocked);
             return false;
         };
         waiting.searched = None;
@@ -290,7 +290,7 @@ impl Machine {
                 return Some(plan);
             }
             future.give_up(plan);
-        } else if who.searched == Some(future.print) {
+        } else if who.searched == Some(future.print_with(blocked)) {
             return None;
         }
         let plan = self.search(now, who, blocked, future)?;
@@ -361,8 +361,16 @@ impl Future {
     }
 
     /// What a search that finds nothing now need not be repeated for.
-    pub(super) fn searched(&self) -> Option<u64> {
-        (self.searches < SEARCHES).then_some(self.print)
+    pub(super) fn searched(&self, blocked: &[bool]) -> Option<u64> {
+        (self.searches < SEARCHES).then(|| self.print_with(blocked))
+    }
+
+    /// What a search depends on, with the GPUs that are kept for others.
+    fn print_with(&self, blocked: &[bool]) -> u64 {
+        let bits = blocked
+            .iter()
+            .fold(1u64, |bits, b| bits << 1 | u64::from(*b));
+        self.print ^ bits.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// Takes a plan in: as if it had been carried out. False, and nothing is changed, if its claim has no room

@@ -106,4 +106,6 @@ impl super::Machine {
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod promises;
+#[cfg(test)]
 mod tests;

@@ -197,6 +197,9 @@ impl Machine {
         }
         let moves = fit.moves.into_iter();
         steps.extend(moves.map(|(i, to)| step(problem.who[i], Lever::Move, to)));
+        if !self.can_be_ordered(&future.ledger, &steps, who.entitled) {
+            return None;
+        }
         Some(self.dated(now, who, fit.at, steps, future))
     }
 

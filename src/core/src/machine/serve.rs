@@ -9,6 +9,7 @@ use crate::resize::{self, ResizeError};
 
 impl Machine {
     pub(super) fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.forget_absent(now);
         self.order(now);
         self.foresee(now);
         let mut future = self.future(now);
@@ -70,6 +71,13 @@ impl Machine {
         let kept_back = round.blocked(now, request);
         let mut blocked = kept_back.clone();
         future.block(request, &mut blocked);
+        if waiting.absent.is_some() {
+            let planned = self.plan_of(id).is_some();
+            if !planned || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
+                self.hold_back(&mut waiting, round);
+            }
+            return Some(waiting);
+        }
         if self.rests(now, id) {
             waiting.blocks = Vec::new();
             return Some(waiting);

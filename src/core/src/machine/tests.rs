@@ -6,6 +6,7 @@ use crate::ledger::GpuFacts;
 use crate::units::Bytes;
 use crate::units::Share;
 
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) now: Now,

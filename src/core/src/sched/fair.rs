@@ -123,6 +123,18 @@ impl History {
         self.sum += gpu_seconds.max(0.0);
     }
 
+    /// GPU-seconds that are remembered, and as of when (seconds): what [`History::from_parts`] takes.
+    #[must_use]
+    pub fn parts(&self) -> (f64, f64) {
+        (self.sum, self.at_s)
+    }
+
+    /// A history with these parts.
+    #[must_use]
+    pub fn from_parts(sum: f64, at_s: f64) -> Self {
+        Self { sum, at_s }
+    }
+
     /// GPU-seconds that are remembered as of the last call.
     #[must_use]
     pub fn gpu_seconds(&self) -> f64 {

@@ -1,38 +1,103 @@
-//! Taking back over random histories: what must hold whatever happens.
-
-use std::collections::BTreeMap;
+//! Random histories: people who ask, leave, wish and resize, levers that fail, GPUs that are drained, services that
+//! are started anew. What must hold whatever happens is in `promises`.
 
 use proptest::prelude::*;
 
 use super::super::lever::{Failure, Holding, Levers, Wish};
+use super::super::tests::World;
 use super::super::*;
 use super::ReclaimRules;
 use super::tests::{Bench, s};
 use crate::claim::Class;
-use crate::place;
+use crate::class::{ByHour, Classes, Rules};
 use crate::units::Bytes;
 
+/// Something that happens.
 #[derive(Clone, Debug)]
-enum Do {
-    Claim {
-        tenths: u32,
-        gpus: u32,
-        uid: u32,
-        notebook: bool,
-        fill: u64,
-        limit: bool,
-    },
+pub(super) enum Do {
+    Claim(Claim),
     Gone(usize),
     Wait(u64),
     Wish(usize, Wish),
     Wanted(usize),
+    MoveTo(usize, usize),
+    Resize(usize, Change, Option<u64>),
+    Extend(usize, u64),
     Fail(Failure),
     Refuses(usize),
+    Idle(usize),
     HostRam(u64),
+    Drain(usize, bool),
     Restart,
 }
 
-fn history() -> impl Strategy<Value = Vec<Do>> {
+/// A claim of a history.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub(super) tenths: u32,
+    pub(super) gpus: u32,
+    pub(super) uid: u32,
+    pub(super) class: Class,
+    /// Tenths of its request that it uses.
+    pub(super) fill: u64,
+    pub(super) limit: bool,
+    pub(super) movable: bool,
+    pub(super) requeue: bool,
+    pub(super) lease: Option<u64>,
+    pub(super) patience: Option<u64>,
+}
+
+fn claim() -> impl Strategy<Value = Do> {
+    let class = prop::sample::select(vec![Class::Interactive, Class::Batch, Class::Inference]);
+    let sizes = (
+        1u32..=10,
+        prop::sample::select(vec![1u32, 1, 1, 2]),
+        0u32..3,
+    );
+    let able = (
+        any::<bool>(),
+        prop::bool::weighted(0.8),
+        prop::bool::weighted(0.2),
+    );
+    let times = (
+        prop::option::weighted(0.2, 20u64..400),
+        prop::option::weighted(0.2, 0u64..100),
+    );
+    (sizes, class, 0u64..=10, able, times).prop_map(
+        |((tenths, gpus, uid), class, fill, (limit, movable, requeue), (lease, patience))| {
+            Do::Claim(Claim {
+                tenths,
+                gpus,
+                uid,
+                class,
+                fill,
+                limit,
+                movable,
+                requeue,
+                lease,
+                patience,
+            })
+        },
+    )
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let share = || prop::option::of((1u32..=1000).prop_map(Share::from_milli));
+    let mem = || prop::option::of((1u64..=24).prop_map(Bytes::gib));
+    (share(), mem(), mem(), share(), share()).prop_map(|(share, mem, mem_limit, sm, sm_limit)| {
+        Change {
+            share,
+            count: None,
+            mem,
+            mem_limit,
+            sm,
+            sm_limit,
+        }
+    })
+}
+
+/// A history, with restarts in it so often.
+pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
     let wish = prop::sample::select(vec![
         Wish::Detach,
         Wish::Attach,
@@ -45,289 +110,232 @@ fn history() -> impl Strategy<Value = Vec<Do>> {
         Failure::TimedOut,
         Failure::Busy,
         Failure::HostRam,
+        Failure::Lost,
     ]);
-    let claim = (
-        1u32..=10,
-        1u32..=2,
-        0u32..3,
-        any::<bool>(),
-        0u64..=10,
-        any::<bool>(),
-    );
     let step = prop_oneof![
-        6 => claim.prop_map(|(tenths, gpus, uid, notebook, fill, limit)| Do::Claim {
-            tenths, gpus, uid, notebook, fill, limit,
-        }),
+        8 => claim(),
         3 => (0usize..12).prop_map(Do::Gone),
-        6 => (1u64..70).prop_map(Do::Wait),
+        8 => (1u64..70).prop_map(Do::Wait),
         2 => (0usize..12, wish).prop_map(|(i, w)| Do::Wish(i, w)),
         1 => (0usize..12).prop_map(Do::Wanted),
+        1 => (0usize..12, 0usize..3).prop_map(|(i, g)| Do::MoveTo(i, g)),
+        1 => (0usize..12, change(), prop::option::of(0u64..60)).prop_map(|(i, c, p)| Do::Resize(i, c, p)),
+        1 => (0usize..12, 1u64..200).prop_map(|(i, by)| Do::Extend(i, by)),
         1 => failure.prop_map(Do::Fail),
         1 => (0usize..12).prop_map(Do::Refuses),
+        1 => (0usize..12).prop_map(Do::Idle),
         1 => (5u64..60).prop_map(Do::HostRam),
-        1 => Just(Do::Restart),
+        1 => (0usize..3, any::<bool>()).prop_map(|(g, on)| Do::Drain(g, on)),
+        restarts.max(1) => Just(if restarts > 0 { Do::Restart } else { Do::Wait(1) }),
     ];
     prop::collection::vec(step, 1..40)
 }
 
-/// What is watched beside the machine's own word.
-#[derive(Default)]
-struct Watch {
-    seen: usize,
-    /// Since when a claim runs where it is.
-    since: BTreeMap<ClaimId, Now>,
-    /// What was told, and when.
-    told: BTreeMap<ClaimId, Now>,
-    /// What persons asked for themselves.
-    asked: Vec<ClaimId>,
-}
-
-impl Watch {
-    /// Looks at what was decided since the last time.
-    fn look(&mut self, b: &Bench) -> Result<(), TestCaseError> {
-        let rules = ReclaimRules::default();
-        let now = b.w.now;
-        for action in &b.w.log[self.seen..] {
-            match action {
-                Action::Grant { id, .. } | Action::Unpark { id, .. } => {
-                    self.since.insert(*id, now);
-                }
-                Action::Announce { id, at, .. } => {
-                    prop_assert!(*at >= now);
-                    let long = *at - now >= rules.countdown || self.told.contains_key(id);
-                    prop_assert!(long, "{id} is told at {now:?} of {at:?}");
-                    self.told.insert(*id, *at);
-                }
-                Action::Retract { id, .. } => {
-                    self.told.remove(id);
-                }
-                Action::Park { id, .. }
-                | Action::Move { id, .. }
-                | Action::Kill { id, .. }
-                | Action::Requeue { id, .. }
-                | Action::Share { id, .. } => {
-                    if let Some(i) = self.asked.iter().position(|a| a == id) {
-                        self.asked.remove(i);
-                        continue;
-                    }
-                    // Giving back is no harm.
-                    if matches!(action, Action::Share { .. }) && !self.told.contains_key(id) {
-                        continue;
-                    }
-                    let at = self.told.remove(id);
-                    prop_assert!(
-                        at.is_some_and(|at| at <= now),
-                        "{action:?} was not announced"
-                    );
-                    let ran = now - self.since.get(id).copied().unwrap_or(now);
-                    prop_assert!(ran >= s(60), "{action:?} after {ran:?}");
-                    if matches!(action, Action::Park { .. }) {
-                        self.was_a_borrower(b, *id)?;
-                    }
-                }
-                _ => {}
-            }
+/// Minimum run times that differ, so that it is seen whose is kept.
+fn classes() -> Classes {
+    let min_run = |class, seconds| {
+        let always = Rules {
+            min_run: s(seconds),
+            ..Rules::of(class)
+        };
+        ByHour {
+            always,
+            at: Vec::new(),
         }
-        self.seen = b.w.log.len();
-        Ok(())
-    }
-
-    /// Nobody within his guarantee gives his GPU, unless his claim uses more than it asked for.
-    fn was_a_borrower(&self, b: &Bench, id: ClaimId) -> Result<(), TestCaseError> {
-        let machine = &b.w.machine;
-        let slices = machine.ledger().slices(id).unwrap_or_default();
-        let Some(uid) = slices.first().map(|s| s.uid) else {
-            return Ok(());
-        };
-        let all = f64::from(u32::try_from(machine.ledger().gpus().len()).unwrap());
-        let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
-        let held = machine.ledger().held().flat_map(|(_, s)| s);
-        let own: f64 = held.filter(|s| s.uid == uid).map(size).sum();
-        let mut users: Vec<u32> = machine
-            .ledger()
-            .held()
-            .flat_map(|(_, s)| s.first())
-            .map(|s| s.uid)
-            .chain(machine.queue().map(|(_, r)| r.uid))
-            .collect();
-        users.sort_unstable();
-        users.dedup();
-        let over = slices.iter().any(|s| s.borrowed() > Bytes::ZERO);
-        // In a swap one that moves waits in the host.
-        let moves = machine
-            .announced(id)
-            .is_some_and(|(p, _)| p.steps.iter().any(|s| s.lever == lever::Lever::Move));
-        let part = all / users.len() as f64;
-        prop_assert!(
-            own > part - 1e-6 || over || moves,
-            "{id} of {uid}, who has {own} of {part}"
-        );
-        Ok(())
-    }
-}
-
-/// Each GPU holds what is on it.
-fn fits(b: &Bench) -> Result<(), TestCaseError> {
-    for g in 0..b.w.machine.ledger().gpus().len() {
-        let here = b
-            .bytes
-            .values()
-            .filter(|(_, at)| at.as_ref().is_some_and(|at| at.contains(&g)));
-        let sum: u64 = here.map(|(bytes, _)| bytes.0).sum();
-        prop_assert!(sum <= Bytes::gib(24).0, "GPU {g} has {sum} bytes on it");
-    }
-    for (id, holding) in b.w.machine.holdings() {
-        let Some((_, truth)) = b.bytes.get(&id) else {
-            continue;
-        };
-        let on_gpu = !matches!(holding, Holding::Parked(_) | Holding::Unparking { .. });
-        prop_assert_eq!(truth.is_some(), on_gpu, "{}: {:?}", id, holding);
-    }
-    Ok(())
-}
-
-/// Nobody waits who may start.
-fn conserves(b: &Bench) -> Result<(), TestCaseError> {
-    let machine = &b.w.machine;
-    if !machine.reclaim.plans.is_empty() || !machine.reclaim.transit.is_empty() {
-        return Ok(());
-    }
-    let mut kept = vec![false; machine.ledger().gpus().len()];
-    for waiting in &machine.queue {
-        let Ask::Claim { id, request, .. } = &waiting.ask else {
-            continue;
-        };
-        if !machine.rests(b.w.now, *id) {
-            let place = place::best_fit(machine.ledger(), request, &kept);
-            prop_assert!(place.is_none(), "{id} could start at {place:?}");
-        }
-        for g in &waiting.blocks {
-            kept[*g] = true;
-        }
-    }
-    Ok(())
-}
-
-/// The same claims at the same places, found again by a machine that was started anew.
-fn restart(b: &mut Bench) -> Result<(), TestCaseError> {
-    let old = std::mem::take(&mut b.w.machine);
-    let gpus = old.ledger().gpus().to_vec();
-    b.w.send(Event::Gpus(gpus));
-    b.w.send(Event::Reclaim(old.reclaim.rules.clone()));
-    b.w.send(Event::HostRam(old.reclaim.host_ram));
-    let places = |m: &Machine| -> Vec<(ClaimId, String)> {
-        let text = |h: &Holding| match h {
-            Holding::Here(s) => format!("here {:?}", gpus_of(s)),
-            Holding::Parking { slices, .. } => format!("parking {:?}", gpus_of(slices)),
-            Holding::Parked(p) => format!("parked {} {}", p.host, p.frozen),
-            Holding::Unparking { to, .. } => format!("unparking {:?}", gpus_of(to)),
-            Holding::Moving { from, to } => format!("moving {:?} {:?}", gpus_of(from), gpus_of(to)),
-        };
-        m.holdings().iter().map(|(id, h)| (*id, text(h))).collect()
     };
-    let before = places(&old);
-    let holdings = old.holdings();
-    for (id, holding) in holdings {
-        // First those who hold: nobody comes back before all are known.
-        let request = old.request_of(id).cloned().map(Box::new);
-        let ends = None;
-        b.w.machine.step(
-            b.w.now,
-            Event::Restore {
-                id,
-                request,
-                holding,
-                ends,
-            },
-        );
-        if let Some(granted) = old.reclaim.granted.get(&id) {
-            let levers = granted.levers.clone();
-            b.w.machine.reclaim.granted.get_mut(&id).unwrap().levers = levers;
-        }
-    }
-    prop_assert_eq!(before, places(&b.w.machine));
-    let waiting: Vec<(ClaimId, Request)> = old.queue().map(|(id, r)| (id, r.clone())).collect();
-    for (id, request) in waiting {
-        if old.holding(id).is_none() {
-            b.w.submit_request(id.0, request, None);
-        }
-    }
-    b.send(Event::Tick);
-    Ok(())
+    let mut classes = Classes::default();
+    classes.set(Class::Interactive, min_run(Class::Interactive, 60));
+    classes.set(Class::Batch, min_run(Class::Batch, 90));
+    classes.set(Class::Inference, min_run(Class::Inference, 45));
+    classes
 }
 
-fn gpus_of(slices: &[Slice]) -> Vec<usize> {
-    slices.iter().map(|s| s.gpu).collect()
+/// A machine of three GPUs in the middle of a history.
+#[derive(Clone)]
+pub(super) struct Play {
+    pub(super) b: Bench,
+    next: u64,
+    /// What was asked for, to be asked again by those who are queued again.
+    asked: BTreeMap<ClaimId, (Request, u64)>,
+    /// What persons asked for themselves: not taken for others.
+    pub(super) own: Vec<ClaimId>,
+    seen: usize,
 }
 
-fn pass(b: &mut Bench, watch: &mut Watch, time: u64) -> Result<(), TestCaseError> {
-    for _ in 0..time {
-        b.pass(s(1));
-        watch.look(b)?;
-        fits(b)?;
-        conserves(b)?;
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
-    /// Never over what there is, a claim's bytes on one side, nothing taken without a word or before its time,
-    /// nobody suspended who is within his guarantee, no capacity idle that may be used, the same after a restart,
-    /// and in the end everybody has had his turn.
-    #[test]
-    fn reclaim_keeps_its_promises(history in history()) {
+impl Play {
+    pub(super) fn new(kill: bool) -> Self {
         let mut b = Bench::new(3);
-        let mut watch = Watch::default();
-        let mut next = 1;
-        for step in history {
-            let ids: Vec<ClaimId> = b.w.machine.holdings().into_keys().collect();
-            let nth = |i: usize| ids.get(i).copied();
-            match step {
-                Do::Claim { tenths, gpus, uid, notebook, fill, limit } => {
-                    let class = if notebook { Class::Interactive } else { Class::Batch };
-                    let of = if gpus > 1 { 2000 } else { tenths * 100 };
-                    let mut r = Request::from_gpus(Share::from_milli(of), Share::ONE, class).unwrap();
-                    r.uid = uid;
-                    r.mem_limit = limit.then_some(Bytes::gib(24));
-                    let most = if gpus > 1 { 24 } else { u64::from(tenths) * 24 / 10 };
-                    b.submit(next, r, most * fill / 10);
-                    next += 1;
-                }
-                Do::Gone(i) => if let Some(id) = nth(i) { b.send(Event::Gone { id }) },
-                Do::Wait(time) => pass(&mut b, &mut watch, time)?,
-                Do::Wish(i, wish) => if let Some(id) = nth(i) {
-                    let here = matches!(b.w.machine.holding(id), Some(Holding::Here(_)));
-                    if here && matches!(wish, Wish::Detach | Wish::Suspend) {
-                        watch.look(&b)?;
-                        watch.asked.push(id);
-                    }
-                    b.send(Event::Wish { id, wish });
-                },
-                Do::Wanted(i) => if let Some(id) = nth(i) { b.send(Event::Wanted { id }) },
-                Do::Fail(failure) => b.failing.push(failure),
-                Do::Refuses(i) => if let Some(id) = nth(i) {
-                    b.send(Event::Levers { id, levers: Levers::default() });
-                },
-                Do::HostRam(gib) => b.send(Event::HostRam(Bytes::gib(gib))),
-                Do::Restart => {
-                    watch.look(&b)?;
-                    restart(&mut b)?;
-                    watch.told.clear();
-                    let now = b.w.now;
-                    watch.since.values_mut().for_each(|at| *at = now);
-                    watch.seen = watch.seen.min(b.w.log.len());
+        let mut gpus = b.w.machine.ledger().gpus().to_vec();
+        for (g, facts) in gpus.iter_mut().enumerate() {
+            facts.uuid = format!("GPU-{g}");
+        }
+        b.send(Event::Gpus(gpus));
+        b.send(Event::Classes(classes()));
+        b.send(Event::Reclaim(ReclaimRules {
+            spread: true,
+            kill,
+            ..ReclaimRules::default()
+        }));
+        Self {
+            b,
+            next: 1,
+            asked: BTreeMap::new(),
+            own: Vec::new(),
+            seen: 0,
+        }
+    }
+
+    fn ask(&mut self, request: Request, gib: u64, patience: Option<u64>, requeue: bool) {
+        let id = ClaimId(self.next);
+        self.next += 1;
+        self.asked.insert(id, (request.clone(), gib));
+        if requeue {
+            self.b.requeue.insert(id);
+        }
+        self.b.submit_for(id.0, request, gib, patience.map(s));
+    }
+
+    /// One step; what the machine does at once is done.
+    pub(super) fn step(&mut self, step: &Do) {
+        let b = &mut self.b;
+        let ids: Vec<ClaimId> = b.w.machine.holdings().into_keys().collect();
+        let nth = |i: usize| ids.get(i).copied();
+        match step {
+            Do::Claim(c) => {
+                let of = if c.gpus > 1 { 2000 } else { c.tenths * 100 };
+                let mut r = Request::from_gpus(Share::from_milli(of), Share::ONE, c.class).unwrap();
+                r.uid = c.uid;
+                r.mem_limit = c.limit.then_some(Bytes::gib(24));
+                r.movable = c.movable;
+                r.lease = c.lease.map(s);
+                let most = if c.gpus > 1 {
+                    24
+                } else {
+                    u64::from(c.tenths) * 24 / 10
+                };
+                self.ask(r, most * c.fill / 10, c.patience, c.requeue);
+            }
+            Do::Gone(i) => {
+                if let Some(id) = nth(*i) {
+                    b.send(Event::Gone { id });
                 }
             }
-            watch.look(&b)?;
-            fits(&b)?;
+            Do::Wait(_) => {}
+            Do::Restart => {
+                let new = restarted(&b.w);
+                b.w = new;
+                come_back(b, false);
+            }
+            Do::Wish(i, wish) => {
+                if let Some(id) = nth(*i) {
+                    let before = b.w.log.len();
+                    b.send(Event::Wish { id, wish: *wish });
+                    let parks = |a: &Action| matches!(a, Action::Park { id: i, by: lever::ParkedBy::Person, .. } if *i == id);
+                    if b.w.log[before..].iter().any(parks) {
+                        self.own.push(id);
+                    }
+                }
+            }
+            Do::Wanted(i) => {
+                if let Some(id) = nth(*i) {
+                    b.send(Event::Wanted { id });
+                }
+            }
+            Do::MoveTo(i, gpu) => {
+                if let Some(id) = nth(*i) {
+                    let before = b.w.log.len();
+                    b.send(Event::MoveTo {
+                        id,
+                        gpus: vec![*gpu],
+                    });
+                    let moves = |a: &Action| matches!(a, Action::Move { id: i, .. } if *i == id);
+                    if b.w.log[before..].iter().any(moves) {
+                        self.own.push(id);
+                    }
+                }
+            }
+            Do::Resize(i, change, patience) => {
+                if let Some(id) = nth(*i) {
+                    let ticket = self.next;
+                    self.next += 1;
+                    let patience = patience.map(s);
+                    b.send(Event::Resize {
+                        ticket,
+                        id,
+                        change: *change,
+                        patience,
+                    });
+                }
+            }
+            Do::Extend(i, by) => {
+                if let Some(id) = nth(*i)
+                    && let Some(ends) = b.w.machine.lease_end(id)
+                {
+                    let ends = Some(ends + s(*by));
+                    b.send(Event::Lease { id, ends });
+                }
+            }
+            Do::Fail(failure) => b.failing.push(*failure),
+            Do::Refuses(i) => {
+                if let Some(id) = nth(*i) {
+                    b.send(Event::Levers {
+                        id,
+                        levers: Levers::default(),
+                    });
+                }
+            }
+            Do::Idle(i) => {
+                if let Some(id) = nth(*i)
+                    && let Some(granted) = b.w.machine.reclaim.granted.get(&id)
+                {
+                    let levers = Levers {
+                        idle: !granted.levers.idle,
+                        ..granted.levers.clone()
+                    };
+                    b.send(Event::Levers { id, levers });
+                }
+            }
+            Do::HostRam(gib) => b.send(Event::HostRam(Bytes::gib(*gib))),
+            Do::Drain(g, on) => {
+                let uuid = b.w.machine.ledger().gpus()[*g].uuid.clone();
+                b.send(Event::Drain { uuid, on: *on });
+            }
         }
-        // From now on claims end after a while of running, and nobody stays parked of his own will.
-        b.failing.clear();
+        self.queue_again();
+    }
+
+    /// A second passes.
+    pub(super) fn second(&mut self) {
+        self.b.pass(s(1));
+        self.queue_again();
+    }
+
+    /// Who was ended so asks again, as its command's parent does.
+    fn queue_again(&mut self) {
+        while self.seen < self.b.ended.len() {
+            let (id, again) = self.b.ended[self.seen];
+            self.seen += 1;
+            if let (true, Some((request, gib))) = (again, self.asked.get(&id).cloned()) {
+                self.ask(request, gib, None, true);
+            }
+        }
+    }
+
+    /// Everybody leaves after a while, and nobody stays parked of his own will: true if all had their turn.
+    pub(super) fn end(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> Result<(), TestCaseError>,
+    ) -> Result<(), TestCaseError> {
+        self.b.failing.clear();
+        for g in 0..3 {
+            let uuid = self.b.w.machine.ledger().gpus()[g].uuid.clone();
+            self.b.send(Event::Drain { uuid, on: false });
+        }
+        self.b.send(Event::HostRam(Bytes::gib(200)));
         let mut ran: BTreeMap<ClaimId, u32> = BTreeMap::new();
-        for _ in 0..60 {
-            let all = b.w.machine.holdings();
-            if all.is_empty() && b.w.machine.queue().count() == 0 {
+        for _ in 0..80 {
+            let all = self.b.w.machine.holdings();
+            if all.is_empty() && self.b.w.machine.queue().count() == 0 {
                 break;
             }
             for (id, holding) in all {
@@ -336,17 +344,93 @@ proptest! {
                         let times = ran.entry(id).or_default();
                         *times += 1;
                         if *times > 3 {
-                            b.send(Event::Gone { id });
+                            self.b.send(Event::Gone { id });
                         }
                     }
-                    Holding::Parked(_) => b.send(Event::Wish { id, wish: Wish::Resume }),
+                    // What was taken for others comes back by itself.
+                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Person => {
+                        self.b.send(Event::Wish {
+                            id,
+                            wish: Wish::Resume,
+                        });
+                    }
+                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Idle => {
+                        self.b.send(Event::Wanted { id });
+                    }
                     _ => {}
                 }
-                watch.look(&b)?;
+                look(self)?;
             }
-            pass(&mut b, &mut watch, 40)?;
+            for _ in 0..40 {
+                self.second();
+                look(self)?;
+            }
         }
-        prop_assert!(b.w.machine.holdings().is_empty(), "{:?}", b.w.machine.holdings());
-        prop_assert_eq!(b.w.machine.queue().count(), 0);
+        let left = self.b.w.machine.holdings();
+        prop_assert!(left.is_empty(), "{left:?}");
+        let waits: Vec<_> = self.b.w.machine.queue().map(|(id, _)| id).collect();
+        prop_assert!(waits.is_empty(), "{waits:?} wait on an empty machine");
+        Ok(())
+    }
+}
+
+/// The same claims at the same places, found again by a machine that is started anew, as the service does it.
+pub(super) fn restarted(w: &World) -> World {
+    let (old, mut new) = (&w.machine, w.clone());
+    let drained: Vec<bool> = (0..3).map(|g| old.ledger().is_drained(g)).collect();
+    new.machine = Machine::default();
+    new.send(Event::Gpus(old.ledger().gpus().to_vec()));
+    new.send(Event::Classes(classes()));
+    new.send(Event::Reclaim(old.reclaim.rules.clone()));
+    new.send(Event::HostRam(old.reclaim.host_ram));
+    for (g, on) in drained.into_iter().enumerate() {
+        let uuid = old.ledger().gpus()[g].uuid.clone();
+        new.send(Event::Drain { uuid, on });
+    }
+    for (id, holding) in old.holdings() {
+        // Of what was asked for the journal has what is held.
+        let request = old.request_of(id).map(|asked| {
+            let first = holding.slices().first();
+            let sm = first.map_or(asked.sm, |s| s.sm);
+            let full = old.reclaim.lowered.get(&id).copied();
+            Box::new(Request {
+                sm: full.unwrap_or(sm),
+                ..asked.clone()
+            })
+        });
+        let ends = old.lease_end(id);
+        new.machine.step(
+            new.now,
+            Event::Restore {
+                id,
+                request,
+                holding,
+                ends,
+            },
+        );
+    }
+    new.send(Event::Recall(Box::new(old.memory())));
+    new
+}
+
+/// Those who wait ask again with their numbers, the last one first if so wished.
+pub(super) fn come_back(b: &mut Bench, last_first: bool) {
+    let machine = &b.w.machine;
+    let absent = machine.queue.iter().filter(|w| w.absent.is_some());
+    let absent = absent.filter_map(|w| match &w.ask {
+        Ask::Claim { id, request, .. } => Some((*id, request.clone(), w.deadline)),
+        Ask::Resize { .. } => None,
+    });
+    let mut absent: Vec<_> = absent.collect();
+    if last_first {
+        absent.reverse();
+    }
+    for (id, request, deadline) in absent {
+        let patience = deadline.map(|at| at.saturating_sub(b.w.now));
+        b.send(Event::Submit {
+            id,
+            request,
+            patience,
+        });
     }
 }

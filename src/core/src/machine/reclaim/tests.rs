@@ -1,6 +1,6 @@
 //! Taking back and giving back, in virtual time, against executors that take a while and may fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::lever::{Failure, Holding, Lever, Levers, ParkedBy, Wish};
@@ -17,6 +17,7 @@ pub(in super::super) const fn s(n: u64) -> Duration {
 }
 
 /// A machine whose levers work, each after two seconds.
+#[derive(Clone)]
 pub(in super::super) struct Bench {
     pub(in super::super) w: World,
     /// What is being done, and when it is answered.
@@ -26,6 +27,10 @@ pub(in super::super) struct Bench {
     /// How the next answers fail.
     pub(in super::super) failing: Vec<Failure>,
     pub(in super::super) movable: bool,
+    /// Claims that said that they may be ended and queued again.
+    pub(in super::super) requeue: BTreeSet<ClaimId>,
+    /// Claims that were ended for others, in order, and whether they are queued again.
+    pub(in super::super) ended: Vec<(ClaimId, bool)>,
     seen: usize,
 }
 
@@ -42,6 +47,8 @@ impl Bench {
             bytes: BTreeMap::new(),
             failing: Vec::new(),
             movable: true,
+            requeue: BTreeSet::new(),
+            ended: Vec::new(),
             seen: 0,
         }
     }
@@ -61,8 +68,19 @@ impl Bench {
     }
 
     pub(in super::super) fn submit(&mut self, id: u64, request: Request, gib: u64) {
+        self.submit_for(id, request, gib, None);
+    }
+
+    /// The same by somebody who waits so long.
+    pub(in super::super) fn submit_for(
+        &mut self,
+        id: u64,
+        request: Request,
+        gib: u64,
+        patience: Option<Duration>,
+    ) {
         self.bytes.insert(ClaimId(id), (Bytes::gib(gib), None));
-        self.w.submit_request(id, request, None);
+        self.w.submit_request(id, request, patience);
         self.react();
     }
 
@@ -89,7 +107,7 @@ impl Bench {
                     let levers = Levers {
                         park: Ok(()),
                         movable: able(self.movable),
-                        requeue: false,
+                        requeue: self.requeue.contains(id),
                         idle: false,
                     };
                     self.w.send(Event::Levers { id: *id, levers });
@@ -98,6 +116,12 @@ impl Bench {
                     self.underway.push((self.w.now + s(2), action));
                 }
                 Action::Kill { id, .. } | Action::Requeue { id, .. } => {
+                    let id = *id;
+                    let again = matches!(action, Action::Requeue { .. });
+                    self.ended.push((id, again));
+                    self.send(Event::Gone { id });
+                }
+                Action::LeaseOver { id } => {
                     let id = *id;
                     self.send(Event::Gone { id });
                 }
@@ -125,9 +149,15 @@ impl Bench {
         self.underway = still;
         for (_, action) in done {
             let id = subject(&action).unwrap();
+            if !self.bytes.contains_key(&id) {
+                continue;
+            }
             if let Some(failure) = self.failing.pop() {
                 let why = String::new();
                 self.send(Event::LeverFailed { id, failure, why });
+                if failure == Failure::Lost {
+                    self.send(Event::Gone { id });
+                }
                 continue;
             }
             match action {

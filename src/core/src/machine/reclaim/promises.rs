@@ -1,0 +1,533 @@
+//! What holds whatever happens, each by its name, over the random histories of `histories`.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::board::{Costs, Problem};
+use super::super::lever::{Holding, Lever, ParkedBy};
+use super::super::*;
+use super::histories::{Do, Play, come_back, history, restarted};
+use super::tests::{Bench, s};
+use crate::sched::solve::{Answer, Budget, Prefer};
+use crate::units::Bytes;
+
+type Checked = Result<(), TestCaseError>;
+
+/// What is watched beside the machine's own word.
+#[derive(Default)]
+struct Watch {
+    seen: usize,
+    /// Where a claim's bytes are, and since when.
+    since: BTreeMap<ClaimId, (Option<Vec<usize>>, Now)>,
+    /// What was told, and for when.
+    told: BTreeMap<ClaimId, (Lever, Now)>,
+    /// What users held a moment ago, the part of each, and whose claims use more memory than they asked for.
+    before: Held,
+}
+
+/// Who holds how much.
+#[derive(Default)]
+struct Held {
+    own: BTreeMap<u32, f64>,
+    part: f64,
+    claims: BTreeMap<ClaimId, (u32, bool)>,
+    /// Who waits for how much.
+    waits: Vec<(ClaimId, u32, f64)>,
+}
+
+/// Something that was decided, and what was known of it beside.
+struct Deed<'a> {
+    action: &'a Action,
+    id: ClaimId,
+    /// Its own owner wanted it.
+    own: bool,
+    /// What was told of it, and for when.
+    told: Option<(Lever, Now)>,
+    /// For how long it had run where it is.
+    ran: Duration,
+}
+
+impl Watch {
+    /// Looks at what was decided since the last time.
+    fn look(
+        &mut self,
+        play: &mut Play,
+        check: &dyn Fn(&Deed<'_>, &Self, &Play) -> Checked,
+    ) -> Checked {
+        let now = play.b.w.now;
+        for index in self.seen..play.b.w.log.len() {
+            let action = play.b.w.log[index].clone();
+            match &action {
+                Action::Announce { id, lever, at, .. } => {
+                    let rules = &play.b.w.machine.reclaim.rules;
+                    let long = *at >= now + rules.countdown || self.told.contains_key(id);
+                    prop_assert!(long, "{id} is told at {now:?} of {at:?}");
+                    self.told.insert(*id, (*lever, *at));
+                }
+                Action::Retract { id, .. } => {
+                    self.told.remove(id);
+                }
+                Action::Park { id, .. }
+                | Action::Move { id, .. }
+                | Action::Kill { id, .. }
+                | Action::Requeue { id, .. }
+                | Action::Share { id, .. } => {
+                    let own = play.own.iter().position(|a| a == id);
+                    if let Some(i) = own {
+                        play.own.remove(i);
+                    }
+                    // Giving back is no harm.
+                    let gives = matches!(action, Action::Share { .. });
+                    if gives && !matches!(self.told.get(id), Some((Lever::Share, _))) {
+                        continue;
+                    }
+                    let deed = Deed {
+                        action: &action,
+                        id: *id,
+                        own: own.is_some(),
+                        told: if own.is_some() {
+                            None
+                        } else {
+                            self.told.remove(id)
+                        },
+                        ran: now - self.since.get(id).map_or(now, |(_, at)| *at),
+                    };
+                    check(&deed, self, play)?;
+                }
+                _ => {}
+            }
+        }
+        self.seen = play.b.w.log.len();
+        for (id, (_, at)) in &play.b.bytes {
+            if self.since.get(id).is_none_or(|(before, _)| before != at) {
+                self.since.insert(*id, (at.clone(), now));
+            }
+        }
+        self.before = held(&play.b);
+        Ok(())
+    }
+}
+
+/// Who holds how much now, by the ledger alone.
+fn held(b: &Bench) -> Held {
+    let machine = &b.w.machine;
+    let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
+    let mut held = Held::default();
+    for (id, slices) in machine.ledger().held() {
+        let Some(uid) = slices.first().map(|s| s.uid) else {
+            continue;
+        };
+        *held.own.entry(uid).or_default() += slices.iter().map(size).sum::<f64>();
+        let over = slices.iter().any(|s| s.borrowed() > Bytes::ZERO);
+        held.claims.insert(id, (uid, over));
+    }
+    let part = |r: &Request| {
+        let mem = r
+            .mem
+            .map_or(r.share.as_f64(), |m| m.0 as f64 / Bytes::gib(24).0 as f64);
+        mem.max(r.sm.as_f64()) * f64::from(r.gpus)
+    };
+    held.waits = machine
+        .queue()
+        .map(|(id, r)| (id, r.uid, part(r)))
+        .collect();
+    let waits = machine.queue().map(|(_, r)| r.uid);
+    let mut users: Vec<u32> = held.own.keys().copied().chain(waits).collect();
+    users.sort_unstable();
+    users.dedup();
+    held.part = machine.ledger().gpus().len() as f64 / users.len().max(1) as f64;
+    held
+}
+
+/// Plays a history and looks after every step and every second.
+fn play(
+    steps: &[Do],
+    kill: bool,
+    deed: &dyn Fn(&Deed<'_>, &Watch, &Play) -> Checked,
+    state: &dyn Fn(&Play) -> Checked,
+) -> Checked {
+    let mut play = Play::new(kill);
+    let mut watch = Watch::default();
+    for step in steps {
+        play.step(step);
+        watch.look(&mut play, deed)?;
+        state(&play)?;
+        if let Do::Wait(time) = step {
+            for _ in 0..*time {
+                play.second();
+                watch.look(&mut play, deed)?;
+                state(&play)?;
+            }
+        }
+    }
+    play.end(|play| {
+        watch.look(play, deed)?;
+        state(play)
+    })
+}
+
+fn nothing(_: &Deed<'_>, _: &Watch, _: &Play) -> Checked {
+    Ok(())
+}
+
+fn whatever(_: &Play) -> Checked {
+    Ok(())
+}
+
+/// Each GPU holds what is on it: by the machine's word (looked at after every event) and in truth.
+fn within_the_allocatable(play: &Play) -> Checked {
+    let b = &play.b;
+    for (g, facts) in b.w.machine.ledger().gpus().iter().enumerate() {
+        let on = |at: &Option<Vec<usize>>| at.as_ref().is_some_and(|at| at.contains(&g));
+        let here = b.bytes.values().filter(|(_, at)| on(at));
+        let sum: u64 = here.map(|(bytes, _)| bytes.0).sum();
+        prop_assert!(
+            sum <= facts.allocatable().unwrap().0,
+            "GPU {g} has {sum} bytes on it"
+        );
+    }
+    Ok(())
+}
+
+/// Nobody within his guarantee is sent away for somebody who is not, whatever else is in the plan. Who uses more
+/// memory than he asked for borrows that, and who has run nothing for long is detached until he does.
+fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checked {
+    let gone = match deed.action {
+        Action::Park { by, .. } => *by != ParkedBy::Idle && !deed.own,
+        Action::Kill { .. } | Action::Requeue { .. } => true,
+        _ => false,
+    };
+    let now = held(&play.b);
+    let known = if now.claims.contains_key(&deed.id) {
+        &now
+    } else {
+        &watch.before
+    };
+    let Some((uid, over)) = known.claims.get(&deed.id).copied().filter(|_| gone) else {
+        return Ok(());
+    };
+    // What he asked for before it comes first in his guarantee, whether it has its place or waits for it. Others of
+    // his may have ended in the moment after the deed.
+    let of = |held: &Held| {
+        let first = held
+            .waits
+            .iter()
+            .filter(|(id, of, _)| *of == uid && *id < deed.id);
+        let waits: f64 = first.map(|(.., size)| size).sum();
+        held.own.get(&uid).copied().unwrap_or_default() + waits
+    };
+    let own = of(&now).max(of(&watch.before));
+    let plans = &play.b.w.machine.reclaim.plans;
+    let entitled = |p: &&Plan| p.steps.iter().any(|s| s.id == deed.id) && p.entitled;
+    let for_entitled = plans.iter().any(|p| entitled(&p));
+    let swap = matches!(deed.told, Some((Lever::Move, _))) && for_entitled;
+    prop_assert!(
+        own > known.part - 1e-6 || over || swap,
+        "{} of {uid}, who has {own} of {}, goes: {:?}",
+        deed.id,
+        known.part,
+        deed.action
+    );
+    Ok(())
+}
+
+/// Nothing is done that was not announced, with its countdown, and what was announced is not undone in secret.
+fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
+    if deed.own {
+        return Ok(());
+    }
+    let now = play.b.w.now;
+    let Some((lever, at)) = deed.told else {
+        return Err(TestCaseError::fail(format!(
+            "{:?} was not announced",
+            deed.action
+        )));
+    };
+    prop_assert!(
+        at <= now,
+        "{:?} at {now:?}, announced for {at:?}",
+        deed.action
+    );
+    let as_told = match deed.action {
+        // Of several that change places one waits in the host.
+        Action::Park { .. } => matches!(lever, Lever::Detach | Lever::Suspend | Lever::Move),
+        Action::Move { .. } => lever == Lever::Move,
+        Action::Kill { .. } => lever == Lever::Kill,
+        Action::Requeue { .. } => lever == Lever::Requeue,
+        _ => lever == Lever::Share,
+    };
+    prop_assert!(as_told, "{:?} was announced as {lever:?}", deed.action);
+    if let Action::Move { id, from, to } = deed.action {
+        let request = play.b.w.machine.request_of(*id);
+        prop_assert!(request.is_none_or(|r| r.movable), "{id} may not be moved");
+        prop_assert_eq!(from.len(), to.len());
+    }
+    Ok(())
+}
+
+/// Each has run for what his class says before anything is taken from him for others.
+fn ran_for_the_minimum(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
+    let Some(request) = play.b.w.machine.request_of(deed.id) else {
+        return Ok(());
+    };
+    let least = play.b.w.machine.rules_of(request.class).min_run;
+    prop_assert!(
+        deed.own || deed.ran >= least,
+        "{:?} after {:?} of {least:?}",
+        deed.action,
+        deed.ran
+    );
+    Ok(())
+}
+
+/// A claim's bytes are where the machine says, on GPUs or in the host, never both.
+fn on_one_side(play: &Play) -> Checked {
+    for (id, holding) in play.b.w.machine.holdings() {
+        let Some((_, truth)) = play.b.bytes.get(&id) else {
+            continue;
+        };
+        let gpus = |slices: &[Slice]| Some(slices.iter().map(|s| s.gpu).collect::<Vec<_>>());
+        let says = match &holding {
+            Holding::Parked(_) | Holding::Unparking { .. } => None,
+            Holding::Here(at)
+            | Holding::Parking { slices: at, .. }
+            | Holding::Moving { from: at, .. } => gpus(at),
+        };
+        prop_assert_eq!(truth, &says, "{}: {:?}", id, holding);
+    }
+    Ok(())
+}
+
+/// Nobody waits who may start where nobody waits before him; and the first of all waits only if no move of those
+/// who may be moved would let him in, by a search with a budget of its own.
+fn no_capacity_stays_idle(play: &Play) -> Checked {
+    let b = &play.b;
+    let machine = &b.w.machine;
+    let quiet = machine.reclaim.plans.is_empty() && machine.reclaim.transit.is_empty();
+    if !quiet || machine.measuring > 0 {
+        return Ok(());
+    }
+    let mut kept = vec![false; machine.ledger().gpus().len()];
+    for (place, waiting) in machine.queue.iter().enumerate() {
+        let Ask::Claim { id, request, .. } = &waiting.ask else {
+            for g in &waiting.blocks {
+                kept[*g] = true;
+            }
+            continue;
+        };
+        if !machine.rests(b.w.now, *id) {
+            let found = place::best_fit(machine.ledger(), request, &kept);
+            prop_assert!(found.is_none(), "{id} could start at {found:?}");
+            if place == 0 {
+                let costs = |id, slices: &[Slice]| movable(machine, b.w.now, id, slices);
+                let problem = Problem::new(machine, machine.ledger(), &kept, costs).unwrap();
+                let item = problem.item(machine.ledger(), request, &kept);
+                let budget = Budget {
+                    steps: 50_000,
+                    moves: 4,
+                    drops: 0,
+                };
+                if let Some(item) = item
+                    && let Answer::Fits(fit) =
+                        problem.board.place(&item, Prefer::Pack, |_| 0, budget)
+                {
+                    let alone = fit.moves.len() == 1;
+                    let (index, to) = &fit.moves[0];
+                    let apart = problem.board.items[*index]
+                        .at
+                        .iter()
+                        .all(|g| !to.contains(g));
+                    prop_assert!(
+                        !(alone && apart),
+                        "{id} could start at {:?} if {} moved to {to:?}",
+                        fit.at,
+                        problem.who[*index]
+                    );
+                }
+            }
+        }
+        for g in &waiting.blocks {
+            kept[*g] = true;
+        }
+    }
+    Ok(())
+}
+
+/// What moving a claim costs, where the rules let it be moved now.
+fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Costs {
+    let granted = machine.reclaim.granted.get(&id);
+    let bytes = slices
+        .iter()
+        .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
+    let able = granted.is_some_and(|g| {
+        let spared = g.spared.values().any(|until| *until > now);
+        let least = machine.rules_of(g.request.class).min_run;
+        let movable = g.request.movable && g.levers.movable.is_ok();
+        movable && !spared && now >= g.since + least
+    });
+    let fits = machine.host_room() >= bytes;
+    Costs {
+        moved: (able && fits).then_some(bytes.0.max(1)),
+        dropped: None,
+    }
+}
+
+/// What a machine has decided, for comparison: who is where, who waits in which order, what is announced.
+fn state_of(machine: &Machine) -> String {
+    let queue: Vec<_> = machine
+        .queue
+        .iter()
+        .filter_map(|w| match &w.ask {
+            Ask::Claim { id, request, .. } => Some((
+                *id, request, w.seq, w.since, w.due, w.entitled, w.level, w.had, &w.blocks,
+                w.expected,
+            )),
+            Ask::Resize { .. } => None,
+        })
+        .collect();
+    let standing = machine.memory();
+    let leases: BTreeMap<_, _> = machine.leases.iter().copied().collect();
+    let caps: Vec<_> = machine.ledger.held().collect();
+    let holdings = machine.holdings();
+    format!(
+        "holdings {holdings:?}\nheld {caps:?}\nqueue {queue:?}\nplans {:?}\nclaims {:?}\npast {:?}\nleases {leases:?} {:?} {:?}\nlowered {:?}",
+        standing.plans,
+        standing.claims,
+        standing.past,
+        standing.over,
+        machine.warn_at,
+        machine.reclaim.lowered,
+    )
+}
+
+/// Both machines are in the same state.
+fn same(a: &Play, b: &Play) -> Checked {
+    let (one, other) = (state_of(&a.b.w.machine), state_of(&b.b.w.machine));
+    for (one, other) in one.lines().zip(other.lines()) {
+        prop_assert_eq!(one, other);
+    }
+    Ok(())
+}
+
+/// The machine is started anew at a point of a history; both go on beside each other. Wishes to resize are given
+/// up in both: whoever waits for one asks again.
+fn restarts(steps: &[Do], at: usize) -> Checked {
+    let mut one = Play::new(false);
+    let mut other: Option<Play> = None;
+    for (index, step) in steps.iter().enumerate() {
+        if index == at.min(steps.len() - 1) {
+            let tickets = one.b.w.machine.queue.iter().filter_map(|w| match w.ask {
+                Ask::Resize { ticket, .. } => Some(ticket),
+                Ask::Claim { .. } => None,
+            });
+            for ticket in tickets.collect::<Vec<_>>() {
+                one.b.send(Event::Unwish { ticket });
+            }
+            let mut twin = one.clone();
+            twin.b.w = restarted(&one.b.w);
+            come_back(&mut twin.b, true);
+            one.b.send(Event::Tick);
+            twin.b.send(Event::Tick);
+            same(&one, &twin)?;
+            other = Some(twin);
+        }
+        one.step(step);
+        if let Some(other) = &mut other {
+            other.step(step);
+            same(&one, other)?;
+        }
+        if let Do::Wait(time) = step {
+            for _ in 0..*time {
+                one.second();
+                if let Some(other) = &mut other {
+                    other.second();
+                    same(&one, other)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A part of the usual number of cases: each is some thousand decisions.
+fn some() -> ProptestConfig {
+    let cases = ProptestConfig::default().cases / 8;
+    ProptestConfig {
+        cases,
+        max_shrink_iters: 4000,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(some())]
+
+    #[test]
+    fn never_over_the_allocatable(steps in history(1), kill: bool) {
+        play(&steps, kill, &nothing, &within_the_allocatable)?;
+    }
+
+    #[test]
+    fn the_entitled_are_never_suspended_for_a_borrower(steps in history(1), kill: bool) {
+        play(&steps, kill, &no_entitled_claim_goes, &whatever)?;
+    }
+
+    #[test]
+    fn nobody_starves(steps in history(1), kill: bool) {
+        play(&steps, kill, &nothing, &whatever)?;
+    }
+
+    #[test]
+    fn no_capacity_stays_idle_while_a_pending_claim_may_legally_run_there(steps in history(1)) {
+        play(&steps, false, &nothing, &no_capacity_stays_idle)?;
+    }
+
+    #[test]
+    fn every_reclaim_is_announced_and_what_is_parked_comes_back(steps in history(1), kill: bool) {
+        play(&steps, kill, &announced, &on_one_side)?;
+    }
+
+    #[test]
+    fn the_minimum_run_time_is_kept(steps in history(1), kill: bool) {
+        play(&steps, kill, &ran_for_the_minimum, &whatever)?;
+    }
+
+    #[test]
+    fn a_restart_at_any_point_gives_the_same_state(steps in history(0), at in 0usize..40) {
+        restarts(&steps, at)?;
+    }
+
+    #[test]
+    fn a_claims_bytes_are_on_exactly_one_side(steps in history(1), kill: bool) {
+        play(&steps, kill, &nothing, &on_one_side)?;
+    }
+}
+
+/// Time is in seconds here.
+#[test]
+fn those_who_do_not_come_back_are_waited_for_only_so_long() {
+    let mut b = Bench::new(1);
+    b.claim(1, 1000, 1, crate::claim::Class::Batch, 1);
+    b.claim(2, 1000, 2, crate::claim::Class::Batch, 1);
+    b.claim(3, 1000, 3, crate::claim::Class::Batch, 1);
+    b.w = {
+        let mut new = b.w.clone();
+        new.machine = Machine::default();
+        new.send(Event::Gpus(b.w.machine.ledger().gpus().to_vec()));
+        new.send(Event::Recall(Box::new(b.w.machine.memory())));
+        new
+    };
+    // The first has ended meanwhile, the second one's client too: the third keeps its place behind the second.
+    let request = b.w.machine.queue().nth(1).unwrap().1.clone();
+    b.send(Event::Submit {
+        id: ClaimId(3),
+        request,
+        patience: None,
+    });
+    b.pass(s(9));
+    assert_eq!(b.w.granted(3), None, "the second may still come back");
+    b.pass(s(2));
+    assert_eq!(b.w.granted(3), Some(vec![0]));
+    assert_eq!(b.w.machine.queue().count(), 0);
+}
