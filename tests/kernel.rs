@@ -189,3 +189,35 @@ fn a_lazy_claim_that_may_not_wait_is_told_so() {
         (station.snapshot().ok()?.claims.len() == 1).then_some(())
     });
 }
+
+/// Numba remembers whether it has initialised the driver.
+const NUMBA: &str = "\
+import numpy as np
+from numba import cuda
+@cuda.jit
+def add(x, y):
+    y[cuda.grid(1)] = x[cuda.grid(1)] + 1
+x = cuda.to_device(np.arange(256.0))
+y = cuda.device_array(256)
+add[1, 256](x, y)
+print('sum', y.copy_to_host().sum())";
+
+#[test]
+fn a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited() {
+    let Some(bin) = bin("a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited")
+    else {
+        return;
+    };
+    let station = one_gpu();
+    let hog = Raw::claim(&station, &["-q", "-g", "1"]);
+    let mut notebook = Notebook::start(&station, &bin);
+    for _ in 0..2 {
+        let said = notebook.act(&json!({ "do": "run", "code": NUMBA, "until": "in the queue" }));
+        assert_eq!(said["ended"], false, "{said}");
+        let said = notebook.act(&json!({ "do": "interrupt" }));
+        assert_eq!(said["error"], "KeyboardInterrupt", "{said}");
+        assert!(said["seconds"].as_f64().is_some_and(|s| s < 1.0), "{said}");
+    }
+    drop(hog);
+    assert!(notebook.run(NUMBA).contains("sum 32896.0"));
+}

@@ -25,7 +25,7 @@ def connect():
 
 def collect(until=None, timeout=60):
     """What the cell prints and how it ends, as far as it has come."""
-    printed, ended, error = "", False, None
+    printed, ended, error, words = "", False, None, None
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and not ended and not (until and until in printed):
         try:
@@ -38,10 +38,10 @@ def collect(until=None, timeout=60):
         if kind == "stream":
             printed += content["text"]
         elif kind == "error":
-            error = content["ename"]
+            error, words = content["ename"], content["evalue"]
         elif kind == "status":
             ended = content["execution_state"] == "idle"
-    return {"printed": printed, "ended": ended, "error": error}
+    return {"printed": printed, "ended": ended, "error": error, "words": words}
 
 
 def act(step):

@@ -1,5 +1,5 @@
-//! A Python environment for the programs that nobody here wrote: made by the tests themselves, once, under
-//! the target directory. Where it cannot be made, the tests that need it say why and skip.
+//! Python environments for the programs that nobody here wrote: made by the tests themselves, once, under
+//! the target directory. Where one cannot be made, the tests that need it say why and skip.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,46 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-/// What is installed.
-const REQUIREMENTS: &str = include_str!("../python/requirements.txt");
-
 /// A failed attempt is not repeated by the other tests of the same run.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
+
+/// One environment.
+struct Environment {
+    /// Its directory, beside that of the tests' temporary files.
+    dir: &'static str,
+    /// What is installed.
+    requirements: &'static str,
+    /// The same, as a file.
+    file: &'static str,
+}
+
+/// Kernels, monitors, and clients of the driver.
+const PLAIN: Environment = Environment {
+    dir: "python",
+    requirements: include_str!("../python/requirements.txt"),
+    file: "requirements.txt",
+};
+/// JupyterLab, a browser's driver, papermill.
+const LAB: Environment = Environment {
+    dir: "python-lab",
+    requirements: include_str!("../python/lab-requirements.txt"),
+    file: "lab-requirements.txt",
+};
 
 /// The directory with `python`, `nvitop`, ...; prints `skipped: ...` and gives nothing where it cannot be.
 pub fn bin(test: &str) -> Option<PathBuf> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    match MADE.get_or_init(environment) {
+    found(test, MADE.get_or_init(|| environment(&PLAIN)))
+}
+
+/// The directory with `jupyter`, `papermill`, ...; as above.
+pub fn lab(test: &str) -> Option<PathBuf> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    found(test, MADE.get_or_init(|| environment(&LAB)))
+}
+
+fn found(test: &str, made: &Result<PathBuf, String>) -> Option<PathBuf> {
+    match made {
         Ok(path) => Some(path.clone()),
         Err(why) => {
             println!("skipped: {test} needs a Python environment: {why}");
@@ -33,13 +63,13 @@ pub fn script(name: &str) -> PathBuf {
 }
 
 /// The environment, made unless it is there. Test binaries that run at the same time wait for one another.
-fn environment() -> Result<PathBuf, String> {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("python");
+fn environment(of: &Environment) -> Result<PathBuf, String> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(of.dir);
     let text = |what: &str, e: &dyn std::fmt::Display| format!("{what}: {e}");
     let (venv, stamp, failed) = (dir.join("venv"), dir.join("stamp"), dir.join("failed"));
     let bin = venv.join("bin");
     let made = || {
-        let stamped = std::fs::read_to_string(&stamp).is_ok_and(|s| s == REQUIREMENTS);
+        let stamped = std::fs::read_to_string(&stamp).is_ok_and(|s| s == of.requirements);
         stamped && bin.join("python").exists()
     };
     if made() {
@@ -57,9 +87,9 @@ fn environment() -> Result<PathBuf, String> {
         return Err(why);
     }
     let started = std::time::Instant::now();
-    let result = make(&venv, &bin).and_then(|()| {
+    let result = make(of, &venv, &bin).and_then(|()| {
         let _ = std::fs::remove_file(&failed);
-        std::fs::write(&stamp, REQUIREMENTS).map_err(|e| text("its stamp", &e))
+        std::fs::write(&stamp, of.requirements).map_err(|e| text("its stamp", &e))
     });
     match result {
         Ok(()) => {
@@ -86,8 +116,8 @@ fn recent(failed: &Path) -> Option<String> {
         .flatten()
 }
 
-fn make(venv: &Path, bin: &Path) -> Result<(), String> {
-    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/requirements.txt");
+fn make(of: &Environment, venv: &Path, bin: &Path) -> Result<(), String> {
+    let requirements = script(of.file);
     run(Command::new("python3")
         .args(["-m", "venv", "--clear"])
         .arg(venv))?;

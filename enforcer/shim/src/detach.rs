@@ -9,7 +9,7 @@ use std::{
 
 use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
-use crate::{paths, process, process::Process, say, trampoline};
+use crate::{hooks, paths, process, process::Process, say, trampoline};
 
 /// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
 /// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
@@ -68,6 +68,8 @@ fn turn(last: &AtomicU64, pause: Duration) -> bool {
 #[cold]
 pub(crate) fn wait(asks: bool, enter: impl Fn()) {
     let Some(process) = process::current() else {
+        // Its `cuInit` was put off: this is the first use.
+        hooks::lookup::init_late();
         enter();
         return;
     };

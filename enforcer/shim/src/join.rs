@@ -192,10 +192,12 @@ pub(crate) fn enter() -> Result<(), CuResult> {
                 Standing::Open => {}
                 Standing::Barred => page.barred.store(true, Ordering::Release),
                 Standing::Later => {
+                    trampoline::put_off(true);
                     page.reach(stage::STRANGER);
                     return Err(NO_DEVICE);
                 }
             }
+            trampoline::put_off(false);
             page.reach(stage::ANSWERED);
         }
         Err(stage::ASKING) => {

@@ -33,6 +33,13 @@ pub(crate) fn watch(gpu: &Gpu) {
     GATE.store(word, Ordering::Release);
 }
 
+/// Whether calls of a process that is no member must ask first: its `cuInit` was put off, and some programs (Numba)
+/// take that for done.
+pub(crate) fn put_off(on: bool) {
+    let state = if on { State::Detached } else { State::Granted };
+    OPEN.store(state as u32, Ordering::SeqCst);
+}
+
 /// Bits of a number handed to [`resolve`]: the entry needs the GPU; nothing is marked, because the trampoline does not
 /// come back; it waits for nothing.
 pub(crate) const NEEDS_GPU: u32 = 1 << 31;

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_void};
 use crate::{
     cuda::{CuResult, SUCCESS},
     driver, join, process,
+    table::Entry,
 };
 
 pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags: u32) -> CuResult {
@@ -19,6 +20,20 @@ pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags
         join::settle();
     }
     result
+}
+
+/// What the program's own `cuInit` would have done, had it not been put off.
+pub(crate) fn init_late() {
+    let original = driver::original(Entry::cuInit);
+    if original.is_null() {
+        return;
+    }
+    // SAFETY: the driver's `cuInit` has this signature (cuda.h).
+    let original = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32) -> CuResult>(original)
+    };
+    // SAFETY: no flags are known; the call may be made at any time.
+    let _ = unsafe { init(original, 0) };
 }
 
 /// Puts the hook in place of what the driver found. The address tells the version and the
