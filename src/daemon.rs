@@ -275,10 +275,10 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             },
             _ = pulse.tick(), if watchdog.is_some() => manager::alive(),
             _ = timer.tick() => service.tick(),
-            _ = thrift.tick() => tracing::trace!(
-                bytes = gshare_enforcer::proc::give_back_program(),
-                "resident pages of the program"
-            ),
+            _ = thrift.tick() => {
+                let bytes = gshare_enforcer::proc::give_back_program();
+                tracing::debug!(bytes, "resident pages of the program");
+            }
             Some(msg) = rx.recv() => {
                 if msg.may_move() {
                     service.doubt_owners();

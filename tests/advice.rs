@@ -95,14 +95,39 @@ fn idle_sms_could_run_side_by_side() {
 #[test]
 fn an_idle_claim_is_given_back() {
     let station = workstation();
-    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--hold"]);
     launch(&mut raw);
     let words = "has launched nothing for";
+    // Nothing is to be kept of one whose program has ended.
+    raw.finish();
     let found = until("it is said", SOON, || advice(&station, words));
+    let said = found.command.as_deref().unwrap_or_default();
+    assert!(said.starts_with("gshare release "), "{said}");
+    run(&station, &found);
+    goes(&station, words);
+    assert!(station.snapshot().expect("served").claims.is_empty());
+}
+
+#[test]
+fn an_idle_claim_with_memory_leaves_its_gpu_and_its_programs_live_on() {
+    let station = workstation();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    assert_eq!(raw.ask(&format!("alloc {}", 1u64 << 30)), "ok 0");
+    launch(&mut raw);
+    let words = "has launched nothing for";
+    let found = until("detaching is said", SOON, || {
+        let said = advice(&station, words)?;
+        let command = said.command.clone()?;
+        command.starts_with("gshare detach ").then_some(said)
+    });
     run(&station, &found);
     goes(&station, words);
     let snapshot = station.snapshot().expect("served");
-    assert!(claim_of(&snapshot, raw.pid()).is_none(), "it is released");
+    let claim = claim_of(&snapshot, raw.pid()).expect("its program lives");
+    assert!(
+        matches!(claim.place.word.as_deref(), Some("detaching" | "detached")),
+        "{claim:?}"
+    );
 }
 
 #[test]

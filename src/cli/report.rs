@@ -113,6 +113,7 @@ fn users(report: &ReportView) -> Table {
         ("HELD BACK", Align::Right),
         ("WAITED", Align::Right),
         ("MEM used/claimed", Align::Right),
+        ("MEM borrowed", Align::Right),
         ("IDLE", Align::Right),
         ("off hours", Align::Right),
         ("kernel", Align::Right),
@@ -123,13 +124,17 @@ fn users(report: &ReportView) -> Table {
     let mut row = |name: &str, u: &Usage| {
         let mem = |byte_s: f64| byte_s / GIB / HOUR;
         let idle = u.idle;
+        let cause = |gpu_s: f64| {
+            u.idle_gpu_s()
+                .map_or_else(|| UNKNOWN.to_owned(), |_| hours(gpu_s))
+        };
         table.row(vec![
             name.to_owned(),
             hours(u.claimed_gpu_s),
             maybe_hours(u.used_gpu_s, u.estimate),
             average(u),
             maybe_hours(u.busy_gpu_s, false),
-            hours(u.borrowed_gpu_s),
+            maybe_hours(u.borrowed(), false),
             hours(u.throttled_gpu_s),
             hours(u.waited_gpu_s),
             format!(
@@ -138,12 +143,14 @@ fn users(report: &ReportView) -> Table {
                     .map_or_else(|| UNKNOWN.to_owned(), |b| format!("{:.0}", mem(b))),
                 mem(u.mem_claimed_byte_s)
             ),
-            hours(idle.total()),
-            hours(idle.off_hours),
-            hours(idle.kernel),
-            hours(idle.cpu),
-            hours(idle.io),
-            hours(idle.other),
+            u.mem_borrowed_byte_s
+                .map_or_else(|| UNKNOWN.to_owned(), |b| format!("{:.0} GiB h", mem(b))),
+            cause(idle.total()),
+            cause(idle.off_hours),
+            cause(idle.kernel),
+            cause(idle.cpu),
+            cause(idle.io),
+            cause(idle.other),
         ]);
     };
     for user in &report.users {
@@ -170,7 +177,7 @@ fn gpu_table(report: &ReportView) -> Table {
             hours(u.claimed_gpu_s),
             maybe_hours(u.used_gpu_s, u.estimate),
             maybe_hours(u.busy_gpu_s, false),
-            hours(u.idle.total()),
+            maybe_hours(u.idle_gpu_s(), false),
         ]);
     }
     table
@@ -264,7 +271,7 @@ fn worst(report: &ReportView) -> Table {
             day(held.since_ms),
             show_duration(Duration::from_secs(held.held_s as u64)),
             hours(held.usage.claimed_gpu_s),
-            hours(held.usage.idle.total()),
+            maybe_hours(held.usage.idle_gpu_s(), false),
             average(&held.usage),
             held.cause.clone().unwrap_or_default(),
             what.clone(),
@@ -277,10 +284,11 @@ fn csv(report: &ReportView) -> String {
     let mut out = String::from(
         "user,uid,claimed_gpu_s,used_gpu_s,average_use_percent,estimate,busy_gpu_s,borrowed_gpu_s,throttled_gpu_s,\
          waited_gpu_s,mem_claimed_byte_s,mem_used_byte_s,idle_off_hours_gpu_s,idle_kernel_gpu_s,idle_cpu_gpu_s,\
-         idle_io_gpu_s,idle_unknown_gpu_s\n",
+         idle_io_gpu_s,idle_unknown_gpu_s,mem_borrowed_byte_s\n",
     );
     let some = |v: Option<f64>| v.map_or_else(String::new, |v| format!("{v:.1}"));
     let mut line = |name: &str, uid: String, u: &Usage| {
+        let idle = |gpu_s: f64| some(u.idle_gpu_s().map(|_| gpu_s));
         let fields = [
             super::rows::csv_field(name),
             uid,
@@ -290,17 +298,19 @@ fn csv(report: &ReportView) -> String {
                 .map_or_else(String::new, |p| format!("{p:.2}")),
             u.estimate.to_string(),
             some(u.busy_gpu_s),
-            format!("{:.1}", u.borrowed_gpu_s),
+            some(u.borrowed()),
             format!("{:.1}", u.throttled_gpu_s),
             format!("{:.1}", u.waited_gpu_s),
             format!("{:.0}", u.mem_claimed_byte_s),
             u.mem_used_byte_s
                 .map_or_else(String::new, |v| format!("{v:.0}")),
-            format!("{:.1}", u.idle.off_hours),
-            format!("{:.1}", u.idle.kernel),
-            format!("{:.1}", u.idle.cpu),
-            format!("{:.1}", u.idle.io),
-            format!("{:.1}", u.idle.other),
+            idle(u.idle.off_hours),
+            idle(u.idle.kernel),
+            idle(u.idle.cpu),
+            idle(u.idle.io),
+            idle(u.idle.other),
+            u.mem_borrowed_byte_s
+                .map_or_else(String::new, |v| format!("{v:.0}")),
         ];
         out.push_str(&fields.join(","));
         out.push('\n');
@@ -366,7 +376,7 @@ mod tests {
             ..ReportView::default()
         });
         assert!(
-            line.ends_with("all,,7200.0,,,false,,0.0,0.0,0.0,0,,0.0,0.0,0.0,0.0,0.0\n"),
+            line.ends_with("all,,7200.0,,,false,,,0.0,0.0,0,,,,,,,\n"),
             "{line}"
         );
     }

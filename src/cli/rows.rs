@@ -5,7 +5,8 @@ use std::time::Duration;
 use gshare_core::Bytes;
 use gshare_core::units::show_duration;
 use gshare_proto::{
-    ClaimGpu, ClaimView, Figure, GpuState, GpuView, Named, Snapshot, Usage, UserView,
+    ClaimGpu, ClaimView, Figure, GpuState, GpuView, Grade, Identity, Named, Snapshot, Usage,
+    UserView,
 };
 
 use super::report::average;
@@ -35,6 +36,17 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         ("STATE", Align::Left),
         ("WHAT", Align::Left),
     ];
+    // What a claim is beside its command, where any is known to be that.
+    let named = |of: fn(&Identity) -> &Option<Named>| {
+        let mut claims = snapshot.claims.iter();
+        claims.any(|c| of(&c.identity).is_some())
+    };
+    let (models, units) = (named(|i| &i.model), named(|i| &i.unit));
+    for (wanted, title) in [(models, "MODEL"), (units, "UNIT")] {
+        if wanted {
+            columns.push((title, Align::Left));
+        }
+    }
     if summed {
         columns.splice(
             SUMS_AT..SUMS_AT,
@@ -42,18 +54,33 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
         );
     }
     let mut table = Table::new(&columns);
-    let with_sums = |mut cells: Vec<String>, usage: Option<&Usage>, none: &str| {
-        if summed {
-            let sums = usage.map_or([none.to_owned(), none.to_owned()], |u| {
-                [average(u), format!("{:.1}", u.idle.total() / 3600.0)]
-            });
-            cells.splice(SUMS_AT..SUMS_AT, sums);
-        }
-        cells
-    };
+    let with_sums =
+        |mut cells: Vec<String>, usage: Option<&Usage>, identity: Option<&Identity>, none: &str| {
+            let word = |named: Option<&Named>| match (named, identity) {
+                (Some(named), _) => named.value.clone(),
+                (None, Some(_)) => unknown(),
+                (None, None) => "-".to_owned(),
+            };
+            if models {
+                cells.push(word(identity.and_then(|i| i.model.as_ref())));
+            }
+            if units {
+                cells.push(word(identity.and_then(|i| i.unit.as_ref())));
+            }
+            if summed {
+                let sums = usage.map_or([none.to_owned(), none.to_owned()], |u| {
+                    let idle = u.idle_gpu_s();
+                    let idle = idle.map_or_else(unknown, |s| format!("{:.1}", s / 3600.0));
+                    [average(u), idle]
+                });
+                cells.splice(SUMS_AT..SUMS_AT, sums);
+            }
+            cells
+        };
     for claim in &snapshot.claims {
         let cells = claim_row(claim, snapshot.taken_ms);
-        table.row(with_sums(cells, claim.usage.as_ref(), UNKNOWN));
+        let identity = Some(&claim.identity);
+        table.row(with_sums(cells, claim.usage.as_ref(), identity, UNKNOWN));
     }
     if !all {
         return table;
@@ -75,7 +102,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             format!("waits ({})", ordinal(waiting.position)),
             waiting.what.clone(),
         ];
-        table.row(with_sums(cells, None, "-"));
+        table.row(with_sums(cells, None, None, "-"));
     }
     for (n, process) in snapshot.unclaimed.iter().enumerate() {
         let cells = vec![
@@ -94,7 +121,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             "no claim".to_owned(),
             format!("{} (pid {})", process.what, process.pid),
         ];
-        table.row(with_sums(cells, None, UNKNOWN));
+        table.row(with_sums(cells, None, Some(&process.identity), UNKNOWN));
     }
     table
 }
@@ -247,6 +274,7 @@ pub(crate) fn gpus(snapshot: &Snapshot) -> Table {
         ("TEMP", Align::Right),
         ("POWER", Align::Right),
         ("STATE", Align::Left),
+        ("HEALTH", Align::Left),
     ]);
     for gpu in &snapshot.gpus {
         table.row(gpu_row(gpu));
@@ -278,7 +306,26 @@ fn gpu_row(gpu: &GpuView) -> Vec<String> {
         gpu.temperature_c.map_or_else(unknown, |c| format!("{c} C")),
         gpu.power_w.map_or_else(unknown, |w| format!("{w:.0} W")),
         gpu_state(gpu),
+        health(gpu),
     ]
+}
+
+/// `good`, `sick: Xid 79 (GPU has fallen off the bus)`; what holds the clocks down is told in any case.
+fn health(gpu: &GpuView) -> String {
+    let Some(health) = &gpu.health else {
+        return unknown();
+    };
+    let word = match health.grade {
+        Grade::Good => "good",
+        Grade::Warned => "warned",
+        Grade::Sick => "sick",
+    };
+    let mut why: Vec<&str> = health.reasons.iter().map(String::as_str).collect();
+    why.extend(health.throttle.iter().flatten().map(String::as_str));
+    match why.is_empty() {
+        true => word.to_owned(),
+        false => format!("{word}: {}", why.join(", ")),
+    }
 }
 
 /// `ok`, `draining` while claims are left on a drained GPU, `drained: new fan`.
@@ -357,10 +404,10 @@ pub(crate) fn last_day(users: &[UserView]) -> Option<Table> {
             day.used_gpu_s
                 .map_or_else(unknown, |s| format!("{mark}{}", hours(s))),
             average(day),
-            hours(day.borrowed_gpu_s),
+            day.borrowed().map_or_else(unknown, hours),
             hours(day.throttled_gpu_s),
             hours(day.waited_gpu_s),
-            hours(day.idle.total()),
+            day.idle_gpu_s().map_or_else(unknown, hours),
             day.idle.main().unwrap_or_default().to_owned(),
         ]);
     }

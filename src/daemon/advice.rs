@@ -246,9 +246,16 @@ impl Service {
             }
             None => return None,
         };
-        if seconds < self.config.advice.idle_after.as_secs() {
+        // One that has left its GPU holds nothing of it.
+        if seconds < self.config.advice.idle_after.as_secs() || claim.place.word.is_some() {
             return None;
         }
+        // Its programs and what they have in memory live on where that can be done.
+        let holds = claim.gpus.iter().any(|p| p.mem_charge != Some(0));
+        let verb = match claim.place.levers.not_detachable {
+            None if holds => "detach",
+            _ => "release",
+        };
         let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
         let gpus: Vec<String> = claim.gpus.iter().map(|p| p.gpu.to_string()).collect();
         let time = gshare_core::units::show_duration(Duration::from_secs(seconds));
@@ -259,7 +266,7 @@ impl Service {
                 share(part),
                 gpus.join(",")
             ),
-            command: Some(format!("gshare release {id}")),
+            command: Some(format!("gshare {verb} {id}")),
         })
     }
 

@@ -333,6 +333,9 @@ impl Service {
             busy: busy.map(|b| b * whole),
             mem_claimed: part.mem_request as f64,
             mem_used: part.mem_used.map(|b| b as f64),
+            mem_borrowed: part
+                .mem_used
+                .map(|b| b.saturating_sub(part.mem_request) as f64),
             borrowed: got.map_or(0.0, |got| (got - part.sm_request).max(0.0) * whole),
             idle,
             ..Fact::default()

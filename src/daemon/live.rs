@@ -37,6 +37,8 @@ pub(crate) struct Live {
     pub(crate) past_refusals: u64,
     /// Launches by processes that are gone.
     pub(crate) past_launches: u64,
+    /// When a member that has ended launched something last, by the monotonic clock.
+    pub(crate) past_launch_ns: Option<u64>,
     /// Refusals that were already told.
     pub(crate) told_refusals: u64,
     /// When that was.
@@ -61,6 +63,7 @@ impl Live {
             members: BTreeMap::new(),
             past_refusals: 0,
             past_launches: 0,
+            past_launch_ns: None,
             told_refusals: 0,
             told_at: None,
             peak: 0,

@@ -223,6 +223,7 @@ impl Service {
                 .collect();
             for slot in seat.usage.read_slots(total) {
                 if dead.iter().any(|d| d.slot == slot.slot) {
+                    live.past_launch_ns = live.past_launch_ns.max(slot.last_launch_ns);
                     live.past_launches = live.past_launches.saturating_add(slot.launches);
                     live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
                     self.attribution.departed(id, seat.gpu, slot);

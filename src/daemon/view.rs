@@ -166,7 +166,7 @@ impl Service {
 
     /// A claim's parts of GPUs.
     pub(crate) fn claim_parts(&self, id: ClaimId, live: &Live, shown: &Shown) -> Parts {
-        let mut last_launch = None;
+        let mut last_launch = live.past_launch_ns;
         let mut refusals = live.past_refusals;
         let mut parts = Vec::new();
         for slice in &live.record.slices {

@@ -217,6 +217,11 @@ impl Clock {
     }
 }
 
+/// `22m`, of a time in seconds.
+pub(crate) fn seconds(s: u64) -> String {
+    gshare_proto::units::show_duration(std::time::Duration::from_secs(s))
+}
+
 #[cfg(test)]
 mod tests {
     use gshare_proto::Source;

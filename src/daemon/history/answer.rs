@@ -100,6 +100,7 @@ fn point(at: i64, step: i64, sum: &Sum, looked: f64) -> HistoryPoint {
         busy: sum.busy.map(mean),
         mem_claimed: mean(sum.mem_claimed),
         mem_used: sum.mem_used.map(mean),
+        mem_borrowed: sum.mem_borrowed.map(mean),
         borrowed: sum.used.or(sum.busy).map(|_| mean(sum.borrowed)),
         throttled: Some(mean(sum.throttled)),
         waiting: mean(sum.waited),

@@ -46,10 +46,11 @@ pub(crate) const LEVELS: [Level; 3] = [
     },
 ];
 
-const FORMAT: i64 = 1;
+/// 2 added `mem_borrowed`, which is unknown in what was recorded before.
+const FORMAT: i64 = 2;
 
 /// The columns of sums in the order of [`values`].
-pub(super) const COLUMNS: [&str; 17] = [
+pub(super) const COLUMNS: [&str; 18] = [
     "looked",
     "claimed",
     "used",
@@ -67,9 +68,10 @@ pub(super) const COLUMNS: [&str; 17] = [
     "idle_cpu",
     "idle_io",
     "idle_other",
+    "mem_borrowed",
 ];
 /// Those of them that may be unknown.
-const UNKNOWN: [&str; 3] = ["used", "busy", "mem_used"];
+const UNKNOWN: [&str; 4] = ["used", "busy", "mem_used", "mem_borrowed"];
 
 fn schema() -> String {
     let columns: Vec<String> = COLUMNS
@@ -135,7 +137,7 @@ fn whole(value: f64, unit: f64) -> i64 {
     (value * unit).round() as i64
 }
 
-fn values(sum: &Sum) -> [Option<i64>; 17] {
+fn values(sum: &Sum) -> [Option<i64>; 18] {
     let share = |v: f64| Some(whole(v, SHARE));
     let [off, kernel, cpu, io, other] = sum.idle.map(share);
     [
@@ -156,6 +158,7 @@ fn values(sum: &Sum) -> [Option<i64>; 17] {
         cpu,
         io,
         other,
+        sum.mem_borrowed.map(|v| whole(v, 1.0 / MIB)),
     ]
 }
 
@@ -178,6 +181,7 @@ pub(super) fn read(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Su
         throttled: sure(10)?,
         waited: sure(11)?,
         idle: [sure(12)?, sure(13)?, sure(14)?, sure(15)?, sure(16)?],
+        mem_borrowed: get(17)?.map(|v| v as f64 * MIB),
     })
 }
 
@@ -250,6 +254,14 @@ impl Store {
         db.pragma_update(None, "synchronous", "NORMAL")?;
         // The service is to stay small: a MiB of pages is enough to write with.
         db.pragma_update(None, "cache_size", -1024)?;
+        if found == 1 {
+            for level in &LEVELS {
+                let table = level.table;
+                db.execute_batch(&format!(
+                    "ALTER TABLE {table} ADD COLUMN mem_borrowed INTEGER"
+                ))?;
+            }
+        }
         db.execute_batch(&schema())?;
         db.pragma_update(None, "user_version", FORMAT)?;
         let names = COLUMNS.join(", ");

@@ -67,6 +67,8 @@ pub(crate) struct Sum {
     pub(crate) mem_claimed: f64,
     /// Byte seconds used.
     pub(crate) mem_used: Option<f64>,
+    /// Byte seconds used above what was claimed.
+    pub(crate) mem_borrowed: Option<f64>,
     /// GPU seconds above what was claimed.
     pub(crate) borrowed: f64,
     /// Claimed GPU seconds whose launches were held back.
@@ -96,6 +98,7 @@ impl Sum {
         self.busy = add(self.busy, other.busy);
         self.mem_claimed += other.mem_claimed;
         self.mem_used = add(self.mem_used, other.mem_used);
+        self.mem_borrowed = add(self.mem_borrowed, other.mem_borrowed);
         self.borrowed += other.borrowed;
         self.throttled += other.throttled;
         self.waited += other.waited;
@@ -132,6 +135,7 @@ impl Sum {
             busy_gpu_s: self.busy,
             mem_claimed_byte_s: self.mem_claimed,
             mem_used_byte_s: self.mem_used,
+            mem_borrowed_byte_s: self.mem_borrowed,
             borrowed_gpu_s: self.borrowed,
             throttled_gpu_s: self.throttled,
             waited_gpu_s: self.waited,
@@ -155,6 +159,8 @@ pub(crate) struct Fact {
     pub(crate) mem_claimed: f64,
     /// Bytes used.
     pub(crate) mem_used: Option<f64>,
+    /// Bytes used above what was claimed.
+    pub(crate) mem_borrowed: Option<f64>,
     /// Above what was claimed.
     pub(crate) borrowed: f64,
     /// Part of the time in which its launches were held back.
@@ -183,6 +189,7 @@ impl Fact {
             busy: self.busy.map(part),
             mem_claimed: part(self.mem_claimed),
             mem_used: self.mem_used.map(part),
+            mem_borrowed: self.mem_borrowed.map(part),
             borrowed: part(self.borrowed),
             throttled: part(self.claimed * self.throttled),
             waited: part(self.waited),

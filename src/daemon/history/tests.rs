@@ -271,3 +271,30 @@ fn causes_and_waiting_reach_the_report() {
     assert_eq!(found.worst[0].cause.as_deref(), Some("IO busy"));
     assert_eq!(found.worst[0].held_s, 20.0);
 }
+
+#[test]
+fn memory_above_the_claim_is_added_up_and_unknown_where_it_was_not_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.db");
+    let mut store = open(&dir);
+    store.add_all(&[step(BEGIN)]).unwrap();
+    // As a file of the first format has it.
+    store.db.pragma_update(None, "user_version", 1).unwrap();
+    for level in super::store::LEVELS {
+        let sql = format!("ALTER TABLE {} DROP COLUMN mem_borrowed", level.table);
+        store.db.execute_batch(&sql).unwrap();
+    }
+    drop(store);
+    let mut store = Store::open(&path, MAX).unwrap();
+    let old = report(&store, BEGIN, BEGIN + 10);
+    assert_eq!(old.total.mem_borrowed_byte_s, None);
+    assert_eq!(old.users.len(), 2, "what was recorded is still there");
+    let mut later = step(BEGIN + 60);
+    let borrowed = 3.0 * 1_048_576.0 * 10.0;
+    later.rows.get_mut(&claim(1, 7)).unwrap().mem_borrowed = Some(borrowed);
+    store.add_all(&[later, step(BEGIN + 4000)]).unwrap();
+    let found = report(&store, BEGIN, BEGIN + 4000);
+    let of = |uid| found.users.iter().find(|u| u.uid == uid).unwrap().usage;
+    assert_eq!(of(7).mem_borrowed_byte_s, Some(borrowed));
+    assert_eq!(of(8).mem_borrowed_byte_s, None);
+}

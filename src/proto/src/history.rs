@@ -116,6 +116,9 @@ pub struct HistoryPoint {
     pub mem_claimed: f64,
     /// Bytes used.
     pub mem_used: Option<f64>,
+    /// Bytes used above what was claimed.
+    #[serde(default)]
+    pub mem_borrowed: Option<f64>,
     /// GPUs used above what was claimed.
     pub borrowed: Option<f64>,
     /// Claimed GPUs whose launches were held back.
@@ -187,6 +190,9 @@ pub struct Usage {
     pub mem_claimed_byte_s: f64,
     /// Byte seconds used.
     pub mem_used_byte_s: Option<f64>,
+    /// Byte seconds used above what was claimed; absent from services that did not count it.
+    #[serde(default)]
+    pub mem_borrowed_byte_s: Option<f64>,
     /// GPU seconds used above what was claimed.
     pub borrowed_gpu_s: f64,
     /// Claimed GPU seconds whose launches were held back.
@@ -198,6 +204,23 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// GPU seconds used above what was claimed, if it was known what was used.
+    #[must_use]
+    pub fn borrowed(&self) -> Option<f64> {
+        self.used_was_known().then_some(self.borrowed_gpu_s)
+    }
+
+    /// GPU seconds claimed and idle, if it was known what was used.
+    #[must_use]
+    pub fn idle_gpu_s(&self) -> Option<f64> {
+        self.used_was_known().then(|| self.idle.total())
+    }
+
+    /// Who claimed nothing is known to have used nothing of it.
+    fn used_was_known(&self) -> bool {
+        self.claimed_gpu_s <= 0.0 || self.used_gpu_s.is_some() || self.busy_gpu_s.is_some()
+    }
+
     /// Average use of what was claimed, in percent, over the time for which it is known. More than 100 where
     /// claims borrowed.
     #[must_use]

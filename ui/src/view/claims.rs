@@ -11,7 +11,7 @@ use super::{Row, Target, chosen, fit, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, mem_cap, mem_used, sm_active, sm_occupancy, time_busy,
 };
-use crate::text::{cut, figure, figure_percent, gib, gib_or, percent, share, width};
+use crate::text::{cut, figure, figure_percent, gib, gib_or, percent, seconds, share, width};
 use crate::theme::Look;
 use crate::widgets::columns::{Column, GAP, row, total};
 
@@ -235,6 +235,32 @@ fn memory(claim: &ClaimView, look: &Look) -> String {
         return used;
     }
     format!("{mark}{used}/{}", gib(mem_cap(claim)))
+}
+
+/// Since when a claim runs nothing, who says so, and what becomes of it.
+pub(super) fn idle(claim: &ClaimView) -> Option<String> {
+    let idle = claim.idle.as_ref()?;
+    let mut text = format!("GPU idle {}", seconds(idle.gpu_s));
+    if let Some(kernel) = &idle.kernel {
+        let time = idle.kernel_s.map(|s| format!(" {}", seconds(s)));
+        let source = idle.source.as_ref().map(|s| format!(" ({s})"));
+        text.push_str(&format!(
+            ", kernel {kernel}{}{}",
+            time.unwrap_or_default(),
+            source.unwrap_or_default()
+        ));
+    }
+    if idle.kept {
+        text.push_str("; kept by its owner");
+    } else if let Some(left) = idle.always_in_s {
+        text.push_str(&format!("; detached in {}", seconds(left)));
+    } else if let Some(left) = idle.detach_in_s {
+        text.push_str(&format!(
+            "; detached in {} if somebody waits",
+            seconds(left)
+        ));
+    }
+    Some(text)
 }
 
 /// The state in words.

@@ -236,8 +236,8 @@ fn cell(col: Col, label: &str, usage: &Usage, look: &Look) -> String {
         Col::Average => usage
             .average_use()
             .map_or_else(dash, |p| format!("{about}{}%", percent(p))),
-        Col::Idle => hours(usage.idle.total()),
-        Col::Borrowed => hours(usage.borrowed_gpu_s),
+        Col::Idle => usage.idle_gpu_s().map_or_else(dash, hours),
+        Col::Borrowed => usage.borrowed().map_or_else(dash, hours),
         Col::Waited => hours(usage.waited_gpu_s),
         Col::Why => usage.idle.main().unwrap_or_default().to_owned(),
     }

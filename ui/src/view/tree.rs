@@ -220,6 +220,9 @@ fn pane(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Lin
         }
         lines.push(Line::from(words));
     }
+    if let Some(text) = claims::idle(claim) {
+        lines.push(Line::styled(format!("{} {text}", claim.id), theme.dim));
+    }
     for part in &claim.gpus {
         let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
         lines.extend(claim_gpu(claim, part, gpu, look, plan.width));

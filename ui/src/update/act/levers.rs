@@ -83,9 +83,10 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
     model.service()?;
     if let Ok(claim) = chosen(model) {
         let id = &claim.id;
-        return match &claim.announced {
-            Some(_) => Ok(claim),
-            None => Err(format!("nothing was announced for {id}")),
+        let warned = claim.idle.as_ref().is_some_and(|i| i.warned && !i.kept);
+        return match claim.announced.is_some() || warned {
+            true => Ok(claim),
+            false => Err(format!("nothing was announced for {id}")),
         };
     }
     let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);

@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use crate::model::{Model, RowKey};
 use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
 use crate::theme::Look;
-use crate::view::claims::{gpus, state};
+use crate::view::claims::{self, gpus, state};
 use crate::view::span;
 
 /// Label and text.
@@ -168,6 +168,7 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
         let text = format!("{id} {text}; p, or gshare keep {id}, puts it off");
         out.push(("announced", text));
     }
+    out.extend(claims::idle(claim).map(|text| ("idle", text)));
     if let Some(overuse) = &claim.overuse {
         out.push(("over-use", overuse.clone()));
     }

@@ -103,3 +103,25 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     press(&mut m, "<enter>");
     assert!(screen(&m).contains("announced"), "{}", screen(&m));
 }
+
+#[test]
+fn idleness_is_told_with_who_says_so_and_what_comes_of_it() {
+    let mut snapshot = canned::workstation();
+    snapshot.claims[0].idle = Some(gshare_proto::IdleView {
+        gpu_s: 22 * 60,
+        kernel: Some("idle".to_owned()),
+        kernel_s: Some(21 * 60),
+        source: Some("Jupyter server".to_owned()),
+        warned: true,
+        detach_in_s: Some(8 * 60),
+        ..gshare_proto::IdleView::default()
+    });
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "2/nlp<enter>");
+    let told = "GPU idle 22m, kernel idle 21m (Jupyter server); detached in 8m if somebody waits";
+    assert!(screen(&m).contains(told), "{}", screen(&m));
+    // Its owner can keep it.
+    press(&mut m, "1j");
+    let asked = press(&mut m, "p");
+    assert_eq!(asked.len(), 1, "{}", screen(&m));
+}
