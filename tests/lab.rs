@@ -150,7 +150,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     lab.picture("notebook-launcher.png");
     let hog = Raw::claim(&station, &["-q", "-g", "1"]);
     lab.act(&json!({ "do": "launch", "shown": "Python 3 (gshare 0.25)" }));
-    let first = named(&station, "/work/Untitled.ipynb");
+    let first = named(&station, "/papers/Untitled.ipynb");
     assert!(
         first.gpus.is_empty(),
         "the kernel holds nothing yet: {first:?}"
@@ -164,7 +164,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     drop(hog);
     let said = lab.run(CELL, "sum 32896.0");
     println!("{said}");
-    let claim = named(&station, "/work/Untitled.ipynb");
+    let claim = named(&station, "/papers/Untitled.ipynb");
     assert_eq!(
         claim.id, first.id,
         "Numba was not the worse for the interrupt"
@@ -186,13 +186,18 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     lab.picture("notebook-result.png");
 
     lab.act(&json!({ "do": "rename", "to": "study.ipynb" }));
-    let renamed = named(&station, "/work/study.ipynb");
+    let renamed = named(&station, "/papers/study.ipynb");
     assert_eq!(
         (renamed.id.as_str(), renamed.what.as_str()),
         (first.id.as_str(), "study.ipynb")
     );
 
+    let kernel = renamed.pid.expect("it runs");
     lab.act(&json!({ "do": "shutdown" }));
+    let proc = PathBuf::from(format!("/proc/{kernel}"));
+    until("the kernel has ended", SOON, || {
+        (!proc.exists()).then_some(())
+    });
     let begun = Instant::now();
     until(
         "the claim is gone with the kernel",
@@ -200,7 +205,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
         || claim_of_kernel(&station).is_none().then_some(()),
     );
     println!(
-        "the claim was gone {:.2?} after the answer",
+        "the claim was gone {:.2?} after the kernel",
         begun.elapsed()
     );
 }

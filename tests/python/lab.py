@@ -29,7 +29,7 @@ def wait(what, probe):
 
 def start(play, folder):
     global server, browser, page
-    work = pathlib.Path(folder) / "work"
+    work = pathlib.Path(folder) / "papers"
     work.mkdir(exist_ok=True)
     runtime = pathlib.Path(folder) / "runtime"
     environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(runtime)}
