@@ -3,13 +3,16 @@
 //! where there is none. With a second one, another library, `around N` launches by that.
 //!
 //! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED`, `sum INDEX`, `managed BYTES`, `info`, `launch N`, `around N`,
-//! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `quit`. Answers: `ok ...`
-//! or `error CODE NAME`.
+//! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
+//! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
+//! `quit`. Answers: `ok ...` or `error CODE NAME`.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function};
+use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function, Sharing};
 
 const PTX: &std::ffi::CStr = c".version 7.0
 .target sm_50
@@ -24,6 +27,9 @@ st.global.u64 [%rd1], %rd2;
 ret;
 }
 ";
+
+/// How often the watching thread has asked.
+static WATCHED: AtomicU64 = AtomicU64::new(0);
 
 struct Client {
     device: i32,
@@ -100,6 +106,34 @@ impl Client {
                 "ok".to_owned()
             }
             ["ping"] => "ok pong".to_owned(),
+            ["share", index] => match self.buffer(index) {
+                Some(buffer) => {
+                    Sharing::of(&self.context)?.memory(buffer)?;
+                    "ok".to_owned()
+                }
+                None => "error 0 NO_SUCH_INDEX".to_owned(),
+            },
+            ["multicast"] => {
+                Sharing::of(&self.context)?.multicast()?;
+                "ok".to_owned()
+            }
+            ["watch", pause] => {
+                let pause = Duration::from_millis(pause.parse().unwrap_or(100));
+                let device = self.device;
+                let library = std::env::args_os().nth(1);
+                let library = library.unwrap_or_else(|| "libcuda.so.1".into());
+                std::thread::spawn(move || {
+                    let Ok(driver) = Driver::load(Path::new(&library)) else {
+                        return;
+                    };
+                    while driver.attribute(device, MULTIPROCESSOR_COUNT).is_ok() {
+                        WATCHED.fetch_add(1, Ordering::Relaxed);
+                        std::thread::sleep(pause);
+                    }
+                });
+                "ok".to_owned()
+            }
+            ["watched"] => format!("ok {}", WATCHED.load(Ordering::Relaxed)),
             ["info"] => {
                 let (free, total) = self.context.memory()?;
                 format!("ok {free} {total}")

@@ -395,12 +395,28 @@ fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The CUDA version of drivers that are older than the board's own.
+fn cuda_of(driver: &str) -> Option<u32> {
+    let release: u32 = driver.split('.').next()?.parse().ok()?;
+    Some(match release {
+        580.. => return None,
+        570.. => 12_080,
+        560.. => 12_060,
+        555.. => 12_050,
+        550.. => 12_040,
+        _ => 12_000,
+    })
+}
+
 /// The board, the simulated driver and what belongs to it.
 fn simulate(options: &Options, sim: &Path) -> anyhow::Result<()> {
     let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
     let mut spec = BoardSpec::new(&models);
     if let Some(version) = &options.driver {
         spec.driver_version.clone_from(version);
+        if let Some(cuda) = cuda_of(version) {
+            spec.cuda_version = cuda;
+        }
     }
     let board =
         Board::create(&sim.join("board"), &spec).context("cannot make the simulated board")?;

@@ -4,7 +4,6 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::Duration;
 
 use gshare::station::Station;
 use support::detach::{GIB, SOON, claim, holder, ok, on_gpus, ready, run, station_that};
@@ -192,27 +191,4 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let refused = run(&station, &["detach", &view.id]);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert_eq!(raw.ask("launch 1"), "ok 1", "nothing happened to it");
-}
-
-#[test]
-fn calls_that_only_ask_leave_a_detached_claim_alone_for_a_while() {
-    let station = station();
-    let (mut raw, _) = holder(&station, &ON_GPU_0);
-    let id = claim(&station, raw.pid()).id;
-    ok(&station, &["detach", &id]);
-    let begun = std::time::Instant::now();
-    raw.tell("info");
-    until("it asks in the end", SOON, || {
-        claim(&station, raw.pid())
-            .place
-            .word
-            .is_none()
-            .then_some(())
-    });
-    assert!(
-        begun.elapsed() >= Duration::from_secs(10),
-        "{:?}",
-        begun.elapsed()
-    );
-    assert!(raw.line().starts_with("ok "));
 }

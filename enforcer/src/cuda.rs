@@ -1,6 +1,7 @@
 //! A small client of the CUDA driver API, loaded at run time: enough to measure what a context costs
 //! ([`measure_context`]) and to run the jobs of `gshare demo`, which know nothing of gshare.
 
+mod share;
 mod streams;
 mod sys;
 
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
+pub use share::Sharing;
 pub use streams::{Event, Graph, Pinned, Stream, Streams};
 pub use sys::{Buffer, Context, Driver, Function};
 

@@ -90,7 +90,34 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     lines.join("\n") + "\n"
 }
 
+/// A claim whose memory is in the host.
+fn away(claim: &ClaimView, now_ms: u64) -> Option<String> {
+    let since = claim.place.since_ms?;
+    let span = Duration::from_millis(now_ms.saturating_sub(since));
+    let mut text = format!(
+        "{} is not on a GPU: {} for {}\n",
+        claim.id,
+        plain(&claim.state_text),
+        show_duration(span)
+    );
+    text += &match &claim.place.waits {
+        Some(reason) => format!("it comes back when there is room: {}\n", plain(reason)),
+        None if claim.place.word.as_deref() == Some("suspended") => {
+            format!("gshare resume {} brings it back\n", claim.id)
+        }
+        None => format!(
+            "its next GPU call brings it back, or gshare attach {}\n",
+            claim.id
+        ),
+    };
+    text += &format!("gshare log {} tells how it came to that\n", claim.id);
+    Some(text)
+}
+
 fn runs(claim: &ClaimView, now_ms: u64) -> String {
+    if let Some(text) = away(claim, now_ms) {
+        return text;
+    }
     let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
     let mut text = format!(

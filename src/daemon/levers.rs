@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use gshare_abi::State;
 use gshare_abi::wire::Want;
 use gshare_core::machine::lever::{Failure, Levers, ParkedBy};
-use gshare_core::machine::{Action, Event};
+use gshare_core::machine::{Action, Event, Now};
 use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::checkpoint::Engine;
 
@@ -82,6 +82,8 @@ pub(crate) struct LeverState {
     /// Processes that the driver has lost (`FAILED`).
     lost: BTreeMap<ClaimId, BTreeSet<i32>>,
     pub(crate) waiters: Waiters,
+    /// Of which announcement each owner was reminded, and how often.
+    pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
 }
 
 impl LeverState {
@@ -113,6 +115,7 @@ impl LeverState {
             since: BTreeMap::new(),
             lost: BTreeMap::new(),
             waiters: Waiters::default(),
+            reminded: BTreeMap::new(),
         }
     }
 }
@@ -225,7 +228,7 @@ impl Service {
         Ok(())
     }
 
-    fn set_states(&self, id: ClaimId, state: State) {
+    pub(crate) fn set_states(&self, id: ClaimId, state: State) {
         for seat in self.claims.get(&id).into_iter().flat_map(|l| &l.seats) {
             seat.limits.set_state(state);
         }

@@ -3,18 +3,28 @@
 
 use std::time::Duration;
 
+use gshare_abi::State;
 use gshare_core::machine::lever::{Cause, Lever, Wish};
 use gshare_core::machine::{Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::journal::HoldingRecord;
 use super::server::Peer;
 use super::service::Service;
 use super::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
 const GRACE: Duration = Duration::from_secs(10);
+/// When owners are reminded of what was announced: so long before it is done.
+const REMINDERS: [Duration; 3] = [
+    Duration::from_secs(60),
+    Duration::from_secs(10),
+    Duration::from_secs(3),
+];
+/// An announcement that is not older than this was heard.
+const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
 pub(crate) const REQUEUED: &str = "requeued";
 
@@ -80,6 +90,44 @@ impl Service {
         let text = format!("{id} {what} {when}: {why}{keeps}. To put it off: gshare keep {id}");
         self.tell_owner(id, &text);
         self.tell_waiter(cause.waiter);
+    }
+
+    /// Reminds owners of what was announced, as its time comes near.
+    pub(crate) fn count_down(&mut self) {
+        let now = self.now();
+        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
+        let mut reminded = std::mem::take(&mut self.levers.reminded);
+        reminded.retain(|id, _| ids.contains(id));
+        for id in ids {
+            let announced = self.machine.announced(id);
+            let Some((plan, step)) = announced.filter(|(_, s)| s.stage == Stage::Announced) else {
+                reminded.remove(&id);
+                continue;
+            };
+            let left = plan.due.saturating_sub(now);
+            let Some(mark) = REMINDERS.iter().rposition(|mark| left <= *mark) else {
+                continue;
+            };
+            let (due, last) = (plan.due, reminded.get(&id).copied());
+            // Who was told within a moment of a mark needs no reminder of that one.
+            let long = self.config.reclaim.countdown > REMINDERS[mark] + HEARD;
+            let said = last.is_some_and(|(d, m)| d == due && m >= mark);
+            reminded.insert(id, (due, mark));
+            if said || !long || left.is_zero() {
+                continue;
+            }
+            let (what, when) = (
+                self.step_text(id, step.lever, &step.to),
+                show_duration(whole(left)),
+            );
+            let waiter = plan.waiter.map(|w| format!(" for {w}"));
+            let text = format!(
+                "{id} {what} in {when}{}; gshare keep {id} puts it off",
+                waiter.unwrap_or_default()
+            );
+            self.tell_owner(id, &text);
+        }
+        self.levers.reminded = reminded;
     }
 
     /// What was announced is not done.
@@ -246,9 +294,12 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.record.requeued = true;
         }
-        let text = format!("{id} is ended and queued again: {why}");
+        let text = format!(
+            "{id} is ended and queued again: {why}. Its programs have {} to save what they have",
+            show_duration(GRACE)
+        );
         self.tell_owner(id, &text);
-        self.kill_claim(id, &format!("{REQUEUED}: {why}"), GRACE);
+        self.end_claim(id, &format!("{REQUEUED}: {why}"), GRACE);
     }
 
     /// A claim is ended, or ended and queued again, because others come first.
@@ -261,8 +312,27 @@ impl Service {
         if lever == Lever::Requeue {
             self.requeue(id, &why);
         } else {
-            self.tell_owner(id, &format!("{id} is ended: {why}"));
-            self.kill_claim(id, &format!("ended for {whom}"), GRACE);
+            let text = format!(
+                "{id} is ended: {why}. Its programs have {} to save what they have",
+                show_duration(GRACE)
+            );
+            self.tell_owner(id, &text);
+            self.end_claim(id, &format!("ended for {whom}"), GRACE);
+        }
+    }
+
+    /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. Until then its programs keep the GPU, so
+    /// that they can save what they have.
+    fn end_claim(&mut self, id: ClaimId, cause: &str, grace: Duration) {
+        self.kill_claim(id, cause, grace);
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        if let Some(ending) = live.ending.as_mut().filter(|e| e.by_mps.is_none()) {
+            ending.saving = true;
+            if matches!(live.record.holding, HoldingRecord::Here) {
+                self.set_states(id, State::Granted);
+            }
         }
     }
 

@@ -11,6 +11,9 @@ use std::path::Path;
 
 use super::{Outcome, ProcessState, Step};
 
+/// The version of CUDA that brought these functions.
+const SINCE: c_int = 12_080;
+
 type Function<T> = unsafe extern "C" fn(c_int, *mut T) -> c_int;
 
 /// `CUcheckpointLockArgs`.
@@ -101,6 +104,18 @@ impl Driver {
             unlock: function!(c"cuCheckpointProcessUnlock"),
             error_name: function!(c"cuGetErrorName"),
         };
+        if let Some(version) = find(c"cuDriverGetVersion") {
+            let mut found = 0;
+            // SAFETY: the driver's function of this name has this signature (cuda.h); the out pointer is valid.
+            let code = unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(
+                    version,
+                )(&raw mut found)
+            };
+            if code == 0 && found < SINCE {
+                return Err(Outcome::NoSuchDriver);
+            }
+        }
         let init = find(c"cuInit").ok_or(Outcome::NoSuchDriver)?;
         // SAFETY: the driver's function of this name has this signature (cuda.h), and its flags must be 0.
         let code = unsafe {

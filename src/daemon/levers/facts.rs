@@ -202,6 +202,7 @@ impl Service {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         self.levers.told.retain(|id, _| ids.contains(id));
         self.levers.lost.retain(|id, _| ids.contains(id));
+        self.count_down();
         let waiters = self.levers.waiters.keys();
         let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
         for id in ended {
@@ -224,6 +225,7 @@ impl Service {
             host_bytes: None,
             since_ms: None,
             to: Vec::new(),
+            waits: None,
             levers: LeversView {
                 not_detachable: levers.park.err(),
                 not_movable: levers.movable.err(),
@@ -240,6 +242,8 @@ impl Service {
             HoldingRecord::Parked(parked) => {
                 view.host_bytes = Some(parked.host);
                 view.since_ms = Some(parked.since_ms);
+                let reason = self.machine.reason(id);
+                view.waits = reason.map(|reason| self.waits_text(id, reason));
                 if parked.frozen {
                     "suspended"
                 } else {

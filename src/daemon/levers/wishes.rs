@@ -197,7 +197,12 @@ impl Service {
     /// A lever has done what it was to do.
     pub(super) fn tell_lever(&mut self, id: ClaimId, what: &str) {
         let text = format!("{id} {what}");
-        self.notice(Some(id), text.clone());
+        if self.levers.waiters.contains_key(&id) {
+            self.notice(Some(id), text.clone());
+        } else {
+            // Nobody asked for it on a command line.
+            self.tell_owner(id, &text);
+        }
         self.answer_lever(id, Ok(&text));
     }
 

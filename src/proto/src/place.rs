@@ -17,6 +17,9 @@ pub struct PlaceView {
     /// The GPUs that it goes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<u32>,
+    /// Why it is not back on a GPU yet, where it wants to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
     /// What can be done to it.
     #[serde(default)]
     pub levers: LeversView,

@@ -217,6 +217,7 @@ impl Machine {
                     g.levers.park.is_ok(),
                     g.levers.movable.is_ok(),
                     g.levers.idle,
+                    g.levers.requeue,
                 ];
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
                 let spared = g.spared.values().filter(|until| **until > now).count() as u64;

@@ -121,7 +121,8 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         130 => 0,
         // No NUMA node of its own.
         131 => return Some(-1),
-        132..=138 => 0,
+        132 => u32::from(hopper),
+        133..=138 => 0,
         139 => m.pci_device_id,
         140 => m.pci_subsystem_id,
         141..=148 => 0,

@@ -11,7 +11,7 @@ mod mailbox;
 mod save;
 
 pub(crate) use calls::enter;
-pub(crate) use handler::{shares, start};
+pub(crate) use handler::{hangs, shares, start};
 
 use crate::code::{CUresult, INVALID_VALUE, NOT_SUPPORTED, R};
 use crate::device;

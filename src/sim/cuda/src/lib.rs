@@ -43,6 +43,7 @@ mod memory;
 mod misc;
 mod module;
 mod mps;
+mod multicast;
 mod names;
 mod occupancy;
 mod op;

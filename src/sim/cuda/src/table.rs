@@ -402,6 +402,8 @@ table! {
     "cuModuleLoadDataEx" cuModuleLoadDataEx 2010 1 false;
     "cuModuleLoadFatBinary" cuModuleLoadFatBinary 2000 1 false;
     "cuModuleUnload" cuModuleUnload 2000 1 false;
+    "cuMulticastCreate" cuMulticastCreate 12010 1 false;
+    "cuMulticastGetGranularity" cuMulticastGetGranularity 12010 1 false;
     "cuOccupancyAvailableDynamicSMemPerBlock" cuOccupancyAvailableDynamicSMemPerBlock 10020 1 false;
     "cuOccupancyMaxActiveBlocksPerMultiprocessor" cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 1 false;
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 1 false;

@@ -479,3 +479,34 @@ fn a_borrower_gives_sms_before_it_is_suspended_and_gets_them_back() {
     b.pass(s(1));
     assert_eq!(sm(&b), 800);
 }
+
+#[test]
+fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
+    let mut b = projects();
+    for id in 1..=4 {
+        b.claim(id, 1000, 1, Class::Batch, 4);
+    }
+    let fixed = |requeue| Levers {
+        park: Err("managed memory".to_owned()),
+        movable: Err("managed memory".to_owned()),
+        requeue,
+        idle: false,
+    };
+    for id in 1..=4 {
+        let levers = fixed(false);
+        b.send(Event::Levers {
+            id: ClaimId(id),
+            levers,
+        });
+    }
+    b.pass(s(300));
+    b.claim(11, 1000, 2, Class::Batch, 4);
+    assert_eq!(b.announced(), [], "nothing can be done");
+    // That one may be, is found out later.
+    let levers = fixed(true);
+    b.send(Event::Levers {
+        id: ClaimId(4),
+        levers,
+    });
+    assert_eq!(b.announced(), [(4, Lever::Requeue)]);
+}

@@ -23,6 +23,14 @@ pub(crate) fn shares() {
     SHARES.store(true, Ordering::Relaxed);
 }
 
+/// The process has multicast objects.
+static HANGS: AtomicBool = AtomicBool::new(false);
+
+/// From now on the process cannot be locked: it has multicast objects, on which the real driver hangs.
+pub(crate) fn hangs() {
+    HANGS.store(true, Ordering::Relaxed);
+}
+
 /// Starts the thread. Where that fails the process runs, and cannot be checkpointed.
 pub(crate) fn start(driver: &'static Driver) {
     let Ok((mailbox, file)) = Mailbox::own() else {
@@ -127,7 +135,7 @@ impl Handler {
         let idle = || {
             let mut t = self.driver.tables();
             self.driver.poll(&mut t);
-            t.live.is_empty() && t.put_off.is_empty()
+            t.live.is_empty() && t.put_off.is_empty() && !HANGS.load(Ordering::Relaxed)
         };
         let done = done.and_then(|()| match calls::drained(until, idle) {
             true => Ok(()),

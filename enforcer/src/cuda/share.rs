@@ -1,0 +1,77 @@
+//! What a program shares with others, for the tests of what cannot be checkpointed.
+
+#![allow(
+    unsafe_code,
+    reason = "calls into libcuda; every block states why it is sound"
+)]
+
+use std::ffi::{c_int, c_uint};
+
+use super::CudaError;
+use super::sys::{Buffer, Context, Handle, functions, symbol};
+
+functions! {
+    memory: "cuIpcGetMemHandle", fn(*mut [u64; 8], u64);
+    multicast: "cuMulticastCreate", fn(*mut u64, *const MulticastProp);
+}
+
+/// `CUmulticastObjectProp`.
+#[repr(C)]
+struct MulticastProp {
+    devices: c_uint,
+    size: usize,
+    handle_types: u64,
+    flags: u64,
+}
+
+/// Size of the object that is made, in bytes.
+const SIZE: usize = 2 << 20;
+
+/// What a context can share.
+#[derive(Debug)]
+pub struct Sharing<'a> {
+    context: &'a Context,
+    functions: Functions,
+}
+
+impl<'a> Sharing<'a> {
+    /// Finds the functions.
+    ///
+    /// # Errors
+    /// When the driver lacks one.
+    pub fn of(context: &'a Context) -> Result<Self, CudaError> {
+        Ok(Self {
+            context,
+            functions: Functions::find(context.library())?,
+        })
+    }
+
+    /// Makes a handle by which other processes can open a buffer (legacy CUDA IPC).
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn memory(&self, buffer: Buffer) -> Result<[u64; 8], CudaError> {
+        let mut handle = [0; 8];
+        // SAFETY: the out pointer is valid for the 64 bytes of a handle; the driver checks the address.
+        let code = unsafe { (self.functions.memory)(&raw mut handle, buffer.address) };
+        self.context.check("cuIpcGetMemHandle", code)?;
+        Ok(handle)
+    }
+
+    /// Makes a multicast object of one GPU, as NCCL does of all of its.
+    ///
+    /// # Errors
+    /// When the driver fails, or the GPUs are not joined so.
+    pub fn multicast(&self) -> Result<(), CudaError> {
+        let prop = MulticastProp {
+            devices: 1,
+            size: SIZE,
+            handle_types: 0,
+            flags: 0,
+        };
+        let mut handle = 0;
+        // SAFETY: both pointers are valid, and the structure is the driver's.
+        let code = unsafe { (self.functions.multicast)(&raw mut handle, &raw const prop) };
+        self.context.check("cuMulticastCreate", code)
+    }
+}
