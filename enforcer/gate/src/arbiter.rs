@@ -5,9 +5,11 @@
 //! the end, draining included, is what is counted, so a kernel longer than its turn is paid for by turns
 //! of the others. Where limits leave time that nobody may use, nobody has turns too.
 
+mod long;
 mod pick;
 mod shares;
 
+use long::Usual;
 use shares::divide;
 
 use crate::{Mode, PERIOD_NS, Word};
@@ -101,6 +103,7 @@ struct Record {
     used_ns: u64,
     /// When its last turn ended, and what that one counted.
     last_turn: (u64, f64),
+    usual: Usual,
     /// Processes that do not answer, with what they last said.
     absent: Vec<(usize, u64)>,
 }
@@ -230,6 +233,7 @@ impl Arbiter {
                     lingers: false,
                     used_ns: 0,
                     last_turn: (0, 0.0),
+                    usual: Usual::default(),
                     absent: Vec::new(),
                 });
             }
@@ -372,8 +376,15 @@ impl Arbiter {
         } else {
             0
         };
-        self.charge(now, holder, cost, claims);
+        let counted = if taken && !lingers {
+            self.even_out(id, cost)
+        } else {
+            cost
+        };
+        self.charge(now, holder, counted, claims);
         if let Some(record) = self.record(id) {
+            // What is shown is what was.
+            record.used_ns = (record.used_ns + cost).saturating_sub(counted);
             record.lingers = lingers;
         }
         self.phase = Phase::Quiet {

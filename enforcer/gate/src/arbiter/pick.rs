@@ -2,6 +2,7 @@
 
 use super::{
     Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MOST_TURN_NS, Phase, State, divide,
+    long::{self, Candidate},
     of_holder, stamps_of, used_by,
 };
 use crate::{Mode, PERIOD_NS};
@@ -60,6 +61,9 @@ impl Arbiter {
             self.phase = begin(Holder::Nobody, now + PERIOD_NS, false);
             return;
         };
+        let (mine, holder, share) = self
+            .by_deadline(now, &order)
+            .unwrap_or((mine, holder, share));
         let cycle = CYCLE_NS * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
         // Until the next one is as far behind, nobody else would be picked.
@@ -74,6 +78,28 @@ impl Arbiter {
             self.hand_overs += 1;
         }
         self.phase = begin(holder, now + length, false);
+    }
+
+    /// Who goes first where kernels are long.
+    fn by_deadline(&self, now: u64, order: &[(f64, Holder, f64)]) -> Option<(f64, Holder, f64)> {
+        let candidate = |&(ahead_ns, holder, share): &(f64, Holder, f64)| {
+            let Holder::Claim(id) = holder else {
+                return None;
+            };
+            let record = self.records.iter().find(|r| r.id == id)?;
+            Some(Candidate {
+                id,
+                ahead_ns,
+                share,
+                usual_ns: record.usual.ns,
+                last_ns: record.last_turn.0,
+            })
+        };
+        let candidates: Vec<Candidate> = order.iter().map(candidate).collect::<Option<_>>()?;
+        let next = long::next(now, &candidates)?;
+        let mut all = order.iter();
+        all.find(|(_, holder, _)| *holder == Holder::Claim(next))
+            .copied()
     }
 
     /// Kernels of one kind do not all take the same time; whom such noise puts a little behind does not
