@@ -1104,13 +1104,17 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__bench)
-            opts="-h --runs --quick --device --traces --socket --help"
+            opts="-h --runs --quick --only --device --traces --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --only)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

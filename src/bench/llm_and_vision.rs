@@ -71,6 +71,17 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let keeps = p99("both busy", "llm")
         .zip(p99("llm alone", "llm"))
         .is_some_and(|(with, alone)| with <= alone + 40.0);
+    let word = |ok: bool| match (ok, args.quick) {
+        (_, true) => "not judged",
+        (true, _) => "ok",
+        (false, _) => "MISSED",
+    };
+    say(&format!(
+        "  goals: an idle neighbour's share flows (p99 within 1.5 x alone + 2 ms): {}; a busy one takes its half and no more \
+         (p99 within alone + 40 ms): {}",
+        word(flows),
+        word(keeps)
+    ));
     let line = json!({
         "bench": "llm_and_vision",
         "device": "sim",

@@ -486,6 +486,9 @@ pub struct BenchArgs {
     /// Fewer runs, for a quick look; the goals are not judged
     #[arg(long)]
     pub quick: bool,
+    /// Only mixes whose name contains this (gate)
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
     /// GPU that is shared (gate): `sim`, or `real` for the machine's first one
     #[arg(long, value_name = "DEVICE", default_value = "sim", value_parser = ["sim", "real"])]
     pub device: String,

@@ -15,7 +15,7 @@ use shares::divide;
 use crate::{Mode, PERIOD_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
-const CYCLE_NS: u64 = 8_000_000;
+const CYCLE_NS: u64 = 12_000_000;
 /// Shortest turn.
 const LEAST_TURN_NS: u64 = 2_000_000;
 /// Longest turn.
