@@ -2,7 +2,8 @@
 //! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
 //! where there is none. With a second one, another library, `around N` launches by that.
 //!
-//! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED`, `sum INDEX`, `managed BYTES`, `info`, `launch N`, `around N`,
+//! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED`, `sum INDEX`, `managed BYTES`, `info`, `launch N`, `start N` (launches
+//! that nobody waits for), `around N`,
 //! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
 //! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
 //! `quit`. Answers: `ok ...` or `error CODE NAME`.
@@ -147,6 +148,13 @@ impl Client {
                 let mut found = [0; 8];
                 self.context.read(counter, &mut found)?;
                 format!("ok {}", u64::from_le_bytes(found))
+            }
+            ["start", times] => {
+                let (kernel, counter) = self.kernel()?;
+                for _ in 0..times.parse::<u32>().unwrap_or(0) {
+                    self.context.launch(kernel, 1, 1, &mut [counter.address])?;
+                }
+                "ok".to_owned()
             }
             ["device", index] => {
                 let index = index.parse().unwrap_or(0);

@@ -339,6 +339,25 @@ fn a_thread_that_is_stuck_in_the_driver_keeps_its_claim_where_it_is() {
     }
 }
 
+#[test]
+fn work_that_does_not_end_is_given_up_by_the_locks_own_time_out() {
+    let station = station_of(2, "");
+    slow_kernels(&station);
+    let (mut raw, _) = holder(&station, &ON_GPU_0);
+    let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
+    // No thread is in the driver: the GPU is at work.
+    assert_eq!(raw.ask("start 1"), "ok");
+    let held = on_gpus(&station, pid);
+    let before = engines(&station);
+    let why = refused(&station, &["detach", &id]);
+    let wanted = format!("work of process {pid} on the GPU did not end within 3 s");
+    assert!(why.contains(&wanted), "{why}");
+    assert!(log(&station, &id).contains(&wanted));
+    assert_eq!(engines(&station), before, "the driver gave it up by itself");
+    assert_eq!((on_gpus(&station, pid), word(&station, pid)), (held, None));
+    assert_eq!(raw.ask(&format!("alloc {GIB}")), "ok 1", "calls go through");
+}
+
 /// Marks a thread of the process as inside a call, as it would itself, or takes that back.
 fn mark(pid: u32, entry: u32) {
     let dir = format!("/proc/{pid}/fd");

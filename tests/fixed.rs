@@ -80,8 +80,8 @@ fn nccl_says_so_from_when_it_joins_gpus() {
 }
 
 #[test]
-fn mps_and_mig_say_so_from_the_start() {
-    if !support::root("mps_and_mig_say_so_from_the_start") {
+fn mps_says_so_from_the_start() {
+    if !support::root("mps_says_so_from_the_start") {
         return;
     }
     let keys = "[gpu.0]\nmode = \"mps\"\n[gpu.1]\nmode = \"mps\"\n";
@@ -90,6 +90,43 @@ fn mps_and_mig_say_so_from_the_start() {
     let why = claim(&station, raw.pid()).place.levers.not_detachable;
     assert!(why.expect("from the start").contains("MPS"));
     says(&station, raw.pid(), "MPS");
+}
+
+#[test]
+fn a_mig_instance_says_so_from_the_start() {
+    let station = station_that("", |o| {
+        o.gpus = vec!["a100-80gb:1g.10gb+2g.20gb".to_owned()];
+    });
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let why = claim(&station, raw.pid()).place.levers.not_detachable;
+    let why = why.expect("from the start");
+    says(&station, raw.pid(), "MIG instance");
+    assert!(
+        why.contains("MIG instance") || why.contains("starting"),
+        "{why}"
+    );
+    assert_eq!(raw.ask("launch 1"), "ok 2");
+}
+
+#[test]
+fn that_no_hardware_has_moved_a_claim_is_said_by_the_doctor_and_the_hardware_page() {
+    let station = station_of(2, "");
+    let (raw, _) = holder(&station, &["-q", "-g", "0.5"]);
+    let doctor = run(&station, &["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let row = doctor.split("moving between GPUs").nth(1).expect("a row");
+    assert!(
+        row.contains("never seen on hardware with two GPUs"),
+        "{doctor}"
+    );
+    let page = include_str!("../docs/hardware.md");
+    let row = page
+        .lines()
+        .find(|l| l.starts_with("| moving between GPUs"));
+    let row = row.expect("a row");
+    assert!(row.contains("simulation only") && row.contains("never seen on hardware"));
+    drop(raw);
 }
 
 #[test]

@@ -200,6 +200,24 @@ fn a_process_that_dies_in_the_middle_leaves_the_others_whole() {
 }
 
 #[test]
+fn a_process_that_joins_a_detached_claim_brings_all_of_it_back() {
+    let station = station_of(2, "");
+    let mut three = Three::new(&station);
+    let id = three.id.clone();
+    ok(&station, &["detach", &id]);
+    assert_eq!(three.on(&station), [0, 0, 0]);
+    let mut fourth = join(&station, &id);
+    let sum = fill(&mut fourth, 0);
+    settles(&station, three.pid(), None);
+    three.whole(&station, "somebody joined");
+    ready(&station, three.pid());
+    ok(&station, &["move", &id, "--gpu", "1"]);
+    assert_eq!(by_gpu(&station, fourth.pid())[0], 0, "it goes along");
+    assert_eq!(fourth.ask("sum 0"), sum);
+    three.whole(&station, "moved with the new one");
+}
+
+#[test]
 fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     let station = station_of(4, "");
     let mut first = Raw::claim(&station, &["-q", "-g", "2x0.5", "--gpu-ids", "0,1"]);

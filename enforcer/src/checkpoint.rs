@@ -139,6 +139,17 @@ impl CheckpointError {
         self.is_code(NOT_READY)
     }
 
+    /// The process that it was about.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        match self {
+            Self::Call { pid, .. } | Self::TimedOut { pid, .. } | Self::Died { pid, .. } => {
+                Some(*pid)
+            }
+            Self::NoEngine(_) | Self::NoSuchDriver => None,
+        }
+    }
+
     /// The process uses something that cannot be checkpointed.
     #[must_use]
     pub fn is_not_supported(&self) -> bool {

@@ -343,17 +343,21 @@ impl Service {
         } else {
             String::new()
         };
+        let share = self.share_of(first);
         let (share, of) = if gpus.len() == 1 {
-            (self.share_of(first), format!("GPU {}", gpus[0]))
+            (format!("{share:.2}"), format!("GPU {}", gpus[0]))
         } else {
-            (
-                f64::from(u32::try_from(gpus.len()).unwrap_or(0)),
-                format!("GPUs {}", gpus.join(",")),
-            )
+            // As it is asked for: `2x0.50`, and `2.00` of whole ones.
+            let (count, whole) = (gpus.len(), share >= 0.995);
+            let share = match whole {
+                true => format!("{count}.00"),
+                false => format!("{count}x{share:.2}"),
+            };
+            (share, format!("GPUs {}", gpus.join(",")))
         };
         let each = if gpus.len() == 1 { "" } else { " each" };
         Some(format!(
-            "{share:.2} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %)",
+            "{share} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %)",
             Bytes(first.mem),
             first.sm_milli / 10,
             first.sm_limit_milli / 10,

@@ -157,7 +157,12 @@ fn is_gone(pid: i32) -> bool {
 }
 
 fn fail_of(error: &CheckpointError) -> Fail {
-    let failure = if error.is_not_ready() || error.is_out_of_memory() {
+    if let (true, Some(pid)) = (error.is_not_ready(), error.pid()) {
+        let seconds = LOCK_MS / 1000;
+        let why = format!("work of process {pid} on the GPU did not end within {seconds} s");
+        return (Failure::Busy, why);
+    }
+    let failure = if error.is_out_of_memory() {
         Failure::Busy
     } else if error.is_unanswered() {
         Failure::TimedOut

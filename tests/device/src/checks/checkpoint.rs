@@ -464,6 +464,20 @@ super::list! {
         t.ok("unlock", unlock(pid));
         t.same("contents", before, target.ask("sum"));
     }
+    "checkpoint.unknown-gpu", "CUDA Checkpointing, CUcheckpointRestoreArgs: a map onto a GPU that there is not is refused, and the process stays on the host", |t| {
+        let all = several();
+        let mut target = Target::new(None);
+        let pid = target.pid();
+        let before = target.ask("sum");
+        park(t, pid);
+        let mut wrong: Vec<Pair> = all.iter().map(|uuid| [*uuid, *uuid]).collect();
+        wrong[0][1] = [0xa5; 16];
+        let code = restore(pid, &wrong);
+        t.holds("refused", code != 0, code);
+        t.same("still on the host", CHECKPOINTED, state(pid));
+        resume(t, pid);
+        t.same("contents", before, target.ask("sum"));
+    }
     "checkpoint.move", "CUDA Checkpointing, CUcheckpointRestoreArgs: onto another GPU of the same model, contents as before", |t| {
         let all = several();
         let name = |d: i32| {
