@@ -8,6 +8,7 @@ mod density;
 mod dice;
 mod gate;
 mod history;
+mod kernel;
 mod llm_and_vision;
 mod predict;
 mod schedule;
@@ -34,13 +35,14 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "density" => density::run(&args),
         "gate" => gate::run(&args),
         "history" => history::run(&args),
+        "kernel" => kernel::run(&args),
         "llm_and_vision" => llm_and_vision::run(&args),
         "predict" => predict::run(&args),
         "schedule" => schedule::run(&args),
         "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench kernel, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }

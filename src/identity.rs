@@ -94,11 +94,27 @@ pub(crate) fn of_process(pid: i32) -> (Vec<String>, Identity) {
         .iter()
         .find_map(|line| line.strip_prefix("JPY_SESSION_NAME="));
     let identity = Identity {
-        notebook: notebook.and_then(|n| named(n, format!("JPY_SESSION_NAME of pid {pid}"))),
+        notebook: match notebook {
+            Some(name) => named(name, format!("JPY_SESSION_NAME of pid {pid}")),
+            None if is_kernel(&command) => of_directory(pid),
+            None => None,
+        },
         unit: unit(&cgroup),
         ..of_command(&command)
     };
     (command, identity)
+}
+
+/// Whether a command is a kernel for notebooks: without the name of one, as some editors start it.
+fn is_kernel(command: &[String]) -> bool {
+    let mut words = command.iter().take(8);
+    words.any(|w| matches!(base(w), "ipykernel_launcher" | "ipykernel"))
+}
+
+/// Editors start kernels where the notebook lies.
+fn of_directory(pid: i32) -> Option<Named> {
+    let dir = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    named(&dir.to_string_lossy(), format!("directory of pid {pid}"))
 }
 
 /// Takes over what only the other knows.

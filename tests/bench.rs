@@ -213,3 +213,19 @@ fn a_benchmark_that_is_ended_by_a_signal_leaves_nothing_running() {
     let files: Vec<_> = std::fs::read_dir(tmp.path()).expect("readable").collect();
     assert!(files.is_empty(), "{files:?}");
 }
+
+#[test]
+fn bench_kernel_ends_with_its_figures() {
+    let (_, line) = quick(&["kernel", "--runs", "3"]);
+    assert_eq!(
+        (&line["bench"], &line["runs"]),
+        (&"kernel".into(), &3.into())
+    );
+    let measured = &line["measured"];
+    assert!(measured["ratio"].as_f64() > Some(0.0), "{line}");
+    assert!(measured["added_ms"]["median"].is_f64(), "{line}");
+    assert!(
+        line["baseline"]["without_ms"].as_f64() > Some(0.0),
+        "{line}"
+    );
+}

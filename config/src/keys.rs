@@ -165,6 +165,8 @@ pub struct Defaults {
     pub size_interactive: Share,
     /// `sm-limit`: most SMs, as a part of each GPU.
     pub sm_limit: Share,
+    /// `mem-limit-notebook`: most of a GPU's memory that a notebook may use while others leave it free.
+    pub mem_limit_notebook: Share,
     /// `class`: class of `gshare claim`.
     pub class: Class,
     /// `wait`: how long a claim waits in the queue.
@@ -291,6 +293,7 @@ impl Default for Defaults {
             size_command: Share::from_milli(500),
             size_interactive: Share::from_milli(250),
             sm_limit: Share::ONE,
+            mem_limit_notebook: Share::from_milli(800),
             class: Class::Batch,
             wait: Wait::Forever,
         }
@@ -475,6 +478,7 @@ impl Defaults {
             size_command: s.get("size-command", d.size_command, read::gpus),
             size_interactive: s.get("size-interactive", d.size_interactive, read::gpus),
             sm_limit: s.get("sm-limit", d.sm_limit, read::limit),
+            mem_limit_notebook: s.get("mem-limit-notebook", d.mem_limit_notebook, read::limit),
             class: s.get("class", d.class, read::word(CLASSES)),
             wait: s.get("wait", d.wait, wait),
         };

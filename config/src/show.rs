@@ -72,6 +72,7 @@ impl Config {
         writeln!(out, "size-command = {}", share(d.size_command))?;
         writeln!(out, "size-interactive = {}", share(d.size_interactive))?;
         writeln!(out, "sm-limit = {}", share(d.sm_limit))?;
+        writeln!(out, "mem-limit-notebook = {}", share(d.mem_limit_notebook))?;
         writeln!(out, "class = {}", quote(d.class.name()))?;
         let wait = match d.wait {
             Wait::Forever => "forever".to_owned(),

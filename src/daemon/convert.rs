@@ -82,6 +82,7 @@ pub(crate) fn request(
     request.uid = peer.uid;
     request.mem = spec.mem.map(Bytes);
     request.mem_limit = spec.mem_limit.map(Bytes);
+    request.mem_limit_share = spec.kernel.is_some().then_some(defaults.mem_limit_notebook);
     request.lease = spec.lease_s.map(Duration::from_secs);
     request.check().map_err(wrong)?;
     request.only_gpus = gpu_ids(service, "--gpu-ids ", &spec.gpu_ids)?;

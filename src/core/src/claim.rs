@@ -139,8 +139,10 @@ pub struct Request {
     pub share: Share,
     /// Guaranteed bytes on each GPU; `None` takes `share` of the allocatable.
     pub mem: Option<Bytes>,
-    /// Most bytes on each GPU while others leave them free; `None` is the request.
+    /// Most bytes on each GPU while others leave them free; `None` is [`Request::mem_limit_share`].
     pub mem_limit: Option<Bytes>,
+    /// The same as a part of the allocatable, where no bytes are said; `None` is the request.
+    pub mem_limit_share: Option<Share>,
     /// Guaranteed part of each GPU's SMs.
     pub sm: Share,
     /// Most SMs while others leave them free.
@@ -206,6 +208,7 @@ impl Request {
             share: size.each,
             mem: None,
             mem_limit: None,
+            mem_limit_share: None,
             sm: size.each,
             sm_limit: sm_limit.max(size.each),
             only_gpus: Vec::new(),
@@ -224,6 +227,7 @@ impl Request {
             share: sm,
             mem: None,
             mem_limit: None,
+            mem_limit_share: None,
             sm,
             sm_limit: sm,
             only_gpus: Vec::new(),

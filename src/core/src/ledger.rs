@@ -358,6 +358,10 @@ impl Ledger {
         let held = self.held_as(request, gpu)?;
         let needed = Self::mem_needed(facts, request, facts.allocatable()?)?;
         let free = self.mem_free(gpu);
+        let part = request.mem_limit_share.zip(facts.allocatable());
+        let most = request
+            .mem_limit
+            .or_else(|| part.map(|(share, all)| all.times(share).round_down(GRANULARITY)));
         let fits = needed > Bytes::ZERO && needed <= free && request.sm <= self.sm_free(gpu);
         let whole = held == Held::Whole;
         let mem = if whole {
@@ -371,7 +375,7 @@ impl Ledger {
             mem_limit: if whole {
                 mem
             } else {
-                request.mem_limit.unwrap_or(mem).max(mem)
+                most.unwrap_or(mem).max(mem)
             },
             mem_cap: mem,
             charge: Bytes::ZERO,
