@@ -1529,7 +1529,7 @@ _gshare() {
                     return 0
                     ;;
                 --die-at)
-                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard lever-journaled lever-worked lever-parked lever-settled" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard lever-journaled lever-drained lever-locked lever-out lever-back lever-unlocked lever-worked lever-parked lever-settled" -- "${cur}"))
                     return 0
                     ;;
                 --socket)
