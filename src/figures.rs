@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gshare_enforcer::gpu::{GpuProcess, GpuReading, GpuState as Seen};
+use gshare_enforcer::gpu::{CounterSource, GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, GpuState, GpuView, Identity, ProcessView, Source, UnclaimedView};
 
@@ -80,6 +80,11 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
         .unwrap_or_else(|| "unknown GPU".to_owned());
     let now = Some(reading).filter(|_| current);
     let gpm = now.and_then(|r| r.gpm);
+    let counted = match gpm.map(|x| x.source) {
+        Some(CounterSource::Dcgm) => Source::Dcgm,
+        Some(CounterSource::PmSampling) => Source::CuptiPm,
+        Some(CounterSource::Gpm) | None => Source::Gpm,
+    };
     let figure = |value: Option<f64>, source| {
         value.map(|value| Figure {
             value,
@@ -102,15 +107,15 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
         sms: reading.sm_count,
         mem_total: reading.mem_total,
         mem_used: now.and_then(|r| r.mem_used),
-        sm_active: figure(gpm.and_then(|x| x.sm_active), Source::Gpm),
-        sm_occupancy: figure(gpm.and_then(|x| x.sm_occupancy), Source::Gpm),
+        sm_active: figure(gpm.and_then(|x| x.sm_active), counted),
+        sm_occupancy: figure(gpm.and_then(|x| x.sm_occupancy), counted),
         time_busy: figure(now.and_then(|r| r.time_busy), Source::TimeBusy),
-        tensor_active: figure(gpm.and_then(|x| x.tensor_active), Source::Gpm),
-        dram_active: figure(gpm.and_then(|x| x.dram_active), Source::Gpm),
-        pcie_rx: figure(gpm.and_then(|x| x.pcie_rx), Source::Gpm),
-        pcie_tx: figure(gpm.and_then(|x| x.pcie_tx), Source::Gpm),
-        nvlink_rx: figure(gpm.and_then(|x| x.nvlink_rx), Source::Gpm),
-        nvlink_tx: figure(gpm.and_then(|x| x.nvlink_tx), Source::Gpm),
+        tensor_active: figure(gpm.and_then(|x| x.tensor_active), counted),
+        dram_active: figure(gpm.and_then(|x| x.dram_active), counted),
+        pcie_rx: figure(gpm.and_then(|x| x.pcie_rx), counted),
+        pcie_tx: figure(gpm.and_then(|x| x.pcie_tx), counted),
+        nvlink_rx: figure(gpm.and_then(|x| x.nvlink_rx), counted),
+        nvlink_tx: figure(gpm.and_then(|x| x.nvlink_tx), counted),
         temperature_c: now.and_then(|r| r.temperature),
         power_w: now.and_then(|r| r.power_w),
         power_limit_w: now.and_then(|r| r.power_limit_w),

@@ -217,3 +217,62 @@ fn what_the_driver_does_not_say_is_a_dash() {
     assert!(hangs.contains("—/24.0"), "{hangs}");
     board.set_nvml_hang(false).expect("set");
 }
+
+/// The line of a table that begins with these words.
+fn line(text: &str, start: &str) -> Option<String> {
+    let begins = |l: &&str| l.trim_start().starts_with(start);
+    text.lines().find(begins).map(str::to_owned)
+}
+
+#[test]
+fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
+    type Fault = fn(&gshare_sim_board::Board, bool);
+    let faults: [(&str, Fault); 2] = [
+        ("lost", |board, on| board.set_lost(0, on).expect("set")),
+        ("hung", |board, on| board.set_nvml_hang(on).expect("set")),
+    ];
+    for (word, fault) in faults {
+        let station = station();
+        let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+        assert_eq!(raw.ask("alloc 1073741824"), "ok 0");
+        let say = |args: &[&str]| {
+            let mut command = station.command();
+            command.args(args);
+            printed(command)
+        };
+        until("the GPU's figures are there", SOON, || {
+            let row = line(&say(&["status"]), "0 ")?;
+            (!row.contains("—/")).then_some(())
+        });
+        fault(&support::board(&station), true);
+        let row = until(
+            &format!("{word} in status"),
+            Duration::from_secs(20),
+            || line(&say(&["status"]), "0 ").filter(|row| row.contains(word)),
+        );
+        // Memory, SM activity, occupancy, time busy, temperature, power.
+        assert!(row.matches('—').count() >= 6, "{row}");
+        assert!(!row.contains(" 0 %") && !row.contains(" 0.0/"), "{row}");
+        let ps = say(&["ps"]);
+        let claim = line(&ps, "c1 ").unwrap_or_else(|| panic!("no c1 in {ps}"));
+        assert!(claim.contains("—/50"), "time busy of a claim: {claim}");
+        for (_, name, mark) in SCREENS {
+            let once = ["--once", "--screen", name, "--size", "120x40"];
+            let text = printed(top(&station, &once));
+            assert!(text.contains(mark), "{text}");
+            if name == "overview" {
+                let gpu = line(&text, "0 RTX").expect("its row");
+                assert!(
+                    gpu.contains("fallen off the bus") || gpu.contains("not answer"),
+                    "{gpu}"
+                );
+                assert!(!gpu.contains('%'), "{gpu}");
+            }
+            if name == "health" {
+                let gpu = line(&text, "0 RTX").expect("its row");
+                assert!(gpu.contains("—/24.0") && !gpu.contains(" 0/"), "{gpu}");
+            }
+        }
+        fault(&support::board(&station), false);
+    }
+}

@@ -5,6 +5,7 @@
 //! with a deadline. A GPU whose call does not return is reported as [`GpuState::Hung`] while the
 //! others go on. Every figure that could not be read is absent, never 0.
 
+pub mod counters;
 mod health;
 mod limits;
 mod nvml;
@@ -13,6 +14,7 @@ mod sys;
 
 use std::time::{Duration, Instant};
 
+pub use counters::CounterSource;
 pub use health::{Remapped, Seen, Xid};
 pub use limits::{LimitError, LimitOrder};
 pub use observer::{Health, Observer, ObserverConfig};
@@ -72,9 +74,11 @@ pub struct GpuSample {
     pub gpus: Vec<GpuReading>,
 }
 
-/// What hardware counters say (GPM, Hopper and later), averaged since the sample before.
+/// What hardware counters say, averaged since the sample before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpm {
+    /// Whose counters they are.
+    pub source: CounterSource,
     /// SM activity in percent.
     pub sm_active: Option<f64>,
     /// SM occupancy in percent.

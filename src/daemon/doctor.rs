@@ -2,7 +2,7 @@
 
 use gshare_config::{LaunchCaps, Mode};
 use gshare_core::Bytes;
-use gshare_enforcer::gpu::Health;
+use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::Check;
 
 use super::service::Service;
@@ -190,12 +190,12 @@ impl Service {
     }
 
     fn gpu_rows(&self) -> Vec<Check> {
+        let found = counters::Found::look();
         let row = |(g, gpu): (usize, &super::gpus::Gpu)| {
             let reading = self.reading(g);
-            let activity = match reading.and_then(|r| r.gpm_supported) {
-                Some(true) => "SM activity by GPM",
-                Some(false) => "no GPM: time busy only",
-                None => "SM activity unknown",
+            let activity = match reading {
+                Some(reading) => counters::chosen(reading, &found).1,
+                None => "SM activity unknown".to_owned(),
             };
             let overhead = if gpu.overhead_known {
                 "measured"

@@ -18,6 +18,8 @@ use super::service::{Live, Service};
 
 /// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
 const WORKS: f64 = 0.1;
+/// Between two looks at what its processes do, at least and at most.
+const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Groups of users change seldom.
 const GROUPS: Duration = Duration::from_secs(300);
 /// A ticket that no wish of a person has.
@@ -150,7 +152,10 @@ impl Service {
         rest.rule = rule;
         let last = last.unwrap_or(0).max(rest.since_ns);
         rest.gpu = Duration::from_nanos(gshare_abi::monotonic_ns().saturating_sub(last));
-        if rest.vitals.as_ref().is_none_or(Vitals::is_old) {
+        // Often enough for the shortest time that is counted; each look reads files of the kernel for every claim.
+        let pace = rule.first().map_or(PACE.1, |first| first / 8);
+        let pace = pace.clamp(PACE.0, PACE.1);
+        if rest.vitals.as_ref().is_none_or(|v| v.age() >= pace) {
             let now = Vitals::read(live);
             let busy = now
                 .as_ref()

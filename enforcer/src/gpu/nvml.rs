@@ -15,7 +15,10 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use super::health::Watch;
-use super::{CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, MigReading, cores_per_sm, sys};
+use super::{
+    CounterSource, CudaVersion, Gpm, GpuProcess, GpuReading, GpuState, MigReading, cores_per_sm,
+    sys,
+};
 
 /// Samples closer together than this give no counters.
 const GPM_APART: Duration = Duration::from_millis(100);
@@ -362,6 +365,7 @@ fn counted<'nvml>(
         // The traffic is in MiB a second (nvml.h, nvmlGpmMetricId_t).
         let bytes = |id| value(id).map(|mib| mib * MIB);
         Gpm {
+            source: CounterSource::Gpm,
             sm_active: value(GpmMetricId::SmUtil),
             sm_occupancy: value(GpmMetricId::SmOccupancy),
             tensor_active: value(GpmMetricId::AnyTensorUtil),
