@@ -27,6 +27,7 @@ mod report;
 mod resize;
 mod rows;
 mod smi;
+mod suggest;
 mod supervise;
 mod table;
 pub(crate) mod top;
@@ -107,6 +108,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
         Some(Command::Log(args)) => why::log(socket, &args),
         Some(Command::Keep(args)) => why::keep(socket, &args),
         Some(Command::Extend(args)) => resize::extend(socket, &args),
+        Some(Command::Suggest(args)) => suggest::run(socket, &args),
         Some(Command::Resize(args)) => resize::run(socket, &args),
         Some(Command::Kernel(args)) => kernel::run(socket, &args),
         Some(Command::Detach(args)) => levers::pull(socket, LeverWish::Detach, &args),

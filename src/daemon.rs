@@ -43,6 +43,7 @@ mod rules;
 mod server;
 mod service;
 mod setup;
+pub(crate) mod sizes;
 mod stats;
 mod story;
 mod strict;

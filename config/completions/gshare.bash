@@ -112,6 +112,9 @@ _gshare() {
             gshare,status)
                 cmd="gshare__subcmd__status"
                 ;;
+            gshare,suggest)
+                cmd="gshare__subcmd__suggest"
+                ;;
             gshare,suspend)
                 cmd="gshare__subcmd__suspend"
                 ;;
@@ -313,6 +316,9 @@ _gshare() {
             gshare__subcmd__help,status)
                 cmd="gshare__subcmd__help__subcmd__status"
                 ;;
+            gshare__subcmd__help,suggest)
+                cmd="gshare__subcmd__help__subcmd__suggest"
+                ;;
             gshare__subcmd__help,suspend)
                 cmd="gshare__subcmd__help__subcmd__suspend"
                 ;;
@@ -407,7 +413,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1724,7 +1730,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status report smi release adopt why log resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2382,6 +2388,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__suggest)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -3435,6 +3455,39 @@ _gshare() {
                     ;;
                 -w)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__suggest)
+            opts="-h --running --apply --records --class --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --class)
+                    COMPREPLY=($(compgen -W "interactive batch inference" -- "${cur}"))
                     return 0
                     ;;
                 --socket)

@@ -44,6 +44,8 @@ pub struct Config {
     pub classes: Classes,
     /// `[idle]`
     pub idle: crate::idle::Idle,
+    /// `[sizes]`
+    pub sizes: crate::sizes::Sizes,
     /// `[reclaim]`
     pub reclaim: crate::reclaim::Reclaim,
     /// `[cgroup]`
@@ -372,6 +374,7 @@ impl Config {
             advice: Advice::walk(reader, root),
             classes: crate::classes::walk(reader, root),
             idle: crate::idle::Idle::walk(reader, root),
+            sizes: crate::sizes::Sizes::walk(reader, root),
             reclaim: crate::reclaim::Reclaim::walk(reader, root),
             cgroup: Cgroup::walk(reader, root),
             admin: Admin::walk(reader, root),

@@ -18,6 +18,7 @@ mod read;
 mod reclaim;
 mod sharing;
 mod show;
+mod sizes;
 pub mod value;
 
 use std::io;
@@ -36,6 +37,7 @@ pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
 pub use reclaim::Reclaim;
 pub use sharing::{GpuKeys, GpuMode, Mps, MpsShare, OnFault};
+pub use sizes::{AutoShrink, ShareRuns, Sizes};
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.
 pub const SHIPPED: &str = include_str!("../gshare.toml");

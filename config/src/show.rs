@@ -97,6 +97,7 @@ impl Config {
         crate::classes::show(&self.classes, out)?;
         self.idle.show(out)?;
         self.reclaim.show(out)?;
+        self.sizes.show(out)?;
         writeln!(out, "\n[cgroup]")?;
         writeln!(out, "enabled = {}", on(self.cgroup.enabled))?;
         writeln!(out, "systemd = {}", on(self.cgroup.systemd))?;

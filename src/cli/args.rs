@@ -9,6 +9,7 @@ pub mod levers;
 pub mod report;
 pub mod setup;
 pub mod sizes;
+pub mod suggest;
 pub mod top;
 
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use gshare_config::{Wait, value};
-use gshare_core::{Bytes, Class, ModeWish, Share, Size};
+use gshare_core::{Bytes, Class, ModeWish, Share};
 
 pub use adopt::AdoptArgs;
 use class::ClassParser;
@@ -151,6 +152,9 @@ pub enum Command {
     /// Show what happened to a claim, also to one that has ended
     #[command(after_long_help = "Example:\n  gshare log c3")]
     Log(ClaimIdArgs),
+    /// Say what a command will need, from the runs before it
+    #[command(after_long_help = suggest::EXAMPLES)]
+    Suggest(suggest::SuggestArgs),
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
@@ -238,9 +242,10 @@ pub enum Command {
 /// How much is claimed, and how: shared by `claim` and `shell`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SizeArgs {
-    /// GPUs: a part of one (0.5), a whole number (2), or a part of each of several (2x0.5)
-    #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
-    pub gpus: Option<Size>,
+    /// GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of
+    /// the command needed
+    #[arg(short, long, value_name = "N")]
+    pub gpus: Option<suggest::Wanted>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
     pub gpu_mem: Option<Bytes>,

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use gshare_config::{ProjectDefaults, ProjectFile};
 use gshare_core::{Class, Share, Size};
-use gshare_proto::{Call, ClaimSpec, Client, ClientError, Granted, Reply, Wait};
+use gshare_proto::{Call, ClaimSpec, Client, ClientError, Granted, Reply, SuggestSpec, Wait};
 
+use super::args::suggest::Wanted;
 use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
 use super::phases::{Phases, now_ns};
 use super::waiting::Waiting;
-use super::{Outcome, connect, container, dry_run, exec, out, supervise};
+use super::{Outcome, connect, container, dry_run, exec, out, suggest, supervise};
 
 /// Longest command line that is sent for the screen, in bytes; the rest is left out.
 const SHOWN_COMMAND: usize = 16 * 1024;
@@ -45,6 +46,25 @@ pub(crate) fn claim(
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
     spec.lazy = args.lazy;
+    if spec.auto && spec.command.is_empty() {
+        return Err(Failure::new(
+            failure::USAGE,
+            "-g auto says the size of a command, and there is none",
+        )
+        .with_hint("gshare claim -g auto -- python train.py"));
+    }
+    if args.dry_run && spec.auto {
+        let mut client = connect::connect(socket)?;
+        let asked = SuggestSpec {
+            command: spec.command.clone(),
+            class: spec.class.clone(),
+            ..SuggestSpec::default()
+        };
+        if let Some(said) = suggest::ask(&mut client, asked)?.suggestions.first() {
+            spec.mem = Some(said.mem);
+            spec.sm_milli = said.sm.map(|sm| (sm * 1000.0).round() as u32);
+        }
+    }
     if args.dry_run {
         return dry_run::run(socket, spec, args.json);
     }
@@ -225,13 +245,25 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         (false, Some(gshare_config::Wait::Forever)) => Wait::Forever,
         (false, None) => Wait::Default,
     };
-    let gpus = size.gpus.or(defaults.gpus);
+    let auto = size.gpus == Some(Wanted::Auto);
+    let gpus = match size.gpus {
+        Some(wanted) => wanted.size(),
+        None => defaults.gpus,
+    };
     ClaimSpec {
         gpus_milli: gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
         gpu_count: gpus.and_then(parts_of_several),
-        mem: size.gpu_mem.or(defaults.gpu_mem).map(|b| b.0),
-        mem_limit: size.gpu_mem_limit.or(defaults.gpu_mem_limit).map(|b| b.0),
-        sm_milli: size.sm.or(defaults.sm).map(Share::milli),
+        auto,
+        // What a project's file says is no wish for another size than that of earlier runs.
+        mem: size
+            .gpu_mem
+            .or(defaults.gpu_mem.filter(|_| !auto))
+            .map(|b| b.0),
+        mem_limit: size
+            .gpu_mem_limit
+            .or(defaults.gpu_mem_limit.filter(|_| !auto))
+            .map(|b| b.0),
+        sm_milli: size.sm.or(defaults.sm.filter(|_| !auto)).map(Share::milli),
         sm_limit_milli: size.limit.or(defaults.limit).map(Share::milli),
         name: size.name.clone().or_else(|| defaults.name.clone()),
         project: size.project.clone().or_else(|| defaults.project.clone()),

@@ -252,9 +252,12 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             format!("{:.2}", waiting.sm_limit),
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
-            waiting
-                .expected_ms
-                .map_or_else(unknown, |at| format!("in {}", age(snapshot.taken_ms, at))),
+            match (waiting.expected_ms, waiting.likely_ms) {
+                (Some(at), _) => format!("in {}", age(snapshot.taken_ms, at)),
+                // By experience, not by leases.
+                (None, Some(at)) => format!("~in {}", age(snapshot.taken_ms, at)),
+                (None, None) => unknown(),
+            },
             waiting.what.clone(),
         ]);
     }

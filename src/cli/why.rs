@@ -85,6 +85,15 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             "it starts in {} at the earliest, when leases end",
             span(at.saturating_sub(snapshot.taken_ms))
         ),
+        None if waiting.likely_ms.is_some() => format!(
+            "it starts in about {}, by how long earlier runs of those who hold took",
+            span(
+                waiting
+                    .likely_ms
+                    .unwrap_or_default()
+                    .saturating_sub(snapshot.taken_ms)
+            )
+        ),
         None => "when it starts is not known: it needs claims to end that have no lease".to_owned(),
     });
     lines.join("\n") + "\n"

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use gshare_config::AutoShrink;
 use gshare_core::ClaimId;
 use gshare_proto::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView,
@@ -272,7 +273,13 @@ impl Service {
 
     /// A claim that has had its size for a while and uses a small part of it, also at its busiest.
     fn over_asked(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
-        let seen = self.counsel.seen.get(&claim.id.parse().ok()?)?;
+        let (id, policy) = (claim.id.parse().ok()?, self.config.sizes.auto_shrink);
+        // Those that follow their need by themselves are told nothing.
+        let follows = policy == AutoShrink::Request && self.claims.get(&id)?.record.auto;
+        if policy == AutoShrink::Off || follows {
+            return None;
+        }
+        let seen = self.counsel.seen.get(&id)?;
         if seen.gaps || seen.since.elapsed() < self.config.advice.over_asked_after {
             return None;
         }

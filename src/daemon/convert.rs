@@ -148,6 +148,7 @@ pub(crate) fn request(
         stopped: false,
         mode: request.mode.map(|m| m.name().to_owned()),
         lazy: None,
+        auto: spec.auto,
         kernel: spec.kernel.clone(),
     };
     Ok((request, patience, record))

@@ -353,6 +353,7 @@ impl Service {
             }
         }
         self.stats.ended += 1;
+        self.end_run(id, &live, cause);
         self.drop_spec(id);
         self.stats.past_refusals += self.refusals(&live);
         let launches = live.past_launches.saturating_add(self.launches(&live));

@@ -6,6 +6,7 @@ mod ask;
 #[cfg(test)]
 #[path = "history/tests.rs"]
 mod file_tests;
+pub(crate) mod runs;
 pub(crate) mod store;
 pub(crate) mod sum;
 pub(crate) mod vitals;
@@ -92,6 +93,14 @@ pub(crate) struct History {
     claims: BTreeMap<ClaimId, Kept>,
     day: Option<BTreeMap<u32, Sum>>,
     seen: Option<Instant>,
+}
+
+impl History {
+    /// The notebook of a claim, as it was last seen.
+    pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<String> {
+        let face = &self.claims.get(&id)?.face;
+        face.notebook.as_ref().map(|(path, _)| path.clone())
+    }
 }
 
 /// What is remembered of a claim.
@@ -198,6 +207,17 @@ impl Service {
         }
     }
 
+    /// Gives the thread an order; back where there is none.
+    pub(crate) fn tell_history(&self, order: Order) -> Result<(), Order> {
+        match &self.history.worker {
+            Some(worker) => {
+                worker.tell(order);
+                Ok(())
+            }
+            None => Err(order),
+        }
+    }
+
     /// How the file is doing; absent where there is no thread.
     pub(crate) fn history_status(&self) -> Option<Status> {
         self.history.worker.as_ref().map(Worker::status)
@@ -252,6 +272,12 @@ impl Service {
                 Some(ms) if since_ms > 0.0 => ms as f64 / since_ms / seen.parts.len().max(1) as f64,
                 _ => 0.0,
             };
+            self.look_at_size(
+                seen.id,
+                &seen.parts,
+                throttled.min(1.0),
+                seen.held_back_ms.is_some(),
+            );
             for part in &seen.parts {
                 let g = part.gpu as usize;
                 let Some(name) = names.get(g) else { continue };
@@ -434,6 +460,8 @@ impl Service {
     pub(crate) fn history_told(&mut self, told: Told) {
         match told {
             Told::Day(day) => self.history.day = Some(day),
+            Told::Learned(id, told) => self.learned(ClaimId(id), told),
+            Told::Sized(sized) => self.sized(sized),
             Told::Claims(claims) => {
                 for (id, sum) in claims {
                     self.history

@@ -187,6 +187,9 @@ pub(crate) struct ClaimRecord {
     /// What it asks for when a program first needs the GPU.
     #[serde(default)]
     pub(crate) lazy: Option<Box<ClaimSpec>>,
+    /// The service said its size.
+    #[serde(default)]
+    pub(crate) auto: bool,
     /// The notebook's kernel that is its command.
     #[serde(default)]
     pub(crate) kernel: Option<KernelSpec>,
@@ -499,6 +502,7 @@ mod tests {
             stopped: false,
             mode: None,
             lazy: None,
+            auto: false,
             kernel: None,
         }
     }

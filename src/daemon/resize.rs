@@ -85,8 +85,7 @@ impl Service {
             Wait::Forever => None,
             Wait::Seconds(s) => Some(Duration::from_secs(s)),
         };
-        self.wishes.next += 1;
-        let ticket = self.wishes.next;
+        let ticket = self.next_ticket();
         let wish = Wish {
             id,
             conn: peer.conn,
@@ -100,6 +99,12 @@ impl Service {
             change,
             patience,
         });
+    }
+
+    /// A number for a wish to resize.
+    pub(crate) fn next_ticket(&mut self) -> u64 {
+        self.wishes.next += 1;
+        self.wishes.next
     }
 
     fn may_resize(&self, peer: &Peer, spec: &ResizeSpec) -> Result<(ClaimId, Change), WireError> {
@@ -145,6 +150,7 @@ impl Service {
         slices: &[Slice],
     ) -> Option<Event> {
         let wish = self.wishes.open.remove(&ticket);
+        self.followed(ticket);
         let live = self.claims.get(&id)?;
         let old = live.record.clone();
         let mut record = old.clone();
@@ -257,6 +263,7 @@ impl Service {
     }
 
     pub(crate) fn resize_refused(&mut self, ticket: u64, error: &ResizeError) {
+        self.followed(ticket);
         let Some(wish) = self.wishes.open.remove(&ticket) else {
             return;
         };

@@ -2,8 +2,13 @@
 
 use chrono::Timelike;
 use gshare_core::machine::Event;
+use gshare_proto::{ErrorCode, WireError};
 
+use super::server::Peer;
 use super::service::Service;
+
+/// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
+const CLAIMS_PER_USER: usize = 512;
 
 /// Local time in minutes from midnight.
 fn minute_now() -> u16 {
@@ -24,5 +29,20 @@ impl Service {
         if self.machine.minute() != minute {
             self.drive(Event::Minute(minute));
         }
+    }
+
+    /// Whether a user may have one more claim.
+    pub(crate) fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
+        let held = self.claims.values().map(|l| l.record.uid);
+        let waiting = self.waiting.values().map(|a| a.record.uid);
+        let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();
+        if own < CLAIMS_PER_USER {
+            return Ok(());
+        }
+        Err(WireError::new(
+            ErrorCode::NotAvailable,
+            format!("you hold and await {own} claims, the most that one user may"),
+        )
+        .with_hint("gshare queue shows what waits; gshare release gives claims back"))
     }
 }

@@ -76,8 +76,6 @@ pub(crate) struct Asked {
 
 /// How many notices are kept.
 const NOTICES: usize = 50;
-/// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
-const CLAIMS_PER_USER: usize = 512;
 
 /// Everything the service knows.
 #[derive(Debug)]
@@ -124,6 +122,8 @@ pub(crate) struct Service {
     pub(crate) faces: super::faces::Faces,
     /// What was claimed and used.
     pub(crate) history: History,
+    /// What is learnt of sizes.
+    pub(crate) sizes: super::sizes::Sizes,
     /// Errors of GPUs.
     pub(crate) illness: super::health::Illness,
     pub(crate) policy: Policy,
@@ -245,6 +245,7 @@ impl Service {
             owners: Owners::default(),
             faces: super::faces::Faces::default(),
             history: History::default(),
+            sizes: super::sizes::Sizes::default(),
             illness: super::health::Illness::default(),
             policy: Policy::default(),
             levers,
@@ -360,6 +361,7 @@ impl Service {
                 self.look_at_health();
                 self.attribute_use();
                 self.record_history();
+                self.follow_needs();
                 self.note_use();
                 self.refresh_facts();
                 self.look_beside_mps();
@@ -415,6 +417,10 @@ impl Service {
                 self.ask_history(Ask::History(spec), out);
                 return;
             }
+            Call::Suggest(spec) => {
+                self.suggest(&peer, spec, out);
+                return;
+            }
             Call::Report(spec) => {
                 self.ask_history(Ask::Report(spec), out);
                 return;
@@ -441,7 +447,10 @@ impl Service {
         self.dirty = true;
     }
 
-    fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
+    pub(crate) fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
+        if self.ask_size(&peer, &spec, &out) {
+            return;
+        }
         // A client that lost its connection while the service restarted asks again: same process, same claim.
         // One that asks for something else (a claim within a claim) is a new claim.
         let asked = convert::request(self, &peer, &spec);
@@ -507,23 +516,10 @@ impl Service {
         });
     }
 
-    pub(crate) fn room_for(&self, peer: &Peer) -> Result<(), WireError> {
-        let held = self.claims.values().map(|l| l.record.uid);
-        let waiting = self.waiting.values().map(|a| a.record.uid);
-        let own = held.chain(waiting).filter(|uid| *uid == peer.uid).count();
-        if own < CLAIMS_PER_USER {
-            return Ok(());
-        }
-        Err(WireError::new(
-            ErrorCode::NotAvailable,
-            format!("you hold and await {own} claims, the most that one user may"),
-        )
-        .with_hint("gshare queue shows what waits; gshare release gives claims back"))
-    }
-
     fn closed(&mut self, conn: ConnId) {
         self.watchers.remove(&conn);
         self.unwish(conn);
+        self.unasked(conn);
         self.unwant(conn);
         let withdrawn: Vec<ClaimId> = self
             .waiting

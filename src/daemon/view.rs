@@ -343,6 +343,7 @@ impl Service {
 
     fn queue_views(&self) -> Vec<QueueView> {
         let queue = self.machine.queue().enumerate();
+        let likely = self.likely_starts();
         let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
             let asked = self.waiting.get(&id)?;
             let reason = self.machine.reason(id);
@@ -374,6 +375,10 @@ impl Service {
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
                     .map(|s| format!("-g {}", super::convert::short_share(s))),
+                likely_ms: likely.get(&id).map(|at| {
+                    let left = at.saturating_sub(self.now());
+                    unix_ms().saturating_add(super::millis(left))
+                }),
                 plan: self.plan_text(id),
                 entitled: self.machine.is_entitled(id),
                 expected_ms: self.machine.expected_start(id).map(|at| {

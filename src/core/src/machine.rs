@@ -27,6 +27,7 @@ mod claimable;
 mod classes;
 mod event;
 mod lease;
+mod likely;
 mod rehearse;
 
 use std::collections::{BTreeMap, BTreeSet};

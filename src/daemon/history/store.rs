@@ -263,6 +263,7 @@ impl Store {
             }
         }
         db.execute_batch(&schema())?;
+        db.execute_batch(super::runs::SCHEMA)?;
         db.pragma_update(None, "user_version", FORMAT)?;
         let names = COLUMNS.join(", ");
         let places: Vec<String> = (3..3 + COLUMNS.len()).map(|n| format!("?{n}")).collect();

@@ -8,15 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gshare_core::predict::Shape;
 use gshare_proto::history::{HistorySpec, ReportSpec};
-use gshare_proto::{ErrorCode, Reply, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, Reply, SuggestSpec, SuggestView, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::answer::Place;
+use super::runs::{self, RunRecord, Whose};
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
 use crate::daemon::names::Names;
-use crate::daemon::server::Sender;
+use crate::daemon::server::{Peer, Sender};
+use crate::daemon::sizes::{Sized, say};
 use crate::daemon::{Msg, unix_ms};
 
 /// Steps that wait for a disk that takes none: an hour. The oldest go first.
@@ -33,8 +36,35 @@ pub(crate) enum Order {
     History(Box<HistorySpec>, Place, Sender),
     /// A client asks for a report.
     Report(Box<ReportSpec>, Place, Sender),
+    /// A run has ended.
+    Run(Box<RunRecord>, Whose),
+    /// What earlier runs say of a claim that runs.
+    Learn(u64, Whose, Shape, u32),
+    /// A claim is to be made whose size they say.
+    Size(Box<SizeAsk>),
+    /// A client asks for sizes.
+    Suggest(Box<Question>, Sender),
     /// Write what waits, and end.
     Stop,
+}
+
+/// A claim that is to be made.
+#[derive(Debug)]
+pub(crate) struct SizeAsk {
+    pub(crate) whose: Whose,
+    pub(crate) shape: Shape,
+    pub(crate) peer: Peer,
+    pub(crate) spec: Box<ClaimSpec>,
+    pub(crate) out: Sender,
+}
+
+/// A question for sizes.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) whose: Whose,
+    pub(crate) facts: say::Facts,
+    pub(crate) running: Vec<say::Running>,
+    pub(crate) spec: SuggestSpec,
 }
 
 /// What the thread tells the service.
@@ -44,6 +74,10 @@ pub(crate) enum Told {
     Day(BTreeMap<u32, Sum>),
     /// What claims that live claimed and used before this service was started.
     Claims(BTreeMap<u64, Sum>),
+    /// What earlier runs say of a claim that runs.
+    Learned(u64, runs::Told),
+    /// Of one that is to be made.
+    Sized(Box<Sized>),
 }
 
 /// How the file is doing.
@@ -114,8 +148,9 @@ impl Worker {
 
     /// Tells the thread something.
     pub(crate) fn tell(&self, order: Order) {
-        if let Err(mpsc::SendError(Order::History(_, _, out) | Order::Report(_, _, out))) =
-            self.orders.send(order)
+        if let Err(mpsc::SendError(
+            Order::History(_, _, out) | Order::Report(_, _, out) | Order::Suggest(_, out),
+        )) = self.orders.send(order)
         {
             out.error(WireError::new(
                 ErrorCode::Internal,
@@ -177,6 +212,32 @@ impl Desk {
                     let answer = self.ask(|s, names| s.report(&spec, &place, names));
                     reply(&out, answer.map(|v| Reply::Report(Box::new(v))));
                 }
+                Order::Run(run, whose) => {
+                    if let Some(Err(error)) = self.store().map(|s| s.add_run(*run, &whose)) {
+                        tracing::warn!(%error, "the record of a run is lost");
+                    }
+                }
+                Order::Learn(id, whose, shape, gpus) => {
+                    let told = self.told(&whose, &shape, gpus);
+                    let _ = self.events.send(Msg::History(Told::Learned(id, told)));
+                }
+                Order::Size(ask) => {
+                    let told = self.told(&ask.whose, &ask.shape, ask.spec.gpu_count.unwrap_or(1));
+                    let SizeAsk {
+                        peer, spec, out, ..
+                    } = *ask;
+                    let sized = Sized {
+                        peer,
+                        spec,
+                        out,
+                        told,
+                    };
+                    let _ = self.events.send(Msg::History(Told::Sized(Box::new(sized))));
+                }
+                Order::Suggest(question, out) => {
+                    let answer = self.ask(|s, _| suggest(s, &question));
+                    reply(&out, answer.map(|v| Reply::Suggest(Box::new(v))));
+                }
                 Order::Stop => {
                     self.write();
                     return;
@@ -211,6 +272,19 @@ impl Desk {
                 format!("the history cannot be opened: {}", self.path.display()),
             )
             .with_hint("gshare doctor says why")),
+        }
+    }
+
+    /// What earlier runs say; nothing where the file cannot be read.
+    fn told(&mut self, whose: &Whose, shape: &Shape, gpus: u32) -> runs::Told {
+        let found = self.store().map(|s| s.told(whose, shape, gpus));
+        match found {
+            Some(Ok(told)) => told,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the records of runs cannot be read");
+                runs::Told::default()
+            }
+            None => runs::Told::default(),
         }
     }
 
@@ -275,6 +349,55 @@ impl Desk {
             tracing::debug!(%error, "free pages of the history stay in its file");
         }
     }
+}
+
+/// Commands that are answered when none is named: the last different ones.
+const LAST: usize = 5;
+
+fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError> {
+    let failed = |error: rusqlite::Error| {
+        WireError::new(
+            ErrorCode::Internal,
+            format!("the records of runs cannot be read: {error}"),
+        )
+    };
+    let (whose, facts, spec) = (&question.whose, &question.facts, &question.spec);
+    let mut view = SuggestView::default();
+    if spec.records {
+        let records = store.runs_of(whose.uid, usize::MAX >> 1).map_err(failed)?;
+        let lines = records.iter().rev().map(serde_json::to_string);
+        view.records = lines.filter_map(Result::ok).collect();
+    } else if spec.running {
+        for claim in &question.running {
+            let shape = Shape::of(&claim.command);
+            let told = store.told(whose, &shape, claim.gpus).map_err(failed)?;
+            view.suggestions.push(say::running(&told, facts, claim));
+        }
+    } else if !spec.command.is_empty() {
+        let told = store
+            .told(whose, &Shape::of(&spec.command), 1)
+            .map_err(failed)?;
+        view.suggestions
+            .push(say::suggest(&told, facts, &spec.command));
+    } else {
+        let mut seen: Vec<String> = Vec::new();
+        for record in store.runs_of(whose.uid, 200).map_err(failed)? {
+            if seen.contains(&record.script) || seen.len() >= LAST {
+                continue;
+            }
+            let told = store
+                .told(whose, &record.shape(), record.gpus)
+                .map_err(failed)?;
+            let mut said = say::suggest(&told, facts, &[]);
+            said.what.clone_from(&record.script);
+            said.command = said
+                .command
+                .replace(" -- ", &format!(" -- {} {}", record.program, record.script));
+            view.suggestions.push(said);
+            seen.push(record.script);
+        }
+    }
+    Ok(view)
 }
 
 fn reply(out: &Sender, answer: Result<Reply, WireError>) {

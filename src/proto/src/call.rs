@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
 use crate::history::{HistorySpec, HistoryView, ReportSpec, ReportView};
 use crate::snapshot::{Notice, Snapshot};
+use crate::suggest::{SuggestSpec, SuggestView};
 
 /// The first line a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +92,9 @@ pub struct ClaimSpec {
     /// Working directory, for the screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// `-g auto`: the service says the size, from earlier runs of the command.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
     /// Made now, claimed when a program first needs the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lazy: bool,
@@ -261,6 +265,8 @@ pub enum Call {
     History(HistorySpec),
     /// What was claimed and used in sum, by user. Answers [`Reply::Report`].
     Report(ReportSpec),
+    /// Sizes from experience. Answers [`Reply::Suggest`].
+    Suggest(SuggestSpec),
     /// What the service found and can do. Answers [`Reply::Doctor`].
     Doctor,
     /// A request of an administrator.
@@ -450,6 +456,8 @@ pub enum Reply {
     History(Box<HistoryView>),
     /// Claimed and used in sum.
     Report(Box<ReportView>),
+    /// Sizes.
+    Suggest(Box<SuggestView>),
     /// Lines of `gshare doctor`.
     Doctor {
         /// One row per mechanism.

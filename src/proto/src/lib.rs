@@ -16,6 +16,7 @@ pub mod health;
 pub mod history;
 mod place;
 pub mod snapshot;
+pub mod suggest;
 
 pub use gshare_core::units;
 
@@ -31,12 +32,13 @@ pub use history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, Idle,
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
-pub use place::{IdleView, LeversView, PlaceView};
+pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, ModelRoomView, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source,
-    TurnsView, UnclaimedView, UserView,
+    Identity, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source, TurnsView,
+    UnclaimedView, UserView,
 };
+pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 
 /// Version of the protocol that this build speaks.
 pub const PROTOCOL: u32 = 1;

@@ -1,4 +1,4 @@
-//! Where claims that run are, and what can be done to them.
+//! Where claims that run are, what can be done to them, and what room is left.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,4 +62,15 @@ pub struct IdleView {
     /// Seconds until it is detached although nobody waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_in_s: Option<u64>,
+}
+
+/// What could be claimed of the GPUs of one model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelRoomView {
+    /// The model.
+    pub model: String,
+    /// The largest part of one GPU, 0 to 1.
+    pub largest: f64,
+    /// Whole GPUs at a time.
+    pub whole: u32,
 }

@@ -94,18 +94,7 @@ pub struct ClaimableView {
     /// Free parts, all GPUs together.
     pub sum: f64,
     /// By model.
-    pub models: Vec<ModelRoomView>,
-}
-
-/// What could be claimed of the GPUs of one model.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelRoomView {
-    /// The model.
-    pub model: String,
-    /// The largest part of one GPU, 0 to 1.
-    pub largest: f64,
-    /// Whole GPUs at a time.
-    pub whole: u32,
+    pub models: Vec<crate::ModelRoomView>,
 }
 
 /// The service itself.
@@ -472,6 +461,9 @@ pub struct QueueView {
     /// When it starts at the earliest by the leases of those who hold, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
+    /// When it starts about, by how long earlier runs of those who hold took, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub likely_ms: Option<u64>,
     /// How it gets its room: what is announced to whom, and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,

@@ -1,0 +1,265 @@
+//! Plays made-up runs in the order of time: before each, what is said of it; after it, what was true.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gshare_core::Bytes;
+use gshare_core::predict::{Earlier, NOMINAL, Past, RUNS, Scores, Shape, Span, duration, estimate};
+use serde_json::{Value, json};
+
+use super::families::{self, Change, Family, Run};
+use crate::bench::dice::Dice;
+use crate::bench::stats::Times;
+
+/// The point of the standard normal distribution that all but the nominal part (1 %) are below.
+const NORMAL_99: f64 = 2.326;
+
+/// What was found for one kind of runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Errors {
+    gshare: Vec<f64>,
+    oracle: Vec<f64>,
+    last: Vec<f64>,
+    highest: Vec<f64>,
+    user: Vec<f64>,
+    under: u32,
+    oracle_under: u32,
+    over: Vec<f64>,
+    oracle_over: Vec<f64>,
+}
+
+/// The same in a line: percent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judge {
+    runs: usize,
+    pub(super) gshare: f64,
+    oracle: f64,
+    pub(super) last: f64,
+    pub(super) highest: f64,
+    pub(super) user: f64,
+    pub(super) under: f64,
+    oracle_under: f64,
+    over: f64,
+    oracle_over: f64,
+}
+
+impl Errors {
+    fn add(&mut self, truth: f64, said: &Said) {
+        let off = |guess: f64| (guess - truth).abs() / truth * 100.0;
+        let above = |bound: f64| (bound - truth).max(0.0) / truth * 100.0;
+        self.gshare.push(off(said.middle));
+        self.oracle.push(off(said.oracle));
+        self.last.push(off(said.last));
+        self.highest.push(off(said.highest));
+        self.user.push(off(said.user));
+        self.under += u32::from(said.bound < truth);
+        self.oracle_under += u32::from(said.oracle_bound < truth);
+        self.over.push(above(said.bound));
+        self.oracle_over.push(above(said.oracle_bound));
+    }
+
+    pub(super) fn judge(&self) -> Judge {
+        let median = |v: &[f64]| Times::new(v.to_vec()).median().unwrap_or(f64::NAN);
+        let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len().max(1) as f64;
+        let runs = self.gshare.len();
+        let part = |n: u32| 100.0 * f64::from(n) / runs.max(1) as f64;
+        Judge {
+            runs,
+            gshare: median(&self.gshare),
+            oracle: median(&self.oracle),
+            last: median(&self.last),
+            highest: median(&self.highest),
+            user: median(&self.user),
+            under: part(self.under),
+            oracle_under: part(self.oracle_under),
+            over: mean(&self.over),
+            oracle_over: mean(&self.oracle_over),
+        }
+    }
+}
+
+impl Judge {
+    /// Of the oracle's error.
+    pub(super) fn ratio(&self) -> f64 {
+        self.gshare / self.oracle.max(f64::MIN_POSITIVE)
+    }
+
+    pub(super) fn line(&self) -> String {
+        format!(
+            "{:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} | {:>7.2} {:>9.1} {:>7.2} {:>9.1}",
+            self.runs,
+            self.gshare,
+            self.oracle,
+            self.last,
+            self.highest,
+            self.user,
+            self.under,
+            self.over,
+            self.oracle_under,
+            self.oracle_over,
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "runs": self.runs, "error_percent": self.gshare, "oracle_percent": self.oracle,
+            "of_oracle": self.ratio(), "last_percent": self.last, "highest_percent": self.highest,
+            "user_median_percent": self.user, "under_percent": self.under, "over_percent": self.over,
+            "oracle_under_percent": self.oracle_under, "oracle_over_percent": self.oracle_over,
+        })
+    }
+}
+
+/// What is said of a run before it.
+struct Said {
+    middle: f64,
+    bound: f64,
+    oracle: f64,
+    oracle_bound: f64,
+    last: f64,
+    highest: f64,
+    user: f64,
+}
+
+/// What a machine remembers.
+#[derive(Default)]
+pub(super) struct Memory {
+    scripts: HashMap<(u32, String), Vec<Past>>,
+    users: HashMap<u32, Vec<Past>>,
+    scores: Scores,
+    ids: u64,
+}
+
+impl Memory {
+    fn earlier(&self, user: u32, shape: &Shape) -> Earlier {
+        let newest = |list: Option<&Vec<Past>>| -> Vec<Past> {
+            list.map_or_else(Vec::new, |l| l.iter().rev().take(RUNS).cloned().collect())
+        };
+        Earlier {
+            script: newest(self.scripts.get(&(user, shape.script.clone()))),
+            shared: Vec::new(),
+            user: newest(self.users.get(&user)),
+        }
+    }
+
+    /// Says what it will need, then learns what it needed.
+    pub(super) fn meet(&mut self, user: u32, shape: Shape, peak: f64) -> Option<(f64, f64)> {
+        let earlier = self.earlier(user, &shape);
+        let said = estimate(&shape, &earlier, &self.scores, NOMINAL);
+        let peak = Bytes(peak as u64);
+        self.ids += 1;
+        if let Some(said) = &said {
+            self.scores.forget(&said.new_ones());
+            self.scores.push(said.kind, self.ids, said.score(peak));
+        }
+        let past = Past {
+            id: self.ids,
+            shape: shape.clone(),
+            peak,
+        };
+        self.users.entry(user).or_default().push(past.clone());
+        let script = self.scripts.entry((user, shape.script));
+        script.or_default().push(past);
+        said.map(|s| (s.middle.0 as f64, s.bound.0 as f64))
+    }
+}
+
+fn play(
+    families: &[Family],
+    runs: &[Run],
+    memory: &mut Memory,
+    mut each: impl FnMut(&Run, &Family, Said),
+) {
+    let mut seen: Vec<Vec<f64>> = vec![Vec::new(); families.len()];
+    let mut of_user: HashMap<u32, Vec<f64>> = HashMap::new();
+    for run in runs {
+        let family = &families[run.family];
+        let peak = run.peak as f64;
+        let said = memory.meet(family.user, Shape::of(&run.command), peak);
+        let own = &mut seen[run.family];
+        let user = of_user.entry(family.user).or_default();
+        if let (Some((middle, bound)), Some(last)) = (said, own.last()) {
+            let oracle = family.median(run.batch, run.number);
+            let said = Said {
+                middle,
+                bound,
+                oracle,
+                oracle_bound: oracle * (NORMAL_99 * family.noise).exp(),
+                last: *last,
+                highest: own.iter().copied().fold(0.0, f64::max),
+                user: Times::new(user.clone()).median().unwrap_or(*last),
+            };
+            each(run, family, said);
+        }
+        own.push(peak);
+        user.push(peak);
+    }
+}
+
+/// Families that stay as they are.
+pub(super) fn stationary(seed: u64, many: usize, errors: &mut Errors) {
+    let (families, runs) = families::draw(seed, many, Change::None);
+    play(&families, &runs, &mut Memory::default(), |run, _, said| {
+        if run.number >= 3 {
+            errors.add(run.peak as f64, &said);
+        }
+    });
+}
+
+/// Errors of run times, as factors: of the median that gshare says, and of what the family took on average in truth.
+pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &mut Vec<f64>) {
+    let (families, runs) = families::draw(seed, many, Change::None);
+    let mut own: Vec<Vec<Duration>> = vec![Vec::new(); families.len()];
+    let mut users: HashMap<u32, Vec<Duration>> = HashMap::new();
+    for run in &runs {
+        let truth = Duration::from_secs_f64(run.run_s);
+        let user = users.entry(families[run.family].user).or_default();
+        let newest = |list: &[Duration]| -> Vec<Duration> {
+            list.iter().rev().take(RUNS).copied().collect()
+        };
+        let off = |span: Span| (span.median.as_secs_f64() / run.run_s).ln().abs();
+        if let Some(span) = duration(&newest(&own[run.family]), &newest(user)) {
+            said.push(off(span));
+        }
+        if let Some(span) = duration(&[], &newest(user)) {
+            of_user.push(off(span));
+        }
+        own[run.family].push(truth);
+        user.push(truth);
+    }
+}
+
+/// Families that each change once: the run before, the first after, and so on.
+pub(super) fn drifting(seed: u64, many: usize, errors: &mut [Errors]) {
+    let (families, runs) = families::draw(seed, many, Change::Once);
+    play(
+        &families,
+        &runs,
+        &mut Memory::default(),
+        |run, family, said| {
+            let after = family
+                .changes_at()
+                .map(|at| (run.number + 1).checked_sub(at));
+            if let Some(errors) = after.flatten().and_then(|n| errors.get_mut(n)) {
+                errors.add(run.peak as f64, &said);
+            }
+        },
+    );
+}
+
+/// Batches of 16 and 32, three times each, then 64.
+pub(super) fn scaling(seed: u64, many: usize, errors: &mut Errors) {
+    let mut dice = Dice::new(seed);
+    let mut memory = Memory::default();
+    for number in 0..many {
+        let (family, mut runs) = families::scaling(&mut dice, number);
+        for run in &mut runs {
+            run.family = 0;
+        }
+        play(&[family], &runs, &mut memory, |run, _, said| {
+            if run.batch == 64 {
+                errors.add(run.peak as f64, &said);
+            }
+        });
+    }
+}

@@ -1,0 +1,320 @@
+//! Records of runs that ended: what was run, asked, used, and how it ended. A table of the history's file, written by the
+//! thread that has it. What a prediction would have said is kept with each, so that its errors are known.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gshare_core::Bytes;
+use gshare_core::predict::{
+    BINS, Busy, Earlier, Estimate, NOMINAL, Past, RUNS, SCORES, Scores, Shape, Span, duration,
+    estimate,
+};
+use gshare_enforcer::proc;
+use rusqlite::{OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+
+use super::store::Store;
+
+/// Records that are kept, at most; the oldest go first.
+const MOST: i64 = 100_000;
+/// Parts of its time by which a run's memory is remembered.
+pub(crate) const PARTS: usize = 32;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS run (
+    id INTEGER PRIMARY KEY, ended_ms INTEGER NOT NULL, uid INTEGER NOT NULL, script TEXT NOT NULL,
+    gpus INTEGER NOT NULL, seconds REAL NOT NULL, kind INTEGER, score REAL, record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS run_script ON run (uid, script, ended_ms);
+CREATE INDEX IF NOT EXISTS run_shared ON run (script, ended_ms);
+CREATE INDEX IF NOT EXISTS run_user ON run (uid, ended_ms);
+CREATE INDEX IF NOT EXISTS run_score ON run (uid, kind, ended_ms);
+";
+
+/// A run of a command in a claim that has ended. Bytes, seconds; parts of a GPU are 0 to 1.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunRecord {
+    /// Number of the record; 0 before it has one.
+    #[serde(default)]
+    pub(crate) id: u64,
+    /// Number of the claim.
+    pub(crate) claim: u64,
+    /// When it ended, Unix milliseconds.
+    pub(crate) ended_ms: u64,
+    pub(crate) uid: u32,
+    pub(crate) project: String,
+    pub(crate) class: String,
+    pub(crate) program: String,
+    pub(crate) script: String,
+    /// Arguments without their numbers, paths reduced.
+    pub(crate) words: String,
+    /// Numbers in the arguments.
+    pub(crate) numbers: Vec<(String, f64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) notebook: Option<String>,
+    /// Model of its GPU.
+    pub(crate) gpu_model: String,
+    /// GPUs that it had.
+    pub(crate) gpus: u32,
+    /// Asked on each.
+    pub(crate) asked_mem: u64,
+    pub(crate) asked_sm: f64,
+    /// It was claimed with `-g auto`.
+    #[serde(default)]
+    pub(crate) auto: bool,
+    /// Highest on one GPU.
+    pub(crate) peak: u64,
+    /// Half of the time, nine tenths, 99 % of it at most.
+    pub(crate) mem: [u64; 3],
+    /// Highest in each part of the run, in the order of time.
+    pub(crate) parts: Vec<u64>,
+    /// Means over the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sm_active: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) occupancy: Option<f64>,
+    /// Seconds by twentieths of its GPU that it used: of its time where it had turns, of its SMs else.
+    pub(crate) busy: [f64; BINS],
+    /// It had turns.
+    pub(crate) in_turns: bool,
+    /// Seconds of a whole GPU: worked, borrowed above what was asked, held back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gpu_s: Option<f64>,
+    pub(crate) burst_gpu_s: f64,
+    pub(crate) throttled_s: f64,
+    pub(crate) seconds: f64,
+    /// How it ended.
+    pub(crate) end: String,
+    /// Allocations that the cap refused.
+    #[serde(default)]
+    pub(crate) refusals: u64,
+    /// What a prediction before it was from, and its error in units of its spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) level: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) score: Option<f64>,
+}
+
+impl RunRecord {
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            program: self.program.clone(),
+            script: self.script.clone(),
+            words: self.words.clone(),
+            numbers: self.numbers.clone(),
+        }
+    }
+
+    pub(crate) fn past(&self) -> Past {
+        Past {
+            id: self.id,
+            shape: self.shape(),
+            peak: Bytes(self.peak),
+        }
+    }
+}
+
+/// Whose runs are asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whose {
+    pub(crate) uid: u32,
+    /// Those of users with the same primary group may be.
+    pub(crate) group: bool,
+    /// Everybody's may be.
+    pub(crate) all: bool,
+}
+
+/// What earlier runs say of a command.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) estimate: Option<Estimate>,
+    /// The records of the runs that it rests on, newest first.
+    pub(crate) records: Vec<RunRecord>,
+    pub(crate) time: Option<Span>,
+}
+
+impl Told {
+    /// The part of a GPU's SMs (or time) that would have been enough for nine in ten of these runs.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let enough = |r: &RunRecord| Busy(r.busy).enough();
+        let mut all: Vec<f64> = self.records.iter().filter_map(enough).collect();
+        all.sort_by(f64::total_cmp);
+        let place = ((all.len() as f64 * 0.9).ceil() as usize).checked_sub(1)?;
+        all.get(place).copied()
+    }
+}
+
+impl Store {
+    fn list(
+        &self,
+        condition: &str,
+        values: &[&dyn rusqlite::ToSql],
+        limit: usize,
+    ) -> rusqlite::Result<Vec<RunRecord>> {
+        let sql = format!(
+            "SELECT id, record FROM run WHERE {condition} ORDER BY ended_ms DESC LIMIT {limit}"
+        );
+        let mut statement = self.db.prepare_cached(&sql)?;
+        let rows = statement.query_map(values, |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+        })?;
+        let mut found = Vec::new();
+        for row in rows {
+            let (id, text) = row?;
+            // One that cannot be read says nothing.
+            if let Ok(mut record) = serde_json::from_str::<RunRecord>(&text) {
+                record.id = id.unsigned_abs();
+                found.push(record);
+            }
+        }
+        Ok(found)
+    }
+
+    fn scores(&self, uid: u32) -> rusqlite::Result<Scores> {
+        let sql = "SELECT id, score FROM run WHERE uid = ?1 AND kind = ?2 ORDER BY ended_ms DESC LIMIT ?3";
+        let mut scores = Scores::default();
+        for (kind, list) in scores.0.iter_mut().enumerate() {
+            let mut statement = self.db.prepare_cached(sql)?;
+            let rows = statement.query_map(params![uid, kind as i64, SCORES as i64], |row| {
+                Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
+            })?;
+            *list = rows.collect::<rusqlite::Result<_>>()?;
+        }
+        Ok(scores)
+    }
+
+    /// What earlier runs say.
+    pub(crate) fn told(&self, whose: &Whose, shape: &Shape, gpus: u32) -> rusqlite::Result<Told> {
+        let own = self.list(
+            "uid = ?1 AND script = ?2",
+            &[&whose.uid, &shape.script],
+            RUNS,
+        )?;
+        let mut shared = Vec::new();
+        if whose.all || whose.group {
+            shared = self.list(
+                "script = ?2 AND uid <> ?1",
+                &[&whose.uid, &shape.script],
+                RUNS,
+            )?;
+            let mut same = HashMap::new();
+            let own_group = proc::primary_gid(whose.uid);
+            shared.retain(|r| {
+                whose.all
+                    || *same.entry(r.uid).or_insert_with(|| {
+                        own_group.is_some() && proc::primary_gid(r.uid) == own_group
+                    })
+            });
+        }
+        // Only looked at when nothing nearer is there.
+        let user = if own.is_empty() && shared.is_empty() {
+            self.list("uid = ?1", &[&whose.uid], RUNS)?
+        } else {
+            Vec::new()
+        };
+        let past = |list: &[RunRecord]| list.iter().map(RunRecord::past).collect();
+        let earlier = Earlier {
+            script: past(&own),
+            shared: past(&shared),
+            user: past(&user),
+        };
+        let estimate = estimate(shape, &earlier, &self.scores(whose.uid)?, NOMINAL);
+        let mut all = own;
+        all.extend(shared);
+        all.extend(user);
+        let records = estimate
+            .iter()
+            .flat_map(|e| &e.runs)
+            .filter_map(|run| all.iter().find(|r| r.id == run.id).cloned());
+        let records: Vec<RunRecord> = records.collect();
+        Ok(Told {
+            estimate,
+            records,
+            time: self.time_of(whose.uid, Some(&shape.script), gpus)?,
+        })
+    }
+
+    /// How long runs of a user with as many GPUs take; of a script where that was run often enough.
+    pub(crate) fn time_of(
+        &self,
+        uid: u32,
+        script: Option<&str>,
+        gpus: u32,
+    ) -> rusqlite::Result<Option<Span>> {
+        let list = |condition: &str, script: &str| -> rusqlite::Result<Vec<Duration>> {
+            let sql = format!(
+                "SELECT seconds FROM run WHERE uid = ?1 AND gpus = ?2 AND {condition} ORDER BY ended_ms DESC LIMIT 64"
+            );
+            let mut statement = self.db.prepare_cached(&sql)?;
+            let rows =
+                statement.query_map(params![uid, gpus, script], |row| row.get::<_, f64>(0))?;
+            let seconds: Vec<f64> = rows.collect::<rusqlite::Result<_>>()?;
+            Ok(seconds
+                .into_iter()
+                .map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9)))
+                .collect())
+        };
+        let same = script.map_or(Ok(Vec::new()), |script| list("script = ?3", script))?;
+        let user = list("?3 = ?3", "")?;
+        Ok(duration(&same, &user))
+    }
+
+    /// Keeps a run, with what would have been said of it.
+    pub(crate) fn add_run(&mut self, mut record: RunRecord, whose: &Whose) -> rusqlite::Result<()> {
+        let shape = record.shape();
+        let told = self.told(whose, &shape, record.gpus)?;
+        let mut kind = None;
+        if let Some(said) = told.estimate.filter(|_| record.peak > 0) {
+            record.level = Some(said.level.name().to_owned());
+            record.score = Some(said.score(Bytes(record.peak)));
+            kind = Some(said.kind as i64);
+            for run in said.new_ones() {
+                self.db
+                    .prepare_cached("UPDATE run SET kind = NULL WHERE id = ?1")?
+                    .execute([run.cast_signed()])?;
+            }
+        }
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        self.db.prepare_cached(
+            "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            record.ended_ms.cast_signed(),
+            record.uid,
+            record.script,
+            record.gpus,
+            record.seconds,
+            kind,
+            record.score,
+            text
+        ])?;
+        let newest: Option<i64> = self
+            .db
+            .query_row("SELECT max(id) FROM run", [], |r| r.get(0))
+            .optional()?
+            .flatten();
+        if let Some(newest) = newest {
+            self.db
+                .prepare_cached("DELETE FROM run WHERE id <= ?1")?
+                .execute([newest - MOST])?;
+        }
+        Ok(())
+    }
+
+    /// A user's own runs, newest first.
+    pub(crate) fn runs_of(&self, uid: u32, most: usize) -> rusqlite::Result<Vec<RunRecord>> {
+        self.list("uid = ?1", &[&uid], most)
+    }
+
+    /// Puts records in as they are, for benchmarks.
+    pub(crate) fn put_runs(&mut self, records: &[RunRecord]) -> rusqlite::Result<()> {
+        self.db.execute_batch("BEGIN")?;
+        for record in records {
+            let text = serde_json::to_string(record).unwrap_or_default();
+            self.db.prepare_cached(
+                "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, 1, 0.5, ?6)",
+            )?
+            .execute(params![record.ended_ms.cast_signed(), record.uid, record.script, record.gpus, record.seconds, text])?;
+        }
+        self.db.execute_batch("COMMIT")
+    }
+}

@@ -1,0 +1,252 @@
+//! Sizes from experience: what claims that run use is noted, runs that end are recorded, and sizes are said and applied.
+//! Who looks into the records is the thread that has the history's file; nobody waits for it.
+
+mod follow;
+pub(crate) mod say;
+mod track;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use gshare_config::ShareRuns;
+use gshare_core::predict::Shape;
+use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
+use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, SuggestSpec, WireError};
+
+use self::say::Facts;
+use self::track::RunTrack;
+use super::history::runs::{Told, Whose};
+use super::history::worker::{Order, Question, SizeAsk};
+use super::live::Live;
+use super::server::{ConnId, Peer, Sender};
+use super::service::Service;
+
+/// What the service remembers of claims that run, for their sizes.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    runs: BTreeMap<ClaimId, RunTrack>,
+    /// Connections that wait for a size.
+    asking: BTreeSet<ConnId>,
+}
+
+/// What the thread says of a claim that is to be made.
+#[derive(Debug)]
+pub(crate) struct Sized {
+    pub(crate) peer: Peer,
+    pub(crate) spec: Box<ClaimSpec>,
+    pub(crate) out: Sender,
+    pub(crate) told: Told,
+}
+
+impl Service {
+    pub(crate) fn whose_runs(&self, uid: u32) -> Whose {
+        Whose {
+            uid,
+            group: self.config.sizes.share_runs == ShareRuns::Group,
+            all: self.config.sizes.share_runs == ShareRuns::All,
+        }
+    }
+
+    /// What a claim without earlier runs would get, and what there is.
+    fn size_facts(&self, class: Option<&str>) -> Facts {
+        let defaults = &self.config.defaults;
+        let interactive = class == Some("interactive");
+        let share = if interactive {
+            defaults.size_interactive
+        } else {
+            defaults.size_command
+        };
+        let capacity = self
+            .machine
+            .ledger()
+            .gpus()
+            .iter()
+            .filter_map(GpuFacts::capacity);
+        let smallest = capacity.clone().min().unwrap_or(Bytes::ZERO);
+        Facts {
+            default_mem: smallest.times(share),
+            default_sm: share.as_f64(),
+            largest: capacity.max().unwrap_or(Bytes::ZERO),
+            first_look: self.config.sizes.first_look,
+        }
+    }
+
+    /// A claim whose size the service says: first the records are looked at. True if it is on its way.
+    pub(crate) fn ask_size(&mut self, peer: &Peer, spec: &ClaimSpec, out: &Sender) -> bool {
+        if !spec.auto || spec.mem.is_some() {
+            return false;
+        }
+        let ask = SizeAsk {
+            whose: self.whose_runs(peer.uid),
+            shape: Shape::of(&spec.command),
+            peer: peer.clone(),
+            spec: Box::new(spec.clone()),
+            out: out.clone(),
+        };
+        self.sizes.asking.insert(peer.conn);
+        if let Err(ask) = self.tell_history(Order::Size(Box::new(ask))) {
+            drop(ask);
+            // Without a history everything is a first run.
+            self.sized(Box::new(Sized {
+                peer: peer.clone(),
+                spec: Box::new(spec.clone()),
+                out: out.clone(),
+                told: Told::default(),
+            }));
+        }
+        true
+    }
+
+    /// Its connection has gone: nobody waits for the size.
+    pub(crate) fn unasked(&mut self, conn: ConnId) {
+        self.sizes.asking.remove(&conn);
+    }
+
+    /// The records have been looked at: the claim is made with that size.
+    pub(crate) fn sized(&mut self, sized: Box<Sized>) {
+        let Sized {
+            peer,
+            mut spec,
+            out,
+            told,
+        } = *sized;
+        if !self.sizes.asking.remove(&peer.conn) {
+            return;
+        }
+        let facts = self.size_facts(spec.class.as_deref());
+        let suggestion = say::suggest(&told, &facts, &spec.command);
+        spec.mem = Some(suggestion.mem);
+        spec.gpus_milli = None;
+        if let Some(sm) = suggestion.sm {
+            spec.sm_milli = spec.sm_milli.or(Some((sm * 1000.0).round() as u32));
+        }
+        // While others leave it free it may have all: a size that is learnt is not a cap.
+        let fitting = self
+            .machine
+            .ledger()
+            .gpus()
+            .iter()
+            .filter_map(GpuFacts::capacity);
+        let room = fitting.filter(|c| c.0 >= suggestion.mem).min();
+        spec.mem_limit = spec.mem_limit.or(room.map(|Bytes(b)| b));
+        spec.sm_limit_milli = spec.sm_limit_milli.or(Some(Share::ONE.milli()));
+        self.submit(peer, *spec, out);
+    }
+
+    /// A question for sizes.
+    pub(crate) fn suggest(&mut self, peer: &Peer, spec: SuggestSpec, out: &Sender) {
+        let running = if spec.running {
+            self.running(peer.uid)
+        } else {
+            Vec::new()
+        };
+        let question = Question {
+            whose: self.whose_runs(peer.uid),
+            facts: self.size_facts(spec.class.as_deref()),
+            running,
+            spec,
+        };
+        if self
+            .tell_history(Order::Suggest(Box::new(question), out.clone()))
+            .is_err()
+        {
+            out.error(WireError::new(
+                ErrorCode::NotAvailable,
+                "this service keeps no history",
+            ));
+        }
+    }
+
+    /// A user's claims, with what they used so far.
+    fn running(&self, uid: u32) -> Vec<say::Running> {
+        let own = self
+            .claims
+            .iter()
+            .filter(|(_, live)| live.record.uid == uid && live.ending.is_none());
+        let seen = own.filter_map(|(id, live)| {
+            let track = self.sizes.runs.get(id)?;
+            let slice = live.record.slices.first()?;
+            Some(say::Running {
+                id: id.to_string(),
+                command: live.record.command.clone(),
+                asked_mem: slice.mem,
+                asked_sm: f64::from(slice.sm_milli) / 1000.0,
+                gpus: live.record.slices.len() as u32,
+                used: track.used(),
+            })
+        });
+        seen.collect()
+    }
+
+    /// Adds a look at a claim's parts of GPUs.
+    pub(crate) fn look_at_size(
+        &mut self,
+        id: ClaimId,
+        parts: &[ClaimGpu],
+        held_back: f64,
+        in_turns: bool,
+    ) {
+        let follow = self.config.sizes.follow;
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        if live.record.adopted {
+            return;
+        }
+        let track = self
+            .sizes
+            .runs
+            .entry(id)
+            .or_insert_with(|| RunTrack::new(follow));
+        track.look(parts, held_back, in_turns);
+        if !std::mem::replace(&mut track.asked, true) {
+            let shape = Shape::of(&live.record.command);
+            let gpus = live.record.slices.len() as u32;
+            let order = Order::Learn(id.0, self.whose_runs(live.record.uid), shape, gpus);
+            let _ = self.tell_history(order);
+        }
+    }
+
+    /// What earlier runs say of a claim that runs.
+    pub(crate) fn learned(&mut self, id: ClaimId, told: Told) {
+        if let Some(track) = self.sizes.runs.get_mut(&id) {
+            track.learn(&told);
+        }
+    }
+
+    /// A claim has ended: its run is recorded.
+    pub(crate) fn end_run(&mut self, id: ClaimId, live: &Live, cause: &str) {
+        let Some(track) = self.sizes.runs.remove(&id) else {
+            return;
+        };
+        let record = &live.record;
+        if record.command.is_empty() || record.adopted || record.uncapped {
+            return;
+        }
+        let model = record.slices.first().and_then(|s| self.gpu_index(&s.uuid));
+        let model = model
+            .map(|g| self.gpus[g].model.clone())
+            .unwrap_or_default();
+        let refusals = live.past_refusals;
+        let mut run = track.record(record, live.peak, &model, cause, refusals, super::unix_ms());
+        run.notebook = self.history.notebook_of(id);
+        let _ = self.tell_history(Order::Run(Box::new(run), self.whose_runs(record.uid)));
+    }
+
+    /// When each claim that holds GPUs ends about, by how long such runs took before.
+    pub(crate) fn likely_starts(&self) -> BTreeMap<ClaimId, Duration> {
+        let now = self.now();
+        let ends = self.sizes.runs.iter().filter_map(|(id, track)| {
+            let live = self.claims.get(id)?;
+            let ran =
+                Duration::from_millis(super::unix_ms().saturating_sub(live.record.granted_ms));
+            let left = track.time()?.median.checked_sub(ran)?;
+            Some((*id, now + left))
+        });
+        let ends: BTreeMap<ClaimId, Duration> = ends.collect();
+        if ends.is_empty() || self.waiting.is_empty() {
+            return BTreeMap::new();
+        }
+        self.machine.likely_starts(now, &ends)
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests that follow need, in both directions: growth is reserved before it is needed, as earlier runs showed it; what
+//! is past is given back.
+
+use std::time::{Duration, Instant};
+
+use gshare_config::AutoShrink;
+use gshare_core::machine::Event;
+use gshare_core::{Bytes, Change, ClaimId, Share};
+
+use super::track::RunTrack;
+use crate::daemon::journal::HoldingRecord;
+use crate::daemon::service::Service;
+
+/// Sizes are multiples of this.
+pub(crate) const STEP: u64 = 256 << 20;
+/// Above what is used now, without knowing what comes.
+const ABOVE: f64 = 1.11;
+/// What is given back is worth it from this part of the request on.
+const WORTH: f64 = 0.1;
+
+/// Bytes up to a multiple of [`STEP`].
+pub(crate) fn rounded(bytes: f64) -> u64 {
+    ((bytes / STEP as f64).ceil() as u64).max(1) * STEP
+}
+
+/// What a run needs to be guaranteed now; `None` while nothing says it.
+fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64> {
+    let lately = track.lately()? * ABOVE;
+    let ran = track.ran();
+    match track
+        .experience
+        .as_ref()
+        .filter(|e| e.near && !e.phases.is_empty())
+    {
+        Some(experience) => {
+            // As much above what they needed as their bound is above their middle.
+            let above = experience.bound as f64 / experience.middle.max(1) as f64;
+            let ahead = experience
+                .phases
+                .iter()
+                .map(|p| track.place.ahead(p, ran, horizon));
+            let ahead = ahead.fold(0.0, f64::max) * above.clamp(1.05, 1.5);
+            Some(ahead.max(lately))
+        }
+        None => (ran >= first_look.as_secs_f64()).then_some(lately),
+    }
+}
+
+impl Service {
+    /// Lets sizes follow need, as the policy says. Once for each look at the GPUs.
+    pub(crate) fn follow_needs(&mut self) {
+        let sizes = self.config.sizes.clone();
+        let mut wanted: Vec<(ClaimId, Change, bool)> = Vec::new();
+        for (id, live) in &self.claims {
+            let Some(track) = self.sizes.runs.get_mut(id) else {
+                continue;
+            };
+            let record = &live.record;
+            let Some(slice) = record.slices.first() else {
+                continue;
+            };
+            if live.ending.is_some() || record.holding != HoldingRecord::Here || !track.known {
+                continue;
+            }
+            if sizes.auto_shrink == AutoShrink::Burst
+                || (sizes.auto_shrink == AutoShrink::Request && !record.auto)
+            {
+                // Once: what earlier runs of the same needed is enough of a limit.
+                let enough = track.experience.as_ref().filter(|e| e.near && e.runs >= 3);
+                let limit = enough.map(|e| rounded(e.bound as f64).max(slice.mem));
+                if let Some(limit) =
+                    limit.filter(|l| *l < slice.mem_limit && track.changed.is_none())
+                {
+                    track.changed = Some(Instant::now());
+                    let change = Change {
+                        mem_limit: Some(Bytes(limit)),
+                        ..Change::default()
+                    };
+                    wanted.push((*id, change, false));
+                }
+                continue;
+            }
+            if sizes.auto_shrink != AutoShrink::Request {
+                continue;
+            }
+            let Some(bytes) = need(track, sizes.first_look, sizes.horizon) else {
+                continue;
+            };
+            let most = slice.mem_limit;
+            let bytes = rounded(bytes).min(most.max(slice.mem));
+            let grows = bytes > slice.mem;
+            let waited = track.wish.is_some_and(|(_, open)| open == bytes);
+            let soon = track
+                .changed
+                .is_some_and(|at| at.elapsed() < sizes.follow / 4);
+            let worth =
+                (slice.mem as f64 - bytes as f64) >= (slice.mem as f64 * WORTH).max(STEP as f64);
+            if waited || (!grows && (soon || !worth)) {
+                continue;
+            }
+            let mut change = Change {
+                mem: Some(Bytes(bytes)),
+                mem_limit: Some(Bytes(most)),
+                ..Change::default()
+            };
+            let shares = [
+                track.experience.as_ref().and_then(|e| e.share),
+                track.enough(),
+            ];
+            let share = shares.into_iter().flatten().fold(0.0, f64::max);
+            let now = f64::from(slice.sm_milli) / 1000.0;
+            let settled = track.ran() >= sizes.first_look.as_secs_f64();
+            if settled && share > 0.0 && (share - now).abs() >= 0.1 {
+                change.sm = Some(Share::from_milli((share * 1000.0).round() as u32));
+            }
+            track.changed = Some(Instant::now());
+            wanted.push((*id, change, grows));
+        }
+        for (id, change, grows) in wanted {
+            let ticket = self.next_ticket();
+            if let Some(track) = self.sizes.runs.get_mut(&id) {
+                track.wish = grows.then_some((ticket, change.mem.map_or(0, |Bytes(b)| b)));
+            }
+            // Growth waits for room, ahead of its need; what is given back needs none.
+            let patience = if grows { None } else { Some(Duration::ZERO) };
+            self.drive(Event::Resize {
+                ticket,
+                id,
+                change,
+                patience,
+            });
+        }
+    }
+
+    /// A wish to resize has been decided.
+    pub(crate) fn followed(&mut self, ticket: u64) {
+        for track in self.sizes.runs.values_mut() {
+            if track.wish.is_some_and(|(open, _)| open == ticket) {
+                track.wish = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What a claim that runs used so far.
+
+use std::time::{Duration, Instant};
+
+use gshare_core::predict::{Busy, Phase, Place, Span, Track, phases};
+use gshare_proto::ClaimGpu;
+
+use crate::daemon::history::runs::{PARTS, RunRecord, Told};
+use crate::daemon::journal::ClaimRecord;
+
+/// Points that are kept; when there are more, two become one.
+const POINTS: usize = 512;
+/// A look stands for no longer than this.
+const LONGEST: f64 = 5.0;
+/// Earlier runs whose phases are followed.
+const FOLLOWED: usize = 4;
+
+/// What earlier runs say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Experience {
+    /// Bytes that all but a nominal part stay below, and half.
+    pub(crate) bound: u64,
+    pub(crate) middle: u64,
+    /// They are of the same script with the same arguments.
+    pub(crate) near: bool,
+    /// How many.
+    pub(crate) runs: usize,
+    /// Phases of the newest ones.
+    pub(crate) phases: Vec<Vec<Phase>>,
+    /// Part of the SMs that was enough.
+    pub(crate) share: Option<f64>,
+    time: Option<Span>,
+}
+
+/// A run that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct RunTrack {
+    pub(crate) began: Instant,
+    last: Option<Instant>,
+    /// Highest memory in equal parts of time.
+    points: Vec<u64>,
+    point_s: f64,
+    filled_s: f64,
+    peak: u64,
+    /// The last two hours, and what counts for a request that follows.
+    next: Track,
+    lately: Track,
+    next_sm: Track,
+    pub(crate) place: Place,
+    stable_s: f64,
+    busy: Busy,
+    in_turns: bool,
+    sm: (f64, f64),
+    occupancy: (f64, f64),
+    gpu_s: Option<f64>,
+    burst: f64,
+    throttled: f64,
+    /// The records were asked for.
+    pub(crate) asked: bool,
+    pub(crate) experience: Option<Experience>,
+    /// The records have answered.
+    pub(crate) known: bool,
+    /// When its request was changed last, by itself.
+    pub(crate) changed: Option<Instant>,
+    /// A wish to resize that is open, and its bytes.
+    pub(crate) wish: Option<(u64, u64)>,
+}
+
+/// What a run used so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used {
+    pub(crate) seconds: f64,
+    pub(crate) peak: u64,
+    /// Next minutes' memory, and part of the SMs.
+    pub(crate) next_mem: Option<u64>,
+    pub(crate) next_sm: Option<f64>,
+    /// Part of the SMs that is enough, and the most that was used.
+    pub(crate) enough: Option<f64>,
+    pub(crate) most: Option<f64>,
+}
+
+impl RunTrack {
+    pub(crate) fn new(follow: Duration) -> Self {
+        Self {
+            began: Instant::now(),
+            last: None,
+            points: Vec::new(),
+            point_s: 0.25,
+            filled_s: 0.0,
+            peak: 0,
+            next: Track::default(),
+            lately: Track::over(follow),
+            next_sm: Track::default(),
+            place: Place::default(),
+            stable_s: follow.as_secs_f64() / 2.0,
+            busy: Busy::default(),
+            in_turns: true,
+            sm: (0.0, 0.0),
+            occupancy: (0.0, 0.0),
+            gpu_s: None,
+            burst: 0.0,
+            throttled: 0.0,
+            asked: false,
+            experience: None,
+            known: false,
+            changed: None,
+            wish: None,
+        }
+    }
+
+    pub(crate) fn look(&mut self, parts: &[ClaimGpu], held_back: f64, in_turns: bool) {
+        let now = Instant::now();
+        let passed = self
+            .last
+            .replace(now)
+            .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+        let seconds = passed.min(LONGEST);
+        let at = now.duration_since(self.began);
+        let mem = parts
+            .iter()
+            .filter_map(|p| p.mem_charge.or(p.mem_used))
+            .max();
+        let peaks = parts.iter().filter_map(|p| p.mem_peak).max().unwrap_or(0);
+        self.peak = self.peak.max(mem.unwrap_or(0)).max(peaks);
+        if let Some(mem) = mem {
+            self.next.look(at, mem as f64);
+            self.lately.look(at, mem as f64);
+            self.place.look(at.as_secs_f64(), mem as f64, self.stable_s);
+            self.add_point(passed, mem);
+        }
+        self.in_turns = in_turns;
+        for part in parts {
+            let of = |figure: Option<gshare_proto::Figure>| {
+                figure.map(|f| (f.value / 100.0).clamp(0.0, 1.0))
+            };
+            let time = of(part.time_got).or(of(part.time_busy));
+            // In turns it is time that is shared, side by side it is SMs.
+            let used = if in_turns {
+                time.or(of(part.sm_active))
+            } else {
+                of(part.sm_active).or(time)
+            };
+            if let Some(used) = used {
+                self.busy.add(seconds, used, held_back);
+                self.next_sm.look(at, used);
+                *self.gpu_s.get_or_insert(0.0) += used * seconds;
+                self.burst += (used - part.sm_request).max(0.0) * seconds;
+            }
+            if let Some(active) = of(part.sm_active) {
+                self.sm = (self.sm.0 + active * seconds, self.sm.1 + seconds);
+            }
+            if let Some(resident) = of(part.sm_occupancy) {
+                self.occupancy = (
+                    self.occupancy.0 + resident * seconds,
+                    self.occupancy.1 + seconds,
+                );
+            }
+        }
+        self.throttled += held_back * seconds;
+    }
+
+    fn add_point(&mut self, passed: f64, mem: u64) {
+        self.filled_s += passed;
+        let wanted = ((self.filled_s / self.point_s) as usize).max(self.points.len());
+        // What was between two looks was as the one after it.
+        while self.points.len() <= wanted {
+            if self.points.len() >= POINTS {
+                self.points = self
+                    .points
+                    .chunks(2)
+                    .map(|c| c.iter().copied().max().unwrap_or(0))
+                    .collect();
+                self.point_s *= 2.0;
+                return self.add_point(0.0, mem);
+            }
+            self.points.push(mem);
+            if self.filled_s / self.point_s <= self.points.len() as f64 {
+                break;
+            }
+        }
+        if let Some(last) = self.points.last_mut() {
+            *last = (*last).max(mem);
+        }
+    }
+
+    pub(crate) fn learn(&mut self, told: &Told) {
+        self.known = true;
+        let Some(e) = &told.estimate else { return };
+        let followed = told.records.iter().take(FOLLOWED);
+        self.experience = Some(Experience {
+            bound: e.bound.0,
+            middle: e.middle.0,
+            near: matches!(
+                e.level,
+                gshare_core::predict::Level::Repeats | gshare_core::predict::Level::Scaled
+            ),
+            runs: e.runs.len(),
+            phases: followed.map(|r| phases(&r.parts, r.seconds)).collect(),
+            share: told.share(),
+            time: told.time,
+        });
+    }
+
+    pub(crate) fn time(&self) -> Option<Span> {
+        self.experience.as_ref()?.time
+    }
+
+    /// Seconds since it was first looked at.
+    pub(crate) fn ran(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Memory now, and the highest lately.
+    pub(crate) fn lately(&self) -> Option<f64> {
+        self.lately.need().map(|n| n.highest)
+    }
+
+    pub(crate) fn used(&self) -> Used {
+        let next = self.next.need();
+        Used {
+            seconds: self.ran(),
+            peak: self.peak,
+            next_mem: next.map(|n| n.need as u64),
+            next_sm: self.next_sm.need().map(|n| n.need.min(1.0)),
+            enough: self.busy.enough(),
+            most: self.busy.most(),
+        }
+    }
+
+    pub(crate) fn enough(&self) -> Option<f64> {
+        self.busy.enough()
+    }
+
+    /// The record of it, at its end.
+    pub(crate) fn record(
+        &self,
+        claim: &ClaimRecord,
+        peak: u64,
+        model: &str,
+        cause: &str,
+        refusals: u64,
+        now_ms: u64,
+    ) -> RunRecord {
+        let shape = gshare_core::predict::Shape::of(&claim.command);
+        let gpus = claim.slices.len().max(1);
+        let peak = self.peak.max(peak / gpus as u64);
+        let mut sorted = self.points.clone();
+        sorted.sort_unstable();
+        let at = |q: f64| {
+            let place = ((sorted.len() as f64 * q).ceil() as usize).saturating_sub(1);
+            sorted.get(place).copied().unwrap_or(peak)
+        };
+        let mean = |(sum, seconds): (f64, f64)| (seconds > 0.0).then_some(sum / seconds);
+        let parts = (0..PARTS).map(|n| {
+            let (from, to) = (
+                n * self.points.len() / PARTS,
+                (n + 1) * self.points.len() / PARTS,
+            );
+            self.points[from..to.max(from + 1).min(self.points.len())]
+                .iter()
+                .copied()
+                .max()
+                .unwrap_or(peak)
+        });
+        RunRecord {
+            id: 0,
+            claim: claim.id,
+            ended_ms: now_ms,
+            uid: claim.uid,
+            project: claim.project.clone(),
+            class: claim.class.clone(),
+            program: shape.program,
+            script: shape.script,
+            words: shape.words,
+            numbers: shape.numbers,
+            notebook: None,
+            gpu_model: model.to_owned(),
+            gpus: gpus as u32,
+            asked_mem: claim.slices.first().map_or(0, |s| s.mem),
+            asked_sm: claim
+                .slices
+                .first()
+                .map_or(0.0, |s| f64::from(s.sm_milli) / 1000.0),
+            auto: claim.auto,
+            peak,
+            mem: [at(0.5), at(0.9), at(0.99)],
+            parts: if self.points.is_empty() {
+                Vec::new()
+            } else {
+                parts.collect()
+            },
+            sm_active: mean(self.sm),
+            occupancy: mean(self.occupancy),
+            busy: self.busy.0,
+            in_turns: self.in_turns,
+            gpu_s: self.gpu_s,
+            burst_gpu_s: self.burst,
+            throttled_s: self.throttled,
+            seconds: now_ms.saturating_sub(claim.granted_ms) as f64 / 1000.0,
+            end: cause.to_owned(),
+            refusals,
+            level: None,
+            score: None,
+        }
+    }
+}
