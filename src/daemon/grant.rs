@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_core::machine::Now;
-use gshare_core::{Bytes, ClaimId, Reason, Slice};
+use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
@@ -343,19 +343,18 @@ impl Service {
         } else {
             String::new()
         };
-        let share = self.share_of(first);
-        let (share, of) = if gpus.len() == 1 {
-            (format!("{share:.2}"), format!("GPU {}", gpus[0]))
-        } else {
-            // As it is asked for: `2x0.50`, and `2.00` of whole ones.
-            let (count, whole) = (gpus.len(), share >= 0.995);
-            let share = match whole {
-                true => format!("{count}.00"),
-                false => format!("{count}x{share:.2}"),
-            };
-            (share, format!("GPUs {}", gpus.join(",")))
+        // As it is asked for: `2x0.50`, and `2.00` of whole ones.
+        let share = match (self.share_of(first), gpus.len()) {
+            (share, 1) => format!("{share:.2}"),
+            (0.995.., count) => format!("{count}.00"),
+            (share, count) => format!("{count}x{share:.2}"),
         };
-        let each = if gpus.len() == 1 { "" } else { " each" };
+        let (s, each) = if gpus.len() == 1 {
+            ("", "")
+        } else {
+            ("s", " each")
+        };
+        let of = format!("GPU{s} {}", gpus.join(","));
         Some(format!(
             "{share} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %)",
             Bytes(first.mem),
@@ -526,48 +525,6 @@ impl Service {
         let seen = live.seats.iter().flat_map(slots);
         seen.fold(live.past_refusals, |sum, s| sum.saturating_add(s.refusals))
     }
-
-    /// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
-    pub(crate) fn waits_text(&self, id: ClaimId, reason: &Reason) -> String {
-        let text = self.reason_text(reason);
-        match self.drained_text(id, reason) {
-            Some(drained) => format!("{text}; {drained}"),
-            None => text,
-        }
-    }
-
-    /// Why a claim waits, with the names of those who hold what it needs.
-    pub(crate) fn reason_text(&self, reason: &Reason) -> String {
-        self.held_text(reason.to_string(), reason.holders())
-    }
-
-    /// A reason, with the names of those who hold what is needed.
-    pub(crate) fn held_text(&self, reason: String, holders: &[ClaimId]) -> String {
-        let mut who: Vec<String> = holders
-            .iter()
-            .filter_map(|id| {
-                if let Some(auto) = self.policy.auto.get(id) {
-                    return Some(format!("{id} ({}, no cap)", self.names.user(auto.uid())));
-                }
-                let live = self.claims.get(id)?;
-                let ends = live
-                    .record
-                    .ends_ms
-                    .map(|ms| format!(", ends in {}", show_until(ms)));
-                Some(format!(
-                    "{id} ({}{})",
-                    self.names.user(live.record.uid),
-                    ends.unwrap_or_default()
-                ))
-            })
-            .collect();
-        who.truncate(4);
-        if who.is_empty() {
-            reason
-        } else {
-            format!("{reason}; held by {}", who.join(", "))
-        }
-    }
 }
 
 /// Makes, or opens, the cgroup of a claim.
@@ -597,7 +554,7 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
 }
 
 /// The time until a moment in Unix milliseconds, to the nearest second.
-fn show_until(unix: u64) -> String {
+pub(super) fn show_until(unix: u64) -> String {
     let left = Duration::from_millis(unix.saturating_sub(unix_ms()).saturating_add(500));
     gshare_core::units::show_duration(left)
 }

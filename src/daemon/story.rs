@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use gshare_core::machine::{Event, Now, Rehearsal, Taking};
 use gshare_core::sched::fair::History;
-use gshare_core::{ClaimId, Slice};
+use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
 
+use super::grant::show_until;
 use super::journal::ClaimRecord;
 use super::server::Peer;
 use super::service::Service;
@@ -97,6 +98,48 @@ impl Service {
             id: id.to_string(),
             entries: entries.collect(),
         })
+    }
+
+    /// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
+    pub(crate) fn waits_text(&self, id: ClaimId, reason: &Reason) -> String {
+        let text = self.reason_text(reason);
+        match self.drained_text(id, reason) {
+            Some(drained) => format!("{text}; {drained}"),
+            None => text,
+        }
+    }
+
+    /// Why a claim waits, with the names of those who hold what it needs.
+    pub(crate) fn reason_text(&self, reason: &Reason) -> String {
+        self.held_text(reason.to_string(), reason.holders())
+    }
+
+    /// A reason, with the names of those who hold what is needed.
+    pub(crate) fn held_text(&self, reason: String, holders: &[ClaimId]) -> String {
+        let mut who: Vec<String> = holders
+            .iter()
+            .filter_map(|id| {
+                if let Some(auto) = self.policy.auto.get(id) {
+                    return Some(format!("{id} ({}, no cap)", self.names.user(auto.uid())));
+                }
+                let live = self.claims.get(id)?;
+                let ends = live
+                    .record
+                    .ends_ms
+                    .map(|ms| format!(", ends in {}", show_until(ms)));
+                Some(format!(
+                    "{id} ({}{})",
+                    self.names.user(live.record.uid),
+                    ends.unwrap_or_default()
+                ))
+            })
+            .collect();
+        who.truncate(4);
+        if who.is_empty() {
+            reason
+        } else {
+            format!("{reason}; held by {}", who.join(", "))
+        }
     }
 
     /// Writes down what happened to a claim. A full disk loses that, nothing else.
