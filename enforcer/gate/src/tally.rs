@@ -71,13 +71,15 @@ pub struct Limit {
 const KEPT_NS: u64 = 4_000_000;
 
 impl Limit {
-    /// What is left of a load that came to an end now on a GPU with so many SMs.
-    pub fn fit(&mut self, now_ns: u64, load: Load, sms: u32) -> Load {
+    /// What is left of a load that came to an end now on a GPU with so many SMs; its last launch was at `issued_ns`.
+    pub fn fit(&mut self, now_ns: u64, issued_ns: u64, load: Load, sms: u32) -> Load {
         let passed = now_ns.saturating_sub(self.seen_ns);
-        self.seen_ns = now_ns;
+        self.seen_ns = self.seen_ns.max(now_ns);
         let sms = u64::from(sms.max(1));
-        // After a long silence: whatever this load needs.
-        let kept = load.busy_ns.min(passed).saturating_add(KEPT_NS);
+        // After a long silence: whatever this load needs. While it waited, other streams ran and left room.
+        let waited = now_ns.saturating_sub(issued_ns);
+        let kept = load.busy_ns.min(passed).max(waited);
+        let kept = kept.saturating_add(KEPT_NS);
         self.busy_ns = self.busy_ns.saturating_add(passed).min(kept);
         let sm_room = self.sm_ns.saturating_add(passed.saturating_mul(sms));
         self.sm_ns = sm_room.min(kept.saturating_mul(sms));
@@ -301,6 +303,11 @@ impl Tally {
         load
     }
 
+    /// What the stream was given since its last measurement, to count with another one.
+    pub fn take(&self, stream: usize, thread: usize) -> Load {
+        self.cell(stream, thread).0.take()
+    }
+
     /// A measurement did not come about: what would have gone with it counts later.
     pub fn put_back(&self, stream: usize, thread: usize, load: Load) {
         self.cell(stream, thread).0.put(load);
@@ -429,7 +436,7 @@ mod tests {
         let one = Fill::of_grid(10, 1, 8, 4).during(4 * ms);
         let mut sum = Load::default();
         for i in 1..=1000 {
-            sum = sum.plus(limit.fit(2 * ms * i, one, 10));
+            sum = sum.plus(limit.fit(2 * ms * i, 2 * ms * i, one, 10));
         }
         let all = 2000 * ms;
         assert!(sum.busy_ns.abs_diff(all) <= 5 * ms, "{sum:?}");
@@ -438,9 +445,18 @@ mod tests {
         let (mut limit, mut sum) = (Limit::default(), Load::default());
         for i in 1..=1000 {
             let late = if i % 7 == 0 { 2 * ms } else { 0 };
-            sum = sum.plus(limit.fit(4 * ms * i + late, one, 10));
+            sum = sum.plus(limit.fit(4 * ms * i + late, 4 * ms * i, one, 10));
         }
         assert_eq!(sum, one.times(1000));
+        // Ends that are seen late, because an older one was waited for, leave small grids side by side what they had.
+        let mut limit = Limit::default();
+        let small = Fill::of_grid(10, 1, 2, 4).during(100 * ms);
+        let mut sum = Load::default();
+        for end in [100, 200, 300, 400, 400, 400, 400, 400] {
+            sum = sum.plus(limit.fit(end * ms, 0, small, 10));
+        }
+        assert_eq!(sum.busy_ns, 400 * ms, "one GPU for 400 ms");
+        assert_eq!(sum.sm_ns, small.sm_ns * 8);
     }
 
     #[test]

@@ -439,7 +439,15 @@ impl Gate {
         thread: Thread,
     ) {
         if work.meet(process, gpu) {
-            gpu.tally.add_unmeasured(work.key, stream, thread.number());
+            let number = thread.number();
+            gpu.tally.add_unmeasured(work.key, stream, number);
+            // A stream that is never measured, because others are first, would never count: what was launched last
+            // is over at about the same time.
+            if let Ok(mut inner) = self.inner.try_lock()
+                && let Some(last) = inner.flights.back_mut()
+            {
+                last.before = last.before.plus(gpu.tally.take(stream, number));
+            }
         } else {
             self.unmeasured.fetch_add(1, Ordering::Relaxed);
         }

@@ -376,6 +376,10 @@ impl Proxy {
         }
         if self.flights.len() >= MEASURED {
             self.tally.add_unmeasured(key, stream, 1);
+            // What was launched last is over at about the same time.
+            if let Some(last) = self.flights.back_mut() {
+                last.before = last.before.plus(self.tally.take(stream, 1));
+            }
             return None;
         }
         self.next += 1;
@@ -406,8 +410,12 @@ impl Proxy {
             };
             let own = flight.key.map(|key| self.tally.learn(key, elapsed));
             let load = flight.before.plus(own.unwrap_or_default());
-            self.done = self.done.plus(self.limit.fit(seen, load, self.sms));
-            self.landed_ns = seen;
+            // It waited for the older ones meanwhile.
+            self.landed_ns = self.landed_ns.max(seen);
+            let fit = self
+                .limit
+                .fit(self.landed_ns, flight.issued_ns, load, self.sms);
+            self.done = self.done.plus(fit);
         }
     }
 

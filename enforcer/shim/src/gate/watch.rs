@@ -151,7 +151,7 @@ impl Gate {
         let own = own.map(|(key, ns)| gpu.tally.learn(key, ns));
         let load = flight.before.plus(own.unwrap_or_default());
         let sms = gpu.sms.load(Ordering::Relaxed);
-        let load = inner.limit.fit(now, load, sms);
+        let load = inner.limit.fit(now, flight.issued_ns, load, sms);
         inner.done = inner.done.plus(load);
         inner.landed_ns = now;
         self.say_work(gpu, &inner);
