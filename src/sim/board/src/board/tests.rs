@@ -435,3 +435,51 @@ fn random_deaths_among_busy_writers() {
     let seen = board.snapshot();
     assert_eq!((seen.gpus[0].used, seen.gpus[0].processes.len()), (0, 0));
 }
+
+#[test]
+fn moving_memory_takes_the_published_time_or_the_one_that_was_set() {
+    let dir = Dir::new("rate");
+    let board = dir.board(&["h100"]);
+    let slot = board.register(&process("python")).expect("register");
+    board.add_context(slot, 0).expect("context");
+    board
+        .alloc(slot, 0, MemoryKind::Device, 16_000 * MIB)
+        .expect("alloc");
+    let bytes = board.park(slot).expect("parked") as f64;
+    board.unpark(slot, &[]).expect("back");
+    let seconds = |fixed: f64, rate: f64| fixed + bytes / rate;
+    let takes = || board.checkpoint_time(slot).as_secs_f64();
+    // 0.72 s and 8.4 GB/s: restores on a B200 with driver 595.
+    assert!((takes() - seconds(0.72, 8.4e9)).abs() < 1e-6);
+    let fixed = Duration::from_millis(100);
+    board
+        .set_checkpoint_rate(fixed, 25_000_000_000)
+        .expect("set");
+    assert!((takes() - seconds(0.1, 25e9)).abs() < 1e-6);
+}
+
+#[test]
+fn a_fault_of_checkpoints_is_one_processs_own_and_is_noted_when_it_is_met() {
+    use crate::{CheckpointFault, CheckpointHow, CheckpointStep};
+    let dir = Dir::new("fault");
+    let board = dir.board(&["h100"]);
+    let fault = |pid| CheckpointFault {
+        step: CheckpointStep::Restore,
+        how: CheckpointHow::Waits,
+        pid,
+    };
+    board
+        .set_checkpoint_fault(Some(fault(Some(7))))
+        .expect("set");
+    assert_eq!(board.checkpoint_fault(CheckpointStep::Restore, 8), None);
+    assert_eq!(board.checkpoint_fault(CheckpointStep::Lock, 7), None);
+    assert!(!board.checkpoint_fault_met());
+    let met = board.checkpoint_fault(CheckpointStep::Restore, 7);
+    assert_eq!(met, Some(CheckpointHow::Waits));
+    assert!(board.checkpoint_fault_met());
+    // Also the second time.
+    assert_eq!(board.checkpoint_fault(CheckpointStep::Restore, 7), met);
+    board.set_checkpoint_fault(Some(fault(None))).expect("set");
+    assert!(!board.checkpoint_fault_met());
+    assert_eq!(board.checkpoint_fault(CheckpointStep::Restore, 9), met);
+}
