@@ -118,7 +118,18 @@ fn recent(failed: &Path) -> Option<String> {
 
 fn make(of: &Environment, venv: &Path, bin: &Path) -> Result<(), String> {
     let requirements = script(of.file);
-    run(Command::new("python3")
+    // That of the system can be run by all users, one in somebody's home cannot.
+    let whole = |python: &&&str| {
+        let probe = Command::new(python)
+            .args(["-c", "import ensurepip, venv"])
+            .output();
+        probe.is_ok_and(|o| o.status.success())
+    };
+    let python = ["/usr/bin/python3"]
+        .iter()
+        .find(whole)
+        .unwrap_or(&"python3");
+    run(Command::new(python)
         .args(["-m", "venv", "--clear"])
         .arg(venv))?;
     run(Command::new(bin.join("python"))

@@ -1,0 +1,155 @@
+"""One user's kernels, used at random as people do: cells, pauses, interrupts, restarts, kills, culling.
+
+Arguments: kernel name, how many, seconds, seed. Prints JSON lines: what went wrong, and at the end what was done. It
+knows nothing of gshare.
+"""
+
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+
+from jupyter_client.manager import KernelManager
+
+NAME, COUNT, SECONDS, SEED = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+FIRST = """
+import ctypes, os
+cuda, size = ctypes.CDLL("libcuda.so.1"), 1 << 16
+def ok(result):
+    if result:
+        raise RuntimeError(f"CUDA {result}")
+def hold():
+    global context, place, kept
+    ok(cuda.cuInit(0))
+    context, place = ctypes.c_void_p(), ctypes.c_uint64()
+    ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    ok(cuda.cuCtxSetCurrent(context))
+    ok(cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)))
+    kept = os.urandom(size)
+    ok(cuda.cuMemcpyHtoD_v2(place, kept, ctypes.c_size_t(size)))
+"""
+CELL = """
+if "kept" not in globals():
+    hold()
+back = ctypes.create_string_buffer(size)
+ok(cuda.cuMemcpyDtoH_v2(back, place, ctypes.c_size_t(size)))
+print("same" if back.raw == kept else "other")
+"""
+done, wrong, lock = {}, [], threading.Lock()
+
+
+def note(what):
+    with lock:
+        done[what] = done.get(what, 0) + 1
+
+
+def fail(text):
+    with lock:
+        wrong.append(text)
+
+
+class Kernel:
+    def __init__(self, number):
+        self.random = random.Random(SEED * 1000 + number)
+        self.number = number
+
+    def start(self):
+        self.manager = KernelManager(kernel_name=NAME)
+        self.manager.start_kernel()
+        self.connect()
+
+    def connect(self):
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.pid = self.manager.provisioner.pid
+        self.run(FIRST)
+
+    def run(self, code, patience=30):
+        """What a cell printed, and its error; None when it had to be interrupted."""
+        cell = self.client.execute(code)
+        printed, error, interrupted = "", None, False
+        end = time.monotonic() + patience
+        while True:
+            if time.monotonic() > end:
+                if interrupted:
+                    fail(f"kernel {self.number}: an interrupted cell does not end")
+                    return printed, "stuck"
+                interrupted, end = True, time.monotonic() + 20
+                self.manager.interrupt_kernel()
+                note("interrupted")
+            try:
+                message = self.client.get_iopub_msg(timeout=0.2)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                printed += content["text"]
+            elif kind == "error":
+                error = content["ename"] + ": " + content["evalue"]
+            elif kind == "status" and content["execution_state"] == "idle":
+                return printed, error
+
+    def step(self):
+        if not self.manager.is_alive() or self.pid != self.manager.provisioner.pid:
+            return fail(f"kernel {self.number}, process {self.pid}, ended by itself")
+        what = self.random.choices(["cell", "pause", "restart", "kill", "cull"], [10, 6, 1, 1, 1])[0]
+        note(what)
+        if what == "cell":
+            printed, error = self.run(CELL, patience=self.random.choice([1, 4, 8]))
+            if "other" in printed or (error and "KeyboardInterrupt" not in error):
+                fail(f"kernel {self.number}: {printed} {error}")
+            if "same" in printed:
+                note("same")
+        elif what == "pause":
+            time.sleep(self.random.uniform(0.2, 4))
+        elif what in ("restart", "kill"):
+            self.client.stop_channels()
+            if what == "kill":
+                os.kill(self.pid, signal.SIGKILL)
+            self.manager.restart_kernel(now=True)
+            self.connect()
+        else:
+            self.stop()
+            self.start()
+
+    def stop(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+
+    def live(self, end, quiet):
+        try:
+            self.start()
+            while time.monotonic() < end:
+                self.step()
+            quiet.wait(timeout=120)
+            if not self.manager.is_alive():
+                fail(f"kernel {self.number} ended by itself")
+            leave.wait(timeout=120)
+            self.stop()
+        except Exception as error:
+            fail(f"kernel {self.number}: {type(error).__name__}: {error}")
+            quiet.abort()
+
+
+quiet, leave = threading.Barrier(COUNT + 1), threading.Event()
+end = time.monotonic() + SECONDS
+threads = [threading.Thread(target=Kernel(n).live, args=(end, quiet)) for n in range(COUNT)]
+for thread in threads:
+    thread.start()
+try:
+    quiet.wait(timeout=180)
+except threading.BrokenBarrierError:
+    pass
+print(json.dumps({"quiet": True, "wrong": wrong, "done": done}), flush=True)
+sys.stdin.readline()
+leave.set()
+for thread in threads:
+    thread.join()
+print(json.dumps({"wrong": wrong}), flush=True)
