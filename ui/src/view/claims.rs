@@ -237,18 +237,27 @@ fn memory(claim: &ClaimView, look: &Look) -> String {
     format!("{mark}{used}/{}", gib(mem_cap(claim)))
 }
 
+/// Idleness from here on is told.
+const IDLE_SHOWN_S: u64 = 60;
+
 /// Since when a claim runs nothing, who says so, and what becomes of it.
 pub(super) fn idle(claim: &ClaimView) -> Option<String> {
     let idle = claim.idle.as_ref()?;
+    // A pause between two kernels is no news.
+    if idle.gpu_s < IDLE_SHOWN_S && !idle.warned && !idle.kept {
+        return None;
+    }
     let mut text = format!("GPU idle {}", seconds(idle.gpu_s));
     if let Some(kernel) = &idle.kernel {
         let time = idle.kernel_s.map(|s| format!(" {}", seconds(s)));
-        let source = idle.source.as_ref().map(|s| format!(" ({s})"));
-        text.push_str(&format!(
-            ", kernel {kernel}{}{}",
-            time.unwrap_or_default(),
-            source.unwrap_or_default()
-        ));
+        let time = time.unwrap_or_default();
+        // Only a Jupyter server knows of kernels.
+        text.push_str(&match idle.source.as_deref() {
+            Some(source) if source.starts_with("Jupyter") => {
+                format!(", kernel {kernel}{time} ({source})")
+            }
+            _ => format!(", its processes {kernel}{time}"),
+        });
     }
     if idle.kept {
         text.push_str("; kept by its owner");

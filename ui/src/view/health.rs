@@ -77,7 +77,7 @@ fn health(health: &HealthView, model: &Model, look: &Look) -> String {
     if words.is_empty() {
         let errors = health.ecc_uncorrected.map(|n| n.to_string());
         let errors = errors.unwrap_or_else(|| look.glyphs.dash.to_owned());
-        return format!("good; ECC errors {errors}");
+        return format!("good; ECC {errors}");
     }
     words.join("; ")
 }
