@@ -17,6 +17,7 @@ mod shim;
 mod stats;
 
 pub(crate) use gate::{WORKER_ARGUMENT, program};
+pub(crate) use predict::Memory;
 pub(crate) use shim::{CHILD_ARGUMENT, child};
 
 use crate::cli::args::BenchArgs;

@@ -23,6 +23,7 @@ pub(crate) mod out;
 mod phases;
 mod release;
 mod replay;
+pub(crate) mod replay_sizes;
 mod report;
 mod resize;
 mod rows;

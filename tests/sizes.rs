@@ -134,6 +134,32 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
         "what was run last"
     );
 
+    // The records as a list: the same runs with other sizes.
+    let dir = tempfile::tempdir().expect("a directory");
+    let list = dir.path().join("runs.jsonl");
+    std::fs::write(&list, ok(&station, &["suggest", "--records"])).expect("written");
+    let replayed = ok(
+        &station,
+        &[
+            "replay",
+            "--json",
+            "--gpus",
+            "1",
+            &list.display().to_string(),
+        ],
+    );
+    let replayed: serde_json::Value = serde_json::from_str(&replayed).expect("JSON");
+    let used = |row: usize| {
+        replayed["sizes"][row]["used_of_allocated"]
+            .as_f64()
+            .expect("a part")
+    };
+    assert_eq!(
+        (&replayed["runs"], &replayed["sizes"][1]["sizes"]),
+        (&3.into(), &"learnt".into())
+    );
+    assert!(used(0) < 0.6 && used(2) > 0.8, "{replayed}");
+
     let raw = Raw::claim(&station, &["-q", "-g", "auto"]);
     let view = claim_of(&station.snapshot().expect("served"), raw.pid())
         .expect("listed")

@@ -9,12 +9,15 @@ mod own;
 mod play;
 
 use gshare_core::predict::NOMINAL;
+use gshare_core::sched::sizes::Sized;
 use serde_json::json;
 
+pub(crate) use self::play::Memory;
 use self::play::{Errors, Judge};
 use super::say;
 use super::stats::Times;
 use crate::cli::args::BenchArgs;
+use crate::cli::replay_sizes::{row_json, rows, stretch};
 
 /// Families of a seed.
 const FAMILIES: usize = 120;
@@ -22,6 +25,10 @@ const FAMILIES: usize = 120;
 const GOAL_ERROR: f64 = 1.3;
 /// Points of percent that more runs may be above the bound than was said.
 const GOAL_UNDER: f64 = 0.5;
+/// Of what peaks would use of the allocated, at least this part is used.
+const GOAL_USED: f64 = 0.85;
+/// Most of the runs that may run out of memory.
+const GOAL_REFUSED: f64 = 0.01;
 /// After so many runs a change has been understood.
 const GOAL_DRIFT: usize = 3;
 
@@ -94,6 +101,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     say(&format!(
         "run time, median error: {times:.0} %; the median of all runs of the user: {of_user:.0} %"
     ));
+    let sized = sizes(seeds);
+    let [asked_for, learnt, peaks] = sized;
+    ok &= learnt.used >= peaks.used * GOAL_USED && learnt.refused <= GOAL_REFUSED;
     let mut files = Vec::new();
     for path in paths(args)? {
         let text = std::fs::read_to_string(&path)?;
@@ -116,6 +126,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
             "repeated": all.json(), "scaled": scale.json(),
             "drift": drift.iter().map(Judge::json).collect::<Vec<_>>(),
             "drift_runs": recovered, "run_time_percent": times, "run_time_of_user_percent": of_user, "suggest": asked, "files": files,
+            "replay": [row_json("asked", &asked_for), row_json("learnt", &learnt), row_json("peaks", &peaks)],
         },
         "goals": { "error_of_oracle": GOAL_ERROR, "under_percent": NOMINAL * 100.0 + GOAL_UNDER, "drift_runs": GOAL_DRIFT },
         "judged": !args.quick,
@@ -123,6 +134,30 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     })
     .to_string());
     Ok(0)
+}
+
+/// The same runs with sizes as asked for, learnt and as needed, on four GPUs of 48 GiB that are asked for up to 90 %.
+fn sizes(seeds: u32) -> [Sized; 3] {
+    let mem = 48 << 30;
+    let mut sums = [Sized::default(); 3];
+    for seed in 1..=u64::from(seeds) {
+        let mut runs = play::sized(seed, FAMILIES, mem);
+        stretch(&mut runs, 4, mem, 0.9);
+        for (sum, (_, row)) in sums.iter_mut().zip(rows(&runs, 4, mem)) {
+            sum.used += row.used / f64::from(seeds);
+            sum.refused += row.refused / f64::from(seeds);
+            sum.wait_s += row.wait_s / f64::from(seeds);
+        }
+    }
+    for (name, row) in ["asked for", "learnt", "peaks"].iter().zip(&sums) {
+        say(&format!(
+            "replayed with sizes {name:<10} used of allocated {:.1} %, out of memory {:.2} % of runs, wait {:.1} min",
+            row.used * 100.0,
+            row.refused * 100.0,
+            row.wait_s / 60.0
+        ));
+    }
+    sums
 }
 
 /// The files that are named, and those in directories that are.

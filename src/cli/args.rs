@@ -216,9 +216,12 @@ pub enum Command {
     /// Replay a list of claims under other policies: what would the waits have been?
     #[command(after_long_help = "Examples:\n  \
             gshare replay claims.csv                            as the service would do it, beside first come, first served\n  \
-            gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7 --json\n\n\
+            gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7 --json\n  \
+            gshare replay runs.jsonl --gpus 4                   your runs with other sizes\n\n\
             The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each\n\
-            GPU), and may have user. Nothing is run: the same decisions are made in virtual time.")]
+            GPU), and may have user. Nothing is run: the same decisions are made in virtual time.\n\n\
+            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the sizes that were asked for, with\n\
+            those that experience says (as with auto-shrink = \"request\"), and with what each run needed.")]
     Replay(ReplayArgs),
     /// Measure gshare on this machine
     #[command(hide = true)]

@@ -7,12 +7,17 @@ use serde_json::json;
 use super::args::sizes::ReplayArgs;
 use super::failure::{self, Failure};
 use super::table::{Align, Table};
-use super::{Outcome as Exit, out};
+use super::{Outcome as Exit, out, replay_sizes};
 
 /// What is compared unless something else is asked.
 const DEFAULT: [&str; 3] = ["gshare", "gshare-held", "fgd"];
 
 pub(crate) fn run(args: &ReplayArgs) -> Exit {
+    if let Ok(text) = std::fs::read_to_string(&args.trace)
+        && replay_sizes::is_records(&text)
+    {
+        return replay_sizes::run(args, &text);
+    }
     let policies = policies(&args.policy)?;
     let trace = entries(args)?;
     let node = Node {

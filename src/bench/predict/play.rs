@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gshare_core::Bytes;
 use gshare_core::predict::{Earlier, NOMINAL, Past, RUNS, Scores, Shape, Span, duration, estimate};
+use gshare_core::sched::sizes::SizedRun;
 use serde_json::{Value, json};
 
 use super::families::{self, Change, Family, Run};
@@ -123,7 +124,7 @@ struct Said {
 
 /// What a machine remembers.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     scripts: HashMap<(u32, String), Vec<Past>>,
     users: HashMap<u32, Vec<Past>>,
     scores: Scores,
@@ -143,7 +144,7 @@ impl Memory {
     }
 
     /// Says what it will need, then learns what it needed.
-    pub(super) fn meet(&mut self, user: u32, shape: Shape, peak: f64) -> Option<(f64, f64)> {
+    pub(crate) fn meet(&mut self, user: u32, shape: Shape, peak: f64) -> Option<(f64, f64)> {
         let earlier = self.earlier(user, &shape);
         let said = estimate(&shape, &earlier, &self.scores, NOMINAL);
         let peak = Bytes(peak as u64);
@@ -227,6 +228,31 @@ pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &m
         own[run.family].push(truth);
         user.push(truth);
     }
+}
+
+/// The runs of a seed with the sizes that people ask for: what the family needs, times 1.2 to 2.5 by family, in
+/// quarters of a GPU. That is made up.
+pub(super) fn sized(seed: u64, many: usize, mem: u64) -> Vec<SizedRun> {
+    let (families, runs) = families::draw(seed, many, Change::None);
+    let mut dice = Dice::new(seed ^ 0x5125);
+    let factors: Vec<f64> = families.iter().map(|_| dice.scale(1.2, 2.5)).collect();
+    let mut memory = Memory::default();
+    let all = runs.iter().map(|run| {
+        let family = &families[run.family];
+        let peak = run.peak.min(mem);
+        let said = memory.meet(family.user, Shape::of(&run.command), peak as f64);
+        let guess = family.median(run.batch, run.number) * factors[run.family];
+        let quarters = (guess * 4.0 / mem as f64).ceil().clamp(1.0, 4.0);
+        SizedRun {
+            arrival_s: run.at_s,
+            run_s: run.run_s,
+            asked: (quarters * mem as f64 / 4.0) as u64,
+            said: said.map(|(_, bound)| bound as u64),
+            peak,
+            mean: peak,
+        }
+    });
+    all.collect()
 }
 
 /// Families that each change once: the run before, the first after, and so on.

@@ -4,5 +4,6 @@ pub mod cluster;
 pub mod fair;
 pub mod plan;
 pub mod replay;
+pub mod sizes;
 pub mod solve;
 pub mod trace;

@@ -1,0 +1,107 @@
+//! `gshare replay runs.jsonl`: records of runs with the sizes that were asked for, with those that experience would have
+//! said, and with what they needed.
+
+use gshare_core::sched::sizes::{Sized, SizedRun, Sizing, replay};
+use serde_json::{Value, json};
+
+use super::args::sizes::ReplayArgs;
+use super::failure::{self, Failure};
+use super::table::{Align, Table};
+use super::{Outcome, out};
+use crate::bench::Memory;
+use crate::daemon::history::runs::RunRecord;
+
+/// Whether a list is one of records.
+pub(crate) fn is_records(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+pub(crate) fn run(args: &ReplayArgs, text: &str) -> Outcome {
+    let mut records: Vec<RunRecord> = Vec::new();
+    for (n, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| !l.trim().is_empty())
+    {
+        let record = serde_json::from_str(line).map_err(|e| {
+            let text = format!(
+                "{}:{}: no record of a run: {e}",
+                args.trace.display(),
+                n + 1
+            );
+            Failure::new(failure::USAGE, text).with_hint("gshare suggest --records > runs.jsonl")
+        })?;
+        records.push(record);
+    }
+    let begin = |r: &RunRecord| r.ended_ms as f64 / 1000.0 - r.seconds;
+    records.sort_by(|a, b| begin(a).total_cmp(&begin(b)));
+    records.truncate(args.claims.unwrap_or(usize::MAX).max(1));
+    let first = records.first().map_or(0.0, begin);
+    let mut memory = Memory::default();
+    let runs = records.iter().map(|r| {
+        let said = memory.meet(r.uid, r.shape(), r.peak as f64);
+        let parts = r.parts.len() as u64;
+        SizedRun {
+            arrival_s: begin(r) - first,
+            run_s: r.seconds,
+            asked: r.asked_mem,
+            said: said.map(|(_, bound)| bound as u64),
+            peak: r.peak,
+            mean: r
+                .parts
+                .iter()
+                .sum::<u64>()
+                .checked_div(parts)
+                .unwrap_or(r.peak),
+        }
+    });
+    let mut runs: Vec<SizedRun> = runs.collect();
+    if let Some(load) = args.load {
+        stretch(&mut runs, usize::from(args.gpus), args.mem.0, load);
+    }
+    let rows = rows(&runs, usize::from(args.gpus), args.mem.0);
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(|(name, row)| row_json(name, row)).collect();
+        out::json(&json!({ "runs": runs.len(), "gpus": args.gpus, "sizes": rows }))?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&[
+        ("SIZES", Align::Left),
+        ("USED OF ALLOCATED %", Align::Right),
+        ("OUT OF MEMORY %", Align::Right),
+        ("WAIT min", Align::Right),
+    ]);
+    for (name, row) in rows {
+        table.row(vec![
+            name.to_owned(),
+            format!("{:.1}", row.used * 100.0),
+            format!("{:.2}", row.refused * 100.0),
+            format!("{:.1}", row.wait_s / 60.0),
+        ]);
+    }
+    out::print(&table.text(None, false))?;
+    Ok(0)
+}
+
+/// Stretches the times between runs until this part of the memory is asked for.
+pub(crate) fn stretch(runs: &mut [SizedRun], gpus: usize, mem: u64, load: f64) {
+    let work: f64 = runs.iter().map(|r| r.asked as f64 * r.run_s).sum();
+    let span = runs.last().map_or(1.0, |r| r.arrival_s).max(1.0);
+    let factor = work / (gpus as f64 * mem as f64 * load.max(0.01) * span);
+    for run in runs {
+        run.arrival_s *= factor;
+    }
+}
+
+/// The three ways.
+pub(crate) fn rows(runs: &[SizedRun], gpus: usize, mem: u64) -> [(&'static str, Sized); 3] {
+    [
+        ("asked", replay(runs, gpus, mem, Sizing::Asked)),
+        ("learnt", replay(runs, gpus, mem, Sizing::Learnt)),
+        ("peaks", replay(runs, gpus, mem, Sizing::Peaks)),
+    ]
+}
+
+pub(crate) fn row_json(name: &str, row: &Sized) -> Value {
+    json!({ "sizes": name, "used_of_allocated": row.used, "out_of_memory": row.refused, "wait_mean_s": row.wait_s })
+}
