@@ -49,6 +49,7 @@ mod story;
 mod strict;
 mod tell;
 mod view;
+mod waiting;
 mod watch;
 mod whose;
 

@@ -85,6 +85,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
         let part = seen(&station, pid).expect("listed").gpus[0].clone();
         assert!((part.sm_limit - 1.0).abs() < 1e-9, "up to all of its GPU");
     }
+    both_burst_and_a_full_gpu_is_claimable(&station, &mut first, &mut second);
     for size in ["1", "0.6"] {
         let waits = waiter(&station, &["-g", size]);
         let plan = until("it is said how room is made", SOON, || {
@@ -134,6 +135,76 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     }
 }
 
+/// Both compute all the time, each with more than its half, by the board; and all of a GPU could be claimed.
+fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mut Raw) {
+    let busy = || -> Vec<u64> {
+        let gpus = board(station).snapshot().gpus;
+        gpus.iter().map(|gpu| gpu.busy_ns).collect()
+    };
+    let (before, started) = (busy(), std::time::Instant::now());
+    for raw in [&mut *a, &mut *b] {
+        assert!(raw.ask("launch 40").starts_with("ok"));
+    }
+    let after = busy();
+    let both = before.iter().zip(&after).filter(|(b, a)| a > b).count();
+    assert_eq!(both, 2, "both GPUs worked within {:?}", started.elapsed());
+    until("a full GPU is claimable beside them", SOON, || {
+        let claimable = station.snapshot().ok()?.claimable_now?;
+        let model = claimable.models.first()?;
+        (model.whole == 1 && (model.largest - 1.0).abs() < 1e-9).then_some(())
+    });
+}
+
+#[test]
+fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
+    let mut station = station(2, "");
+    let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
+    let (mut first, first_sum) = holder(&station, &notebook, 2);
+    let (mut second, second_sum) = holder(&station, &notebook, 1);
+    let (a, b) = (first.pid(), second.pid());
+    let waits = waiter(&station, &["-g", "1"]);
+    let later = waiter(&station, &["-g", "0.9"]);
+    let queue = |station: &Station| -> Option<Vec<String>> {
+        let queue = station.snapshot().ok()?.queue;
+        let plan = queue.first()?.plan.is_some();
+        let waits = queue.into_iter().map(|q| q.id);
+        Some(waits.collect::<Vec<_>>()).filter(|q| q.len() == 2 && plan)
+    };
+    let before = until("both wait, the first with a plan", SOON, || queue(&station));
+    station
+        .stop_service(nix::sys::signal::Signal::SIGKILL)
+        .expect("killed");
+    station.start_service().expect("starts again");
+    // The countdown may be over by now: then the first runs, with the number that it had.
+    let number = until("the first has its place, or its GPU", SOON, || {
+        let held = seen(&station, waits.id()).map(|c| c.id);
+        let queued = || queue(&station).filter(|q| *q == before);
+        held.or_else(|| Some(queued()?[0].clone()))
+    });
+    assert_eq!(number, before[0]);
+    until("the first claim starts", SOON, || {
+        gpu_of(&station, waits.id())
+    });
+    assert_eq!(gpu_of(&station, a), gpu_of(&station, b));
+    assert_eq!(
+        (first.ask("sum 0"), second.ask("sum 0")),
+        (first_sum, second_sum)
+    );
+    let told = |pid| {
+        let id = seen(&station, pid).expect("listed").id;
+        said(&station, &["log", &id])
+    };
+    let told = told(a) + &told(b);
+    let times = told.matches("gshare keep").count();
+    assert_eq!(times, 1, "told once: {told}");
+    end(waits);
+    until("the second claim starts", SOON, || {
+        gpu_of(&station, later.id())
+    });
+    assert_eq!(seen(&station, later.id()).expect("listed").id, before[1]);
+    end(later);
+}
+
 #[test]
 fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_resume() {
     let quotas = "[projects]\np1 = { users = [\"root\"] }\np2 = { users = [\"root\"] }\n\
@@ -145,18 +216,21 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
     let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 1)).collect();
     let pids: Vec<u32> = jobs.iter().map(|(raw, _)| raw.pid()).collect();
-    let other = waiter(&station, &["-g", "1", "--project", "p2"]);
-    until("the other project runs", SOON, || {
-        gpu_of(&station, other.id())
+    let others = [(), ()].map(|()| waiter(&station, &["-g", "1", "--project", "p2"]));
+    until("the other project runs on its two GPUs", SOON, || {
+        let on = |child: &Child| gpu_of(&station, child.id());
+        Some((on(&others[0])?, on(&others[1])?))
     });
     let parked = || -> Vec<u32> {
         let here = |pid: &&u32| gpu_of(&station, **pid).is_none();
         pids.iter().filter(here).copied().collect()
     };
-    assert_eq!(parked().len(), 1, "as many as it needs");
-    let place = seen(&station, parked()[0]).expect("listed").place;
-    assert_eq!(place.word.as_deref(), Some("suspended"));
-    end(other);
+    assert_eq!(parked().len(), 2, "as many as it needs");
+    for pid in parked() {
+        let place = seen(&station, pid).expect("listed").place;
+        assert_eq!(place.word.as_deref(), Some("suspended"));
+    }
+    others.into_iter().for_each(end);
     until("all of the first run again", SOON, || {
         parked().is_empty().then_some(())
     });

@@ -111,6 +111,7 @@ impl Service {
             }
         }
         self.driving = false;
+        self.remember();
     }
 
     pub(crate) fn tell_place(&mut self, id: ClaimId, position: usize, reason: &Reason) {

@@ -4,6 +4,7 @@
 mod admin;
 mod health;
 mod holding;
+mod memory;
 mod story;
 
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
+pub(crate) use memory::MemoryRecord;
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]

@@ -46,6 +46,7 @@ impl Service {
                 self.restore(record);
             }
         }
+        self.recall(rebooted)?;
         // Last: whoever is killed before goes through all of it again.
         self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();

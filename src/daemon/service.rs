@@ -104,6 +104,7 @@ pub(crate) struct Service {
     pub(crate) sample: Option<GpuSample>,
     pub(crate) claims: BTreeMap<ClaimId, Live>,
     pub(crate) waiting: BTreeMap<ClaimId, Asked>,
+    pub(crate) remembered: super::waiting::Remembered,
     pub(crate) wishes: Wishes,
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
@@ -233,6 +234,7 @@ impl Service {
             sample: None,
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            remembered: super::waiting::Remembered::default(),
             wishes: Wishes::default(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
@@ -294,9 +296,9 @@ impl Service {
         Ok(service)
     }
 
-    /// Time since the service started, the core's clock.
+    /// The core's clock: time since the service started, and a while before that, so that it can be told of it.
     pub(crate) fn now(&self) -> Duration {
-        self.origin.elapsed()
+        super::waiting::BEFORE + self.origin.elapsed()
     }
 
     /// One line for the log.
@@ -480,8 +482,7 @@ impl Service {
             out.error(error);
             return;
         }
-        let id = ClaimId(self.next_id);
-        self.next_id += 1;
+        let (id, since_ms) = self.number_of(&record);
         record.id = id.0;
         if spec.lazy {
             self.lay_by(id, &peer, spec, record, &out);
@@ -491,29 +492,11 @@ impl Service {
             peer,
             out,
             record,
-            since_ms: unix_ms(),
+            since_ms,
             request,
             told: false,
         };
         self.put_before_core(id, asked, patience);
-    }
-
-    /// From here the claim waits, until the core has decided.
-    pub(crate) fn put_before_core(
-        &mut self,
-        id: ClaimId,
-        asked: Asked,
-        patience: Option<Duration>,
-    ) {
-        let (uid, project) = (asked.record.uid, asked.record.project.clone());
-        let request = asked.request.clone();
-        self.waiting.insert(id, asked);
-        self.tell_parties(id, uid, &project);
-        self.drive(Event::Submit {
-            id,
-            request,
-            patience,
-        });
     }
 
     fn closed(&mut self, conn: ConnId) {

@@ -154,6 +154,9 @@ impl Service {
         if let Err(error) = self.journal.forget_events(before(KEPT)) {
             tracing::warn!(%error, "what happened long ago could not be forgotten");
         }
+        if self.knows_the_past() {
+            return;
+        }
         let ended = match self.journal.ended_since(before(REMEMBERED)) {
             Ok(ended) => ended,
             Err(error) => {

@@ -208,6 +208,10 @@ impl Service {
         for id in ended {
             self.answer_lever(id, Err("the claim has ended"));
         }
+        // What was known before the engine was started anew is true until it says something else.
+        if self.levers.usable.is_none() {
+            return;
+        }
         for id in ids {
             let levers = self.levers_of(id);
             if self.levers.told.get(&id) != Some(&levers) {

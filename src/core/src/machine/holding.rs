@@ -239,8 +239,16 @@ impl Machine {
             let named = only.is_empty() || u32::try_from(g).is_ok_and(|g| only.contains(&g));
             own.contains(&g) || (movable && named && self.ledger.alike(g, &own))
         };
-        let gpus = (0..self.ledger.gpus().len()).filter(|&g| allowed(g));
-        gpus.filter_map(|g| u32::try_from(g).ok()).collect()
+        let known = self.ledger.gpus().len();
+        // Before the facts are there only its own are known to be like it.
+        let gpus: Vec<usize> = if known == 0 {
+            own.clone()
+        } else {
+            (0..known).filter(|&g| allowed(g)).collect()
+        };
+        gpus.into_iter()
+            .filter_map(|g| u32::try_from(g).ok())
+            .collect()
     }
 
     /// What a parked claim holds on the GPUs that were found for it.

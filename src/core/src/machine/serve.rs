@@ -9,6 +9,10 @@ use crate::resize::{self, ResizeError};
 
 impl Machine {
     pub(super) fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
+        // A machine that is started anew first hears of claims, and then what there is.
+        if self.ledger.gpus().is_empty() {
+            return;
+        }
         self.forget_absent(now);
         self.order(now);
         self.foresee(now);

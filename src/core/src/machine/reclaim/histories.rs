@@ -379,14 +379,9 @@ pub(super) fn restarted(w: &World) -> World {
     let (old, mut new) = (&w.machine, w.clone());
     let drained: Vec<bool> = (0..3).map(|g| old.ledger().is_drained(g)).collect();
     new.machine = Machine::default();
-    new.send(Event::Gpus(old.ledger().gpus().to_vec()));
     new.send(Event::Classes(classes()));
     new.send(Event::Reclaim(old.reclaim.rules.clone()));
     new.send(Event::HostRam(old.reclaim.host_ram));
-    for (g, on) in drained.into_iter().enumerate() {
-        let uuid = old.ledger().gpus()[g].uuid.clone();
-        new.send(Event::Drain { uuid, on });
-    }
     for (id, holding) in old.holdings() {
         // Of what was asked for the journal has what is held.
         let request = old.request_of(id).map(|asked| {
@@ -409,7 +404,14 @@ pub(super) fn restarted(w: &World) -> World {
             },
         );
     }
-    new.send(Event::Recall(Box::new(old.memory())));
+    new.machine
+        .step(new.now, Event::Recall(Box::new(old.memory())));
+    for (g, on) in drained.into_iter().enumerate() {
+        let uuid = old.ledger().gpus()[g].uuid.clone();
+        new.machine.step(new.now, Event::Drain { uuid, on });
+    }
+    new.machine.measuring = 0;
+    new.send(Event::Gpus(old.ledger().gpus().to_vec()));
     new
 }
 

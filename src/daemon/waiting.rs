@@ -1,0 +1,184 @@
+//! Those who wait: their numbers, their room, and what a service that is started anew must know of them and of
+//! what was told, planned and had before.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_core::ClaimId;
+use gshare_core::machine::{Event, Memory, Now};
+
+use super::journal::{ClaimRecord, MemoryRecord};
+use super::service::{Asked, Service};
+use super::unix_ms;
+
+/// So much before its start the clock of the core begins.
+pub(crate) const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// What claims have had is written down so often, where nothing else has changed.
+const EVERY: Duration = Duration::from_secs(60);
+/// Under which name the journal has it.
+const KEY: &str = "machine";
+
+/// What was written down, and who of those in it is not back yet.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    /// What was written down last, without what grows by itself.
+    written: Memory,
+    at: Now,
+    /// Those who waited when the service before this one ended, with the time since when.
+    absent: BTreeMap<ClaimId, (ClaimRecord, u64)>,
+    /// The journal had something.
+    found: bool,
+    /// It has been read: only then is it written anew.
+    read: bool,
+}
+
+/// What is worth writing down at once: all but what grows while time passes, and what the records of claims have.
+fn plain(mut memory: Memory) -> Memory {
+    memory.past.clear();
+    memory.past_at = Now::ZERO;
+    memory.quiet_since = Now::ZERO;
+    memory.seq = 0;
+    memory.claims.retain(|_, s| {
+        s.attained_s = 0.0;
+        s.levers = gshare_core::machine::lever::Levers::default();
+        s.since = Now::ZERO;
+        s.seq = 0;
+        !s.spared.is_empty() || !s.kept_for.is_empty() || s.failures > 0
+    });
+    memory
+}
+
+impl Service {
+    /// The number of somebody who asks, and since when he waits: that of before, if he waited when the service before
+    /// this one ended.
+    pub(crate) fn number_of(&mut self, record: &ClaimRecord) -> (ClaimId, u64) {
+        let absent = &mut self.remembered.absent;
+        let again = absent.iter().find(|(_, (old, _))| old.asks_as(record));
+        if let Some(id) = again.map(|(id, _)| *id)
+            && let Some((_, since_ms)) = absent.remove(&id)
+            && self.machine.queue().any(|(i, _)| i == id)
+        {
+            return (id, since_ms);
+        }
+        let id = ClaimId(self.next_id);
+        self.next_id += 1;
+        (id, unix_ms())
+    }
+
+    /// From here the claim waits, until the core has decided.
+    pub(crate) fn put_before_core(
+        &mut self,
+        id: ClaimId,
+        asked: Asked,
+        patience: Option<Duration>,
+    ) {
+        let (uid, project) = (asked.record.uid, asked.record.project.clone());
+        let request = asked.request.clone();
+        self.waiting.insert(id, asked);
+        self.tell_parties(id, uid, &project);
+        self.drive(Event::Submit {
+            id,
+            request,
+            patience,
+        });
+    }
+
+    /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
+    fn unix_at(&self, at: Now) -> u64 {
+        let now = self.now();
+        let ms = |span: Duration| super::millis(span);
+        unix_ms()
+            .saturating_add(ms(at.saturating_sub(now)))
+            .saturating_sub(ms(now.saturating_sub(at)))
+    }
+
+    /// The moment of the core's clock at this Unix time.
+    fn now_at(&self, unix: u64) -> Now {
+        let now = self.now();
+        let ahead = Duration::from_millis(unix.saturating_sub(unix_ms()));
+        let ago = Duration::from_millis(unix_ms().saturating_sub(unix));
+        now.saturating_add(ahead).saturating_sub(ago)
+    }
+
+    /// Writes down what a service that is started anew must know, if it is another than before.
+    pub(crate) fn remember(&mut self) {
+        if !self.remembered.read {
+            return;
+        }
+        let memory = self.machine.memory();
+        let key = plain(memory.clone());
+        let now = self.now();
+        let due = now.saturating_sub(self.remembered.at) >= EVERY;
+        if key == self.remembered.written && !due {
+            return;
+        }
+        let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+        let waits = self.waiting.iter().map(|(id, a)| (id.0, a.record.clone()));
+        let absent = self.remembered.absent.iter();
+        let waits = waits.chain(absent.map(|(id, (record, _))| (id.0, record.clone())));
+        let record = MemoryRecord::of(&memory, gpus, waits.collect(), |at| self.unix_at(at));
+        let text = match serde_json::to_string(&record) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::error!(%error, "what a service started anew must know cannot be written");
+                return;
+            }
+        };
+        // A full disk costs those who wait their places if the service ends just then, and nothing else.
+        if let Err(error) = self.journal.set_meta(KEY, &text) {
+            tracing::warn!(%error, "what a service started anew must know could not be written down");
+            return;
+        }
+        self.remembered.written = key;
+        self.remembered.at = now;
+    }
+
+    /// Tells the core what the one before it knew. The claims were restored; after a start of the machine (`rebooted`)
+    /// there are none, nor is anybody of those who waited.
+    pub(crate) fn recall(&mut self, rebooted: bool) -> anyhow::Result<()> {
+        self.remembered.read = true;
+        if rebooted {
+            return Ok(());
+        }
+        let Some(text) = self.journal.meta(KEY)? else {
+            return Ok(());
+        };
+        let record: MemoryRecord = match serde_json::from_str(&text) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(%error, "what the service before knew of claims that wait is damaged");
+                return Ok(());
+            }
+        };
+        let same = record.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
+        let mut memory = record.memory(|unix| self.now_at(unix));
+        if !same {
+            // Numbers of GPUs mean others now.
+            memory.plans.clear();
+            memory.queue.clear();
+        }
+        // Somebody whose client is known can come back; so can a claim that is parked.
+        memory.queue.retain(|kept| {
+            record.waits.contains_key(&kept.id.0) || self.machine.holding(kept.id).is_some()
+        });
+        for kept in &memory.queue {
+            if let Some(waits) = record.waits.get(&kept.id.0)
+                && self.machine.holding(kept.id).is_none()
+            {
+                let since_ms = self.unix_at(kept.since);
+                self.tell_parties(kept.id, waits.uid, &waits.project);
+                self.remembered
+                    .absent
+                    .insert(kept.id, (waits.clone(), since_ms));
+            }
+        }
+        self.remembered.found = true;
+        self.drive(Event::Recall(Box::new(memory)));
+        Ok(())
+    }
+
+    /// Whether it is known from the service before what owners have had.
+    pub(crate) fn knows_the_past(&self) -> bool {
+        self.remembered.found
+    }
+}
