@@ -236,3 +236,28 @@ fn a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits() {
     });
     assert!(idle.run(AGAIN).contains("same\non\n"));
 }
+
+#[test]
+fn a_notebook_that_cannot_be_detached_is_told_so_when_it_starts() {
+    let Some(bin) = python::bin("a_notebook_that_cannot_be_detached_is_told_so_when_it_starts")
+    else {
+        return;
+    };
+    let _alone = alone();
+    let station = station_with(|o| {
+        o.gpus = vec!["rtx4090".to_owned()];
+        // Drivers before 570 checkpoint nothing.
+        o.driver = Some("550.54.15".to_owned());
+    });
+    let mut notebook = Notebook::start(&station, &bin);
+    // Under the cell that took the GPU, or under it when it has ended.
+    let mut printed = notebook.run(ARRAYS);
+    assert!(printed.contains("right"), "{printed}");
+    if !printed.contains("you are only warned") {
+        let told = notebook.act(&json!({ "do": "rest", "until": "you are only warned" }));
+        printed += told["printed"].as_str().unwrap_or_default();
+    }
+    let id = claim_of(&station, &notebook).expect("listed").id;
+    let words = format!("gshare: {id} cannot be detached: ");
+    assert!(printed.contains(&words), "{printed}");
+}

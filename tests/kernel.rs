@@ -348,3 +348,102 @@ fn nbclient_papermill_and_a_bare_command_run() {
     );
     println!("{seen}");
 }
+
+#[test]
+fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_change() {
+    let dir = tempfile::tempdir().expect("made");
+    let at = |name: &str| dir.path().join(name);
+    let own = at("env/share/jupyter/kernels/python3");
+    std::fs::create_dir_all(&own).expect("made");
+    std::fs::create_dir_all(at("env/bin")).expect("made");
+    std::fs::write(at("env/bin/python"), "").expect("written");
+    let spec = json!({
+        "argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "Python 3 (ipykernel)", "language": "python", "interrupt_mode": "message",
+        "env": { "A": "${B}" }, "metadata": { "debugger": true },
+    });
+    std::fs::write(own.join("kernel.json"), spec.to_string()).expect("written");
+    std::fs::write(own.join("logo-64x64.png"), "png").expect("written");
+    let kernel = |args: &[&str]| -> serde_json::Value {
+        let mut command = jupyter(Command::new(support::GSHARE), &at("env/bin"), dir.path());
+        command.arg("kernel").args(args).arg("--json");
+        let output = command.output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let prefix = at("other").display().to_string();
+    let cases: [(&[&str], &str, &str); 4] = [
+        (
+            &["install", "--user"],
+            ".local/share/jupyter/kernels",
+            "0.25",
+        ),
+        (
+            &["install", "--sys-prefix", "-g", "0.5", "--limit", "0.8"],
+            "env/share/jupyter/kernels",
+            "0.5-0.8",
+        ),
+        (
+            &[
+                "install",
+                "--prefix",
+                &prefix,
+                "-g",
+                "0.5",
+                "--gpu-mem",
+                "8G",
+                "--gpu-mem-limit",
+                "12G",
+            ],
+            "other/share/jupyter/kernels",
+            "0.5-8G-12G",
+        ),
+        (
+            &["install", "--user", "--all", "-g", "1"],
+            ".local/share/jupyter/kernels",
+            "1",
+        ),
+    ];
+    for (args, place, size) in cases {
+        for outcome in ["installed", "unchanged"] {
+            let rows = kernel(args);
+            let row = &rows[0];
+            assert_eq!(
+                (row["outcome"].as_str(), row["size"].as_str()),
+                (Some(outcome), Some(size)),
+                "{rows}"
+            );
+            let name = row["name"].as_str().expect("named");
+            let made = at(place).join(name);
+            let text = std::fs::read_to_string(made.join("kernel.json")).expect("there");
+            let made_spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            for key in ["language", "interrupt_mode", "env"] {
+                assert_eq!(made_spec[key], spec[key], "{key}");
+            }
+            assert_eq!(made_spec["metadata"]["debugger"], true);
+            assert_eq!(
+                made_spec["display_name"],
+                format!("Python 3 (gshare {size})")
+            );
+            let argv = made_spec["argv"].as_array().expect("words");
+            assert!(
+                argv[0].as_str().is_some_and(|w| w.starts_with('/')),
+                "{text}"
+            );
+            let python = at("env/bin/python").display().to_string();
+            assert!(
+                argv.contains(&python.into()),
+                "an absolute interpreter: {text}"
+            );
+            assert!(made.join("logo-64x64.png").is_file());
+        }
+    }
+    let sizes = kernel(&["list"])["kernels"].as_array().expect("rows").len();
+    assert_eq!(sizes, 4, "the original and three sizes where Jupyter looks");
+    kernel(&["remove", "--all"]);
+    assert_eq!(
+        kernel(&["list"])["kernels"].as_array().expect("rows").len(),
+        1
+    );
+}
