@@ -142,6 +142,8 @@ pub(crate) enum Msg {
         claim: ClaimId,
         /// The process.
         process: ProcessKey,
+        /// How it ended, where the kernel says it.
+        status: Option<std::process::ExitStatus>,
     },
     /// Somebody scrapes the metrics.
     Scrape(metrics::Scrape),

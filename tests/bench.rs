@@ -1,6 +1,8 @@
 //! `gshare bench`: the last line is one JSON object that carries what was measured. How fast it was is for
 //! the benchmark to judge, not for a test on whatever machine this is.
 
+mod support;
+
 use std::process::Command;
 
 use serde_json::Value;
@@ -51,6 +53,67 @@ fn bench_schedule_ends_with_its_figures() {
             "{b}"
         );
     }
+}
+
+#[test]
+fn bench_predict_ends_with_its_figures_and_takes_own_records_and_lists() {
+    // Records of real runs, and a list of memory over time.
+    let dir = tempfile::tempdir().expect("a directory");
+    let station = support::runs::sized("");
+    support::runs::runs(&station, &["-q", "--gpu-mem", "6G", "--sm", "20%"], 3, 3, 4);
+    support::runs::runs(&station, &["-q", "--gpu-mem", "6G", "--sm", "20%"], 3, 2, 4);
+    let own = support::runs::ok(&station, &["suggest", "--records"]);
+    std::fs::write(dir.path().join("runs.jsonl"), own).expect("written");
+    let list = (0..600u64).map(|n| {
+        let gib: u64 = if n % 200 < 20 { 2 } else { 9 };
+        format!("{},{},one", n * 60, gib << 30)
+    });
+    let list: Vec<String> = list.collect();
+    let list = format!("timestamp_anon,value,container_ip\n{}\n", list.join("\n"));
+    std::fs::write(dir.path().join("memory.csv"), list).expect("written");
+    let place = dir.path().display().to_string();
+    let (text, line) = quick(&["predict", "--runs", "1", "--traces", &place]);
+    assert_eq!(
+        (&line["bench"], &line["judged"], &line["seeds"]),
+        (&"predict".into(), &false.into(), &1.into())
+    );
+    let measured = &line["measured"];
+    for rule in ["error", "oracle", "last", "highest", "user_median"] {
+        let error = measured["repeated"][format!("{rule}_percent")].as_f64();
+        assert!(error.is_some_and(|e| e > 0.0), "{rule}: {measured}");
+    }
+    for row in measured["replay"].as_array().expect("three rows") {
+        assert!(
+            row["used_of_allocated"].as_f64().is_some_and(|u| u > 0.1),
+            "{row}"
+        );
+    }
+    assert!(
+        measured["suggest"]["median_ms"]
+            .as_f64()
+            .is_some_and(|ms| ms > 0.0),
+        "{measured}"
+    );
+    let files = measured["files"].as_array().expect("two files");
+    let of = |name: &str| {
+        let found = files
+            .iter()
+            .find(|f| f["file"].as_str().is_some_and(|n| n.ends_with(name)));
+        found.unwrap_or_else(|| panic!("{name}: {measured}"))
+    };
+    // The first of five runs has none before it.
+    let own = of("runs.jsonl");
+    assert_eq!((&own["runs"], &own["predicted"]), (&5.into(), &4.into()));
+    // Runs of the same in the simulation need the same.
+    assert!(
+        own["error_percent"].as_f64().is_some_and(|e| e < 5.0),
+        "{own}"
+    );
+    assert!(
+        of("memory.csv")["windows"].as_u64().is_some_and(|n| n > 10),
+        "{measured}"
+    );
+    assert!(text.contains("5 runs, 4 of them predicted"), "{text}");
 }
 
 #[test]

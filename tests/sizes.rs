@@ -2,77 +2,14 @@
 
 mod support;
 
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use gshare::station::{Options, Station};
-use gshare_proto::SuggestView;
-use support::{Raw, claim_of, example, looks, station_with, until};
-
-const GIB: u64 = 1 << 30;
-const SOON: Duration = Duration::from_secs(20);
-
-/// One RTX 4090; time runs twenty times as fast for sizes: 30 s are 1.5 s.
-fn sized(more: &str) -> Station {
-    station_with(|o: &mut Options| {
-        o.gpus = vec!["rtx4090".to_owned()];
-        "0.1s".clone_into(&mut o.tick);
-        o.config = format!(
-            "[claims]\nleftover-grace = \"1s\"\n[sizes]\nfirst-look = \"1s\"\nhorizon = \"3s\"\nfollow = \"1s\"\n{more}"
-        );
-    })
-}
-
-fn ok(station: &Station, words: &[&str]) -> String {
-    let output = station
-        .command()
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .expect("runs");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Until the service has looked at the driver so often.
-fn looked(station: &Station, more: u64) {
-    let from = looks(station);
-    until("the service looks", SOON, || {
-        (looks(station) >= from + more).then_some(())
-    });
-}
-
-fn alloc(raw: &mut Raw, gib: u64) -> String {
-    let answer = raw.ask(&format!("alloc {}", gib * GIB));
-    let index = answer
-        .strip_prefix("ok ")
-        .unwrap_or_else(|| panic!("no memory: {answer}"));
-    index.to_owned()
-}
-
-fn free(raw: &mut Raw, index: &str) {
-    assert_eq!(raw.ask(&format!("free {index}")), "ok");
-}
-
-fn suggestion(station: &Station, words: &[&str]) -> SuggestView {
-    let all = [&["suggest", "--json"], words].concat();
-    serde_json::from_str(&ok(station, &all)).expect("JSON")
-}
-
-/// Records of runs that have ended.
-fn records(station: &Station) -> Vec<serde_json::Value> {
-    let text = ok(station, &["suggest", "--records"]);
-    text.lines()
-        .map(|l| serde_json::from_str(l).expect("a record"))
-        .collect()
-}
-
-fn recorded(station: &Station, many: usize) {
-    until("the runs are recorded", SOON, || {
-        (records(station).len() >= many).then_some(())
-    });
-}
+use gshare::station::Station;
+use gshare_proto::ClaimGpu;
+use support::runs::{
+    GIB, SOON, alloc, free, looked, ok, recorded, records, runs, sized, sized_on, suggestion,
+};
+use support::{Raw, claim_of, example, looks, until};
 
 /// A run that needs so much, and its end.
 fn run(station: &Station, flags: &[&str], gib: u64) {
@@ -272,4 +209,129 @@ fn a_run_in_phases_is_tracked_and_a_queued_claim_starts_in_the_gap() {
         "no allocation was refused"
     );
     assert_eq!((raw.finish(), other.finish()), (Some(0), Some(0)));
+}
+
+/// The claim's part of its GPU.
+fn part(station: &Station, pid: u32) -> ClaimGpu {
+    let snapshot = station.snapshot().expect("served");
+    claim_of(&snapshot, pid).expect("listed").gpus[0].clone()
+}
+
+#[test]
+fn with_burst_the_limit_falls_to_what_runs_needed_and_never_below_the_request() {
+    let station = sized("auto-shrink = \"burst\"\n");
+    let flags = |mem: &'static str| {
+        [
+            "-q",
+            "--gpu-mem",
+            mem,
+            "--gpu-mem-limit",
+            "20G",
+            "--sm",
+            "20%",
+        ]
+    };
+    runs(&station, &flags("6G"), 5, 3, 4);
+    let mut raw = Raw::claim(&station, &flags("6G"));
+    let lowered = until("the limit falls", SOON, || {
+        let now = part(&station, raw.pid());
+        (now.mem_limit < 19 * GIB).then_some(now)
+    });
+    assert!(
+        (6 * GIB..9 * GIB).contains(&lowered.mem_limit),
+        "{lowered:?}"
+    );
+    assert_eq!(lowered.mem_request, 6 * GIB, "a request of its own stays");
+    let _ = alloc(&mut raw, 5);
+    assert!(
+        raw.ask(&format!("alloc {}", 5 * GIB)).starts_with("error"),
+        "above the limit"
+    );
+    // Others are above what it needed: their limit is their request.
+    let other = Raw::claim(&station, &flags("12G"));
+    let lowered = until("the limit falls", SOON, || {
+        let now = part(&station, other.pid());
+        (now.mem_limit < 19 * GIB).then_some(now)
+    });
+    assert_eq!(
+        (lowered.mem_request, lowered.mem_limit),
+        (12 * GIB, 12 * GIB)
+    );
+    assert_eq!((raw.finish(), other.finish()), (Some(0), Some(0)));
+}
+
+#[test]
+fn advise_only_says_it_and_off_not_even_that() {
+    let words = "it used at most";
+    let mut took = 0;
+    for policy in ["advise", "off"] {
+        let more = format!("auto-shrink = {policy:?}\n[advice]\nover-asked-after = \"1s\"\n");
+        let station = sized(&more);
+        runs(&station, &["-q", "--gpu-mem", "6G", "--sm", "20%"], 1, 3, 4);
+        let flags = [
+            "-q",
+            "--gpu-mem",
+            "16G",
+            "--gpu-mem-limit",
+            "20G",
+            "--sm",
+            "80%",
+        ];
+        let mut raw = Raw::claim(&station, &flags);
+        let before = part(&station, raw.pid());
+        let _ = alloc(&mut raw, 1);
+        let from = looks(&station);
+        let mut works = || {
+            assert!(raw.ask("launch 1").starts_with("ok"));
+            let said = station.snapshot().expect("served").advice;
+            (
+                said.iter().any(|a| a.text.contains(words)),
+                looks(&station) - from,
+            )
+        };
+        if policy == "advise" {
+            took = until("it is said", SOON, || {
+                let (said, looks) = works();
+                said.then_some(looks)
+            });
+        } else {
+            until("twice as many looks", SOON * 3, || {
+                let (said, looks) = works();
+                assert!(!said, "nothing is said");
+                (looks > 2 * took + 10).then_some(())
+            });
+        }
+        let after = part(&station, raw.pid());
+        let sizes = |p: &ClaimGpu| (p.mem_request, p.mem_limit, p.sm_request, p.sm_limit);
+        assert_eq!(sizes(&before), sizes(&after), "{policy} changes nothing");
+        let said = suggestion(&station, &["--running"]).suggestions.pop();
+        assert_eq!(said.expect("asked, it answers").level, "repeats");
+        assert_eq!(raw.finish(), Some(0));
+    }
+}
+
+#[test]
+fn the_request_for_sms_follows_need_in_both_directions() {
+    let station = sized_on("rtx4090", "add_one 20ms\n", "auto-shrink = \"request\"\n");
+    let mut raw = Raw::claim(&station, &["-q", "-g", "auto"]);
+    let _ = alloc(&mut raw, 2);
+    let pid = raw.pid();
+    let falls = || {
+        until("the part of the SMs falls", SOON, || {
+            (part(&station, pid).sm_request <= 0.2).then_some(())
+        });
+    };
+    falls();
+    until("it rises when it works", SOON, || {
+        assert!(raw.ask("launch 4").starts_with("ok"));
+        (part(&station, pid).sm_request >= 0.6).then_some(())
+    });
+    let memory = part(&station, pid).mem_request;
+    falls();
+    assert_eq!(
+        part(&station, pid).mem_request,
+        memory,
+        "memory did not change with it"
+    );
+    assert_eq!(raw.finish(), Some(0));
 }

@@ -95,14 +95,6 @@ pub(crate) struct History {
     seen: Option<Instant>,
 }
 
-impl History {
-    /// The notebook of a claim, as it was last seen.
-    pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<String> {
-        let face = &self.claims.get(&id)?.face;
-        face.notebook.as_ref().map(|(path, _)| path.clone())
-    }
-}
-
 /// What is remembered of a claim.
 #[derive(Debug, Default)]
 struct Kept {

@@ -21,6 +21,8 @@ pub(crate) struct Live {
     pub(crate) cgroup: Option<ClaimCgroup>,
     /// The command runs.
     pub(crate) command_alive: bool,
+    /// How it ended, where the kernel said it.
+    pub(crate) exit: Option<std::process::ExitStatus>,
     /// Members lack a mount over the driver, and it may open no GPU until they have it again.
     pub(crate) uncovered: bool,
     /// Being ended, and why.
@@ -55,6 +57,7 @@ impl Live {
             seats: Vec::new(),
             cgroup: None,
             command_alive: false,
+            exit: None,
             uncovered: false,
             ending: None,
             wanting: Vec::new(),

@@ -197,12 +197,22 @@ impl Service {
                     }
                 }
             }
-            let _ = events.send(Msg::Exited { claim, process });
+            let status = pidfd.exit_status(process);
+            let _ = events.send(Msg::Exited {
+                claim,
+                process,
+                status,
+            });
         });
     }
 
     /// A watched process has ended: its bytes return at once.
-    pub(crate) fn exited(&mut self, id: ClaimId, process: ProcessKey) {
+    pub(crate) fn exited(
+        &mut self,
+        id: ClaimId,
+        process: ProcessKey,
+        status: Option<std::process::ExitStatus>,
+    ) {
         self.forget_process(process);
         if self.exited_auto(id) {
             return;
@@ -235,6 +245,7 @@ impl Service {
         }
         if live.record.process.map(convert::key) == Some(process) {
             live.command_alive = false;
+            live.exit = live.exit.or(status);
             let stays = live.record.hold || live.ending.is_some() || self.kernel_gone(id);
             if let (false, Some(live)) = (stays, self.claims.get_mut(&id)) {
                 live.ending = Some(Ending::waiting());

@@ -349,7 +349,11 @@ impl Service {
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
-            Msg::Exited { claim, process } => self.exited(claim, process),
+            Msg::Exited {
+                claim,
+                process,
+                status,
+            } => self.exited(claim, process, status),
             Msg::Scrape(out) => self.scrape(out),
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),

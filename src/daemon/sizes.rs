@@ -6,6 +6,7 @@ pub(crate) mod say;
 mod track;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use gshare_config::ShareRuns;
@@ -193,11 +194,14 @@ impl Service {
         if live.record.adopted {
             return;
         }
+        // Once its command has ended, nothing says it any more.
+        let notebook = self.identity_of(id, live).notebook;
         let track = self
             .sizes
             .runs
             .entry(id)
             .or_insert_with(|| RunTrack::new(follow));
+        track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
         track.look(parts, held_back, in_turns);
         if !std::mem::replace(&mut track.asked, true) {
             let shape = Shape::of(&live.record.command);
@@ -229,7 +233,9 @@ impl Service {
             .unwrap_or_default();
         let refusals = live.past_refusals;
         let mut run = track.record(record, live.peak, &model, cause, refusals, super::unix_ms());
-        run.notebook = self.history.notebook_of(id);
+        run.notebook = track.notebook;
+        (run.exit_code, run.exit_signal) =
+            live.exit.map_or((None, None), |e| (e.code(), e.signal()));
         let _ = self.tell_history(Order::Run(Box::new(run), self.whose_runs(record.uid)));
     }
 

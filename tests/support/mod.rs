@@ -10,6 +10,7 @@ pub mod detach;
 pub mod machine;
 pub mod notebook;
 pub mod python;
+pub mod runs;
 pub mod steps;
 pub mod terminal;
 pub mod users;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -64,6 +66,15 @@ impl PidFd {
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
     }
 
+    /// How a process ended that [has](Self::has_exited): by itself, with a code, or by a signal. Read from
+    /// `/proc/<pid>/stat` while nobody has waited for it, else from the handle (Linux 6.15). `None` where neither says it.
+    #[must_use]
+    pub fn exit_status(&self, process: super::ProcessKey) -> Option<ExitStatus> {
+        let status = super::read::status_of_zombie(process)
+            .or_else(|| sys::pidfd_exit(self.0.as_fd()).ok().flatten())?;
+        Some(ExitStatus::from_raw(status))
+    }
+
     /// Sends a signal; `false` if the process has ended.
     ///
     /// # Errors
@@ -107,6 +118,27 @@ mod tests {
     fn wait_exit(pidfd: &PidFd) -> bool {
         let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::from(5000_u16)) == Ok(1)
+    }
+
+    #[test]
+    fn says_how_a_process_ended() {
+        let ended = |script: &str| {
+            let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let pid = child.id().cast_signed();
+            let pidfd = PidFd::open(pid).unwrap().unwrap();
+            let key = super::super::key(pid).unwrap();
+            assert!(wait_exit(&pidfd));
+            (child, pidfd, key)
+        };
+        let (mut child, pidfd, key) = ended("exit 3");
+        // Nobody has waited for it yet, then somebody has.
+        assert_eq!(pidfd.exit_status(key).unwrap().code(), Some(3));
+        let known = child.wait().unwrap();
+        let said = pidfd.exit_status(key);
+        assert!(said.is_none_or(|status| status == known), "{said:?}");
+        let (mut child, pidfd, key) = ended("kill -TERM $$");
+        assert_eq!(pidfd.exit_status(key).unwrap().signal(), Some(15));
+        child.wait().unwrap();
     }
 
     #[test]

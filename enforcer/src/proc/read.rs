@@ -110,6 +110,21 @@ pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&String::from_utf8_lossy(&bytes(pid, "stat")?))
 }
 
+/// The wait status of a process that has ended and that nobody has waited for (field 52 of `/proc/<pid>/stat`, proc(5)).
+pub(super) fn status_of_zombie(process: ProcessKey) -> Option<i32> {
+    let text = String::from_utf8_lossy(&bytes(process.pid, "stat")?).into_owned();
+    let stat = Stat::parse(&text)?;
+    let (_, tail) = text.rsplit_once(')')?;
+    let status = tail.split_ascii_whitespace().nth(49)?.parse().ok()?;
+    // Of a process that lives, and for those who may not read it, the kernel says 0.
+    (stat.key() == process && stat.state == 'Z' && may_read(process.pid)).then_some(status)
+}
+
+fn may_read(pid: i32) -> bool {
+    let me = Uid::effective();
+    me.is_root() || uids(pid).is_some_and(|uids| uids.real == me.as_raw())
+}
+
 /// The process that has this pid now, for good.
 #[must_use]
 pub fn key(pid: i32) -> Option<ProcessKey> {

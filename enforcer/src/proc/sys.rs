@@ -86,6 +86,21 @@ pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Resul
     }
 }
 
+/// The wait status of a process that has been reaped (`PIDFD_GET_INFO` with `PIDFD_INFO_EXIT`, Linux 6.15). `None` where
+/// it has not been reaped yet.
+pub(super) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    // SAFETY: the structure is integers alone, of which zeros are a value.
+    let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
+    info.mask = u64::from(libc::PIDFD_INFO_EXIT);
+    // SAFETY: the request carries the size of the structure, which lives through the call; the kernel writes no more.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let known = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
+    Ok(known.then_some(info.exit_code))
+}
+
 /// As a program expects signals: SIGPIPE ends it, nothing is blocked. For the moment before exec.
 pub fn default_signals() {
     // SAFETY: the default action needs no handler; the set is made before it is used.

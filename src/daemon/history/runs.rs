@@ -82,8 +82,13 @@ pub(crate) struct RunRecord {
     pub(crate) burst_gpu_s: f64,
     pub(crate) throttled_s: f64,
     pub(crate) seconds: f64,
-    /// How it ended.
+    /// Why its claim ended.
     pub(crate) end: String,
+    /// What its command returned, or the signal that ended it; none of both where the kernel did not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_signal: Option<i32>,
     /// Allocations that the cap refused.
     #[serde(default)]
     pub(crate) refusals: u64,

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_config::AutoShrink;
+use gshare_config::{AutoShrink, Sizes};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Share};
 
 use super::track::RunTrack;
-use crate::daemon::journal::HoldingRecord;
+use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::service::Service;
 
 /// Sizes are multiples of this.
@@ -17,6 +17,8 @@ pub(crate) const STEP: u64 = 256 << 20;
 const ABOVE: f64 = 1.11;
 /// What is given back is worth it from this part of the request on.
 const WORTH: f64 = 0.1;
+/// A change of so many thousandths of the SMs is worth it.
+const WORTH_SM: u32 = 100;
 
 /// Bytes up to a multiple of [`STEP`].
 pub(crate) fn rounded(bytes: f64) -> u64 {
@@ -44,6 +46,49 @@ fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64
         }
         None => (ran >= first_look.as_secs_f64()).then_some(lately),
     }
+}
+
+/// What a request is to become: first what is given back, then what it grows by; `true` with memory that it waits for.
+/// Memory and SMs each for itself.
+fn changes(track: &mut RunTrack, slice: &SliceRecord, sizes: &Sizes) -> Vec<(Change, bool)> {
+    let most = slice.mem_limit.max(slice.mem);
+    let mem = need(track, sizes.first_look, sizes.horizon);
+    let mem = mem.map_or(slice.mem, |bytes| rounded(bytes).min(most));
+    let settled = track.ran() >= sizes.first_look.as_secs_f64();
+    let share = track.share().filter(|share| settled && *share > 0.0);
+    let sm = share.map_or(slice.sm_milli, |share| (share * 1000.0).round() as u32);
+    let parts = |mem: Option<u64>, sm: Option<u32>| Change {
+        mem: mem.map(Bytes),
+        mem_limit: Some(Bytes(slice.mem_limit)),
+        sm: sm.map(Share::from_milli),
+        ..Change::default()
+    };
+    let worth = ((slice.mem as f64 * WORTH) as u64).max(STEP);
+    let less = parts(
+        (mem.saturating_add(worth) <= slice.mem).then_some(mem),
+        (sm + WORTH_SM <= slice.sm_milli).then_some(sm),
+    );
+    // One thing at a time; SMs, which can be borrowed too, only once it has its memory.
+    let more_mem = mem > slice.mem;
+    let more_sm = !more_mem && sm >= slice.sm_milli + WORTH_SM;
+    let soon = (track.changed).is_some_and(|at| at.elapsed() < sizes.follow / 4);
+    let shrinks = !soon && (less.mem.is_some() || less.sm.is_some());
+    let waits = more_mem && track.wish.is_some_and(|(_, open)| open == mem);
+    let mut all = Vec::new();
+    if shrinks {
+        all.push((less, false));
+    }
+    // A change takes the place of a wish that waits: then that is made again.
+    if more_mem && (shrinks || !waits) {
+        all.push((parts(Some(mem), None), true));
+    }
+    if more_sm && !soon {
+        all.push((parts(None, Some(sm)), false));
+    }
+    if !all.is_empty() {
+        track.changed = Some(Instant::now());
+    }
+    all
 }
 
 impl Service {
@@ -83,45 +128,16 @@ impl Service {
             if sizes.auto_shrink != AutoShrink::Request {
                 continue;
             }
-            let Some(bytes) = need(track, sizes.first_look, sizes.horizon) else {
-                continue;
-            };
-            let most = slice.mem_limit;
-            let bytes = rounded(bytes).min(most.max(slice.mem));
-            let grows = bytes > slice.mem;
-            let waited = track.wish.is_some_and(|(_, open)| open == bytes);
-            let soon = track
-                .changed
-                .is_some_and(|at| at.elapsed() < sizes.follow / 4);
-            let worth =
-                (slice.mem as f64 - bytes as f64) >= (slice.mem as f64 * WORTH).max(STEP as f64);
-            if waited || (!grows && (soon || !worth)) {
-                continue;
+            for (change, grows) in changes(track, slice, &sizes) {
+                wanted.push((*id, change, grows));
             }
-            let mut change = Change {
-                mem: Some(Bytes(bytes)),
-                mem_limit: Some(Bytes(most)),
-                ..Change::default()
-            };
-            let shares = [
-                track.experience.as_ref().and_then(|e| e.share),
-                track.enough(),
-            ];
-            let share = shares.into_iter().flatten().fold(0.0, f64::max);
-            let now = f64::from(slice.sm_milli) / 1000.0;
-            let settled = track.ran() >= sizes.first_look.as_secs_f64();
-            if settled && share > 0.0 && (share - now).abs() >= 0.1 {
-                change.sm = Some(Share::from_milli((share * 1000.0).round() as u32));
-            }
-            track.changed = Some(Instant::now());
-            wanted.push((*id, change, grows));
         }
         for (id, change, grows) in wanted {
             let ticket = self.next_ticket();
             if let Some(track) = self.sizes.runs.get_mut(&id) {
                 track.wish = grows.then_some((ticket, change.mem.map_or(0, |Bytes(b)| b)));
             }
-            // Growth waits for room, ahead of its need; what is given back needs none.
+            // Growth of memory waits for room, ahead of its need; what is given back needs none.
             let patience = if grows { None } else { Some(Duration::ZERO) };
             self.drive(Event::Resize {
                 ticket,

@@ -49,12 +49,17 @@ pub(crate) struct RunTrack {
     pub(crate) place: Place,
     stable_s: f64,
     busy: Busy,
+    /// Of this stretch of time and of the one before it.
+    lately_busy: [Busy; 2],
+    stretch_began: f64,
     in_turns: bool,
     sm: (f64, f64),
     occupancy: (f64, f64),
     gpu_s: Option<f64>,
     burst: f64,
     throttled: f64,
+    /// The notebook that it was, when that was seen last.
+    pub(crate) notebook: Option<String>,
     /// The records were asked for.
     pub(crate) asked: bool,
     pub(crate) experience: Option<Experience>,
@@ -62,7 +67,7 @@ pub(crate) struct RunTrack {
     pub(crate) known: bool,
     /// When its request was changed last, by itself.
     pub(crate) changed: Option<Instant>,
-    /// A wish to resize that is open, and its bytes.
+    /// A wish to grow that is open, and its bytes.
     pub(crate) wish: Option<(u64, u64)>,
 }
 
@@ -94,12 +99,15 @@ impl RunTrack {
             place: Place::default(),
             stable_s: follow.as_secs_f64() / 2.0,
             busy: Busy::default(),
+            lately_busy: [Busy::default(); 2],
+            stretch_began: 0.0,
             in_turns: true,
             sm: (0.0, 0.0),
             occupancy: (0.0, 0.0),
             gpu_s: None,
             burst: 0.0,
             throttled: 0.0,
+            notebook: None,
             asked: false,
             experience: None,
             known: false,
@@ -129,6 +137,11 @@ impl RunTrack {
             self.add_point(passed, mem);
         }
         self.in_turns = in_turns;
+        // A stretch is as long as what counts for memory.
+        if at.as_secs_f64() - self.stretch_began >= 2.0 * self.stable_s {
+            self.lately_busy = [Busy::default(), self.lately_busy[0]];
+            self.stretch_began = at.as_secs_f64();
+        }
         for part in parts {
             let of = |figure: Option<gshare_proto::Figure>| {
                 figure.map(|f| (f.value / 100.0).clamp(0.0, 1.0))
@@ -142,6 +155,7 @@ impl RunTrack {
             };
             if let Some(used) = used {
                 self.busy.add(seconds, used, held_back);
+                self.lately_busy[0].add(seconds, used, held_back);
                 self.next_sm.look(at, used);
                 *self.gpu_s.get_or_insert(0.0) += used * seconds;
                 self.burst += (used - part.sm_request).max(0.0) * seconds;
@@ -227,8 +241,14 @@ impl RunTrack {
         }
     }
 
-    pub(crate) fn enough(&self) -> Option<f64> {
-        self.busy.enough()
+    /// The part of the SMs (of GPU time) that it is to be guaranteed: what was enough for earlier runs of the same, and
+    /// what would have been enough lately.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let near = self.experience.as_ref().filter(|e| e.near);
+        let mut lately = self.lately_busy[0];
+        lately.merge(&self.lately_busy[1]);
+        let shares = [near.and_then(|e| e.share), lately.enough()];
+        shares.into_iter().flatten().reduce(f64::max)
     }
 
     /// The record of it, at its end.
@@ -298,6 +318,8 @@ impl RunTrack {
             throttled_s: self.throttled,
             seconds: now_ms.saturating_sub(claim.granted_ms) as f64 / 1000.0,
             end: cause.to_owned(),
+            exit_code: None,
+            exit_signal: None,
             refusals,
             level: None,
             score: None,

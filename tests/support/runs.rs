@@ -1,0 +1,101 @@
+//! What the tests of sizes share: a station whose time runs fast for them, its records and suggestions.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use gshare::station::{Options, Station};
+use gshare_proto::SuggestView;
+
+use super::{Raw, looks, station_with, until};
+
+/// Bytes.
+pub const GIB: u64 = 1 << 30;
+/// Long enough for anything.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// One RTX 4090; time runs twenty times as fast for sizes: 30 s are 1.5 s.
+pub fn sized(more: &str) -> Station {
+    sized_on("rtx4090", "", more)
+}
+
+/// The same with another GPU, and with rows of durations of kernels.
+pub fn sized_on(gpu: &str, costs: &str, more: &str) -> Station {
+    station_with(|o: &mut Options| {
+        o.gpus = vec![gpu.to_owned()];
+        costs.clone_into(&mut o.costs);
+        "0.1s".clone_into(&mut o.tick);
+        o.config = format!(
+            "[claims]\nleftover-grace = \"1s\"\n[sizes]\nfirst-look = \"1s\"\nhorizon = \"3s\"\nfollow = \"1s\"\n{more}"
+        );
+    })
+}
+
+/// What a command prints; it has to succeed.
+pub fn ok(station: &Station, words: &[&str]) -> String {
+    let output = station
+        .command()
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Until the service has looked at the driver so often.
+pub fn looked(station: &Station, more: u64) {
+    let from = looks(station);
+    until("the service looks", SOON, || {
+        (looks(station) >= from + more).then_some(())
+    });
+}
+
+/// Allocates, and gives the index of the block.
+pub fn alloc(raw: &mut Raw, gib: u64) -> String {
+    let answer = raw.ask(&format!("alloc {}", gib * GIB));
+    let index = answer
+        .strip_prefix("ok ")
+        .unwrap_or_else(|| panic!("no memory: {answer}"));
+    index.to_owned()
+}
+
+/// Frees a block.
+pub fn free(raw: &mut Raw, index: &str) {
+    assert_eq!(raw.ask(&format!("free {index}")), "ok");
+}
+
+/// `gshare suggest --json`.
+pub fn suggestion(station: &Station, words: &[&str]) -> SuggestView {
+    let all = [&["suggest", "--json"], words].concat();
+    serde_json::from_str(&ok(station, &all)).expect("JSON")
+}
+
+/// Records of runs that have ended.
+pub fn records(station: &Station) -> Vec<serde_json::Value> {
+    let text = ok(station, &["suggest", "--records"]);
+    text.lines()
+        .map(|l| serde_json::from_str(l).expect("a record"))
+        .collect()
+}
+
+/// Until so many runs are recorded.
+pub fn recorded(station: &Station, many: usize) {
+    until("the runs are recorded", SOON, || {
+        (records(station).len() >= many).then_some(())
+    });
+}
+
+/// Several runs of the same at once, each of which needs so much and is held for so many looks; until they are recorded.
+pub fn runs(station: &Station, flags: &[&str], gib: u64, many: usize, kept: u64) {
+    let before = records(station).len();
+    let mut all: Vec<Raw> = (0..many).map(|_| Raw::claim(station, flags)).collect();
+    for raw in &mut all {
+        let _ = alloc(raw, gib);
+    }
+    looked(station, kept);
+    for raw in all {
+        assert_eq!(raw.finish(), Some(0));
+    }
+    recorded(station, before + many);
+}
