@@ -13,6 +13,8 @@ pub(super) struct World {
     pub(super) log: Vec<Action>,
     /// Truth: bytes in use by claim and GPU.
     pub(super) used: BTreeMap<(ClaimId, usize), Bytes>,
+    /// No resize can be written down.
+    pub(super) full_disk: bool,
 }
 
 fn facts(gib: u64) -> GpuFacts {
@@ -34,6 +36,7 @@ impl World {
             now: Duration::ZERO,
             log: Vec::new(),
             used: BTreeMap::new(),
+            full_disk: false,
         };
         world.send(Event::Gpus(gpus.iter().map(|g| facts(*g)).collect()));
         world
@@ -42,13 +45,26 @@ impl World {
     pub(super) fn send(&mut self, event: Event) {
         let mut todo = vec![event];
         while let Some(event) = todo.pop() {
+            let mut undo = None;
             for action in self.machine.step(self.now, event) {
-                if action == Action::Measure {
-                    let read = self.used.iter().map(|((id, g), b)| (*id, *g, *b)).collect();
-                    todo.push(Event::Measured(read));
+                match &action {
+                    Action::Measure => {
+                        let read = self.used.iter().map(|((id, g), b)| (*id, *g, *b)).collect();
+                        todo.push(Event::Measured(read));
+                    }
+                    Action::Resize { id, before, .. } if self.full_disk => {
+                        undo = Some(Event::Restore {
+                            id: *id,
+                            request: None,
+                            holding: lever::Holding::Here(before.clone()),
+                            ends: self.machine.lease_end(*id),
+                        });
+                    }
+                    _ => {}
                 }
                 self.log.push(action);
             }
+            todo.extend(undo);
         }
         self.check();
     }

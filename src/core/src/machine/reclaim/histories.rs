@@ -376,10 +376,17 @@ impl Play {
 
 /// The same claims at the same places, found again by a machine that is started anew, as the service does it.
 pub(super) fn restarted(w: &World) -> World {
+    restarted_with(w, w.machine.memory())
+}
+
+/// The same where what was written down last beside the claims is this.
+pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
     let (old, mut new) = (&w.machine, w.clone());
-    let drained: Vec<bool> = (0..3).map(|g| old.ledger().is_drained(g)).collect();
+    let gpus = 0..old.ledger().gpus().len();
+    let drained: Vec<bool> = gpus.map(|g| old.ledger().is_drained(g)).collect();
     new.machine = Machine::default();
-    new.send(Event::Classes(classes()));
+    new.machine.quotas = old.quotas.clone();
+    new.send(Event::Classes(old.clocked.classes.clone()));
     new.send(Event::Reclaim(old.reclaim.rules.clone()));
     new.send(Event::HostRam(old.reclaim.host_ram));
     for (id, holding) in old.holdings() {
@@ -404,8 +411,7 @@ pub(super) fn restarted(w: &World) -> World {
             },
         );
     }
-    new.machine
-        .step(new.now, Event::Recall(Box::new(old.memory())));
+    new.machine.step(new.now, Event::Recall(Box::new(memory)));
     for (g, on) in drained.into_iter().enumerate() {
         let uuid = old.ledger().gpus()[g].uuid.clone();
         new.machine.step(new.now, Event::Drain { uuid, on });

@@ -177,7 +177,10 @@ fn whatever(_: &Play) -> Checked {
 
 /// Each GPU holds what is on it: by the machine's word (looked at after every event) and in truth.
 fn within_the_allocatable(play: &Play) -> Checked {
-    let b = &play.b;
+    fits(&play.b)
+}
+
+pub(super) fn fits(b: &Bench) -> Checked {
     for (g, facts) in b.w.machine.ledger().gpus().iter().enumerate() {
         let on = |at: &Option<Vec<usize>>| at.as_ref().is_some_and(|at| at.contains(&g));
         let here = b.bytes.values().filter(|(_, at)| on(at));
@@ -283,8 +286,13 @@ fn ran_for_the_minimum(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
 
 /// A claim's bytes are where the machine says, on GPUs or in the host, never both.
 fn on_one_side(play: &Play) -> Checked {
-    for (id, holding) in play.b.w.machine.holdings() {
-        let Some((_, truth)) = play.b.bytes.get(&id) else {
+    lie_where_it_says(&play.b, None)
+}
+
+/// The same but for a claim of which the machine has not heard yet.
+pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
+    for (id, holding) in b.w.machine.holdings() {
+        let Some((_, truth)) = b.bytes.get(&id).filter(|_| Some(id) != but) else {
             continue;
         };
         let gpus = |slices: &[Slice]| Some(slices.iter().map(|s| s.gpu).collect::<Vec<_>>());

@@ -31,6 +31,10 @@ pub(in super::super) struct Bench {
     pub(in super::super) requeue: BTreeSet<ClaimId>,
     /// Claims that were ended for others, in order, and whether they are queued again.
     pub(in super::super) ended: Vec<(ClaimId, bool)>,
+    /// Claims that died while a lever was pulled.
+    pub(in super::super) lost: BTreeSet<ClaimId>,
+    /// Who is ended takes its time as well.
+    pub(in super::super) slow: bool,
     seen: usize,
 }
 
@@ -49,6 +53,8 @@ impl Bench {
             movable: true,
             requeue: BTreeSet::new(),
             ended: Vec::new(),
+            lost: BTreeSet::new(),
+            slow: false,
             seen: 0,
         }
     }
@@ -115,12 +121,10 @@ impl Bench {
                 Action::Park { .. } | Action::Unpark { .. } | Action::Move { .. } => {
                     self.underway.push((self.w.now + s(2), action));
                 }
-                Action::Kill { id, .. } | Action::Requeue { id, .. } => {
-                    let id = *id;
-                    let again = matches!(action, Action::Requeue { .. });
-                    self.ended.push((id, again));
-                    self.send(Event::Gone { id });
+                Action::Kill { .. } | Action::Requeue { .. } if self.slow => {
+                    self.underway.push((self.w.now + s(2), action));
                 }
+                Action::Kill { .. } | Action::Requeue { .. } => self.end(&action),
                 Action::LeaseOver { id } => {
                     let id = *id;
                     self.send(Event::Gone { id });
@@ -130,8 +134,17 @@ impl Bench {
         }
     }
 
+    /// A claim is ended for others.
+    pub(in super::super) fn end(&mut self, action: &Action) {
+        if let Some(id) = subject(action) {
+            let again = matches!(action, Action::Requeue { .. });
+            self.ended.push((id, again));
+            self.send(Event::Gone { id });
+        }
+    }
+
     /// The bytes of a claim are on these GPUs.
-    fn place(&mut self, id: ClaimId, gpus: Vec<usize>) {
+    pub(in super::super) fn place(&mut self, id: ClaimId, gpus: Vec<usize>) {
         self.w.used.retain(|(c, _), _| *c != id);
         if let Some((bytes, at)) = self.bytes.get_mut(&id) {
             for g in &gpus {
@@ -152,10 +165,15 @@ impl Bench {
             if !self.bytes.contains_key(&id) {
                 continue;
             }
+            if matches!(action, Action::Kill { .. } | Action::Requeue { .. }) {
+                self.end(&action);
+                continue;
+            }
             if let Some(failure) = self.failing.pop() {
                 let why = String::new();
                 self.send(Event::LeverFailed { id, failure, why });
                 if failure == Failure::Lost {
+                    self.lost.insert(id);
                     self.send(Event::Gone { id });
                 }
                 continue;
@@ -225,7 +243,11 @@ impl Bench {
 
 pub(in super::super) fn subject(action: &Action) -> Option<ClaimId> {
     match action {
-        Action::Park { id, .. } | Action::Unpark { id, .. } | Action::Move { id, .. } => Some(*id),
+        Action::Park { id, .. }
+        | Action::Unpark { id, .. }
+        | Action::Move { id, .. }
+        | Action::Requeue { id, .. }
+        | Action::Kill { id, .. } => Some(*id),
         _ => None,
     }
 }
@@ -270,7 +292,7 @@ fn two_notebooks_are_spread_and_one_moves_beside_the_other_when_a_whole_gpu_is_c
 }
 
 /// Two projects of users 1 and 2 with a quota of two GPUs each.
-fn projects() -> Bench {
+pub(super) fn projects() -> Bench {
     let mut b = Bench::new(4);
     let party = |uid| Party::Project(format!("p{uid}"));
     let quota = |uid| Quota {
