@@ -117,6 +117,26 @@ fn bench_predict_ends_with_its_figures_and_takes_own_records_and_lists() {
 }
 
 #[test]
+fn bench_schedule_measures_a_step_of_the_core_alone() {
+    let (text, line) = quick(&["schedule", "--only", "core-step"]);
+    assert_eq!(
+        (&line["only"], &line["judged"]),
+        (&"core-step".into(), &false.into())
+    );
+    let row = &line["measured"][0]["core_step"];
+    assert_eq!((&row["gpus"], &row["claims"]), (&16.into(), &500.into()));
+    // It is no history of an empty machine: claims run, wait and are parked, and plans are made.
+    for count in ["running", "waiting", "parked", "announced", "pulled"] {
+        assert!(row[count].as_f64() > Some(0.0), "{count}: {row}");
+    }
+    for kind in ["steps", "decisions"] {
+        let at = |q: &str| row[kind][q].as_f64().expect("a figure");
+        assert!(0.0 < at("p50_us") && at("p50_us") <= at("p99_us") && at("p99_us") <= at("max_us"));
+    }
+    assert!(text.contains("seed 1"), "{text}");
+}
+
+#[test]
 fn replay_compares_policies_and_names_what_is_wrong() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("claims.csv");

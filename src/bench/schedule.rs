@@ -2,6 +2,7 @@
 //! time over blocks of a list of claims. Every row says what the policy may do to claims that run; the bound is
 //! the same order of service on one pool without GPUs.
 
+mod core_step;
 mod published;
 mod rows;
 mod solver;
@@ -36,7 +37,19 @@ struct List {
     trace: Vec<Entry>,
 }
 
+/// The part that can be run alone.
+const CORE_STEP: &str = "core-step";
+
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    if let Some(part) = &args.only {
+        anyhow::ensure!(
+            part == CORE_STEP,
+            "--only {part}: only {CORE_STEP} is run alone"
+        );
+        let (figures, goals) = core_step::run(args.quick);
+        finish(0, Some(part), vec![figures], &goals, !args.quick);
+        return Ok(0);
+    }
     let blocks = args.runs.unwrap_or(if args.quick { 2 } else { BLOCKS });
     anyhow::ensure!(blocks > 0, "--runs 0 measures nothing");
     let lists = lists(args.traces.as_deref())?;
@@ -155,24 +168,41 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let (figures, solver) = solver::run(&lists[0].trace, args.quick);
     goals.extend(solver);
     results.push(figures);
+    let (figures, steps) = core_step::run(args.quick);
+    goals.extend(steps);
+    results.push(figures);
     let judged = !args.quick && args.traces.is_some();
+    finish(blocks, None, results, &goals, judged);
+    Ok(0)
+}
+
+/// The goals and the last line.
+fn finish(
+    blocks: u32,
+    only: Option<&str>,
+    measured: Vec<Value>,
+    goals: &[rows::Goal],
+    judged: bool,
+) {
     say("\ngoals");
-    for goal in &goals {
+    for goal in goals {
         say(&goal.line());
     }
-    if !judged {
+    if !judged && only.is_none() {
         say("not judged: the goals hold for 20 blocks of the openb lists (--traces DIR)");
     }
-    let line = json!({
+    let mut line = json!({
         "bench": "schedule",
         "blocks": blocks,
-        "measured": results,
+        "measured": measured,
         "goals": goals.iter().map(rows::Goal::json).collect::<Vec<Value>>(),
         "judged": judged,
         "ok": goals.iter().all(|g| g.met),
     });
+    if let Some(only) = only {
+        line["only"] = only.into();
+    }
     say(&line.to_string());
-    Ok(0)
 }
 
 /// The lists of a directory, or one that is made up.

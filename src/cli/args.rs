@@ -494,7 +494,7 @@ pub struct BenchArgs {
     /// Fewer runs, for a quick look; the goals are not judged
     #[arg(long)]
     pub quick: bool,
-    /// Only mixes whose name contains this (gate)
+    /// Only mixes whose name contains this (gate), or core-step alone (schedule)
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// GPU that is shared (gate): `sim`, or `real` for the machine's first one

@@ -400,7 +400,7 @@ impl Machine {
             .into_iter()
             .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g))
             .collect();
-        able.sort_by_key(|&g| lacks(g));
+        able.sort_by_cached_key(|&g| lacks(g));
         let kind = |g: usize| ledger.gpus()[g].model.as_str();
         let count = request.gpus as usize;
         // Of one model: the one where it lacks the least of those with enough GPUs.

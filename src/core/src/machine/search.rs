@@ -7,6 +7,7 @@ use super::plan::{Future, Plan, Stage, Step, Who};
 use super::{Machine, Now};
 use crate::claim::{ClaimId, Class};
 use crate::ledger::{Ledger, Slice};
+use crate::place;
 use crate::sched::solve::{Answer, Budget, Fit, Prefer};
 use crate::units::{Bytes, Share};
 
@@ -30,8 +31,19 @@ impl Machine {
         blocked: &[bool],
         future: &mut Future,
     ) -> Option<Plan> {
+        // Most are behind those for whom all that they could use is kept.
+        let free = |g: &usize| !blocked.get(*g).copied().unwrap_or(false);
+        if !place::candidates(&future.ledger, who.request)
+            .iter()
+            .any(free)
+        {
+            return None;
+        }
         if let Some(plan) = self.lower_shares(now, who, blocked, future) {
             return Some(plan);
+        }
+        if future.searches >= SEARCHES {
+            return None;
         }
         let ways = [
             (Lever::Detach, 0),
@@ -238,19 +250,25 @@ impl Machine {
             return None;
         }
         let ledger = &future.ledger;
-        let item = Problem::new(self, ledger, blocked, |_, _| Costs::default())?;
-        let item = item.item(ledger, who.request, blocked)?;
         let give = |(id, slices): (ClaimId, &[Slice])| {
+            if !self.reclaim.borrowers.contains(&id) {
+                return None;
+            }
             let granted = self.reclaim.granted.get(&id)?;
             let slice = slices.first().filter(|_| slices.len() == 1)?;
             let still = !self.reclaim.transit.contains_key(&id) && self.announced(id).is_none();
-            let may = self.reclaim.borrowers.contains(&id) && self.may_take(who, id, slices);
+            let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
             let lowered = self.reclaim.lowered.contains_key(&id);
             let able = still && may && !lowered && self.settled(now, granted);
             (able && !self.spared(now, id, Lever::Share)).then_some((id, slice.gpu, slice.sm, most))
         };
         let givers: Vec<_> = ledger.held().filter_map(give).collect();
+        if givers.is_empty() {
+            return None;
+        }
+        let item = Problem::new(self, ledger, blocked, |_, _| Costs::default())?;
+        let item = item.item(ledger, who.request, blocked)?;
         let ways = (0..ledger.gpus().len()).filter_map(|g| {
             if item.mask & (1 << g) == 0 {
                 return None;
