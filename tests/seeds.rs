@@ -163,6 +163,9 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     let (mut second, second_sum) = holder(&station, &notebook, 1);
     let (a, b) = (first.pid(), second.pid());
     let waits = waiter(&station, &["-g", "1"]);
+    until("the first waits", SOON, || {
+        (station.snapshot().ok()?.queue.len() == 1).then_some(())
+    });
     let later = waiter(&station, &["-g", "0.9"]);
     let queue = |station: &Station| -> Option<Vec<String>> {
         let queue = station.snapshot().ok()?.queue;

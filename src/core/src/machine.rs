@@ -202,6 +202,7 @@ impl Machine {
         match event {
             Event::Gpus(gpus) => {
                 self.ledger.set_gpus(gpus);
+                self.widen_ways_back();
                 self.settle(&mut actions);
             }
             Event::Submit {
@@ -290,6 +291,7 @@ impl Machine {
                 if let Some(granted) = self.reclaim.granted.get_mut(&id) {
                     granted.levers = levers;
                 }
+                self.widen_ways_back();
                 self.settle(&mut actions);
             }
             Event::Wish { id, wish } => {

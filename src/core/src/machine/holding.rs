@@ -251,6 +251,22 @@ impl Machine {
             .collect()
     }
 
+    /// Parked claims that wait look again where they can be: what is known of GPUs and claims has changed.
+    pub(super) fn widen_ways_back(&mut self) {
+        for place in 0..self.queue.len() {
+            let Ask::Claim { id, .. } = &self.queue[place].ask else {
+                continue;
+            };
+            let Some(parked) = self.reclaim.parked.get(id) else {
+                continue;
+            };
+            let gpus = self.gpus_for(*id, parked);
+            if let Ask::Claim { request, .. } = &mut self.queue[place].ask {
+                request.only_gpus = gpus;
+            }
+        }
+    }
+
     /// What a parked claim holds on the GPUs that were found for it.
     pub(super) fn unpark(&mut self, id: ClaimId, found: &[Slice], actions: &mut Vec<Action>) {
         let Some(parked) = self.reclaim.parked.remove(&id) else {

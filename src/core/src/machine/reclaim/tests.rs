@@ -532,3 +532,37 @@ fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
     });
     assert_eq!(b.announced(), [(4, Lever::Requeue)]);
 }
+
+#[test]
+fn a_parked_claim_that_turns_out_to_be_movable_comes_back_elsewhere() {
+    let mut b = Bench::new(2);
+    b.movable = false;
+    b.claim(1, 1000, 1, Class::Batch, 10);
+    let own = b.at(1).expect("it runs")[0];
+    let id = ClaimId(1);
+    b.send(Event::Wish {
+        id,
+        wish: Wish::Detach,
+    });
+    b.pass(s(3));
+    let mut request = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
+    request.uid = 2;
+    request.only_gpus = vec![u32::try_from(own).unwrap()];
+    b.submit(2, request, 1);
+    assert_eq!(b.at(2), Some(vec![own]));
+    b.send(Event::Wish {
+        id,
+        wish: Wish::Attach,
+    });
+    b.pass(s(3));
+    assert_eq!(b.at(1), None, "its own GPU is another's");
+    let levers = Levers {
+        park: Ok(()),
+        movable: Ok(()),
+        requeue: false,
+        idle: false,
+    };
+    b.send(Event::Levers { id, levers });
+    b.pass(s(3));
+    assert_eq!(b.at(1), Some(vec![1 - own]));
+}
