@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gshare_enforcer::proc;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
@@ -314,6 +315,8 @@ impl Monitor {
             ws_ypixel: 0,
         };
         let pty = openpty(Some(&size), None).context("no terminal")?;
+        // A program that held its own terminal's other end would outlive this one.
+        fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         let mut command = station.client_environment(Command::new("setsid"));
         command.arg("--ctty").arg(program).args(self.arguments);
         command
