@@ -10,12 +10,11 @@ import queue
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
-import uuid
 
 from jupyter_client.manager import KernelManager
-from jupyter_core.paths import jupyter_runtime_dir
 
 NAME, COUNT, SECONDS, SEED = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 FIRST = """
@@ -60,9 +59,9 @@ class Kernel:
         self.number = number
 
     def start(self):
-        # Ports that are free now may be another process's a moment later; paths are its own.
-        path = os.path.join(jupyter_runtime_dir(), f"kernel-{uuid.uuid4()}.json")
-        self.manager = KernelManager(kernel_name=NAME, transport="ipc", connection_file=path)
+        # Ports that are free now may be another process's a moment later; a directory is its own.
+        self.place = tempfile.TemporaryDirectory(prefix="k")
+        self.manager = KernelManager(kernel_name=NAME, transport="ipc", ip=self.place.name + "/k")
         self.manager.start_kernel()
         self.connect()
 
