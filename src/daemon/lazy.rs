@@ -15,7 +15,7 @@ use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
 use super::server::{ConnId, Peer, Sender};
 use super::service::{Asked, Live, Service};
-use super::{Msg, convert, millis, unix_ms};
+use super::{Msg, convert, unix_ms};
 
 /// A process that waits for the grant of its claim.
 #[derive(Debug)]
@@ -257,8 +257,7 @@ impl Service {
         slices: &[Slice],
         ends: Option<Now>,
     ) -> anyhow::Result<()> {
-        let ends_ms =
-            ends.map(|at| unix_ms().saturating_add(millis(at.saturating_sub(self.now()))));
+        let ends_ms = ends.map(|at| self.unix_at(at));
         let slices_of = self.slice_records(slices);
         let Some(live) = self.claims.get_mut(&id) else {
             return Ok(());

@@ -48,6 +48,12 @@ impl Service {
         }
     }
 
+    /// What each GPU has for claims.
+    fn capacities(&self) -> impl Iterator<Item = Bytes> {
+        let gpus = self.machine.ledger().gpus().iter();
+        gpus.filter_map(GpuFacts::capacity)
+    }
+
     /// What a claim without earlier runs would get, and what there is.
     fn size_facts(&self, class: Option<&str>) -> Facts {
         let defaults = &self.config.defaults;
@@ -57,17 +63,11 @@ impl Service {
         } else {
             defaults.size_command
         };
-        let capacity = self
-            .machine
-            .ledger()
-            .gpus()
-            .iter()
-            .filter_map(GpuFacts::capacity);
-        let smallest = capacity.clone().min().unwrap_or(Bytes::ZERO);
+        let smallest = self.capacities().min().unwrap_or(Bytes::ZERO);
         Facts {
             default_mem: smallest.times(share),
             default_sm: share.as_f64(),
-            largest: capacity.max().unwrap_or(Bytes::ZERO),
+            largest: self.capacities().max().unwrap_or(Bytes::ZERO),
             first_look: self.config.sizes.first_look,
         }
     }
@@ -85,8 +85,8 @@ impl Service {
             out: out.clone(),
         };
         self.sizes.asking.insert(peer.conn);
-        if let Err(ask) = self.tell_history(Order::Size(Box::new(ask))) {
-            drop(ask);
+        let asked = self.tell_history(Order::Size(Box::new(ask)));
+        if asked.is_err() {
             // Without a history everything is a first run.
             self.sized(Box::new(Sized {
                 peer: peer.clone(),
@@ -122,13 +122,7 @@ impl Service {
             spec.sm_milli = spec.sm_milli.or(Some((sm * 1000.0).round() as u32));
         }
         // While others leave it free it may have all: a size that is learnt is not a cap.
-        let fitting = self
-            .machine
-            .ledger()
-            .gpus()
-            .iter()
-            .filter_map(GpuFacts::capacity);
-        let room = fitting.filter(|c| c.0 >= suggestion.mem).min();
+        let room = self.capacities().filter(|c| c.0 >= suggestion.mem).min();
         spec.mem_limit = spec.mem_limit.or(room.map(|Bytes(b)| b));
         spec.sm_limit_milli = spec.sm_limit_milli.or(Some(Share::ONE.milli()));
         self.submit(peer, *spec, out);

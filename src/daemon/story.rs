@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gshare_core::machine::{Event, Now, Rehearsal, Taking};
+use gshare_core::machine::{Event, Rehearsal, Taking};
 use gshare_core::sched::fair::History;
 use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
@@ -49,7 +49,7 @@ impl Service {
                 message: format!("would wait: {}", self.reason_text(&reason)),
                 position: u32::try_from(position).ok(),
                 entitled,
-                expected_ms: expected.map(|at| self.unix_of(at)),
+                expected_ms: expected.map(|at| self.unix_at(at)),
                 would_start: reason
                     .would_start()
                     .map(|share| format!("-g {}", convert::short_share(share))),
@@ -57,10 +57,6 @@ impl Service {
                 ..Tried::default()
             },
         }))
-    }
-
-    fn unix_of(&self, at: Now) -> u64 {
-        unix_ms().saturating_add(super::millis(at.saturating_sub(self.now())))
     }
 
     fn taking_view(&self, taking: &Taking) -> TakingView {
@@ -71,7 +67,7 @@ impl Service {
             user: owner.map_or_else(String::new, |uid| self.names.user(uid)),
             what: taking.lever.verb().to_owned(),
             to: taking.to.iter().map(index).collect(),
-            at_ms: self.unix_of(taking.at),
+            at_ms: self.unix_at(taking.at),
         }
     }
 

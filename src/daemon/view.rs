@@ -375,16 +375,10 @@ impl Service {
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
                     .map(|s| format!("-g {}", super::convert::short_share(s))),
-                likely_ms: likely.get(&id).map(|at| {
-                    let left = at.saturating_sub(self.now());
-                    unix_ms().saturating_add(super::millis(left))
-                }),
+                likely_ms: likely.get(&id).map(|at| self.unix_at(*at)),
                 plan: self.plan_text(id),
                 entitled: self.machine.is_entitled(id),
-                expected_ms: self.machine.expected_start(id).map(|at| {
-                    let left = at.saturating_sub(self.now());
-                    unix_ms().saturating_add(super::millis(left))
-                }),
+                expected_ms: self.machine.expected_start(id).map(|at| self.unix_at(at)),
             })
         };
         queue.filter_map(view).collect()

@@ -84,7 +84,7 @@ impl Service {
     }
 
     /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
-    fn unix_at(&self, at: Now) -> u64 {
+    pub(crate) fn unix_at(&self, at: Now) -> u64 {
         let now = self.now();
         let ms = |span: Duration| super::millis(span);
         unix_ms()
@@ -105,13 +105,13 @@ impl Service {
         if !self.remembered.read {
             return;
         }
-        let memory = self.machine.memory();
-        let key = plain(memory.clone());
+        let key = plain(self.machine.memory());
         let now = self.now();
         let due = now.saturating_sub(self.remembered.at) >= EVERY;
         if key == self.remembered.written && !due {
             return;
         }
+        let memory = self.machine.memory();
         let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
         let waits = self.waiting.iter().map(|(id, a)| (id.0, a.record.clone()));
         let absent = self.remembered.absent.iter();
