@@ -14,7 +14,7 @@ use gshare_proto::IdleView;
 
 use super::history::vitals::Vitals;
 use super::journal::HoldingRecord;
-use super::service::{Live, Service};
+use super::service::Service;
 
 /// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
 const WORKS: f64 = 0.1;
@@ -22,8 +22,6 @@ const WORKS: f64 = 0.1;
 const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Groups of users change seldom.
 const GROUPS: Duration = Duration::from_secs(300);
-/// A ticket that no wish of a person has.
-const NO_TICKET: u64 = u64::MAX;
 
 /// What is known of one claim's idleness.
 #[derive(Debug)]
@@ -72,6 +70,12 @@ impl Rest {
 
     fn is_kept(&self) -> bool {
         self.kept.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Its owner is warned now: with which words.
+    fn warn(&mut self, id: ClaimId, fixed: Option<&str>) -> String {
+        self.warned = Some(Instant::now());
+        rest_text(id, self, fixed)
     }
 
     fn over(&self, limit: Option<Duration>) -> bool {
@@ -143,7 +147,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return;
         };
-        let last = self.last_launch(live);
+        let last = live.last_launch_ns;
         let rest = self
             .rests
             .claims
@@ -187,23 +191,19 @@ impl Service {
         self.act_on_rest(id);
     }
 
-    /// When a claim launched something last, by the monotonic clock.
-    fn last_launch(&self, live: &Live) -> Option<u64> {
-        let slots = live.seats.iter().flat_map(|seat| {
-            let total = self.gpus[seat.gpu].total;
-            seat.usage.read_slots(total)
-        });
-        slots.filter_map(|s| s.last_launch_ns).max()
-    }
-
     fn act_on_rest(&mut self, id: ClaimId) {
+        let Some(rule) = self.rests.claims.get(&id).map(|r| r.rule) else {
+            return;
+        };
+        if rule.first().is_none() {
+            return;
+        }
         let fixed = self.fixed(id);
+        let has_members = self.claims.get(&id).is_some_and(|l| !l.members.is_empty());
         let Some(rest) = self.rests.claims.get_mut(&id) else {
             return;
         };
-        let rule = rest.rule;
-        let has_members = self.claims.get(&id).is_some_and(|l| !l.members.is_empty());
-        if rule.first().is_some() && has_members && rest.told_fixed != fixed {
+        if has_members && rest.told_fixed != fixed {
             rest.told_fixed.clone_from(&fixed);
             if let Some(why) = &fixed {
                 let then = match rule.no_detach {
@@ -217,14 +217,13 @@ impl Service {
                 self.tell_owner(id, &text);
             }
         }
+        let waits = self.machine.queue().next().is_some();
+        let patience = self.config.reclaim.countdown;
         let Some(rest) = self.rests.claims.get_mut(&id).filter(|r| !r.is_kept()) else {
             return;
         };
-        let waits = self.machine.queue().next().is_some();
-        let patience = self.config.reclaim.countdown;
         if (rest.over(rule.warn) || rest.over(rule.always)) && rest.warned.is_none() {
-            rest.warned = Some(Instant::now());
-            let text = rest_text(id, rest, fixed.as_deref());
+            let text = rest.warn(id, fixed.as_deref());
             self.tell_owner(id, &text);
         } else if rest.over(rule.always) && fixed.is_none() {
             if rest.warned.is_some_and(|at| at.elapsed() >= patience) && !rest.done {
@@ -236,8 +235,7 @@ impl Service {
             }
         } else if rest.over(rule.detach) && waits && fixed.is_some() && !rest.done {
             if rest.warned.is_none() {
-                rest.warned = Some(Instant::now());
-                let text = rest_text(id, rest, fixed.as_deref());
+                let text = rest.warn(id, fixed.as_deref());
                 self.tell_owner(id, &text);
             } else if rest.warned.is_some_and(|at| at.elapsed() >= patience) {
                 rest.done = true;
@@ -249,7 +247,7 @@ impl Service {
     /// Why a claim can never be detached; `None` also while that is not known.
     fn fixed(&self, id: ClaimId) -> Option<String> {
         self.levers.usable.as_ref()?;
-        self.levers_of(id).park.err()
+        self.may_park(id).err()
     }
 
     fn instead_of_detaching(&mut self, id: ClaimId, how: NoDetach) {
@@ -274,8 +272,9 @@ impl Service {
                     Bytes(asked)
                 );
                 self.tell_owner(id, &text);
+                let ticket = self.next_ticket();
                 self.drive(Event::Resize {
-                    ticket: NO_TICKET,
+                    ticket,
                     id,
                     change: Change {
                         mem: Some(Bytes(most)),

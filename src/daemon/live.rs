@@ -41,6 +41,8 @@ pub(crate) struct Live {
     pub(crate) past_launches: u64,
     /// When a member that has ended launched something last, by the monotonic clock.
     pub(crate) past_launch_ns: Option<u64>,
+    /// When a member that lives launched something last, by the monotonic clock, at the last look.
+    pub(crate) last_launch_ns: Option<u64>,
     /// Refusals that were already told.
     pub(crate) told_refusals: u64,
     /// When that was.
@@ -67,6 +69,7 @@ impl Live {
             past_refusals: 0,
             past_launches: 0,
             past_launch_ns: None,
+            last_launch_ns: None,
             told_refusals: 0,
             told_at: None,
             peak: 0,

@@ -274,6 +274,7 @@ impl Service {
             return;
         };
         let (mut charge, mut refusals, mut last) = (0u64, live.past_refusals, None);
+        live.last_launch_ns = None;
         for seat in &live.seats {
             // What a refused member is told: more could be claimed there.
             seat.limits
@@ -283,6 +284,7 @@ impl Service {
             let here = here.fold(0, u64::saturating_add);
             self.policy.saw_charge(id, seat.gpu, here);
             for slot in slots {
+                live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);
                 charge = charge.saturating_add(slot.charge_bytes);
                 refusals = refusals.saturating_add(slot.refusals);
                 if slot.refusals > 0 {

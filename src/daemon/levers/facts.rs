@@ -14,14 +14,21 @@ use crate::daemon::whose::Whose;
 /// First release of the driver that restores onto other GPUs.
 const MOVES_SINCE: u32 = 580;
 
+/// Bits of all members of a claim.
+fn flags(live: &Live) -> u64 {
+    let seats = live.seats.iter();
+    seats.fold(0, |all, seat| all | seat.usage.flags())
+}
+
 impl Service {
     /// What can be done to a claim now.
     pub(crate) fn levers_of(&self, id: ClaimId) -> Levers {
         let Some(live) = self.claims.get(&id) else {
             return Levers::default();
         };
-        let park = self.may_park(id, live);
-        let movable = park.clone().and_then(|()| self.may_move(live));
+        let flags = flags(live);
+        let park = self.may_park_now(id, live, flags);
+        let movable = park.clone().and_then(|()| self.may_move(live, flags));
         Levers {
             park,
             movable,
@@ -30,16 +37,15 @@ impl Service {
         }
     }
 
-    /// Bits of all its members.
-    fn flags(&self, live: &Live) -> u64 {
-        let slots = live.seats.iter().flat_map(|seat| {
-            let total = self.gpus[seat.gpu].total;
-            seat.usage.read_slots(total)
-        });
-        slots.fold(0, |all, slot| all | slot.flags)
+    /// Whether a claim can be detached, and why not.
+    pub(crate) fn may_park(&self, id: ClaimId) -> Result<(), String> {
+        let Some(live) = self.claims.get(&id) else {
+            return Levers::default().park;
+        };
+        self.may_park_now(id, live, flags(live))
     }
 
-    fn may_park(&self, id: ClaimId, live: &Live) -> Result<(), String> {
+    fn may_park_now(&self, id: ClaimId, live: &Live, flags: u64) -> Result<(), String> {
         match &self.levers.usable {
             Some(Ok(())) => {}
             Some(Err(why)) => return Err(why.clone()),
@@ -60,7 +66,6 @@ impl Service {
         {
             return Err("it has a MIG instance, which the driver cannot checkpoint".to_owned());
         }
-        let flags = self.flags(live);
         let uses = [
             (USES_MANAGED, "managed memory"),
             (USES_MULTICAST, "multicast between GPUs (NCCL)"),
@@ -96,7 +101,7 @@ impl Service {
         Ok(())
     }
 
-    fn may_move(&self, live: &Live) -> Result<(), String> {
+    fn may_move(&self, live: &Live, flags: u64) -> Result<(), String> {
         if live.record.no_move {
             return Err("it was claimed with --no-movable".to_owned());
         }
@@ -105,7 +110,7 @@ impl Service {
                 "this driver moves nothing between GPUs (it takes release {MOVES_SINCE} or later)"
             ));
         }
-        if self.flags(live) & CHOSE_DEVICES != 0 {
+        if flags & CHOSE_DEVICES != 0 {
             let why = "one of its processes was started with CUDA_VISIBLE_DEVICES";
             return Err(why.to_owned());
         }

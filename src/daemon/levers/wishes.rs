@@ -64,7 +64,7 @@ impl Service {
             (LeverWish::Resume, _) => Wish::Resume,
         };
         if matches!(wish, Wish::Detach | Wish::Suspend)
-            && let Err(why) = self.levers_of(id).park
+            && let Err(why) = self.may_park(id)
         {
             let text = format!("{id} cannot be {verb}ed: {why}");
             return out.error(WireError::new(ErrorCode::NotAvailable, text));

@@ -364,6 +364,13 @@ impl UsageMemfd {
             .collect()
     }
 
+    /// What the members say of themselves in bits, of all of them together.
+    pub fn flags(&self) -> u64 {
+        let slots = &self.page().slots;
+        let of = |assigned: Assigned| slots[assigned.slot].flags.load(Ordering::Relaxed);
+        self.owners().fold(0, |all, (slot, ..)| all | of(slot))
+    }
+
     /// Processes of which threads are inside calls of the driver, by their own word: pid, threads.
     pub fn inside(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         let calls = self
