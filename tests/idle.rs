@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use gshare_proto::ClaimView;
 use serde_json::json;
+use support::detach::station_of_sharers;
 use support::notebook::Notebook;
-use support::{board, python, station_with, until};
+use support::{python, station_with, until};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -20,20 +21,10 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// GPUs on which memory moves fast, and rules that are over quickly.
+/// GPUs and rules that are over quickly.
 fn station(gpus: usize, idle: &str) -> Station {
-    let keys = format!(
-        "[claims]\nleftover-grace = \"1s\"\n[detach]\nhost-reserve = \"1 MiB\"\n\
-         [class]\ninteractive = {{ min-run = \"0s\" }}\nbatch = {{ min-run = \"0s\" }}\n\
-         [reclaim]\nspread = false\ncountdown = \"1s\"\nquiet = \"1d\"\nhost-ram = 90\n[idle]\n{idle}"
-    );
-    let station = station_with(|o| {
-        o.config = keys;
-        o.gpus = vec!["rtx4090".to_owned(); gpus];
-    });
-    let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
-    rate.expect("the rate is set");
-    station
+    let more = format!("spread = false\ncountdown = \"1s\"\n[idle]\n{idle}");
+    station_of_sharers(gpus, &more)
 }
 
 fn claim_of(station: &Station, notebook: &Notebook) -> Option<ClaimView> {

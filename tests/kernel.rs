@@ -10,7 +10,7 @@ use gshare::station::Station;
 use gshare_proto::ClaimView;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::notebook::{Notebook, jupyter};
+use support::notebook::{ADD, ADDED, Notebook, jupyter};
 use support::{Raw, python, station_with, until};
 
 /// One RTX 4090, so that a claim of it leaves nothing.
@@ -190,18 +190,6 @@ fn a_lazy_claim_that_may_not_wait_is_told_so() {
     });
 }
 
-/// Numba remembers whether it has initialised the driver.
-const NUMBA: &str = "\
-import numpy as np
-from numba import cuda
-@cuda.jit
-def add(x, y):
-    y[cuda.grid(1)] = x[cuda.grid(1)] + 1
-x = cuda.to_device(np.arange(256.0))
-y = cuda.device_array(256)
-add[1, 256](x, y)
-print('sum', y.copy_to_host().sum())";
-
 #[test]
 fn a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited() {
     let Some(bin) = bin("a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited")
@@ -212,13 +200,13 @@ fn a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited() {
     let hog = Raw::claim(&station, &["-q", "-g", "1"]);
     let mut notebook = Notebook::start(&station, &bin);
     for _ in 0..2 {
-        let said = notebook.act(&json!({ "do": "run", "code": NUMBA, "until": "in the queue" }));
+        let said = notebook.act(&json!({ "do": "run", "code": ADD, "until": "in the queue" }));
         assert_eq!(said["ended"], false, "{said}");
         let said = notebook.act(&json!({ "do": "interrupt" }));
         assert_eq!(said["error"], "KeyboardInterrupt", "{said}");
     }
     drop(hog);
-    assert!(notebook.run(NUMBA).contains("sum 32896.0"));
+    assert!(notebook.run(ADD).contains(ADDED));
 }
 
 const COUNTS: &str = r#"
@@ -302,7 +290,7 @@ fn nbclient_papermill_and_a_bare_command_run() {
     let mut install = station.command();
     install.args(["kernel", "install", "-g", "0.5", "--user", "--name", "half"]);
     run(install);
-    let code: Vec<String> = NUMBA.lines().map(|l| format!("{l}\n")).collect();
+    let code: Vec<String> = ADD.lines().map(|l| format!("{l}\n")).collect();
     let file = json!({
         "nbformat": 4, "nbformat_minor": 5, "metadata": {
             "kernelspec": { "name": "half", "display_name": "half", "language": "python" },
@@ -316,7 +304,7 @@ fn nbclient_papermill_and_a_bare_command_run() {
         command.args(args);
         run(command);
         let out = std::fs::read_to_string(home.path().join("out.ipynb")).expect("written");
-        assert!(out.contains("sum 32896.0"), "{program}: {out}");
+        assert!(out.contains(ADDED), "{program}: {out}");
         std::fs::remove_file(home.path().join("out.ipynb")).expect("removed");
         until("its claim is gone", Duration::from_secs(5), || {
             station.snapshot().ok()?.claims.is_empty().then_some(())
@@ -331,9 +319,9 @@ fn nbclient_papermill_and_a_bare_command_run() {
     std::fs::create_dir(&folder).expect("made");
     let text = "import sys, json; from jupyter_client import BlockingKernelClient as B, write_connection_file as w\nimport subprocess, sys\nf, _ = w('bare.json')\np = subprocess.Popen([sys.executable, '-m', 'ipykernel_launcher', '-f', f], stdout=subprocess.DEVNULL)\nc = B(connection_file=f); c.load_connection_file(); c.start_channels(); c.wait_for_ready(timeout=60)\nr = c.execute_interactive(sys.argv[1], timeout=60)\nprint(r['content']['status'], flush=True); sys.stdin.readline(); p.kill(); p.wait()\n";
     let mut bare = station.client_environment(Command::new(bin.join("python")));
-    bare.args(["-c", text, NUMBA]).current_dir(&folder);
+    bare.args(["-c", text, ADD]).current_dir(&folder);
     let mut bare = Raw::spawn(&mut bare);
-    assert_eq!(bare.line(), "sum 32896.0");
+    assert_eq!(bare.line(), ADDED);
     assert_eq!(bare.line(), "ok");
     let seen = until(
         "it is listed by its directory",

@@ -2,70 +2,46 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_proto::ClaimView;
 use serde_json::{Value, json};
-use support::notebook::jupyter;
+use support::notebook::{ADD, ADDED, Driven};
 use support::{Raw, python, station_with, until};
 
 /// A name that was changed is shown within this.
 const SOON: Duration = Duration::from_secs(12);
 
 /// The browser with its server.
-struct Lab {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    home: tempfile::TempDir,
-}
+struct Lab(Driven);
 
 impl Lab {
     fn start(station: &Station, bin: &Path, lab: &Path, chromium: &Path) -> Self {
-        let home = tempfile::tempdir().expect("made");
-        let output = jupyter(station.command(), bin, home.path())
-            .args(["kernel", "install", "-g", "0.25", "--user"])
-            .output();
-        let output = output.expect("runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let command = station.client_environment(Command::new(lab.join("python")));
-        let mut child = jupyter(command, lab, home.path())
-            .env("CHROMIUM", chromium)
-            .arg(python::script("lab.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python starts");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut lab = Self {
-            child,
-            stdin,
-            stdout,
-            home,
+        let install = ["-g", "0.25", "--user"];
+        let browser = |command: &mut Command| {
+            command.env("CHROMIUM", chromium);
         };
-        let dir = lab.home.path().to_owned();
+        let script = ["lab.py", "stop"];
+        let mut lab = Self(Driven::start(
+            station,
+            [bin, lab],
+            &install,
+            script,
+            browser,
+        ));
+        let dir = lab.0.home.path().to_owned();
         lab.act(&json!({ "do": "start", "dir": dir }));
         lab
     }
 
     /// Does one step; the text of all outputs.
     fn act(&mut self, step: &Value) -> String {
-        writeln!(self.stdin, "{step}").expect("it reads");
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it answers");
-        let said: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|_| panic!("{step} was answered with `{line}`"));
+        let said = self.0.act(step);
         if let Some(failed) = said["failed"].as_str() {
-            let log = std::fs::read_to_string(self.home.path().join("server.log"));
+            let log = std::fs::read_to_string(self.0.home.path().join("server.log"));
             panic!("{step}: {failed}\n{}", log.unwrap_or_default());
         }
         said["output"].as_str().unwrap_or_default().to_owned()
@@ -77,22 +53,12 @@ impl Lab {
 
     /// A picture for the documentation, where those are made anew.
     fn picture(&mut self, name: &str) {
-        let file = self.home.path().join(name);
+        let file = self.0.home.path().join(name);
         self.act(&json!({ "do": "picture", "file": file }));
         if std::env::var_os("GSHARE_PICTURES").is_some() {
             let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
             std::fs::copy(&file, docs.join(name)).expect("copied");
         }
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self.stdin.write_all(b"{\"do\": \"stop\"}\n");
-        let mut line = String::new();
-        let _ = self.stdout.read_line(&mut line);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -123,17 +89,6 @@ fn named(station: &Station, path: &str) -> ClaimView {
     })
 }
 
-const CELL: &str = "\
-import numpy as np
-from numba import cuda
-@cuda.jit
-def add(x, y):
-    y[cuda.grid(1)] = x[cuda.grid(1)] + 1
-x = cuda.to_device(np.arange(256.0))
-y = cuda.device_array(256)
-add[1, 256](x, y)
-print('sum', y.copy_to_host().sum())";
-
 #[test]
 fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     let test = "a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu";
@@ -156,13 +111,13 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
         "the kernel holds nothing yet: {first:?}"
     );
 
-    lab.run(CELL, "in the queue");
+    lab.run(ADD, "in the queue");
     lab.picture("notebook-waits.png");
     lab.act(&json!({ "do": "interrupt" }));
     let said = lab.act(&json!({ "do": "wait", "until": "KeyboardInterrupt" }));
     assert!(said.contains("stopped waiting"), "{said}");
     drop(hog);
-    let said = lab.run(CELL, "sum 32896.0");
+    let said = lab.run(ADD, ADDED);
     println!("{said}");
     let claim = named(&station, "/papers/Untitled.ipynb");
     assert_eq!(
@@ -182,7 +137,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     let again = claim_of_kernel(&station).expect("the claim outlives the restart");
     assert_eq!(again.id, first.id);
     assert_ne!(again.pid, claim.pid, "another process");
-    lab.run(CELL, "sum 32896.0");
+    lab.run(ADD, ADDED);
     lab.picture("notebook-result.png");
 
     lab.act(&json!({ "do": "rename", "to": "study.ipynb" }));

@@ -3,36 +3,23 @@
 
 mod support;
 
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use gshare::station::Station;
-use support::detach::{GIB, SOON, claim, holder, ok, on_gpus, refused, settles, station_of};
+use support::detach::{
+    ANYBODY, GIB, SOON, SOON_OVER, claim, end, holder, ok, on_gpus, refused, settles, station_of,
+    waiter,
+};
 use support::terminal::Terminal;
 use support::{Raw, claim_of, example, until};
 
 /// Two projects of root's, guaranteed so many GPUs, and rules that are over quickly.
 fn keys([p1, p2]: [f64; 2], reclaim: &str) -> String {
     format!(
-        "[class]\ninteractive = {{ min-run = \"0s\" }}\nbatch = {{ min-run = \"0s\" }}\n\
-         [projects]\np1 = {{ users = [\"root\"] }}\np2 = {{ users = [\"root\"] }}\n\
+        "{ANYBODY}[projects]\np1 = {{ users = [\"root\"] }}\np2 = {{ users = [\"root\"] }}\n\
          [quotas]\n\"project:p1\" = {{ gpus = {p1:.1} }}\n\"project:p2\" = {{ gpus = {p2:.1} }}\n\
-         [reclaim]\nquiet = \"1d\"\nhost-ram = 90\n{reclaim}"
+         [reclaim]\n{SOON_OVER}{reclaim}"
     )
-}
-
-/// A claim that waits for its turn, and then holds what it got.
-fn waiter(station: &Station, flags: &[&str]) -> Child {
-    let mut command = station.command();
-    command.args(["claim", "-q"]).args(flags).arg("--");
-    command.arg(example("raw_client"));
-    command.stdin(Stdio::piped()).stdout(Stdio::null());
-    command.spawn().expect("it starts")
-}
-
-fn end(mut child: Child) {
-    let _ = child.kill();
-    child.wait().expect("reaped");
 }
 
 fn starts(station: &Station, pid: u32) {

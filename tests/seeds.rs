@@ -2,30 +2,19 @@
 
 mod support;
 
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use gshare::station::Station;
 use gshare_proto::ClaimView;
-use support::{Raw, board, claim_of, example, station_with, until};
+use support::detach::{GIB, end, station_of_sharers, waiter};
+use support::{Raw, board, claim_of, until};
 
-const GIB: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(30);
 
-/// GPUs of one model, on which memory moves fast, and rules that are over quickly.
+/// GPUs of one model, and rules that are over quickly.
 fn station(gpus: usize, more: &str) -> Station {
-    let keys = format!(
-        "[claims]\nleftover-grace = \"1s\"\n[detach]\nhost-reserve = \"1 MiB\"\n\
-         [class]\ninteractive = {{ min-run = \"0s\" }}\nbatch = {{ min-run = \"0s\" }}\n\
-         [reclaim]\ncountdown = \"2s\"\nquiet = \"1d\"\nhost-ram = 90\n{more}"
-    );
-    let station = station_with(|o| {
-        o.config = keys;
-        o.gpus = vec!["rtx4090".to_owned(); gpus];
-    });
-    let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
-    rate.expect("the rate is set");
-    station
+    station_of_sharers(gpus, &format!("countdown = \"2s\"\n{more}"))
 }
 
 fn seen(station: &Station, pid: u32) -> Option<ClaimView> {
@@ -49,20 +38,6 @@ fn holder(station: &Station, flags: &[&str], gib: u64) -> (Raw, String) {
         (levers.not_detachable.is_none() && levers.not_movable.is_none()).then_some(())
     });
     (raw, sum)
-}
-
-/// A claim that waits for its turn.
-fn waiter(station: &Station, flags: &[&str]) -> Child {
-    let mut command = station.command();
-    command.args(["claim", "-q"]).args(flags).arg("--");
-    command.arg(example("raw_client"));
-    command.stdin(Stdio::piped()).stdout(Stdio::null());
-    command.spawn().expect("it starts")
-}
-
-fn end(mut child: Child) {
-    let _ = child.kill();
-    child.wait().expect("reaped");
 }
 
 fn said(station: &Station, words: &[&str]) -> String {

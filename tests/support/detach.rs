@@ -1,7 +1,7 @@
 //! What the tests of claims that leave the GPU share: a station on which memory moves fast, members whose bytes are
 //! known, faults of the driver, and where everything is by the board.
 
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
 use gshare::station::{Options, Station};
@@ -13,17 +13,37 @@ use super::{Raw, board, board_bytes, claim_of, example, station_with, until};
 pub const GIB: u64 = 1 << 30;
 pub const SOON: Duration = Duration::from_secs(20);
 
+const LEFTOVERS: &str = "[claims]\nleftover-grace = \"1s\"\n";
+/// Room is made by who has run for no time.
+pub const ANYBODY: &str =
+    "[class]\ninteractive = { min-run = \"0s\" }\nbatch = { min-run = \"0s\" }\n";
+/// Keys of `[reclaim]` with which nobody is told of what may never come, and all of the host's memory is there.
+pub const SOON_OVER: &str = "quiet = \"1d\"\nhost-ram = 90\n";
 const KEYS: &str = "[detach]\ntimeout = \"1s\"\ndrain = \"1s\"\nhost-reserve = \"1 MiB\"\n";
 
 /// A station with more configuration (`[claims]` and `[detach]` are there), changed by `change`.
 pub fn station_that(more: &str, change: impl FnOnce(&mut Options)) -> Station {
+    fast(format!("{LEFTOVERS}{KEYS}{more}"), change)
+}
+
+/// A station with this configuration on which memory moves fast.
+fn fast(config: String, change: impl FnOnce(&mut Options)) -> Station {
     let station = station_with(|o| {
-        o.config = format!("[claims]\nleftover-grace = \"1s\"\n{KEYS}{more}");
+        o.config = config;
         change(o);
     });
     let rate = board(&station).set_checkpoint_rate(Duration::from_millis(5), 1 << 42);
     rate.expect("the rate is set");
     station
+}
+
+/// So many RTX 4090 with patient checkpoints, on which everybody may be asked to make room at once. `more` goes on in
+/// `[reclaim]`.
+pub fn station_of_sharers(gpus: usize, more: &str) -> Station {
+    let config = format!(
+        "{LEFTOVERS}[detach]\nhost-reserve = \"1 MiB\"\n{ANYBODY}[reclaim]\n{SOON_OVER}{more}"
+    );
+    fast(config, |o| o.gpus = vec!["rtx4090".to_owned(); gpus])
 }
 
 /// So many RTX 4090.
@@ -108,6 +128,21 @@ pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
     let sum = fill(&mut raw, 0);
     ready(station, raw.pid());
     (raw, sum)
+}
+
+/// A claim that waits for its turn, and then holds what it got.
+pub fn waiter(station: &Station, flags: &[&str]) -> Child {
+    let mut command = station.command();
+    command.args(["claim", "-q"]).args(flags).arg("--");
+    command.arg(example("raw_client"));
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    command.spawn().expect("it starts")
+}
+
+/// Ends it, whether it got something or not.
+pub fn end(mut child: Child) {
+    let _ = child.kill();
+    child.wait().expect("reaped");
 }
 
 /// One more process of a claim.

@@ -9,39 +9,55 @@ use serde_json::{Value, json};
 
 use super::python;
 
-/// A Jupyter client of the environment that the tests have made, with a kernel.
-pub struct Notebook {
+/// What a cell of `ADD` prints at its end.
+pub const ADDED: &str = "sum 32896.0";
+/// A cell of Numba, which remembers whether it has initialised the driver.
+pub const ADD: &str = "\
+import numpy as np
+from numba import cuda
+@cuda.jit
+def add(x, y):
+    y[cuda.grid(1)] = x[cuda.grid(1)] + 1
+x = cuda.to_device(np.arange(256.0))
+y = cuda.device_array(256)
+add[1, 256](x, y)
+print('sum', y.copy_to_host().sum())";
+
+/// A script of `tests/python` that is driven line by line, in a home where a kernel of gshare is installed.
+pub struct Driven {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    /// Pid of the kernel when it was started.
-    pub pid: u32,
-    _home: tempfile::TempDir,
+    /// Its home.
+    pub home: tempfile::TempDir,
+    last: &'static str,
 }
 
-impl Notebook {
-    /// Installs the kernel with half a GPU, and starts it.
-    pub fn start(station: &Station, bin: &Path) -> Self {
+impl Driven {
+    /// Installs the kernel of `bin` with these flags, and starts the script with the Python of `client`; its last step
+    /// is `last`.
+    pub fn start(
+        station: &Station,
+        [bin, client]: [&Path; 2],
+        install: &[&str],
+        [script, last]: [&'static str; 2],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
         let home = tempfile::tempdir().expect("made");
-        let install = |args: &[&str]| {
-            let output = jupyter(station.command(), bin, home.path())
-                .args(["kernel", "install"])
-                .args(args)
-                .output();
-            let output = output.expect("runs");
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        };
-        install(&["-g", "0.5", "--user", "--name", "half"]);
-        let mut command = jupyter(
-            station.client_environment(Command::new(bin.join("python"))),
-            bin,
-            home.path(),
+        let output = jupyter(station.command(), bin, home.path())
+            .args(["kernel", "install"])
+            .args(install)
+            .output();
+        let output = output.expect("runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
         );
-        command.arg(python::script("notebook.py"));
+        let command = station.client_environment(Command::new(client.join("python")));
+        let mut command = jupyter(command, client, home.path());
+        command.arg(python::script(script));
+        change(&mut command);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -49,17 +65,13 @@ impl Notebook {
             .expect("python starts");
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut notebook = Self {
+        Self {
             child,
             stdin,
             stdout,
-            pid: 0,
-            _home: home,
-        };
-        let said = notebook.act(&json!({ "do": "start", "kernel": "half" }));
-        let pid = said["pid"].as_u64().and_then(|pid| pid.try_into().ok());
-        notebook.pid = pid.expect("it has a process");
-        notebook
+            home,
+            last,
+        }
     }
 
     /// Has it do one step.
@@ -68,6 +80,41 @@ impl Notebook {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it answers");
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step} was answered with `{line}`"))
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        let _ = writeln!(self.stdin, "{}", json!({ "do": self.last }));
+        let mut line = String::new();
+        let _ = self.stdout.read_line(&mut line);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Jupyter client of the environment that the tests have made, with a kernel.
+pub struct Notebook {
+    client: Driven,
+    /// Pid of the kernel when it was started.
+    pub pid: u32,
+}
+
+impl Notebook {
+    /// Installs the kernel with half a GPU, and starts it.
+    pub fn start(station: &Station, bin: &Path) -> Self {
+        let install = ["-g", "0.5", "--user", "--name", "half"];
+        let script = ["notebook.py", "shutdown"];
+        let mut client = Driven::start(station, [bin, bin], &install, script, |_| ());
+        let said = client.act(&json!({ "do": "start", "kernel": "half" }));
+        let pid = said["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+        let pid = pid.expect("it has a process");
+        Self { client, pid }
+    }
+
+    /// Has it do one step.
+    pub fn act(&mut self, step: &Value) -> Value {
+        self.client.act(step)
     }
 
     /// Runs a cell to its end; what it printed.
@@ -79,16 +126,6 @@ impl Notebook {
             "{said}"
         );
         said["printed"].as_str().unwrap_or_default().to_owned()
-    }
-}
-
-impl Drop for Notebook {
-    fn drop(&mut self) {
-        let _ = self.stdin.write_all(b"{\"do\": \"shutdown\"}\n");
-        let mut line = String::new();
-        let _ = self.stdout.read_line(&mut line);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

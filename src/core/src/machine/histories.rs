@@ -30,9 +30,10 @@ enum Step {
     Wait(u64),
 }
 
-fn changes() -> impl Strategy<Value = Change> {
+/// Wishes for another size, of so much memory at most.
+pub(super) fn changes(most_gib: u64) -> impl Strategy<Value = Change> {
     let share = || prop::option::of((1u32..=1000).prop_map(Share::from_milli));
-    let mem = || prop::option::of((1u64..=80).prop_map(Bytes::gib));
+    let mem = move || prop::option::of((1u64..=most_gib).prop_map(Bytes::gib));
     (share(), mem(), mem(), share(), share()).prop_map(|(share, mem, mem_limit, sm, sm_limit)| {
         Change {
             share,
@@ -63,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             }),
         (0usize..20).prop_map(Step::Gone),
         (0usize..20, any::<u8>()).prop_map(|(claim, part)| Step::Use { claim, part }),
-        (0usize..20, changes(), prop::option::of(0u64..100)).prop_map(
+        (0usize..20, changes(80), prop::option::of(0u64..100)).prop_map(
             |(claim, change, patience)| Step::Resize {
                 claim,
                 change,

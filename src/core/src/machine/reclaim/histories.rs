@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 
+use super::super::histories::changes;
 use super::super::lever::{Failure, Holding, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
@@ -81,21 +82,6 @@ fn claim() -> impl Strategy<Value = Do> {
     )
 }
 
-fn change() -> impl Strategy<Value = Change> {
-    let share = || prop::option::of((1u32..=1000).prop_map(Share::from_milli));
-    let mem = || prop::option::of((1u64..=24).prop_map(Bytes::gib));
-    (share(), mem(), mem(), share(), share()).prop_map(|(share, mem, mem_limit, sm, sm_limit)| {
-        Change {
-            share,
-            count: None,
-            mem,
-            mem_limit,
-            sm,
-            sm_limit,
-        }
-    })
-}
-
 /// A history, with restarts in it so often.
 pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
     let wish = prop::sample::select(vec![
@@ -119,7 +105,7 @@ pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
         2 => (0usize..12, wish).prop_map(|(i, w)| Do::Wish(i, w)),
         1 => (0usize..12).prop_map(Do::Wanted),
         1 => (0usize..12, 0usize..3).prop_map(|(i, g)| Do::MoveTo(i, g)),
-        1 => (0usize..12, change(), prop::option::of(0u64..60)).prop_map(|(i, c, p)| Do::Resize(i, c, p)),
+        1 => (0usize..12, changes(24), prop::option::of(0u64..60)).prop_map(|(i, c, p)| Do::Resize(i, c, p)),
         1 => (0usize..12, 1u64..200).prop_map(|(i, by)| Do::Extend(i, by)),
         1 => failure.prop_map(Do::Fail),
         1 => (0usize..12).prop_map(Do::Refuses),
