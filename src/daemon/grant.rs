@@ -303,6 +303,7 @@ impl Service {
         // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
         if record.slices.is_empty() {
             env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
+            env.extend(self.places_for_later(live));
         }
         let env_remove = self.show_devices(live, &mut env);
         env.extend(self.mps_env(record));

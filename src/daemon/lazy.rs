@@ -4,6 +4,8 @@
 //! asks the core for it; its registration, and those of all that follow, are answered when the GPU is there. Until
 //! then they are told their place.
 
+mod places;
+
 use std::time::Instant;
 
 use gshare_abi::wire::{Answer, Register};
@@ -119,11 +121,10 @@ impl Service {
 
     /// What one who only looks is told of a claim without GPUs.
     pub(crate) fn later(&self, id: ClaimId) -> Answer {
-        let spec = self.claims.get(&id).and_then(|l| l.record.lazy.as_ref());
-        let milli = spec.and_then(|spec| spec.gpus_milli).unwrap_or(0);
+        let spec = self.claims.get(&id).and_then(|l| l.record.lazy.as_deref());
         Answer::Later {
             claim: id.0,
-            gpus: milli.div_ceil(1000).max(1),
+            gpus: places::count(spec),
         }
     }
 

@@ -155,6 +155,7 @@ impl Service {
                 claim: id.0,
                 name,
                 gpus,
+                env: self.in_places(id),
             },
             fds,
         ))

@@ -380,7 +380,8 @@ impl Service {
         let sms = self
             .gpu_index(&slice.uuid)
             .and_then(|g| self.last_reading(g)?.sm_count);
-        mps::percentage_for(share, sms)
+        // In thousandths, as the page of limits has it.
+        (mps::percentage_for(share, sms) * 1000.0).round() / 1000.0
     }
 
     /// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.

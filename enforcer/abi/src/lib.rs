@@ -21,6 +21,7 @@ pub mod host;
 mod layout;
 mod ledger;
 mod member;
+mod places;
 mod sys;
 mod trusted;
 mod uuid;
@@ -36,6 +37,7 @@ pub use layout::{
 };
 pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
+pub use places::{LATER, filled, place};
 pub use sys::{
     Reach, barrier, futex_wait, futex_wait_either, futex_wake, monotonic_ns, move_fd_up,
     recv_with_fds, send_with_fds,

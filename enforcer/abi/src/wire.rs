@@ -113,6 +113,9 @@ pub enum Answer {
         name: String,
         /// A seat on each of its GPUs.
         gpus: Vec<Seat>,
+        /// Variables of the environment, name and value, for which the process was started with places
+        /// (see [`crate::place`]).
+        env: Vec<(String, String)>,
     },
     /// The claim's GPUs are not free yet; another line follows.
     Wait {
@@ -165,6 +168,21 @@ fn refusal(answer: &Value) -> Result<Option<(String, String)>, Malformed> {
         ))),
         _ => Err(missing("ok")),
     }
+}
+
+/// Pairs of texts; whatever else is there is left out.
+fn variables(field: Option<&Value>) -> Vec<(String, String)> {
+    let Some(Value::Array(entries)) = field else {
+        return Vec::new();
+    };
+    let pair = |entry: &Value| match entry {
+        Value::Array(pair) => match pair.as_slice() {
+            [Value::Text(name), Value::Text(value)] => Some((name.clone(), value.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    entries.iter().filter_map(pair).collect()
 }
 
 impl Register {
@@ -257,13 +275,19 @@ impl Answer {
             claim: claim()?,
             name: value.text("name").unwrap_or_default().to_owned(),
             gpus: entries.iter().map(seat).collect::<Result<_, _>>()?,
+            env: variables(value.get("env")),
         })
     }
 
     /// The line, with its newline.
     pub fn line(&self) -> String {
         match self {
-            Self::Member { claim, name, gpus } => {
+            Self::Member {
+                claim,
+                name,
+                gpus,
+                env,
+            } => {
                 let gpus: Vec<String> = gpus
                     .iter()
                     .map(|seat| {
@@ -273,10 +297,15 @@ impl Answer {
                         )
                     })
                     .collect();
+                let env: Vec<String> = env
+                    .iter()
+                    .map(|(name, value)| format!("[{},{}]", quote(name), quote(value)))
+                    .collect();
                 format!(
-                    "{{\"ok\":true,\"claim\":{claim},\"name\":{},\"gpus\":[{}]}}\n",
+                    "{{\"ok\":true,\"claim\":{claim},\"name\":{},\"gpus\":[{}],\"env\":[{}]}}\n",
                     quote(name),
-                    gpus.join(",")
+                    gpus.join(","),
+                    env.join(",")
                 )
             }
             Self::Wait {
@@ -462,11 +491,13 @@ mod tests {
                         generation: u64::MAX,
                     },
                 ],
+                env: vec![("A".to_owned(), "/x \"y\"".to_owned())],
             },
             Answer::Member {
                 claim: 0,
                 name: String::new(),
                 gpus: vec![],
+                env: vec![],
             },
             Answer::Wait {
                 claim: 4,
@@ -487,10 +518,14 @@ mod tests {
     fn what_the_service_writes_is_what_the_member_expects() {
         let line = r#"{"ok": true, "claim": 3, "name": "c3", "extra": [1, {"a": null}],
             "gpus": [{"uuid": "GPU-0123abcd-4567-89ef-0011-aabbccddeeff", "slot": 5, "generation": 9}]}"#;
-        let Ok(Answer::Member { claim, gpus, .. }) = Answer::parse(line) else {
+        let Ok(Answer::Member {
+            claim, gpus, env, ..
+        }) = Answer::parse(line)
+        else {
             panic!("{line}");
         };
         assert_eq!((claim, gpus[0].slot, gpus[0].generation), (3, 5, 9));
+        assert!(env.is_empty(), "an older service sends none");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use gshare_abi::{
 
 use crate::{
     cuda::{CuResult, NO_DEVICE, NOT_PERMITTED},
+    environment,
     ledger::Seat,
     mps, paths,
     process::Process,
@@ -186,6 +187,7 @@ pub(crate) fn enter() -> Result<(), CuResult> {
             });
             match standing {
                 Standing::Member(joined) => {
+                    environment::fill(&joined);
                     mps::before_init(&joined);
                     page.answer.store(Box::into_raw(joined), Ordering::Release);
                 }
@@ -274,6 +276,8 @@ pub(crate) struct Joined {
     pub(crate) claim: u64,
     pub(crate) name: String,
     pub(crate) seats: Vec<(GpuUuid, Seat)>,
+    /// Variables for which the launcher has left places.
+    pub(crate) env: Vec<(String, String)>,
 }
 
 fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
@@ -289,8 +293,13 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
         code: "garbled".to_owned(),
         message,
     };
-    let (claim, name, gpus) = match answer {
-        Answer::Member { claim, name, gpus } => (claim, name, gpus),
+    let (claim, name, gpus, env) = match answer {
+        Answer::Member {
+            claim,
+            name,
+            gpus,
+            env,
+        } => (claim, name, gpus, env),
         Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
         Answer::Wait { .. } | Answer::Later { .. } => {
             return Err(garbled(
@@ -327,7 +336,12 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
         };
         seats.push((gpu.uuid, seat));
     }
-    Ok(Joined { claim, name, seats })
+    Ok(Joined {
+        claim,
+        name,
+        seats,
+        env,
+    })
 }
 
 /// Knocks again for a while where nobody answers a process that is in a claim: the service may just be

@@ -11,7 +11,9 @@
 //!   back, so the charges never lie below the driver's use of what is hooked;
 //! * no lock of the proxy is held across a call of the driver;
 //! * a launch takes no lock, makes no system call and allocates nothing;
-//! * nothing panics into the program, no signal handler, umask or environment is touched.
+//! * nothing panics into the program, no umask or other state of the whole process is touched. Exceptions: the handler
+//!   of SIGINT while a call waits for its GPU, and the variables by which the driver knows a client of MPS or an
+//!   instance (see `environment`).
 
 #![allow(
     unsafe_code,
@@ -23,6 +25,7 @@ mod contexts;
 mod cuda;
 mod detach;
 mod driver;
+mod environment;
 mod events;
 mod gate;
 mod gpu;

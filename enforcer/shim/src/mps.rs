@@ -1,22 +1,15 @@
 //! Clients of MPS: their part of the SMs and of the memory is in the environment before the driver looks there, and
 //! what they really got is read back.
 
-use std::{
-    ffi::{CStr, CString, c_char},
-    sync::atomic::Ordering,
-};
+use std::sync::atomic::Ordering;
 
-use crate::{cuda::SUCCESS, driver, join::Joined, process::Process};
+use crate::{cuda::SUCCESS, driver, environment::replace, join::Joined, process::Process};
 
-const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=";
-const PINNED: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=";
+const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+const PINNED: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
 const MPS_ENABLED: i32 = 133;
-
-unsafe extern "C" {
-    static mut environ: *mut *mut c_char;
-}
 
 /// Puts the claim's present part of the SMs and of the memory in the place of those that the launcher left in the
 /// environment: a program that was started by an older one of the claim has that one's.
@@ -30,27 +23,6 @@ pub(crate) fn before_init(joined: &Joined) {
     // The daemon has one GPU.
     if let Some(mib) = least(&mut limits().map(|l| load(&l.mps_pinned_mib))) {
         replace(PINNED, &format!("0={mib}M"));
-    }
-}
-
-/// Gives a variable that is there another value. Only the list's own entry changes: what the program has found there
-/// before stays valid.
-fn replace(name: &str, value: &str) {
-    let Ok(text) = CString::new(format!("{name}{value}")) else {
-        return;
-    };
-    // SAFETY: the C library's own list, which ends in a null pointer; entries are strings that end in NUL. A
-    // program that changes its environment in another thread meanwhile races with the driver as well.
-    unsafe {
-        let mut entry = environ;
-        while !entry.is_null() && !(*entry).is_null() {
-            let have = CStr::from_ptr(*entry);
-            if have.to_bytes().starts_with(name.as_bytes()) && have != text.as_c_str() {
-                // For the rest of the process, as the old one.
-                *entry = text.clone().into_raw();
-            }
-            entry = entry.add(1);
-        }
     }
 }
 

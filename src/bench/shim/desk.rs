@@ -171,6 +171,7 @@ fn register(mut stream: UnixStream, pages: &mut [Page]) -> anyhow::Result<()> {
         claim: CLAIM,
         name: format!("c{CLAIM}"),
         gpus: seats,
+        env: Vec::new(),
     }
     .line();
     let sent = send_with_fds(stream.as_fd(), line.as_bytes(), &fds)?;

@@ -121,13 +121,12 @@ impl Service {
     pub(crate) fn show_devices(&self, live: &Live, env: &mut Vec<(String, String)>) -> Vec<String> {
         let name = "CUDA_VISIBLE_DEVICES".to_owned();
         let slices = &live.record.slices;
-        if self.hides_by_filter(live) {
+        // Until a claim has GPUs nobody else's choice counts either: what it needs then goes into its place.
+        if self.hides_by_filter(live) || slices.is_empty() {
             return vec![name];
         }
-        if !slices.is_empty() {
-            let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
-            env.push((name, uuids.join(",")));
-        }
+        let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
+        env.push((name, uuids.join(",")));
         Vec::new()
     }
 

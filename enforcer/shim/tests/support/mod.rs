@@ -248,6 +248,7 @@ fn answer(stream: &UnixStream, request: &Register, held: &mut [Held]) {
         claim: 3,
         name: "c3".into(),
         gpus: seats,
+        env: Vec::new(),
     }
     .line();
     assert_eq!(

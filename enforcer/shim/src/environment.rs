@@ -1,0 +1,157 @@
+//! The few variables of the program's environment that the driver reads when it is initialised, and that are known
+//! only by then: the claim had no GPU when the program was started, or has another size since.
+//!
+//! `setenv` would move the list under threads that read it. So nothing is added here: a place that the launcher left
+//! (see `gshare_abi::place`) is written over where it lies, and of what is there one pointer is exchanged.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    ops::Range,
+    slice,
+    sync::atomic::{AtomicPtr, AtomicU8, Ordering},
+};
+
+use gshare_abi::{LATER, filled};
+
+use crate::{join::Joined, say};
+
+/// Which devices a program sees is its own choice where it has made one.
+const CHOSEN: &str = "CUDA_VISIBLE_DEVICES";
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// Writes what the claim's GPUs need into the places that were left for it.
+pub(crate) fn fill(joined: &Joined) {
+    let block = if joined.env.is_empty() {
+        None
+    } else {
+        own_block()
+    };
+    let mut without = Vec::new();
+    for (name, value) in &joined.env {
+        let there = entries().any(|entry| starts(entry, "", name));
+        let done = match there {
+            true if name == CHOSEN => true,
+            true => {
+                replace(name, value);
+                true
+            }
+            false => fill_place(name, value, block.as_ref()),
+        };
+        if !done {
+            without.push(name.as_str());
+        }
+    }
+    if !without.is_empty() {
+        say::line(&format!(
+            "claim {}: {} cannot be set, because the program was started without the claim's environment; start it with gshare join c{} -- COMMAND",
+            joined.name,
+            without.join(", "),
+            joined.claim
+        ));
+    }
+}
+
+/// Gives a variable that is there another value. Only the list's own entry changes: what the program has found there
+/// before stays valid.
+pub(crate) fn replace(name: &str, value: &str) {
+    let Ok(text) = CString::new(format!("{name}={value}")) else {
+        return;
+    };
+    for entry in entries().filter(|entry| starts(entry, "", name)) {
+        if !same(entry, &text) {
+            exchange(entry, &text);
+        }
+    }
+}
+
+/// Turns the place for a variable into the variable; false where none was left.
+fn fill_place(name: &str, value: &str, block: Option<&Range<usize>>) -> bool {
+    let mut found = false;
+    for entry in entries().filter(|entry| starts(entry, LATER, name)) {
+        found |= write_over(entry, name, value, block);
+    }
+    found
+}
+
+/// Writes over an entry of the block that the kernel made for this program, which can be written to and is what
+/// `/proc/PID/environ` shows. A program may have moved its entries elsewhere; those are exchanged.
+fn write_over(entry: Entry, name: &str, value: &str, block: Option<&Range<usize>>) -> bool {
+    let text = entry.load(Ordering::Acquire);
+    // SAFETY: an entry of the list is a string that ends in NUL; they are never taken away, only exchanged here.
+    let room = unsafe { CStr::from_ptr(text) }.count_bytes();
+    let within = |block: &&Range<usize>| {
+        block.contains(&(text as usize)) && block.contains(&(text as usize + room))
+    };
+    let bytes = filled(name, value, room).filter(|_| block.filter(within).is_some());
+    let Some(bytes) = bytes else {
+        let Ok(text) = CString::new(format!("{name}={value}")) else {
+            return false;
+        };
+        exchange(entry, &text);
+        return true;
+    };
+    // SAFETY: `room` bytes of the block, which is the process's own to write and stays mapped; an atomic byte has the
+    // layout of a byte. Who reads the list meanwhile finds a string that ends in the same NUL at the latest.
+    let place = unsafe { slice::from_raw_parts(text.cast::<AtomicU8>(), room) };
+    // The first byte last: until then this is a variable that nobody looks for, with whatever behind it.
+    for (at, byte) in place.iter().zip(&bytes).rev() {
+        at.store(*byte, Ordering::Release);
+    }
+    true
+}
+
+/// One place of the list.
+type Entry = &'static AtomicPtr<c_char>;
+
+/// The C library's own list, up to the null pointer at its end.
+fn entries() -> impl Iterator<Item = Entry> {
+    // SAFETY: reads the C library's pointer to the list. A program that changes its environment in another thread
+    // while it initialises the driver races with the driver as well.
+    let mut next = unsafe { environ };
+    std::iter::from_fn(move || {
+        if next.is_null() {
+            return None;
+        }
+        // SAFETY: within the list, whose end has not been met; a pointer has the layout of an atomic one.
+        let entry = unsafe { AtomicPtr::from_ptr(next) };
+        if entry.load(Ordering::Acquire).is_null() {
+            return None;
+        }
+        // SAFETY: the list goes on up to a null pointer, and this was none.
+        next = unsafe { next.add(1) };
+        Some(entry)
+    })
+}
+
+/// Whether an entry is the variable `start` and `name` together.
+fn starts(entry: Entry, start: &str, name: &str) -> bool {
+    // SAFETY: as in `write_over`.
+    let text = unsafe { CStr::from_ptr(entry.load(Ordering::Acquire)) }.to_bytes();
+    let rest = text
+        .strip_prefix(start.as_bytes())
+        .and_then(|text| text.strip_prefix(name.as_bytes()));
+    rest.is_some_and(|rest| rest.starts_with(b"="))
+}
+
+fn same(entry: Entry, text: &CStr) -> bool {
+    // SAFETY: as in `write_over`.
+    unsafe { CStr::from_ptr(entry.load(Ordering::Acquire)) == text }
+}
+
+fn exchange(entry: Entry, text: &CStr) {
+    // For the rest of the process, as the old one.
+    entry.store(text.to_owned().into_raw(), Ordering::Release);
+}
+
+/// Where the kernel has put the environment of this program: fields 50 and 51 of its `stat`.
+fn own_block() -> Option<Range<usize>> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name, which may have anything in it, stands field 3.
+    let fields = stat.rsplit_once(')')?.1;
+    let mut fields = fields.split_ascii_whitespace().skip(47);
+    let mut address = || fields.next()?.parse::<usize>().ok().filter(|n| *n > 0);
+    Some(address()?..address()?)
+}
