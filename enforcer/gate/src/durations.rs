@@ -55,7 +55,10 @@ struct Row {
 
 /// Learnt durations. Threads may read and write at once: a figure that belongs to another kernel, which
 /// a race can give, is an estimate like any other and is corrected by the next measurement.
+///
+/// Both places of a key are on one cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Durations {
     rows: [Row; ROWS],
 }
@@ -102,11 +105,12 @@ impl Durations {
                 return;
             }
         }
-        let other = &self.rows[at ^ 1];
-        let row = if other.key.load(Ordering::Relaxed) == 0 {
+        let [one, other] = [at, at ^ 1].map(|at| &self.rows[at]);
+        let taken = |row: &Row| row.key.load(Ordering::Relaxed) != 0;
+        let row = if taken(one) && !taken(other) {
             other
         } else {
-            &self.rows[at]
+            one
         };
         row.ns.store(ns, Ordering::Relaxed);
         row.key.store(key.0, Ordering::Relaxed);

@@ -262,7 +262,7 @@ impl Tally {
         let (one, other) = (&self.rows[at], &self.rows[at ^ 1]);
         let row = match self.row(key) {
             Some(row) => row,
-            None if other.key.load(Relaxed) == 0 => other,
+            None if one.key.load(Relaxed) != 0 && other.key.load(Relaxed) == 0 => other,
             None => one,
         };
         row.key.store(0, Relaxed);

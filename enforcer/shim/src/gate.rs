@@ -5,6 +5,7 @@
 //! The same pairs of events measure what launches come to (`gshare_gate::Tally`): while the GPU is shared those that
 //! the gate asks for anyway, else one every few milliseconds of GPU time.
 
+mod pass;
 mod watch;
 
 use std::{
@@ -19,6 +20,7 @@ use std::{
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
 use gshare_gate::{Cells, Durations, Key, Limit, Load, MARKERS, Member, Verdict, Word};
 
+pub(crate) use self::pass::{Quick, closer, quick};
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     events::{self, Pair},
@@ -37,6 +39,9 @@ const MEASURED: usize = MARKERS / 2;
 const MOST_STREAMS: usize = 256;
 /// A service that was seen alive is not looked for again before so long.
 const ALIVE_NS: u64 = 10_000_000;
+/// A watcher that wakes by itself so soon is not woken: that costs who launches a call of the kernel, and often the
+/// way to another processor that is idle.
+const SOON_NS: u64 = 200_000;
 /// Longest that the end of a context waits for the events in it.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -105,8 +110,8 @@ enum Watcher {
     Absent,
     /// At work.
     Awake,
-    /// Sleeps on its futex.
-    Asleep,
+    /// Sleeps on its futex, at most until then.
+    Asleep(Option<u64>),
 }
 
 impl Default for Gate {
@@ -173,94 +178,13 @@ pub(crate) struct Trial {
     pair: Option<(Pair, Handle)>,
 }
 
-/// Asks the gate for a launch on a GPU that is shared.
-#[inline(never)]
-pub(crate) fn enter(
-    process: &'static Process,
-    gpu: &'static Gpu,
-    word: Word,
-    work: Work,
-    stream: Handle,
-    thread: Thread,
-) -> Pass {
-    let gate = gpu.gate();
-    let number = thread.number();
-    if let Some(ns) = gate.durations.get(work.key)
-        && gate.cells.spend(word, stream, number, ns)
-    {
-        if work.counts() && !gpu.tally.add(work.key, stream, number) {
-            gate.add_unmeasured(process, gpu, &work, stream, thread);
-        }
-        return Pass::Go;
-    }
-    let launch = Launch {
-        word,
-        work,
-        stream,
-        thread,
-    };
-    ask(process, gpu, gate, launch)
-}
-
-#[cold]
-fn ask(process: &'static Process, gpu: &'static Gpu, gate: &'static Gate, launch: Launch) -> Pass {
-    let asked = catch_unwind(AssertUnwindSafe(|| {
-        let fills = launch.work.counts() && launch.work.meet(process, gpu);
-        match gate.wait_for_turn(process, gpu, &launch) {
-            Outcome::Free => Pass::Go,
-            Outcome::Refused => Pass::Refused,
-            Outcome::Go { word, grant_ns } => Pass::Measured(Box::new(Trial {
-                launch: Launch { word, ..launch },
-                grant_ns: Some(grant_ns),
-                fills,
-                pair: gate.begin(launch.stream),
-            })),
-        }
-    }));
-    asked.unwrap_or(Pass::Go)
-}
-
-/// Measures a launch on a GPU that nobody shares.
-#[cold]
-pub(crate) fn measure(
-    process: &'static Process,
-    gpu: &'static Gpu,
-    word: Word,
-    work: Work,
-    stream: Handle,
-    thread: Thread,
-) -> Pass {
-    let asked = catch_unwind(AssertUnwindSafe(|| {
-        let gate = gpu.gate();
-        let pair = if work.meet(process, gpu) && gate.has_room() {
-            gate.begin(stream)
-        } else {
-            None
-        };
-        if pair.is_none() {
-            gate.add_unmeasured(process, gpu, &work, stream, thread);
-            return Pass::Go;
-        }
-        Pass::Measured(Box::new(Trial {
-            launch: Launch {
-                word,
-                work,
-                stream,
-                thread,
-            },
-            grant_ns: None,
-            fills: true,
-            pair,
-        }))
-    }));
-    asked.unwrap_or(Pass::Go)
-}
-
 /// The driver has answered for a launch that the gate wanted to know the end of.
 #[cold]
-pub(crate) fn leave(gpu: &'static Gpu, trial: Trial, result: CuResult) {
+#[inline(never)]
+pub(crate) fn leave(gpu: &'static Gpu, trial: Box<Trial>, result: CuResult) {
     // What panicked has been said nowhere and changes nothing for the program.
-    let _ = catch_unwind(AssertUnwindSafe(|| gpu.gate().end(gpu, trial, result)));
+    let _ = catch_unwind(AssertUnwindSafe(|| gpu.gate().end(gpu, &trial, result)));
+    drop(trial);
 }
 
 /// A context is about to go, and the gate's events in it with it.
@@ -470,7 +394,7 @@ impl Gate {
         self.wake_watcher(gpu, inner);
     }
 
-    fn end(&'static self, gpu: &'static Gpu, trial: Trial, result: CuResult) {
+    fn end(&'static self, gpu: &'static Gpu, trial: &Trial, result: CuResult) {
         let Launch {
             word,
             work,

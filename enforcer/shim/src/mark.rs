@@ -22,14 +22,15 @@ use crate::{detach, process};
 fn word() -> *mut u32 {
     let at: *mut u32;
     // SAFETY: a call of a TLS descriptor gives the offset from the thread pointer and keeps all
-    // other registers; the first word at the thread pointer is its own address (x86-64 ABI).
+    // other registers; the first word at the thread pointer is its own address (x86-64 ABI). What comes
+    // out depends on the thread alone, so that one look does for the whole of a hook.
     unsafe {
         std::arch::asm!(
             "leaq gshare_mark@tlsdesc(%rip), %rax",
             "callq *gshare_mark@tlscall(%rax)",
             "addq %fs:0, %rax",
             out("rax") at,
-            options(att_syntax),
+            options(att_syntax, pure, nomem),
         );
     }
     at

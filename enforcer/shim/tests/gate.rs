@@ -164,7 +164,8 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     assert_eq!(work.unmeasured, 0);
     let ms = work.busy_ns / MS;
     assert!((90..=115).contains(&ms), "{work:?}");
-    assert_eq!(work.sm_ns / MS, ms, "{work:?}");
+    // One SM all the time, but for what was seen late and can only have been as long as the time that passed.
+    assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
 #[test]

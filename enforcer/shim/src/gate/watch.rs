@@ -6,7 +6,7 @@ use std::sync::{MutexGuard, atomic::Ordering};
 use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
 use gshare_gate::{Load, Rest, Word};
 
-use super::{Gate, Inner, PATIENCE_NS, Watcher};
+use super::{Gate, Inner, PATIENCE_NS, SOON_NS, Watcher};
 use crate::{
     cuda::Handle,
     events::{self, Pair},
@@ -75,11 +75,16 @@ impl Gate {
                 }
                 return;
             }
-            Watcher::Asleep => inner.watcher = Watcher::Awake,
-            Watcher::Awake => {}
+            Watcher::Asleep(until)
+                if until.is_none_or(|until| until > monotonic_ns() + SOON_NS) =>
+            {
+                inner.watcher = Watcher::Awake;
+            }
+            // What was launched before comes to its end first.
+            Watcher::Asleep(_) | Watcher::Awake => return,
         }
         drop(inner);
-        if watcher == Watcher::Asleep {
+        if matches!(watcher, Watcher::Asleep(_)) {
             self.watch.fetch_add(1, Ordering::Release);
             futex_wake(&self.watch, Reach::Process);
         }
@@ -99,8 +104,11 @@ impl Gate {
             (Rest::At(until), None) => Next::Sleep(Some(until)),
             (Rest::Marker | Rest::Idle, None) => Next::Sleep(None),
         };
-        if matches!(next, Next::Sleep(_)) && inner.watcher == Watcher::Awake {
-            inner.watcher = Watcher::Asleep;
+        if inner.watcher != Watcher::Absent {
+            inner.watcher = match next {
+                Next::Sleep(until) => Watcher::Asleep(until),
+                Next::Flight(..) => Watcher::Awake,
+            };
         }
         drop(inner);
         if knock {

@@ -267,10 +267,12 @@ pub(crate) unsafe fn launch(
 ) -> CuResult {
     let work = work_of(exec);
     let kernels = work.map_or(1, |work| work.kernels);
-    super::launch::counted_as(stream, Launched::graph(exec), kernels, || {
+    let launched = Launched::graph(exec);
+    let call = || {
         // SAFETY: the caller's own arguments.
         with_memory(work, || unsafe { original(exec, stream) })
-    })
+    };
+    super::launch::counted_as(stream, launched.key, true, kernels, || launched, call)
 }
 
 /// The device's memory for graphs that is not in use goes back.

@@ -6,11 +6,11 @@
 use std::ffi::c_void;
 
 use super::graph::is_captured;
-use gshare_gate::Mode;
+use gshare_gate::Key;
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
-    gate::{self, Pass},
+    gate::{self, Pass, Quick},
     gpu::Gpu,
     mark::Thread,
     process::{self, Process},
@@ -21,58 +21,87 @@ use crate::{
 fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
     match process.gpus.as_slice() {
         [gpu] => Some(gpu),
-        gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
+        _ => gpu_here(process),
     }
 }
 
-#[inline]
-fn counted(stream: Handle, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
-    counted_as(stream, work, 1, call)
+/// Of several the one that the calling thread's context is on.
+#[inline(never)]
+fn gpu_here(process: &'static Process) -> Option<&'static Gpu> {
+    process.here().and_then(|(gpu, _)| process.gpus.get(gpu))
 }
 
-/// Lets a launch of so many kernels through, or not, or later.
-#[inline]
-pub(super) fn counted_as(
+/// A launch of one kernel, by what it is known again.
+#[inline(always)]
+fn counted(
     stream: Handle,
-    work: Work,
-    kernels: u64,
+    key: Key,
+    work: impl FnOnce() -> Work,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    let Some(process) = process::current() else {
-        return call();
-    };
-    let Some(gpu) = gpu_of(process) else {
-        return call();
-    };
-    if !gpu.granted() {
-        return refused(process);
-    }
-    // What is recorded runs with the graph, and counts then.
-    if is_captured(stream) {
-        return call();
-    }
-    let word = gpu.turn();
-    let thread = Thread::current();
-    let pass = if word.mode() != Mode::Free {
-        gate::enter(process, gpu, word, work, stream, thread)
-    } else if work.counts() && !gpu.tally.add(work.key, stream, thread.number()) {
-        gate::measure(process, gpu, word, work, stream, thread)
-    } else {
-        Pass::Go
-    };
-    if matches!(pass, Pass::Refused) {
-        return refused(process);
+    counted_as(stream, key, true, 1, work, call)
+}
+
+/// The same where the call does not say what shape its blocks have.
+fn unshaped(
+    stream: Handle,
+    function: Handle,
+    blocks: u64,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let work = Work::unknown(function, blocks);
+    counted(stream, work.key, || work, call)
+}
+
+/// Lets a launch of so many kernels through, or not, or later. `counts`: SMs work on it. `work` is asked where the
+/// launch has to be looked at more closely.
+///
+/// Inlined where the call of the driver is, which there is once: so the program's arguments stay in registers.
+#[inline(always)]
+pub(super) fn counted_as(
+    stream: Handle,
+    key: Key,
+    counts: bool,
+    kernels: u64,
+    work: impl FnOnce() -> Work,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let mut member = None;
+    let mut trial = None;
+    if let Some(process) = process::current()
+        && let Some(gpu) = gpu_of(process)
+    {
+        if !gpu.granted() {
+            return refused(process);
+        }
+        // What is recorded runs with the graph, and counts then.
+        if !is_captured(stream) {
+            let (word, thread) = (gpu.turn(), Thread::current());
+            let pass = match gate::quick(gpu, word, key, counts, stream, thread) {
+                Quick::Go => Pass::Go,
+                slow => gate::closer(process, gpu, slow, word, work(), stream, thread),
+            };
+            match pass {
+                Pass::Go => {}
+                Pass::Measured(it) => trial = Some(it),
+                Pass::Refused => return refused(process),
+            }
+            member = Some((gpu, thread));
+        }
     }
     let result = call();
-    if let Pass::Measured(trial) = pass {
-        gate::leave(gpu, *trial, result);
-    }
-    if result == SUCCESS {
-        gpu.launched(thread, kernels);
+    if let Some((gpu, thread)) = member {
+        if let Some(trial) = trial {
+            gate::leave(gpu, trial, result);
+        }
+        if result == SUCCESS {
+            gpu.launched(thread, kernels);
+        }
     }
     result
 }
 
+#[inline]
 fn volume(x: u32, y: u32, z: u32) -> u64 {
     u64::from(x)
         .wrapping_mul(u64::from(y))
@@ -118,6 +147,7 @@ struct LaunchConfig {
     stream: Handle,
 }
 
+#[inline(always)]
 pub(crate) unsafe fn kernel(
     original: unsafe extern "C" fn(
         Handle,
@@ -145,9 +175,11 @@ pub(crate) unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> CuResult {
     let blocks = volume(grid_x, grid_y, grid_z);
-    let work = Work::grid(function, blocks, volume(block_x, block_y, block_z), shared);
+    let threads = volume(block_x, block_y, block_z);
+    let key = Key::kernel(function, blocks, threads);
+    let work = move || Work::grid(function, blocks, threads, shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, work, || unsafe {
+    counted(stream, key, work, move || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
             extra,
@@ -155,6 +187,7 @@ pub(crate) unsafe fn kernel(
     })
 }
 
+#[inline(always)]
 pub(crate) unsafe fn kernel_ex(
     original: unsafe extern "C" fn(
         *const c_void,
@@ -172,10 +205,11 @@ pub(crate) unsafe fn kernel_ex(
     let stream = config_start.map_or(0, |it| it.stream);
     let sizes = config_start.map_or([0; 7], |it| it.sizes);
     let [x, y, z, block_x, block_y, block_z, shared] = sizes;
-    let threads = volume(block_x, block_y, block_z);
-    let work = Work::grid(function, volume(x, y, z), threads, shared);
+    let (blocks, threads) = (volume(x, y, z), volume(block_x, block_y, block_z));
+    let key = Key::kernel(function, blocks, threads);
+    let work = move || Work::grid(function, blocks, threads, shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, work, || unsafe {
+    counted(stream, key, work, move || unsafe {
         original(config, function, params, extra)
     })
 }
@@ -205,9 +239,11 @@ pub(crate) unsafe fn cooperative(
     params: *mut *mut c_void,
 ) -> CuResult {
     let blocks = volume(grid_x, grid_y, grid_z);
-    let work = Work::grid(function, blocks, volume(block_x, block_y, block_z), shared);
+    let threads = volume(block_x, block_y, block_z);
+    let key = Key::kernel(function, blocks, threads);
+    let work = move || Work::grid(function, blocks, threads, shared);
     // SAFETY: the caller's own arguments.
-    counted(stream, work, || unsafe {
+    counted(stream, key, work, move || unsafe {
         original(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
         )
@@ -221,7 +257,7 @@ pub(crate) unsafe fn cooperative_many(
     flags: u32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
-    counted(0, Work::unknown(0, u64::from(count)), || unsafe {
+    unshaped(0, 0, u64::from(count), || unsafe {
         original(list, count, flags)
     })
 }
@@ -231,9 +267,7 @@ pub(crate) unsafe fn old(
     function: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    counted(0, Work::unknown(function, 1), || unsafe {
-        original(function)
-    })
+    unshaped(0, function, 1, || unsafe { original(function) })
 }
 
 pub(crate) unsafe fn old_grid(
@@ -243,9 +277,10 @@ pub(crate) unsafe fn old_grid(
     height: i32,
 ) -> CuResult {
     let blocks = volume(width.cast_unsigned(), height.cast_unsigned(), 1);
-    let work = Work::unknown(function, blocks);
     // SAFETY: the caller's own arguments.
-    counted(0, work, || unsafe { original(function, width, height) })
+    unshaped(0, function, blocks, || unsafe {
+        original(function, width, height)
+    })
 }
 
 pub(crate) unsafe fn old_grid_async(
@@ -256,9 +291,8 @@ pub(crate) unsafe fn old_grid_async(
     stream: Handle,
 ) -> CuResult {
     let blocks = volume(width.cast_unsigned(), height.cast_unsigned(), 1);
-    let work = Work::unknown(function, blocks);
     // SAFETY: the caller's own arguments.
-    counted(stream, work, || unsafe {
+    unshaped(stream, function, blocks, || unsafe {
         original(function, width, height, stream)
     })
 }

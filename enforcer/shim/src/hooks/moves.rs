@@ -40,12 +40,12 @@ fn moved(
         return let_through(copied, call);
     }
     let key = Key::kernel(entry as usize, size_class(bytes), u64::MAX);
-    let work = Work::moved(key);
-    counted_as(stream, work, 0, || {
+    let call = || {
         let result = call();
         note_copy(copied, result);
         result
-    })
+    };
+    counted_as(stream, key, false, 0, || Work::moved(key), call)
 }
 
 /// Words of a description that the program passes by address.
