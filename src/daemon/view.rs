@@ -65,10 +65,11 @@ impl Service {
             .collect();
         claims.extend(self.auto_views());
         let queue = self.queue_views();
-        let room = self.machine.claimable_now();
+        let room = self.machine.claimable_now(self.measure());
         let mut gpus = shown.gpus;
-        for (gpu, share) in gpus.iter_mut().zip(&room.by_gpu) {
-            gpu.claimable_now = Some(share.as_f64());
+        for (gpu, (direct, moved)) in gpus.iter_mut().zip(room.direct.iter().zip(&room.by_gpu)) {
+            gpu.claimable = direct.as_f64();
+            gpu.claimable_now = Some(moved.as_f64());
         }
         let mut users = users(&claims, &queue, &unclaimed);
         for user in &mut users {

@@ -1,7 +1,7 @@
 //! The search itself: how long it takes, how often it is proven, and how full it gets a machine.
 
 use gshare_core::sched::replay::Entry;
-use gshare_core::sched::solve::{Answer, Board, Budget, Fit, Item, Need, Prefer};
+use gshare_core::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
 use gshare_core::sched::trace::Dice;
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ impl Filled {
         Self {
             board: Board {
                 kind: vec![0; gpus],
+                model: vec![0; gpus],
                 free: vec![
                     Need {
                         sm: 1000,
@@ -94,7 +95,7 @@ fn item(e: &Entry, mem: u64) -> Item {
     Item {
         need: vec![Need { sm: e.milli, mem }],
         parts: e.gpus,
-        mask: u32::MAX,
+        mask: Mask::MAX,
         at: Vec::new(),
         move_cost: Some(u64::from(e.milli)),
         drop_cost: None,

@@ -239,6 +239,14 @@ impl Request {
         }
     }
 
+    /// The request of `uid` for `-g <share>`, whatever the class.
+    pub(crate) fn anybody(share: Share, uid: u32) -> Self {
+        Self {
+            uid,
+            ..Self::nothing(share)
+        }
+    }
+
     /// Checks that limits are not below requests and that something is asked.
     ///
     /// # Errors

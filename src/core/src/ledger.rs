@@ -3,7 +3,11 @@
 //! The rule that every grant keeps: on each GPU, requests plus what is borrowed above them stay within
 //! the allocatable, for memory; requests stay within the whole, for SMs.
 
+mod sums;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use sums::Sums;
 
 use crate::claim::{ClaimId, Class, ModeWish, Request};
 use crate::units::{Bytes, Share};
@@ -130,6 +134,8 @@ pub struct Ledger {
     /// What processes outside claims hold that are accounted as claims of their own: in
     /// [`GpuFacts::unclaimed`] already.
     uncapped: Vec<(ClaimId, usize, Bytes)>,
+    /// What is held and reserved on each GPU: asked for far more often than it changes.
+    sums: Sums,
 }
 
 /// An auto-claim with less than this stands in nobody's way.
@@ -188,23 +194,31 @@ impl Ledger {
 
     /// Enters a claim.
     pub fn insert(&mut self, id: ClaimId, slices: Vec<Slice>) {
-        self.held.insert(id, slices);
+        self.sums.add(&slices);
+        let before = self.held.insert(id, slices);
+        self.sums.take(before.as_deref());
     }
 
     /// Takes a claim out; false if it held nothing.
     pub fn remove(&mut self, id: ClaimId) -> bool {
-        self.reserved.remove(&id);
-        self.held.remove(&id).is_some()
+        self.unreserve(id);
+        let before = self.held.remove(&id);
+        self.sums.take(before.as_deref());
+        before.is_some()
     }
 
     /// Reserves where a claim is to go, on GPUs on which it is not.
     pub fn reserve(&mut self, id: ClaimId, slices: Vec<Slice>) {
-        self.reserved.insert(id, slices);
+        self.sums.add(&slices);
+        let before = self.reserved.insert(id, slices);
+        self.sums.take(before.as_deref());
     }
 
     /// Gives back what was reserved for a claim.
     pub fn unreserve(&mut self, id: ClaimId) -> Option<Vec<Slice>> {
-        self.reserved.remove(&id)
+        let before = self.reserved.remove(&id);
+        self.sums.take(before.as_deref());
+        before
     }
 
     /// Where a claim is to go.
@@ -228,7 +242,9 @@ impl Ledger {
     pub fn set_charge(&mut self, id: ClaimId, gpu: usize, charge: Bytes) {
         for slice in self.held.get_mut(&id).into_iter().flatten() {
             if slice.gpu == gpu {
+                let before = slice.borrowed();
                 slice.charge = charge;
+                self.sums.lend(gpu, before, slice.borrowed());
             }
         }
     }
@@ -245,18 +261,27 @@ impl Ledger {
             })
     }
 
+    /// Whose claim is on a GPU: where MPS serves one user at a time, his are those that fit.
+    pub(crate) fn first_on(&self, gpu: usize) -> u32 {
+        self.on(gpu).next().map_or(0, |(_, s)| s.uid)
+    }
+
+    /// Whether no claim holds a part of a GPU, or is to go there.
+    #[must_use]
+    pub fn is_idle(&self, gpu: usize) -> bool {
+        self.sums.slices(gpu) == 0
+    }
+
     /// Bytes requested on a GPU.
     #[must_use]
     pub fn mem_requested(&self, gpu: usize) -> Bytes {
-        self.on(gpu)
-            .fold(Bytes::ZERO, |sum, (_, s)| sum.saturating_add(s.mem))
+        self.sums.mem(gpu)
     }
 
     /// SMs requested on a GPU.
     #[must_use]
     pub fn sm_requested(&self, gpu: usize) -> Share {
-        self.on(gpu)
-            .fold(Share::ZERO, |sum, (_, s)| sum.saturating_add(s.sm))
+        self.sums.sm(gpu)
     }
 
     /// Bytes that a new claim could be guaranteed on a GPU now: none on a drained one.
@@ -277,9 +302,7 @@ impl Ledger {
     /// Bytes requested on a GPU, and used above that.
     #[must_use]
     pub fn mem_taken(&self, gpu: usize) -> Bytes {
-        self.on(gpu).fold(Bytes::ZERO, |sum, (_, s)| {
-            sum.saturating_add(s.mem).saturating_add(s.borrowed())
-        })
+        self.sums.taken(gpu)
     }
 
     /// SMs that a new claim could be guaranteed on a GPU now.
@@ -335,7 +358,7 @@ impl Ledger {
         match sharing {
             Sharing::Timeslice => Some(Held::Timeslice),
             Sharing::Exclusive | Sharing::Instance { .. } => {
-                self.on(gpu).next().is_none().then_some(Held::Whole)
+                self.is_idle(gpu).then_some(Held::Whole)
             }
             Sharing::Mps { multi_user } => (multi_user || of_one_user()).then_some(Held::Mps),
             Sharing::Auto {
@@ -397,35 +420,11 @@ impl Ledger {
         self.gpus.get(gpu).and_then(fits).unwrap_or(false)
     }
 
-    /// Largest share, in hundredths of a GPU, that would fit on `gpu` now.
+    /// Largest share, in hundredths of a GPU, that would fit on `gpu` now, as [`Self::fit`] decides.
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
-        let Some(allocatable) = self
-            .gpus
-            .get(gpu)
-            .filter(|g| g.healthy)
-            .and_then(GpuFacts::allocatable)
-        else {
-            return Share::ZERO;
-        };
-        let alone = self.on(gpu).next().is_none();
-        match self.gpus[gpu].sharing {
-            Sharing::Exclusive | Sharing::Instance { .. } if !alone => return Share::ZERO,
-            Sharing::Instance { mem, sm } => return mem.min(sm),
-            _ => {}
-        }
-        let by_sm = self.sm_free(gpu).milli() / 10;
-        let free = self.mem_free(gpu);
-        let fits = |hundredths: &u32| {
-            let want = allocatable
-                .times(Share::from_milli(hundredths * 10))
-                .round_down(GRANULARITY);
-            want > Bytes::ZERO && want <= free
-        };
-        (1..=by_sm)
-            .rev()
-            .find(fits)
-            .map_or(Share::ZERO, |h| Share::from_milli(h * 10))
+        let first = self.first_on(gpu);
+        largest_part(|share| self.fit(&Request::anybody(share, first), gpu).is_some())
     }
 
     /// Caps fall to the guarantee, so that no charge can grow above it: charges read after the pages
@@ -525,6 +524,21 @@ impl Ledger {
         }
         changed
     }
+}
+
+/// The largest share in hundredths of a GPU for which `fits` holds: of smaller ones it holds too.
+pub(crate) fn largest_part(fits: impl Fn(Share) -> bool) -> Share {
+    let part = |hundredths: u32| Share::from_milli(hundredths * 10);
+    let (mut low, mut high) = (0, 100);
+    while low < high {
+        let middle = u32::midpoint(low, high + 1);
+        if fits(part(middle)) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    part(low)
 }
 
 /// Caps by claim and GPU.

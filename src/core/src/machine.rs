@@ -40,7 +40,7 @@ use crate::place;
 use crate::quota::Quotas;
 use crate::reason::{self, Reason};
 use crate::resize::{self, Change, ResizeError};
-use crate::units::Share;
+use crate::units::{Bytes, Share};
 
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
@@ -105,17 +105,18 @@ impl Waiting {
     /// GPUs on which it must not be overtaken.
     fn gpus(&self, ledger: &Ledger) -> Vec<usize> {
         match &self.ask {
-            // Who is kept by a quota or by rules of his class waits for no GPU.
-            Ask::Claim {
-                told: Some((_, reason)),
-                ..
-            } if reason.is_rule() => Vec::new(),
+            Ask::Claim { .. } if self.by_rule() => Vec::new(),
             Ask::Claim { request, .. } => place::candidates(ledger, request),
             Ask::Resize { id, .. } => {
                 let held = ledger.slices(*id).unwrap_or_default();
                 held.iter().map(|s| s.gpu).collect()
             }
         }
+    }
+
+    /// Who is kept by a quota or by rules of his class waits for no GPU.
+    fn by_rule(&self) -> bool {
+        matches!(&self.ask, Ask::Claim { told: Some((_, reason)), .. } if reason.is_rule())
     }
 
     fn patient(&self, now: Now) -> bool {
@@ -127,7 +128,11 @@ impl Waiting {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     ledger: Ledger,
-    queue: Vec<Waiting>,
+    #[allow(
+        clippy::vec_box,
+        reason = "hundreds of them are sorted and passed on at every decision"
+    )]
+    queue: Vec<Box<Waiting>>,
     leases: Vec<(ClaimId, Now)>,
     /// When owners are told that their leases end, and how long before that is.
     warn_at: BTreeMap<ClaimId, Now>,
@@ -160,14 +165,19 @@ impl Machine {
         })
     }
 
-    /// The largest share of a GPU that a claim made now would get there at once: nothing where somebody
-    /// waits already, since he comes first.
+    /// The largest share of a GPU that a claim made now would get there at once, with the charges that were read last:
+    /// nothing where somebody waits already, since he comes first.
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
         if self.queue.iter().any(|w| w.blocks.contains(&gpu)) {
             return Share::ZERO;
         }
-        self.ledger.claimable(gpu)
+        let now = self.ledger.claimable(gpu);
+        if self.reclaim.transit.is_empty() {
+            return now;
+        }
+        // What is on its way has its place.
+        now.min(self.all_arrived(self.past.at()).ledger.claimable(gpu))
     }
 
     /// Why a waiting claim waits, as last told.
@@ -254,12 +264,7 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Measured(charges) => {
-                for (id, gpu, charge) in charges {
-                    // What is on its way is charged as it was until it has arrived.
-                    if !self.reclaim.transit.contains_key(&id) {
-                        self.ledger.set_charge(id, gpu, charge);
-                    }
-                }
+                self.charge(charges);
                 self.measuring = self.measuring.saturating_sub(1);
                 if self.measuring == 0 {
                     self.adopt(now, &mut actions);
@@ -393,7 +398,7 @@ impl Machine {
             absent: None,
         };
         waiting.blocks = waiting.gpus(&self.ledger);
-        self.queue.push(waiting);
+        self.queue.push(Box::new(waiting));
     }
 
     fn drop_wishes(&mut self, id: ClaimId, error: &ResizeError, actions: &mut Vec<Action>) {
@@ -421,6 +426,16 @@ impl Machine {
             actions.extend(caps(self.ledger.freeze_caps()));
             self.lower_to_wishes(actions);
             self.measure(actions);
+        }
+    }
+
+    /// Takes what the pages say.
+    fn charge(&mut self, charges: Vec<(ClaimId, usize, Bytes)>) {
+        for (id, gpu, charge) in charges {
+            // What is on its way is charged as it was until it has arrived.
+            if !self.reclaim.transit.contains_key(&id) {
+                self.ledger.set_charge(id, gpu, charge);
+            }
         }
     }
 

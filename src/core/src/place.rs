@@ -1,23 +1,108 @@
-//! Where a claim goes. First cut: best fit. The exact search of the real scheduler takes this seam.
+//! Where a claim goes: the ledger as the search sees it. Direct placement, plans and what is told to be claimable
+//! all start from here, so that they cannot disagree.
 
 use crate::claim::{Class, ModeWish, Request};
-use crate::ledger::{Held, Ledger, Sharing, Slice};
-use crate::units::{Bytes, Share};
+use crate::ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
+use crate::sched::solve::{Board, Item, MAX_GPUS, Mask, Need, Prefer};
+use crate::units::Share;
 
 /// GPUs (ledger indices) on which a request may run at all.
 #[must_use]
 pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
-    (0..ledger.gpus().len())
-        .filter(|&g| {
-            let named = request.only_gpus.is_empty()
-                || u32::try_from(g).is_ok_and(|g| request.only_gpus.contains(&g));
-            let shared = |mode: ModeWish| mode.possible(ledger.gpus()[g].sharing);
-            named && request.mode.is_none_or(shared)
-        })
-        .collect()
+    open_to(ledger, request).collect()
 }
 
-/// Where a claim starts: where it is packed best, or (`spread`) where it has most room to burst, idle GPUs first.
+/// The same, one by one.
+pub(crate) fn open_to(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
+    (0..ledger.gpus().len()).filter(|&g| {
+        let named = request.only_gpus.is_empty()
+            || u32::try_from(g).is_ok_and(|g| request.only_gpus.contains(&g));
+        let shared = |mode: ModeWish| mode.possible(ledger.gpus()[g].sharing);
+        named && request.mode.is_none_or(shared)
+    })
+}
+
+/// GPUs that look the same to a request are of one kind: of these each has its own part, so sizes tell.
+fn kinds<'l, K: PartialEq>(ledger: &'l Ledger, looks: impl Fn(&'l GpuFacts) -> K) -> Vec<usize> {
+    let mut seen: Vec<K> = Vec::new();
+    let kind = |facts| {
+        let looks = looks(facts);
+        seen.iter().position(|s| *s == looks).unwrap_or_else(|| {
+            seen.push(looks);
+            seen.len() - 1
+        })
+    };
+    ledger.gpus().iter().map(kind).collect()
+}
+
+/// The GPUs of a ledger and what they have left, as the search sees them: the first of them if there are more than
+/// it can tell apart. Nobody on them may leave.
+pub(crate) fn board(ledger: &Ledger) -> Board {
+    let gpus = ledger.gpus().len().min(MAX_GPUS);
+    let mut kind = kinds(ledger, |f| (&f.model, f.allocatable(), f.sharing));
+    let mut model = kinds(ledger, |f| &f.model);
+    kind.truncate(gpus);
+    model.truncate(gpus);
+    let free = |g| Need {
+        sm: ledger.sm_free(g).milli(),
+        mem: ledger.mem_free(g).0,
+    };
+    Board {
+        kind,
+        model,
+        free: (0..gpus).map(free).collect(),
+        items: Vec::new(),
+    }
+}
+
+/// Whether a GPU takes anybody.
+pub(crate) fn open(ledger: &Ledger, g: usize) -> bool {
+    ledger.gpus()[g].healthy && !ledger.is_drained(g)
+}
+
+/// A claim that is to be placed; `None` where it can be nowhere. GPUs in `blocked` are promised to others.
+pub(crate) fn item(
+    ledger: &Ledger,
+    board: &Board,
+    request: &Request,
+    blocked: &[bool],
+) -> Option<Item> {
+    let kinds = board.kind.iter().max().map_or(0, |k| k + 1);
+    let mut needs = vec![Need::NEVER; kinds];
+    let mut mask: Mask = 0;
+    let known = |g: &usize| *g < board.kind.len();
+    for g in open_to(ledger, request).filter(known) {
+        let facts = &ledger.gpus()[g];
+        let Some(of) = facts.allocatable() else {
+            continue;
+        };
+        let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
+        // Who shares through MPS is in nobody's way but that of other users.
+        let mixes = whole || ledger.held_as(request, g).is_some();
+        let Some(mem) = Ledger::mem_needed(facts, request, of).filter(|m| m.0 > 0) else {
+            continue;
+        };
+        if !open(ledger, g) || blocked.get(g).copied().unwrap_or(false) || !mixes {
+            continue;
+        }
+        mask |= 1 << g;
+        needs[board.kind[g]] = Need {
+            sm: if whole { Share::ONE } else { request.sm }.milli(),
+            mem: mem.0,
+        };
+    }
+    (mask != 0 && request.gpus > 0).then_some(Item {
+        need: needs,
+        parts: request.gpus,
+        mask,
+        at: Vec::new(),
+        move_cost: None,
+        drop_cost: None,
+    })
+}
+
+/// Where a claim starts without anybody being moved, by the search that also makes plans: where it is packed best,
+/// or (`spread`) where it has most room to burst, idle GPUs first.
 #[must_use]
 pub fn choose(
     ledger: &Ledger,
@@ -25,51 +110,33 @@ pub fn choose(
     blocked: &[bool],
     spread: bool,
 ) -> Option<Vec<Slice>> {
-    if !spread || request.gpus != 1 {
-        return best_fit(ledger, request, blocked);
-    }
-    let open = candidates(ledger, request).into_iter();
-    open.filter(|&g| !blocked.get(g).copied().unwrap_or(false))
-        .filter_map(|g| ledger.fit(request, g))
-        .min_by_key(|s| {
-            (
-                reluctance(ledger, request, s),
-                ledger.sm_requested(s.gpu),
-                spare(ledger, request, s),
-                s.gpu,
-            )
+    let board = board(ledger);
+    let mut item = item(ledger, &board, request, blocked)?;
+    let slices: Vec<Option<Slice>> = (0..board.free.len())
+        .map(|g| {
+            let able = item.mask & (1 << g) != 0;
+            able.then(|| ledger.fit(request, g)).flatten()
         })
-        .map(|s| vec![s])
+        .collect();
+    let fits = |(g, slice): (usize, &Option<Slice>)| slice.as_ref().map(|_| 1 << g);
+    item.mask = slices.iter().enumerate().filter_map(fits).sum();
+    let prefer = if spread && request.gpus == 1 {
+        Prefer::Spread
+    } else {
+        Prefer::Pack
+    };
+    let reluctance = |g: usize| {
+        let slice = slices[g].as_ref();
+        slice.map_or(u64::MAX, |s| reluctance(ledger, request, s))
+    };
+    let at = board.direct(&item, prefer, reluctance)?;
+    at.into_iter().map(|g| slices[g].clone()).collect()
 }
 
-/// Best fit: the GPUs that are left with the least memory, ties by index; `None` if it does not fit now.
-/// GPUs in `blocked` are promised to claims further ahead in the queue.
+/// The same, packed.
 #[must_use]
 pub fn best_fit(ledger: &Ledger, request: &Request, blocked: &[bool]) -> Option<Vec<Slice>> {
-    let mut fits: Vec<Slice> = candidates(ledger, request)
-        .into_iter()
-        .filter(|&g| !blocked.get(g).copied().unwrap_or(false))
-        .filter_map(|g| ledger.fit(request, g))
-        .collect();
-    fits.sort_by_key(|s| {
-        (
-            reluctance(ledger, request, s),
-            spare(ledger, request, s),
-            s.gpu,
-        )
-    });
-    let count = usize::try_from(request.gpus).ok()?;
-    if count == 0 {
-        return None;
-    }
-    let kind = |s: &Slice| ledger.gpus()[s.gpu].model.as_str();
-    let enough = |k: &str| fits.iter().filter(|s| kind(s) == k).count() >= count;
-    // All of one model: the one that has the best place of those with enough.
-    let model = fits.iter().map(kind).find(|k| enough(k))?;
-    fits.retain(|s| kind(s) == model);
-    fits.truncate(count);
-    fits.sort_by_key(|s| s.gpu);
-    Some(fits)
+    choose(ledger, request, blocked, false)
 }
 
 /// The most of these GPUs that are of one model.
@@ -82,21 +149,10 @@ pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> u
     count.into_values().max().unwrap_or(0)
 }
 
-/// What a claim leaves unused of what it takes, or of the GPU that it shares.
-fn spare(ledger: &Ledger, request: &Request, slice: &Slice) -> Bytes {
-    let free = ledger.mem_free(slice.gpu);
-    match (slice.held, request.mem) {
-        (Held::Whole, Some(asked)) => slice.mem.saturating_sub(asked),
-        (Held::Whole, None) => slice.mem,
-        _ => free.saturating_sub(slice.mem),
-    }
-}
-
 /// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be detached and
 /// claims that run through MPS are kept apart where that is possible, and a GPU that only one claim can have
-/// is left to those who ask for a whole one.
-#[must_use]
-pub fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u32 {
+/// is left to those who ask for a whole one. Of instances the smallest goes first.
+fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     let others = || {
         ledger
             .held()
@@ -107,12 +163,18 @@ pub fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u32 {
         .gpus()
         .get(slice.gpu)
         .map_or(Sharing::Timeslice, |g| g.sharing);
-    match (sharing, slice.held) {
+    let kind: u64 = match (sharing, slice.held) {
         (Sharing::Exclusive, _) if request.share < Share::ONE => 2,
         (Sharing::Mps { .. }, _) if request.class == Class::Interactive => 1,
         (_, held) if others().any(|s| s.held != held) => 1,
         _ => 0,
-    }
+    };
+    let size = if slice.held == Held::Whole && request.mem.is_none() {
+        slice.mem.0 >> 20
+    } else {
+        0
+    };
+    (kind << 48) + size
 }
 
 #[cfg(test)]

@@ -104,9 +104,11 @@ fn gpus(share: Share) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     max: BTreeMap<Party, Share>,
-    /// Guaranteed part, and weight in thousandths.
-    sure: BTreeMap<Party, (Option<Share>, u32)>,
+    /// Whose guarantee there is, the guaranteed part, and the weight in thousandths.
+    sure: Vec<(Party, Option<Share>, u32)>,
     parties: BTreeMap<ClaimId, Vec<Party>>,
+    /// From which entry of `sure` a claim is served.
+    served: BTreeMap<ClaimId, usize>,
 }
 
 impl Quotas {
@@ -119,46 +121,70 @@ impl Quotas {
         let sure = quotas
             .iter()
             .filter(|q| q.gpus.is_some() || q.weight_milli.is_some())
-            .map(|q| (q.party.clone(), (q.gpus, q.weight_milli.unwrap_or(1000))));
-        self.sure = sure.collect();
+            .map(|q| (q.party.clone(), q.gpus, q.weight_milli.unwrap_or(1000)));
+        // Of several entries for one party the last counts.
+        self.sure.clear();
+        for entry in sure {
+            self.sure.retain(|(party, ..)| *party != entry.0);
+            self.sure.push(entry);
+        }
+        self.served.clear();
+        for (id, parties) in &self.parties {
+            if let Some(entry) = self.entry(parties) {
+                self.served.insert(*id, entry);
+            }
+        }
     }
 
-    /// Whose guarantee a claim is served from, with the guaranteed part and the weight in thousandths: its
-    /// project's if that has one, else its user's, else a group's.
-    #[must_use]
-    pub fn guarantee(&self, id: ClaimId) -> Option<(&Party, Option<Share>, u32)> {
-        let rank = |p: &&Party| match p {
+    fn entry(&self, parties: &[Party]) -> Option<usize> {
+        let rank = |p: &Party| match p {
             Party::Project(_) => 0,
             Party::User(_) => 1,
             Party::Group(_) => 2,
         };
-        let own = self.parties.get(&id).into_iter().flatten();
-        let (party, (gpus, weight)) = own
-            .filter_map(|p| self.sure.get_key_value(p))
-            .min_by_key(|(p, _)| rank(p))?;
-        Some((party, *gpus, *weight))
+        let entries = self.sure.iter().enumerate();
+        let own = entries.filter(|(_, (party, ..))| parties.contains(party));
+        let (entry, _) = own.min_by_key(|(_, (party, ..))| {
+            let place = parties.iter().position(|p| p == party);
+            (rank(party), place)
+        })?;
+        Some(entry)
     }
 
-    /// The guaranteed parts of all who have one, whether they claim or not.
-    pub fn guaranteed(&self) -> impl Iterator<Item = (&Party, Share)> {
-        self.sure
-            .iter()
-            .filter_map(|(p, (gpus, _))| Some((p, (*gpus)?)))
+    /// From which entry a claim is served (by its number, until the entries are set anew), with the guaranteed part
+    /// and the weight in thousandths: its project's if that has one, else its user's, else a group's.
+    #[must_use]
+    pub fn guarantee(&self, id: ClaimId) -> Option<(usize, Option<Share>, u32)> {
+        let entry = *self.served.get(&id)?;
+        let (_, gpus, weight) = self.sure.get(entry)?;
+        Some((entry, *gpus, *weight))
+    }
+
+    /// The guaranteed part of an entry.
+    #[must_use]
+    pub fn guaranteed(&self, entry: usize) -> Option<Share> {
+        self.sure.get(entry)?.1
     }
 
     /// A claim counts for these.
     pub fn enter(&mut self, id: ClaimId, parties: Vec<Party>) {
+        match self.entry(&parties) {
+            Some(entry) => self.served.insert(id, entry),
+            None => self.served.remove(&id),
+        };
         self.parties.insert(id, parties);
     }
 
     /// The claim has gone.
     pub fn leave(&mut self, id: ClaimId) {
         self.parties.remove(&id);
+        self.served.remove(&id);
     }
 
     /// The quota that keeps `request` from starting now, if one does.
     #[must_use]
     pub fn keeps(&self, ledger: &Ledger, id: ClaimId, request: &Request) -> Option<Over> {
+        self.of(id).next()?;
         self.over(ledger, id, wanted(ledger, request))
     }
 

@@ -313,10 +313,11 @@ pub fn waits(
     }
     let free_share = candidates
         .iter()
+        .filter(|_| request.gpus == 1 && ahead.is_none())
         .filter(|&&g| !blocked.get(g).copied().unwrap_or(false))
         .map(|&g| ledger.claimable(g))
         .max()
-        .filter(|s| *s > Share::ZERO && request.gpus == 1 && ahead.is_none());
+        .filter(|s| *s > Share::ZERO);
     // A smaller share helps only if it is really smaller than what was asked.
     let would_start = free_share.filter(|s| request.mem.is_some() || *s < request.share);
     let wanted_on =

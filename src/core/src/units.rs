@@ -59,7 +59,12 @@ impl Bytes {
     /// `share` of this, rounded down to a byte.
     #[must_use]
     pub fn times(self, share: Share) -> Self {
-        let wide = u128::from(self.0) * u128::from(share.milli()) / 1000;
+        let milli = share.milli();
+        // Wide division is slow, and sizes of GPUs need none.
+        if let Some(product) = self.0.checked_mul(u64::from(milli)) {
+            return Self(product / 1000);
+        }
+        let wide = u128::from(self.0) * u128::from(milli) / 1000;
         Self(u64::try_from(wide).unwrap_or(u64::MAX))
     }
 }

@@ -1,46 +1,45 @@
 //! The ledger as the search sees it: what GPUs have left, who could leave them, and at what cost.
 
 use super::Machine;
+use super::lever::Lever;
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{GpuFacts, Ledger, Sharing, Slice};
+use crate::ledger::{Held, Ledger, Sharing, Slice};
 use crate::place;
-use crate::sched::solve::{Board, Item, MAX_GPUS, Need};
-use crate::units::Share;
-
-/// More than any GPU has.
-const NEVER: Need = Need {
-    sm: u32::MAX,
-    mem: u64::MAX,
-};
+use crate::sched::solve::{Board, Item, Mask, Need};
 
 /// A problem for the search, and which claim each item of it is.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) board: Board,
     pub(super) who: Vec<ClaimId>,
+    costs: Vec<Costs>,
 }
 
 /// What leaving would cost a claim; `None` where it cannot be.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Costs {
+    /// To move it.
     pub(super) moved: Option<u64>,
-    pub(super) dropped: Option<u64>,
+    /// To detach it, since nobody uses it.
+    pub(super) idle: Option<u64>,
+    /// To take all from it, and by what.
+    pub(super) taken: Option<(Lever, u64)>,
 }
 
-/// GPUs that look the same to a request are of one kind: of these each has its own part, so sizes tell.
-fn kinds(ledger: &Ledger) -> Vec<usize> {
-    let mut seen: Vec<&GpuFacts> = Vec::new();
-    let same = |a: &GpuFacts, b: &GpuFacts| {
-        a.model == b.model && a.allocatable() == b.allocatable() && a.sharing == b.sharing
-    };
-    let kind = |facts| match seen.iter().position(|s| same(s, facts)) {
-        Some(kind) => kind,
-        None => {
-            seen.push(facts);
-            seen.len() - 1
-        }
-    };
-    ledger.gpus().iter().map(kind).collect()
+impl Costs {
+    fn none(self) -> bool {
+        self.moved.is_none() && self.idle.is_none() && self.taken.is_none()
+    }
+
+    /// How all is taken from it where nothing stronger than this is done.
+    fn taking(self, strongest: Lever) -> Option<(Lever, u64)> {
+        let idle = self.idle.filter(|_| strongest != Lever::Move);
+        let hard = |lever| matches!(lever, Lever::Requeue | Lever::Kill);
+        let taken = self.taken.filter(|(lever, _)| {
+            strongest >= Lever::Suspend && (!hard(*lever) || *lever <= strongest)
+        });
+        idle.map(|cost| (Lever::Detach, cost)).or(taken)
+    }
 }
 
 fn need(slice: &Slice) -> Need {
@@ -50,67 +49,128 @@ fn need(slice: &Slice) -> Need {
     }
 }
 
-/// Whether a GPU takes anybody.
-fn open(ledger: &Ledger, g: usize) -> bool {
-    ledger.gpus()[g].healthy && !ledger.is_drained(g)
+/// What a claim needs on each kind of GPU: what it has where it is, the most of that on others like them.
+fn needs(board: &Board, kinds: usize, slices: &[Slice], like: Mask) -> Vec<Need> {
+    let larger = |a: Need, b: Need| Need {
+        sm: a.sm.max(b.sm),
+        mem: a.mem.max(b.mem),
+    };
+    let most = slices.iter().map(need).fold(Need::default(), larger);
+    let mut needs = vec![Need::NEVER; kinds];
+    for g in (0..board.kind.len()).filter(|g| like & (1 << g) != 0) {
+        needs[board.kind[g]] = most;
+    }
+    let mut own = vec![Need::default(); kinds];
+    for slice in slices {
+        let kind = board.kind[slice.gpu];
+        own[kind] = larger(own[kind], need(slice));
+        needs[kind] = own[kind];
+    }
+    needs
+}
+
+/// For each GPU those to which a claim on it could be moved: of the same make, shared in the same way.
+fn alike(ledger: &Ledger, gpus: usize) -> Vec<Mask> {
+    let facts = ledger.gpus();
+    let same = |a: usize, b: usize| {
+        let divided = matches!(facts[a].sharing, Sharing::Instance { .. });
+        let make = |g: usize| (&facts[g].model, facts[g].usable, facts[g].sharing);
+        a == b || (!divided && make(a) == make(b))
+    };
+    let mut masks: Vec<Mask> = Vec::with_capacity(gpus);
+    for g in 0..gpus {
+        let first = (0..g).find(|&f| same(f, g));
+        let mask = match first {
+            Some(first) => masks[first],
+            None => (g..gpus)
+                .filter(|&o| same(g, o))
+                .fold(0, |mask, o| mask | (1 << o)),
+        };
+        masks.push(mask);
+    }
+    masks
 }
 
 impl Problem {
-    /// The GPUs of `ledger` and the claims on them that may leave. GPUs in `blocked` take nobody.
+    /// The GPUs of `ledger` and the claims on them that may leave; only moves are allowed yet. GPUs in `blocked` take
+    /// nobody.
     pub(super) fn new(
         machine: &Machine,
         ledger: &Ledger,
         blocked: &[bool],
         costs: impl Fn(ClaimId, &[Slice]) -> Costs,
-    ) -> Option<Self> {
-        let gpus = ledger.gpus().len();
-        if gpus > MAX_GPUS {
-            return None;
-        }
-        let kind = kinds(ledger);
-        let count = kind.iter().max().map_or(0, |k| k + 1);
-        let free = (0..gpus)
-            .map(|g| Need {
-                sm: ledger.sm_free(g).milli(),
-                mem: ledger.mem_free(g).0,
-            })
-            .collect();
-        let (mut items, mut who) = (Vec::new(), Vec::new());
+    ) -> Self {
+        let mut problem = Self {
+            board: place::board(ledger),
+            who: Vec::new(),
+            costs: Vec::new(),
+        };
+        let gpus = problem.board.kind.len();
+        let kinds = problem.board.kind.iter().max().map_or(0, |k| k + 1);
+        let alike = alike(ledger, gpus);
+        // Claims that take turns share a GPU with such alone, where its mode leaves both to it.
+        let turns = |g: &usize| {
+            ledger.gpus()[*g].sharing == Sharing::Timeslice
+                || ledger.on(*g).all(|(_, s)| s.held == Held::Timeslice)
+        };
+        let takes =
+            |g: &usize| place::open(ledger, *g) && !blocked.get(*g).copied().unwrap_or(false);
+        let open: Vec<bool> = (0..gpus).map(|g| takes(&g) && turns(&g)).collect();
         for (id, slices) in ledger.held() {
             let costs = costs(id, slices);
-            if costs.moved.is_none() && costs.dropped.is_none() {
+            if costs.none() || slices.iter().any(|s| s.gpu >= gpus) {
                 continue;
             }
-            let mut needs = vec![NEVER; count];
-            for slice in slices {
-                needs[kind[slice.gpu]] = need(slice);
-            }
             let at: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
-            let only = machine
-                .request_of(id)
-                .map(|r| r.only_gpus.clone())
-                .unwrap_or_default();
-            let allowed = |g: &usize| {
-                let named = only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
-                let free = open(ledger, *g) && !blocked.get(*g).copied().unwrap_or(false);
-                named && free && ledger.alike(*g, &at)
-            };
+            let own: Mask = at.iter().fold(0, |mask, g| mask | (1 << g));
+            let turns = slices.iter().all(|s| s.held == Held::Timeslice);
+            let like = at.iter().fold(Mask::MAX, |mask, g| mask & alike[*g]);
+            let like = if turns { like } else { 0 };
+            let only: &[u32] = machine.request_of(id).map_or(&[], |r| &r.only_gpus);
+            let named =
+                |g: usize| only.is_empty() || u32::try_from(g).is_ok_and(|g| only.contains(&g));
             // It may stay where it is, whatever is said of others.
             let mask = (0..gpus)
-                .filter(|g| at.contains(g) || allowed(g))
-                .fold(0, |mask, g| mask | (1u32 << g));
-            items.push(Item {
-                need: needs,
+                .filter(|&g| like & (1 << g) != 0 && named(g) && open[g])
+                .fold(own, |mask, g| mask | (1 << g));
+            problem.board.items.push(Item {
+                need: needs(&problem.board, kinds, slices, mask),
                 parts: u32::try_from(slices.len()).unwrap_or(u32::MAX),
                 mask,
                 at,
                 move_cost: costs.moved,
-                drop_cost: costs.dropped,
+                drop_cost: None,
             });
-            who.push(id);
+            problem.who.push(id);
+            problem.costs.push(costs);
         }
-        let board = Board { kind, free, items };
-        Some(Self { board, who })
+        problem
+    }
+
+    /// From now on nothing stronger than this is done to anybody.
+    pub(super) fn allow(&mut self, strongest: Lever) {
+        for (item, costs) in self.board.items.iter_mut().zip(&self.costs) {
+            item.move_cost = costs.moved.filter(|_| strongest != Lever::Detach);
+            item.drop_cost = costs.taking(strongest).map(|(_, cost)| cost);
+        }
+    }
+
+    /// From how many all may be taken, as allowed now.
+    pub(super) fn drops(&self) -> u32 {
+        let drops = self.board.items.iter().filter(|i| i.drop_cost.is_some());
+        u32::try_from(drops.count()).unwrap_or(u32::MAX)
+    }
+
+    /// By what all is taken from one of the items.
+    pub(super) fn taking(&self, index: usize, strongest: Lever) -> Option<Lever> {
+        let (lever, _) = self.costs.get(index)?.taking(strongest)?;
+        Some(lever)
+    }
+
+    /// Whether a lever is of use on anybody.
+    pub(super) fn any(&self, lever: Lever) -> bool {
+        let taken = |c: &Costs| c.taken.is_some_and(|(l, _)| l == lever);
+        self.costs.iter().any(taken)
     }
 
     /// A claim that is to be placed; `None` where it can be nowhere.
@@ -120,36 +180,6 @@ impl Problem {
         request: &Request,
         blocked: &[bool],
     ) -> Option<Item> {
-        let kinds = self.board.kind.iter().max().map_or(0, |k| k + 1);
-        let mut needs = vec![NEVER; kinds];
-        let mut mask = 0u32;
-        for g in place::candidates(ledger, request) {
-            let facts = &ledger.gpus()[g];
-            let Some(of) = facts.allocatable() else {
-                continue;
-            };
-            let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
-            // Who shares through MPS is in nobody's way but that of other users.
-            let mixes = whole || ledger.held_as(request, g).is_some();
-            let Some(mem) = Ledger::mem_needed(facts, request, of).filter(|m| m.0 > 0) else {
-                continue;
-            };
-            if !open(ledger, g) || blocked.get(g).copied().unwrap_or(false) || !mixes {
-                continue;
-            }
-            mask |= 1 << g;
-            needs[self.board.kind[g]] = Need {
-                sm: if whole { Share::ONE } else { request.sm }.milli(),
-                mem: mem.0,
-            };
-        }
-        (mask != 0).then_some(Item {
-            need: needs,
-            parts: request.gpus,
-            mask,
-            at: Vec::new(),
-            move_cost: None,
-            drop_cost: None,
-        })
+        place::item(ledger, &self.board, request, blocked)
     }
 }

@@ -1,12 +1,12 @@
-//! What could be claimed now, with the claims that can be moved packed on paper: in fact they may be spread.
+//! What could be claimed now, with the claims that can be moved packed on paper: in fact they may be spread. Asked of
+//! what decides, so that both cannot disagree.
 
-use std::collections::BTreeMap;
-
-use super::Machine;
-use super::lever::Holding;
-use crate::claim::ClaimId;
-use crate::ledger::{Ledger, Sharing, Slice};
-use crate::sched::solve::{Answer, Board, Budget, Item, MAX_GPUS, Need, Prefer};
+use super::board::Problem;
+use super::plan::{Future, Who};
+use super::{Machine, Now};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::largest_part;
+use crate::sched::solve::MAX_GPUS;
 use crate::units::{Bytes, Share};
 
 /// What could be claimed of the GPUs of one model.
@@ -23,6 +23,8 @@ pub struct ModelRoom {
 /// What could be claimed now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claimable {
+    /// The largest part of each GPU that is free as it is.
+    pub direct: Vec<Share>,
     /// The largest part of each GPU.
     pub by_gpu: Vec<Share>,
     /// By model.
@@ -31,195 +33,136 @@ pub struct Claimable {
     pub sum: Share,
 }
 
-const BUDGET: Budget = Budget {
-    steps: 2000,
-    moves: 6,
-    drops: 0,
-};
-
-struct Paper<'a> {
-    ledger: &'a Ledger,
-    board: Board,
-    /// Memory of each GPU that claims divide.
-    whole: Vec<Bytes>,
+/// Somebody who would come after all who wait, and what the decision about him would look at.
+#[derive(Debug)]
+struct Asker<'m> {
+    machine: &'m Machine,
+    now: Now,
+    blocked: Vec<bool>,
+    future: Future,
+    /// Those who could be moved.
+    problem: Option<Problem>,
 }
 
 impl Machine {
-    /// What a claim made now could have at once, if those that can be moved are moved. Nothing of a GPU that
-    /// somebody waits for.
+    /// What a claim made now could have: at once, or as soon as others have been moved for it. Found by what decides
+    /// about claims that wait, so a claim of this size is granted or gets a plan of moves, and a larger one does not, unless
+    /// something is taken from others for whoever is guaranteed that much. While somebody waits nobody is moved for
+    /// whoever comes after him, and of a GPU that is kept for him there is nothing. `charges` are those of this moment:
+    /// while nobody waits the machine has none that are as fresh.
     #[must_use]
-    pub fn claimable_now(&self) -> Claimable {
-        let ledger = &self.ledger;
-        let gpus = ledger.gpus().len();
+    pub fn claimable_now(&self, charges: Vec<(ClaimId, usize, Bytes)>) -> Claimable {
+        let mut fresh = self.clone();
+        fresh.charge(charges);
+        fresh.room()
+    }
+
+    fn room(&self) -> Claimable {
+        let gpus = self.ledger.gpus().len().min(MAX_GPUS);
+        let asker = self.asker();
         let direct: Vec<Share> = (0..gpus).map(|g| self.claimable(g)).collect();
         let sum = direct
             .iter()
             .fold(Share::ZERO, |sum, s| sum.saturating_add(*s));
-        let paper = self.paper().filter(|_| self.queue.is_empty());
-        let by_gpu: Vec<Share> = (0..gpus)
-            .map(|g| match &paper {
-                Some(paper) => paper.largest(1 << g, direct[g]),
-                None => direct[g],
-            })
-            .collect();
-        let mut of_model: BTreeMap<&str, u32> = BTreeMap::new();
-        for (g, facts) in ledger.gpus().iter().enumerate().take(MAX_GPUS) {
-            *of_model.entry(&facts.model).or_default() |= 1 << g;
+        let mut models: Vec<(&str, Vec<usize>)> = Vec::new();
+        for (g, facts) in self.ledger.gpus().iter().enumerate().take(gpus) {
+            match models.iter_mut().find(|(model, _)| *model == facts.model) {
+                Some((_, of)) => of.push(g),
+                None => models.push((&facts.model, vec![g])),
+            }
         }
-        let room = |(model, mask): (&str, u32)| {
-            let of = || (0..gpus).filter(|g| mask & (1 << g) != 0);
-            let whole = |count: u32| match &paper {
-                Some(paper) => paper.fits(mask, 1000, count),
-                None => of().filter(|g| direct[*g] >= Share::ONE).count() >= count as usize,
-            };
+        models.sort_unstable();
+        let by_gpu: Vec<Share> = (0..gpus).map(|g| asker.largest(&[g], direct[g])).collect();
+        let room = |(model, of): (&str, Vec<usize>)| {
+            let most = of.iter().map(|g| direct[*g]).max().unwrap_or_default();
+            let whole = |count: &u32| asker.starts(&of, Share::ONE, *count);
+            let count = u32::try_from(of.len()).unwrap_or(u32::MAX);
             ModelRoom {
+                whole: (1..=count).take_while(whole).last().unwrap_or(0),
+                largest: asker.largest(&of, most),
                 model: model.to_owned(),
-                largest: of().map(|g| by_gpu[g]).max().unwrap_or(Share::ZERO),
-                whole: (1..=mask.count_ones())
-                    .take_while(|n| whole(*n))
-                    .last()
-                    .unwrap_or(0),
             }
         };
         Claimable {
-            models: of_model.into_iter().map(room).collect(),
+            models: models.into_iter().map(room).collect(),
+            direct,
             by_gpu,
             sum,
         }
     }
 
-    /// The GPUs and the claims that could be moved; none, where that is not to be told.
-    fn paper(&self) -> Option<Paper<'_>> {
-        let ledger = &self.ledger;
-        let gpus = ledger.gpus().len();
-        if gpus == 0 || gpus > MAX_GPUS {
-            return None;
+    fn asker(&self) -> Asker<'_> {
+        let now = self.past.at();
+        let mut blocked = vec![false; self.ledger.gpus().len()];
+        for waiting in &self.queue {
+            for &g in &waiting.blocks {
+                blocked[g] = true;
+            }
         }
-        // Each GPU is a kind of its own: sizes are in bytes.
-        let kind: Vec<usize> = (0..gpus).collect();
-        let free = (0..gpus).map(|g| Need {
-            sm: ledger.sm_free(g).milli(),
-            mem: ledger.mem_free(g).0,
-        });
-        let whole = ledger.gpus().iter();
-        let whole = whole.map(|f| f.allocatable().unwrap_or_default()).collect();
-        let items = ledger
-            .held()
-            .filter_map(|(id, slices)| self.item(id, slices));
-        Some(Paper {
-            ledger,
-            board: Board {
-                kind,
-                free: free.collect(),
-                items: items.collect(),
-            },
-            whole,
-        })
-    }
-
-    fn item(&self, id: ClaimId, slices: &[Slice]) -> Option<Item> {
-        let request = self.request_of(id)?;
-        let granted = self.reclaim.granted.get(&id)?;
-        let movable = request.movable && granted.levers.movable.is_ok();
-        let here = matches!(self.holding(id), Some(Holding::Here(_)));
-        let [slice] = slices else { return None };
-        if !movable || !here {
-            return None;
+        let future = self.all_arrived(now);
+        let nobody = Request::anybody(Share::ZERO, 0);
+        let problem = (self.queue.is_empty() && self.reclaim.rules.enabled)
+            .then(|| self.problem(now, &Who::last(&nobody), &blocked, &future))
+            .filter(|p| p.board.items.iter().any(|i| i.mask.count_ones() > i.parts));
+        Asker {
+            machine: self,
+            now,
+            blocked,
+            future,
+            problem,
         }
-        let gpus = self.ledger.gpus().len();
-        let need = Need {
-            sm: slice.sm.milli(),
-            mem: slice.mem.max(slice.charge).0,
-        };
-        let allowed = |g: &usize| {
-            let named = &request.only_gpus;
-            let named = named.is_empty() || u32::try_from(*g).is_ok_and(|g| named.contains(&g));
-            let turns = self.ledger.gpus()[*g].sharing == Sharing::Timeslice;
-            let open = self.ledger.gpus()[*g].healthy && !self.ledger.is_drained(*g);
-            named && turns && open && self.ledger.alike(*g, &[slice.gpu])
-        };
-        let mask = (0..gpus)
-            .filter(|g| *g == slice.gpu || allowed(g))
-            .fold(0, |mask, g| mask | (1u32 << g));
-        Some(Item {
-            need: vec![need; gpus],
-            parts: 1,
-            mask,
-            at: vec![slice.gpu],
-            move_cost: Some(slice.charge.0.max(1)),
-            drop_cost: None,
-        })
     }
 }
 
-impl Paper<'_> {
-    fn item(&self, mask: u32, milli: u32) -> Item {
-        let part = |whole: &Bytes| Need {
-            sm: milli,
-            mem: whole
-                .times(Share::from_milli(milli))
-                .round_down(crate::ledger::GRANULARITY)
-                .0
-                .max(1),
+impl Asker<'_> {
+    /// Whether a claim of so many of these GPUs, this part of each, would start, now or after moves.
+    fn starts(&self, of: &[usize], part: Share, count: u32) -> bool {
+        let first = of.first().map_or(0, |g| self.machine.ledger.first_on(*g));
+        let gpus = of.iter().filter_map(|g| u32::try_from(*g).ok());
+        let request = Request {
+            gpus: count,
+            only_gpus: gpus.collect(),
+            ..Request::anybody(part, first)
         };
-        Item {
-            need: self.whole.iter().map(part).collect(),
-            parts: 1,
-            mask,
-            at: Vec::new(),
-            move_cost: None,
-            drop_cost: None,
-        }
+        let now = self
+            .machine
+            .place_now(&request, &self.blocked, &self.future);
+        now.is_some() || self.moves(&request)
     }
 
-    /// Whether `count` claims of this part of one of these GPUs each could start.
-    fn fits(&self, mask: u32, milli: u32, count: u32) -> bool {
-        let open = (0..self.whole.len())
-            .filter(|g| self.ledger.gpus()[*g].healthy && !self.ledger.is_drained(*g))
-            .fold(0, |open, g| open | (1u32 << g));
-        let mut board = self.board.clone();
-        for _ in 0..count {
-            let new = self.item(mask & open, milli);
-            let Answer::Fits(fit) = board.place(&new, Prefer::Pack, |_| 0, BUDGET) else {
-                return false;
-            };
-            for (index, at) in fit.moves {
-                let need = board.items[index].need[0];
-                let from = std::mem::replace(&mut board.items[index].at, at.clone());
-                board.free[from[0]] = board.free[from[0]].plus(need);
-                board.free[at[0]] = board.free[at[0]].less(need);
-            }
-            let g = fit.at[0];
-            board.free[g] = board.free[g].less(new.need[g]);
-        }
-        true
+    fn moves(&self, request: &Request) -> bool {
+        let Some(problem) = &self.problem else {
+            return false;
+        };
+        let ledger = &self.future.ledger;
+        let Some(item) = problem.item(ledger, request, &self.blocked) else {
+            return false;
+        };
+        let who = Who::last(request);
+        let (plan, _) = self
+            .machine
+            .by_moves(self.now, &who, problem, &item, &self.future);
+        plan.is_some_and(|plan| self.future.after(&plan, request).is_some())
     }
 
-    /// The largest part of one of these GPUs, in hundredths: at least what is there without a move.
-    fn largest(&self, mask: u32, direct: Share) -> Share {
-        if self.board.items.is_empty() {
+    /// The largest part of one of these GPUs; `direct` of it without a move.
+    fn largest(&self, of: &[usize], direct: Share) -> Share {
+        if self.problem.is_none() || direct == Share::ONE {
             return direct;
         }
-        let (mut low, mut high) = (direct.milli() / 10, 100);
-        while low < high {
-            let middle = (low + high).div_ceil(2);
-            if self.fits(mask, middle * 10, 1) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        Share::from_milli(low * 10).max(direct)
+        largest_part(|part| part <= direct || self.starts(of, part, 1))
     }
 }
 
 #[cfg(test)]
+mod agrees;
+#[cfg(test)]
 mod tests {
     use super::super::Event;
-    use super::super::lever::Levers;
+    use super::super::lever::{Holding, Levers};
     use super::super::tests::World;
     use super::*;
-    use crate::claim::{Class, Request};
+    use crate::claim::Class;
 
     fn notebook(w: &mut World, id: u64, gpu: u32, movable: bool) {
         let half = Share::from_milli(500);
@@ -249,12 +192,17 @@ mod tests {
     #[test]
     fn two_halves_that_are_spread_leave_a_whole_gpu_claimable_on_paper() {
         let mut w = World::new(&[24, 24]);
-        assert_eq!(w.machine.claimable_now().models[0].whole, 2);
+        let half = Share::from_milli(500);
+        assert_eq!(w.machine.claimable_now(Vec::new()).models[0].whole, 2);
         notebook(&mut w, 1, 0, true);
         notebook(&mut w, 2, 1, true);
+        let now = w.machine.claimable_now(Vec::new());
+        assert_eq!(now.by_gpu, [half; 2], "they have just started");
+        w.now += std::time::Duration::from_secs(30);
+        w.send(Event::Tick);
         let direct = [0, 1].map(|g| w.machine.claimable(g).milli());
         assert_eq!(direct, [500, 500], "in fact half of each is free");
-        let now = w.machine.claimable_now();
+        let now = w.machine.claimable_now(Vec::new());
         assert_eq!(now.by_gpu, [Share::ONE, Share::ONE]);
         let model = &now.models[0];
         assert_eq!((model.largest, model.whole), (Share::ONE, 1));
@@ -266,7 +214,7 @@ mod tests {
         let mut w = World::new(&[24, 24]);
         notebook(&mut w, 1, 0, false);
         notebook(&mut w, 2, 1, false);
-        let now = w.machine.claimable_now();
+        let now = w.machine.claimable_now(Vec::new());
         assert_eq!(now.by_gpu, [Share::from_milli(500); 2]);
         assert_eq!(now.models[0].whole, 0);
     }

@@ -177,8 +177,8 @@ impl Machine {
 
     /// Whether somebody who waited with this number is waited for; from now on he is here.
     pub(super) fn is_back(&mut self, id: ClaimId, asks: &Request, deadline: Option<Now>) -> bool {
-        let absent = |w: &&mut super::Waiting| w.id() == id && w.absent.is_some();
-        let Some(waiting) = self.queue.iter_mut().find(absent) else {
+        let mut queue = self.queue.iter_mut();
+        let Some(waiting) = queue.find(|w| w.id() == id && w.absent.is_some()) else {
             return false;
         };
         waiting.absent = None;
@@ -197,7 +197,7 @@ impl Machine {
             .queue
             .iter()
             .filter(|w| gone(w))
-            .map(super::Waiting::id)
+            .map(|w| w.id())
             .collect();
         for id in ids {
             self.queue.retain(|w| w.id() != id);
@@ -207,10 +207,9 @@ impl Machine {
 
     /// Whether a plan is for somebody who is not back yet.
     pub(super) fn is_absent(&self, id: Option<ClaimId>) -> bool {
-        let own = |w: &&super::Waiting| Some(w.id()) == id;
         self.queue
             .iter()
-            .find(own)
+            .find(|w| Some(w.id()) == id)
             .is_some_and(|w| w.absent.is_some())
     }
 }

@@ -16,7 +16,6 @@ use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
 use crate::ledger::{GpuFacts, Ledger};
 use crate::place;
-use crate::quota::Party as QuotaParty;
 use crate::sched::fair::{History, Party, guarantees, level};
 use crate::units::{Bytes, Share};
 
@@ -35,12 +34,12 @@ pub(super) struct Past {
 }
 
 /// From whose guarantee claims are served.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     /// A user without an entry of his own: an equal part of what entries leave.
     User(u32),
-    /// A user, group or project with an entry.
-    Party(QuotaParty),
+    /// A user, group or project with an entry, by its number.
+    Entry(usize),
 }
 
 /// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
@@ -92,7 +91,7 @@ impl Machine {
     /// From whose guarantee a claim is served.
     fn owner(&self, id: ClaimId, uid: u32) -> Owner {
         match self.quotas.guarantee(id) {
-            Some((party, Some(_), _)) => Owner::Party(party.clone()),
+            Some((entry, Some(_), _)) => Owner::Entry(entry),
             _ => Owner::User(uid),
         }
     }
@@ -171,9 +170,9 @@ impl Machine {
                 *demand.entry(owner).or_default() += size(most, request);
             }
         }
-        let quota = |owner: &Owner| {
-            let own = |(party, _): &(&QuotaParty, Share)| matches!(owner, Owner::Party(p) if *p == **party);
-            self.quotas.guaranteed().find(own).map(|(_, s)| s.as_f64())
+        let quota = |owner: &Owner| match owner {
+            Owner::User(_) => None,
+            Owner::Entry(entry) => self.quotas.guaranteed(*entry).map(Share::as_f64),
         };
         let parties: Vec<Party> = demand
             .iter()
@@ -316,12 +315,11 @@ impl Machine {
 
     /// What a claim that cannot start keeps from later ones.
     pub(super) fn hold_back(&self, waiting: &mut Waiting, round: &mut Round) {
-        waiting.blocks = waiting.gpus(&self.ledger);
-        if let (Ask::Claim { request, .. }, false) = (&waiting.ask, waiting.due || waiting.entitled)
-            && !waiting.blocks.is_empty()
-        {
-            waiting.blocks = self.nearest(request, round);
-        }
+        let all = waiting.due || waiting.entitled || waiting.by_rule();
+        waiting.blocks = match &waiting.ask {
+            Ask::Claim { request, .. } if !all => self.nearest(request, round),
+            _ => waiting.gpus(&self.ledger),
+        };
         round.keep(waiting);
     }
 
@@ -368,21 +366,33 @@ impl Machine {
     /// When a waiting claim could start at the earliest, by the leases of those who hold.
     #[must_use]
     pub fn expected_start(&self, id: ClaimId) -> Option<Now> {
-        let own = |w: &&Waiting| matches!(&w.ask, Ask::Claim { id: i, .. } if *i == id);
-        self.queue.iter().find(own)?.expected
+        self.queue.iter().find(|w| w.asks_for(id))?.expected
     }
 
     /// Whether a waiting claim is within what its owner is guaranteed.
     #[must_use]
     pub fn is_entitled(&self, id: ClaimId) -> bool {
-        let own = |w: &&Waiting| matches!(&w.ask, Ask::Claim { id: i, .. } if *i == id);
-        self.queue.iter().find(own).is_some_and(|w| w.entitled)
+        let mut queue = self.queue.iter();
+        queue.any(|w| w.asks_for(id) && w.entitled)
     }
 }
 
 impl Machine {
     /// The GPUs on which a request lacks the least, as many as it wants.
-    fn nearest(&self, request: &Request, round: &Round) -> Vec<usize> {
+    fn nearest(&self, request: &Request, round: &mut Round) -> Vec<usize> {
+        if !request.only_gpus.is_empty() || request.mode.is_some() {
+            return self.near(request, round);
+        }
+        let shape = (request.gpus, request.share, request.sm, request.mem);
+        if let Some(known) = round.near.get(&shape) {
+            return known.clone();
+        }
+        let found = self.near(request, round);
+        round.near.insert(shape, found.clone());
+        found
+    }
+
+    fn near(&self, request: &Request, round: &Round) -> Vec<usize> {
         let ledger = &self.ledger;
         let lacks = |g: usize| {
             let of = ledger.gpus()[g].allocatable().unwrap_or_default();
@@ -392,21 +402,24 @@ impl Machine {
             let part = if of == Bytes::ZERO {
                 Share::ONE.milli()
             } else {
-                u32::try_from(u128::from(mem.0) * 1000 / u128::from(of.0)).unwrap_or(u32::MAX)
+                // In MiB: what is lacking is of a GPU, and the product stays narrow.
+                let part = (mem.0 >> 20).saturating_mul(1000) / (of.0 >> 20).max(1);
+                u32::try_from(part).unwrap_or(u32::MAX)
             };
             (part.max(sm.milli()), g)
         };
-        let mut able: Vec<usize> = place::candidates(ledger, request)
-            .into_iter()
-            .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g))
-            .collect();
+        let able = place::open_to(ledger, request)
+            .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g));
+        let count = request.gpus as usize;
+        if count == 1 {
+            return able.min_by_key(|&g| lacks(g)).into_iter().collect();
+        }
+        let mut able: Vec<usize> = able.collect();
         able.sort_by_cached_key(|&g| lacks(g));
         let kind = |g: usize| ledger.gpus()[g].model.as_str();
-        let count = request.gpus as usize;
         // Of one model: the one where it lacks the least of those with enough GPUs.
         let enough = |k: &str| able.iter().filter(|g| kind(**g) == k).count() >= count;
-        let kinds: Vec<&str> = able.iter().map(|&g| kind(g)).collect();
-        if let Some(model) = kinds.into_iter().find(|k| enough(k)) {
+        if let Some(model) = able.iter().map(|&g| kind(g)).find(|k| enough(k)) {
             able.retain(|g| kind(*g) == model);
         }
         able.truncate(count);
@@ -422,7 +435,12 @@ pub(super) struct Round {
     kept: Vec<u32>,
     /// Those whose earliest start is known, with what is kept for them.
     foreseen: Vec<(Now, Vec<usize>)>,
+    /// Where claims of some sizes lack the least.
+    near: BTreeMap<Shape, Vec<usize>>,
 }
+
+/// Size of a claim that may run anywhere: GPUs, parts of memory and SMs, bytes.
+type Shape = (u32, Share, Share, Option<Bytes>);
 
 impl Round {
     pub(super) fn new(ledger: &Ledger) -> Self {
@@ -430,6 +448,7 @@ impl Round {
             rooms: Vec::new(),
             kept: vec![0; ledger.gpus().len()],
             foreseen: Vec::new(),
+            near: BTreeMap::new(),
         };
         round.look(ledger);
         round
@@ -441,6 +460,7 @@ impl Round {
         self.rooms = gpus
             .map(|g| (ledger.mem_free(g), ledger.sm_free(g)))
             .collect();
+        self.near.clear();
     }
 
     /// Keeps what a waiting claim keeps.
@@ -457,27 +477,28 @@ impl Round {
 
     /// GPUs that are kept from a request.
     pub(super) fn blocked(&self, now: Now, request: &Request) -> Vec<bool> {
-        let mut kept = self.kept.clone();
-        if let Some(gone) = request.lease.map(|l| now.saturating_add(l)) {
-            for (start, blocks) in &self.foreseen {
-                if gone <= *start {
-                    for &g in blocks {
-                        kept[g] = kept[g].saturating_sub(1);
-                    }
-                }
-            }
-        }
-        kept.into_iter().map(|k| k > 0).collect()
+        let gone = request.lease.map(|l| now.saturating_add(l));
+        let in_time = |start: Now| gone.is_some_and(|gone| gone <= start);
+        let foreseen = || self.foreseen.iter().filter(|(start, _)| in_time(*start));
+        let passed = |g: usize| {
+            let of = foreseen().flat_map(|(_, blocks)| blocks);
+            of.filter(|b| **b == g).count()
+        };
+        let kept = self.kept.iter().enumerate();
+        kept.map(|(g, kept)| *kept > 0 && *kept as usize > passed(g))
+            .collect()
     }
 
     /// Whether a request could start, by sums alone: most that wait could not.
     pub(super) fn may_fit(&self, ledger: &Ledger, request: &Request, blocked: &[bool]) -> bool {
-        let able = place::candidates(ledger, request).into_iter().filter(|&g| {
-            let facts = &ledger.gpus()[g];
-            let of = facts.allocatable().unwrap_or_default();
+        let able = place::open_to(ledger, request).filter(|&g| {
             let (free, sms) = self.rooms[g];
-            let needed = Ledger::mem_needed(facts, request, of);
-            !blocked[g] && needed.is_some_and(|n| n <= free) && request.sm <= sms
+            let needed = || {
+                let facts = &ledger.gpus()[g];
+                let of = facts.allocatable().unwrap_or_default();
+                Ledger::mem_needed(facts, request, of)
+            };
+            !blocked[g] && request.sm <= sms && needed().is_some_and(|n| n <= free)
         });
         able.count() >= request.gpus as usize
     }

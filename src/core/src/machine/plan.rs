@@ -9,11 +9,11 @@ use super::holding::{Granted, Transit, settled_on};
 use super::lever::{Cause, Lever};
 use super::{Action, Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
-use crate::ledger::{Ledger, Slice};
+use crate::ledger::{Ledger, Sharing, Slice};
 use crate::sched::fair::level;
 use crate::units::Share;
 
-use super::search::SEARCHES;
+use super::search::STEPS;
 
 /// What is to happen so that a claim can start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ pub(super) struct Future {
     pub(super) planned: Vec<ClaimId>,
     /// Announced steps of plans that were given up.
     pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
-    /// Searches so far.
-    pub(super) searches: u32,
+    /// Steps of the searches so far.
+    pub(super) steps: u32,
     /// What the search depends on.
     pub(super) print: u64,
     /// It is not as the machine is now.
@@ -103,6 +103,20 @@ impl Machine {
     /// The machine as it will be when those who are on their way have arrived. Plans that lead nowhere any more
     /// are given up.
     pub(super) fn future(&mut self, now: Now) -> Future {
+        let mut future = self.all_arrived(now);
+        let plans = std::mem::take(&mut self.reclaim.plans);
+        for mut plan in plans {
+            if self.leads_on(now, &mut plan) {
+                self.reclaim.plans.push(plan);
+            } else {
+                future.give_up(plan);
+            }
+        }
+        future
+    }
+
+    /// The same without any plans.
+    pub(super) fn all_arrived(&self, now: Now) -> Future {
         let mut future = Future {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
@@ -122,21 +136,13 @@ impl Machine {
                 Transit::Unparking(_) => {}
             }
         }
-        let plans = std::mem::take(&mut self.reclaim.plans);
-        for mut plan in plans {
-            if self.leads_on(now, &mut plan) {
-                self.reclaim.plans.push(plan);
-            } else {
-                future.give_up(plan);
-            }
-        }
         future
     }
 
     /// Brings the stages of a plan up to date; false if it must be given up.
     fn leads_on(&self, now: Now, plan: &mut Plan) -> bool {
         let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
-        let who = waiting.and_then(Who::of);
+        let who = waiting.and_then(|w| Who::of(w));
         plan.entitled = who.is_some_and(|w| w.entitled);
         // Nobody is spread while somebody waits.
         let waits = who.is_some() || (plan.waiter.is_none() && self.queue.is_empty());
@@ -203,7 +209,15 @@ impl Machine {
         };
         for (g, facts) in self.ledger.gpus().iter().enumerate() {
             add(facts.allocatable().map_or(u64::MAX, |b| b.0 >> 26));
-            add(u64::from(facts.healthy) + 2 * u64::from(self.ledger.is_drained(g)));
+            let mode = match facts.sharing {
+                Sharing::Timeslice => 0,
+                Sharing::Exclusive => 1,
+                Sharing::Instance { .. } => 2,
+                Sharing::Mps { multi_user } => 3 + u64::from(multi_user),
+                Sharing::Auto { mps } => 5 + mps.map_or(2, u64::from),
+            };
+            let open = u64::from(facts.healthy) + 2 * u64::from(self.ledger.is_drained(g));
+            add(open + 4 * mode);
         }
         for (id, slices) in self.ledger.held() {
             add(id.0);
@@ -334,6 +348,19 @@ pub(super) struct Who<'a> {
 }
 
 impl<'a> Who<'a> {
+    /// Somebody who comes after all others and is guaranteed nothing.
+    pub(super) fn last(request: &'a Request) -> Self {
+        Self {
+            id: ClaimId(u64::MAX),
+            request,
+            entitled: false,
+            due: false,
+            level: 0,
+            priority: 0,
+            searched: None,
+        }
+    }
+
     /// A claim that waits; a wish to resize makes no plans.
     fn of(waiting: &'a Waiting) -> Option<Self> {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
@@ -352,18 +379,16 @@ impl<'a> Who<'a> {
 }
 
 impl Future {
-    /// GPUs on which there will be no room for a request.
-    pub(super) fn block(&self, request: &Request, blocked: &mut [bool]) {
-        if self.differs {
-            for (g, blocked) in blocked.iter_mut().enumerate() {
-                *blocked = *blocked || self.ledger.fit(request, g).is_none();
-            }
-        }
+    /// GPUs on which a request has no place: those that are kept for others, and those where there will be no room.
+    pub(super) fn block(&self, request: &Request, kept: &[bool]) -> Vec<bool> {
+        let full = |g| self.differs && self.ledger.fit(request, g).is_none();
+        let kept = kept.iter().enumerate();
+        kept.map(|(g, kept)| *kept || full(g)).collect()
     }
 
     /// What a search that finds nothing now need not be repeated for.
     pub(super) fn searched(&self, blocked: &[bool]) -> Option<u64> {
-        (self.searches < SEARCHES).then(|| self.print_with(blocked))
+        (self.steps < STEPS).then(|| self.print_with(blocked))
     }
 
     /// What a search depends on, with the GPUs that are kept for others.
@@ -377,6 +402,17 @@ impl Future {
     /// Takes a plan in: as if it had been carried out. False, and nothing is changed, if its claim has no room
     /// then.
     fn take(&mut self, plan: &Plan, request: &Request) -> bool {
+        let Some(later) = self.after(plan, request) else {
+            return false;
+        };
+        self.planned.extend(plan.waiter);
+        self.ledger = later;
+        self.differs = true;
+        true
+    }
+
+    /// The machine when a plan has been carried out; `None` if its claim has no room then.
+    pub(super) fn after(&self, plan: &Plan, request: &Request) -> Option<Ledger> {
         let mut later = self.ledger.clone();
         for step in plan.steps.iter().filter(|s| s.stage != Stage::Done) {
             let Some(held) = later.slices(step.id).map(<[Slice]>::to_vec) else {
@@ -398,19 +434,14 @@ impl Future {
             }
         }
         if (0..later.gpus().len()).any(|g| overfull(&later, g)) {
-            return false;
+            return None;
         }
         if let Some(id) = plan.waiter {
             let fit = plan.at.iter().map(|g| later.fit(request, *g));
-            let Some(slices) = fit.collect::<Option<Vec<Slice>>>() else {
-                return false;
-            };
+            let slices = fit.collect::<Option<Vec<Slice>>>()?;
             later.insert(id, slices);
-            self.planned.push(id);
         }
-        self.ledger = later;
-        self.differs = true;
-        true
+        Some(later)
     }
 
     /// A plan is not followed any more.

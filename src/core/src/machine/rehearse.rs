@@ -60,7 +60,7 @@ impl Machine {
         let mut copy = self.clone();
         // Larger than any that was given.
         let known = self.holdings().into_keys();
-        let last = known.chain(self.queue.iter().map(super::Waiting::id)).max();
+        let last = known.chain(self.queue.iter().map(|w| w.id())).max();
         let id = ClaimId(last.map_or(0, |last| last.0).saturating_add(1));
         let submit = Event::Submit {
             id,

@@ -2,23 +2,34 @@
 //! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
 
 use super::board::{Costs, Problem};
+use super::holding::Granted;
 use super::lever::Lever;
 use super::plan::{Future, Plan, Stage, Step, Who};
 use super::{Machine, Now};
 use crate::claim::{ClaimId, Class};
 use crate::ledger::{Ledger, Slice};
 use crate::place;
-use crate::sched::solve::{Answer, Budget, Fit, Prefer};
+use crate::sched::solve::{Answer, Budget, Fit, Item, Prefer};
 use crate::units::{Bytes, Share};
 
 /// Bounds of one search.
 const BUDGET: Budget = Budget {
     steps: 3000,
     moves: 5,
+    least: 0,
     drops: 8,
 };
-/// Searches in one decision: claims after that are looked at in the next.
-pub(super) const SEARCHES: u32 = 4;
+/// Steps of all searches in one decision: claims after that are looked at in the next.
+pub(super) const STEPS: u32 = 12_000;
+/// What is done to others at most, the gentlest first: idle ones are detached, some are moved, borrowers are
+/// suspended as well.
+const WAYS: [Lever; 5] = [
+    Lever::Detach,
+    Lever::Move,
+    Lever::Suspend,
+    Lever::Requeue,
+    Lever::Kill,
+];
 /// When its share is lowered a borrower gives at most one in so many of its SMs.
 const LEAST_SHARE: u32 = 2;
 
@@ -33,46 +44,59 @@ impl Machine {
     ) -> Option<Plan> {
         // Most are behind those for whom all that they could use is kept.
         let free = |g: &usize| !blocked.get(*g).copied().unwrap_or(false);
-        if !place::candidates(&future.ledger, who.request)
-            .iter()
-            .any(free)
-        {
+        if !place::open_to(&future.ledger, who.request).any(|g| free(&g)) {
             return None;
         }
         if let Some(plan) = self.lower_shares(now, who, blocked, future) {
             return Some(plan);
         }
-        if future.searches >= SEARCHES {
+        if future.steps >= STEPS {
             return None;
         }
-        let ways = [
-            (Lever::Detach, 0),
-            (Lever::Suspend, BUDGET.moves),
-            (Lever::Requeue, BUDGET.moves),
-            (Lever::Kill, BUDGET.moves),
-        ];
-        for (strongest, moves) in ways {
-            let costs = |id, slices: &[Slice]| self.costs(now, who, id, slices, strongest, future);
-            let problem = Problem::new(self, &future.ledger, blocked, costs)?;
-            let drops = problem.board.items.iter().filter(|i| i.drop_cost.is_some());
-            let drops = u32::try_from(drops.count()).unwrap_or(u32::MAX);
-            // Nobody more may be asked than in the way before.
-            let needless = match strongest {
-                Lever::Detach => drops == 0,
-                Lever::Suspend => problem.board.items.is_empty(),
-                _ => !self.anybody(now, strongest, &problem.who),
-            };
-            if needless || future.searches >= SEARCHES {
+        let mut problem = self.problem(now, who, blocked, future);
+        let item = problem.item(&future.ledger, who.request, blocked)?;
+        if problem.board.items.is_empty() {
+            return None;
+        }
+        // Room that there will be anyway when those who are on their way have arrived.
+        if let Some(at) = problem.board.direct(&item, Prefer::Pack, |_| 0) {
+            return Some(self.dated(now, who, at, Vec::new(), future));
+        }
+        for strongest in WAYS {
+            if future.steps >= STEPS {
+                break;
+            }
+            problem.allow(strongest);
+            if strongest == Lever::Move {
+                let (found, steps) = self.by_moves(now, who, &problem, &item, future);
+                future.steps += steps;
+                if found.is_some() {
+                    return found;
+                }
                 continue;
             }
-            let item = problem.item(&future.ledger, who.request, blocked)?;
+            let drops = problem.drops();
+            // Nobody more may be asked than in the way before.
+            let more = match strongest {
+                Lever::Detach | Lever::Suspend => drops > 0,
+                _ => problem.any(strongest),
+            };
+            if !more {
+                continue;
+            }
             let budget = Budget {
                 drops: drops.min(BUDGET.drops),
-                moves,
+                least: 1,
+                moves: if strongest == Lever::Detach {
+                    0
+                } else {
+                    BUDGET.moves
+                },
                 ..BUDGET
             };
-            future.searches += 1;
-            if let Answer::Fits(fit) = problem.board.place(&item, Prefer::Pack, |_| 0, budget)
+            let (answer, steps) = problem.board.rearrange(&item, budget);
+            future.steps += steps;
+            if let Answer::Fits(fit) = answer
                 && let Some(plan) = self.plan_from(now, who, &problem, (fit, strongest), future)
             {
                 return Some(plan);
@@ -81,18 +105,41 @@ impl Machine {
         None
     }
 
-    /// Whether the strongest lever of this way is of use on anybody.
-    fn anybody(&self, now: Now, strongest: Lever, who: &[ClaimId]) -> bool {
-        who.iter()
-            .any(|id| self.taking(now, *id, strongest) == Some(strongest))
+    /// The machine as it will be, and those who may leave for `who`.
+    pub(super) fn problem(
+        &self,
+        now: Now,
+        who: &Who<'_>,
+        blocked: &[bool],
+        future: &Future,
+    ) -> Problem {
+        let costs = |id, slices: &[Slice]| self.costs(now, who, id, slices, future);
+        Problem::new(self, &future.ledger, blocked, costs)
     }
 
-    /// How all is taken from a claim, with no lever stronger than `strongest`: a notebook's processes live on, a
-    /// batch job stops where it is.
-    fn taking(&self, now: Now, id: ClaimId, strongest: Lever) -> Option<Lever> {
-        let granted = self.reclaim.granted.get(&id)?;
+    /// Room by moves alone, as `problem` allows them: nobody has less than before, though not in the same place. What
+    /// is told to be claimable is found by this as well. With the steps that it took.
+    pub(super) fn by_moves(
+        &self,
+        now: Now,
+        who: &Who<'_>,
+        problem: &Problem,
+        item: &Item,
+        future: &Future,
+    ) -> (Option<Plan>, u32) {
+        let budget = Budget { drops: 0, ..BUDGET };
+        let (answer, steps) = problem.board.rearrange(item, budget);
+        let plan = match answer {
+            Answer::Fits(fit) => self.plan_from(now, who, problem, (fit, Lever::Move), future),
+            Answer::No | Answer::Unknown => None,
+        };
+        (plan, steps)
+    }
+
+    /// How all is taken from a claim, by the gentlest lever that works: a notebook's processes live on, a batch job
+    /// stops where it is.
+    fn taking(&self, now: Now, id: ClaimId, granted: &Granted, room: bool) -> Option<Lever> {
         let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
-        let room = self.host_room() >= self.bytes_of(id);
         if room && works(Lever::Suspend) {
             let gentle = granted.levers.idle || granted.request.class != Class::Batch;
             return Some(if gentle {
@@ -101,8 +148,9 @@ impl Machine {
                 Lever::Suspend
             });
         }
-        let hard = [Lever::Requeue, Lever::Kill].into_iter();
-        hard.filter(|l| *l <= strongest).find(|l| works(*l))
+        [Lever::Requeue, Lever::Kill]
+            .into_iter()
+            .find(|l| works(*l))
     }
 
     /// What it costs to move a claim, or to take all from it, for `who`.
@@ -112,7 +160,6 @@ impl Machine {
         who: &Who<'_>,
         id: ClaimId,
         slices: &[Slice],
-        strongest: Lever,
         future: &Future,
     ) -> Costs {
         let Some(granted) = self.reclaim.granted.get(&id) else {
@@ -120,7 +167,7 @@ impl Machine {
         };
         let busy = self.reclaim.transit.contains_key(&id)
             || future.planned.contains(&id)
-            || self.announced(id).is_some()
+            || self.promised(id)
             || !self.settled(now, granted);
         if busy || id == who.id {
             return Costs::default();
@@ -129,25 +176,35 @@ impl Machine {
             .iter()
             .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
         let room = self.host_room() >= bytes;
-        let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
-        let moved =
-            (strongest != Lever::Detach && room && works(Lever::Move)).then_some(bytes.0.max(1));
-        let mut dropped = None;
-        let taking = self.taking(now, id, strongest);
-        if granted.levers.idle && taking == Some(Lever::Detach) {
-            dropped = Some(bytes.0 >> 20);
-        } else if strongest != Lever::Detach && self.may_take(who, id, slices) {
-            let harm = taking.map(|lever| match lever {
+        let movable = room && self.can(id, Lever::Move) && !self.spared(now, id, Lever::Move);
+        let mut costs = Costs {
+            moved: movable.then_some(bytes.0.max(1)),
+            ..Costs::default()
+        };
+        let Some(lever) = self.taking(now, id, granted, room) else {
+            return costs;
+        };
+        if granted.levers.idle && lever == Lever::Detach {
+            costs.idle = Some(bytes.0 >> 20);
+        } else if self.may_take(who, id, slices) {
+            let harm = match lever {
                 Lever::Kill => 1u64 << 20,
                 Lever::Requeue => 1 << 16,
                 _ => 1,
-            });
+            };
             // Who has had most goes first, then who has least to carry.
             let had = 4 - u64::from(self.level_of(id).min(3));
             let entitled = u64::from(!self.reclaim.borrowers.contains(&id)) << 24;
-            dropped = harm.map(|h| ((entitled + h * 8 + had) << 32) + (bytes.0 >> 20));
+            costs.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));
         }
-        Costs { moved, dropped }
+        costs
+    }
+
+    /// Whether something is to be done to a claim for somebody who waits. Nobody is spread while somebody does.
+    fn promised(&self, id: ClaimId) -> bool {
+        let plans = self.reclaim.plans.iter().filter(|p| p.waiter.is_some());
+        let mut steps = plans.flat_map(|p| &p.steps);
+        steps.any(|s| s.id == id && s.stage != Stage::Done)
     }
 
     /// Whether all may be taken from a claim that runs so that another can start. Borrowers make room for those who
@@ -195,7 +252,7 @@ impl Machine {
         };
         let drops = fit.drops.iter().map(|i| {
             let id = problem.who[*i];
-            Some(step(id, self.taking(now, id, strongest)?, Vec::new()))
+            Some(step(id, problem.taking(*i, strongest)?, Vec::new()))
         });
         let mut steps: Vec<Step> = drops.collect::<Option<_>>()?;
         let parked = steps
@@ -250,13 +307,28 @@ impl Machine {
             return None;
         }
         let ledger = &future.ledger;
+        // Where memory is there and SMs lack: most often nowhere.
+        let lacks = |g: usize| {
+            let facts = &ledger.gpus()[g];
+            let fits = Ledger::mem_needed(facts, who.request, facts.allocatable()?)?;
+            let lacks = who.request.sm.saturating_sub(ledger.sm_free(g));
+            let kept = blocked.get(g).copied().unwrap_or(false);
+            (!kept && fits <= ledger.mem_free(g) && lacks > Share::ZERO).then_some((g, lacks))
+        };
+        let places: Vec<(usize, Share)> = place::open_to(ledger, who.request)
+            .filter_map(lacks)
+            .collect();
+        if places.is_empty() {
+            return None;
+        }
         let give = |(id, slices): (ClaimId, &[Slice])| {
-            if !self.reclaim.borrowers.contains(&id) {
+            let [slice] = slices else { return None };
+            let here = places.iter().any(|(g, _)| *g == slice.gpu);
+            if !here || !self.reclaim.borrowers.contains(&id) {
                 return None;
             }
             let granted = self.reclaim.granted.get(&id)?;
-            let slice = slices.first().filter(|_| slices.len() == 1)?;
-            let still = !self.reclaim.transit.contains_key(&id) && self.announced(id).is_none();
+            let still = !self.reclaim.transit.contains_key(&id) && !self.promised(id);
             let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
             let lowered = self.reclaim.lowered.contains_key(&id);
@@ -267,16 +339,11 @@ impl Machine {
         if givers.is_empty() {
             return None;
         }
-        let item = Problem::new(self, ledger, blocked, |_, _| Costs::default())?;
-        let item = item.item(ledger, who.request, blocked)?;
-        let ways = (0..ledger.gpus().len()).filter_map(|g| {
-            if item.mask & (1 << g) == 0 {
-                return None;
-            }
-            let facts = &ledger.gpus()[g];
-            let of = facts.allocatable()?;
-            let fits = Ledger::mem_needed(facts, who.request, of)? <= ledger.mem_free(g);
-            let mut lacks = who.request.sm.saturating_sub(ledger.sm_free(g));
+        let item = place::item(ledger, &place::board(ledger), who.request, blocked)?;
+        let open = places
+            .into_iter()
+            .filter(|(g, _)| item.mask & (1 << g) != 0);
+        let ways = open.filter_map(|(g, mut lacks)| {
             let mut steps = Vec::new();
             for (id, _, sm, most) in givers.iter().filter(|(_, at, ..)| *at == g) {
                 let less = lacks.min(*most);
@@ -285,7 +352,7 @@ impl Machine {
                     steps.push((*id, sm.saturating_sub(less)));
                 }
             }
-            let done = fits && lacks == Share::ZERO && !steps.is_empty();
+            let done = lacks == Share::ZERO && !steps.is_empty();
             done.then_some((steps.len(), g, steps))
         });
         let (_, g, steps) = ways.min()?;

@@ -3,6 +3,8 @@
 use super::order::{FORESEEN, Round};
 use super::plan::Future;
 use super::{Action, Ask, Machine, Now, Waiting, caps};
+use crate::claim::Request;
+use crate::ledger::Slice;
 use crate::place;
 use crate::reason;
 use crate::resize::{self, ResizeError};
@@ -18,7 +20,7 @@ impl Machine {
         self.foresee(now);
         let mut future = self.future(now);
         let mut round = Round::new(&self.ledger);
-        let mut still: Vec<Waiting> = Vec::new();
+        let mut still = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter();
         while let Some(waiting) = queue.next() {
             match waiting.ask {
@@ -32,7 +34,7 @@ impl Machine {
                 Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
                     Tried::Waits(waiting) => {
                         round.keep(&waiting);
-                        still.push(*waiting);
+                        still.push(waiting);
                     }
                     Tried::Refused => {}
                     // It may fail to be journaled: nothing else is decided before that is known.
@@ -62,19 +64,17 @@ impl Machine {
     fn try_claim(
         &mut self,
         now: Now,
-        mut waiting: Waiting,
-        ahead: &[Waiting],
+        mut waiting: Box<Waiting>,
+        ahead: &[Box<Waiting>],
         (round, future): (&mut Round, &mut Future),
         actions: &mut Vec<Action>,
-    ) -> Option<Waiting> {
+    ) -> Option<Box<Waiting>> {
         let patient = waiting.patient(now);
         let Ask::Claim { id, request, told } = &mut waiting.ask else {
             return Some(waiting);
         };
         let id = *id;
         let kept_back = round.blocked(now, request);
-        let mut blocked = kept_back.clone();
-        future.block(request, &mut blocked);
         if waiting.absent.is_some() {
             let planned = self.plan_of(id).is_some();
             if !planned || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
@@ -88,9 +88,8 @@ impl Machine {
         }
         let kept = self.kept_by_rule(id, request, waiting.entitled);
         if kept.is_none()
-            && round.may_fit(&self.ledger, request, &blocked)
-            && let Some(slices) =
-                place::choose(&self.ledger, request, &blocked, self.spreads(request))
+            && round.may_fit(&self.ledger, request, &kept_back)
+            && let Some(slices) = self.place_now(request, &kept_back, future)
         {
             future.started(self, id, &slices);
             if self.comes_back(id) {
@@ -111,7 +110,8 @@ impl Machine {
             // Far back in the queue what was told is true enough.
             (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
             (None, _) => {
-                let ahead = ahead.last().map(Waiting::id);
+                let ahead = ahead.last().map(|w| w.id());
+                let blocked = future.block(request, &kept_back);
                 reason::waits(&self.ledger, request, &blocked, ahead)
             }
         };
@@ -140,12 +140,23 @@ impl Machine {
         Some(waiting)
     }
 
+    /// Where a claim starts at once: not on GPUs that are kept for others, nor where there will be no room for it.
+    pub(super) fn place_now(
+        &self,
+        request: &Request,
+        kept: &[bool],
+        future: &Future,
+    ) -> Option<Vec<Slice>> {
+        let blocked = future.block(request, kept);
+        place::choose(&self.ledger, request, &blocked, self.spreads(request))
+    }
+
     /// Gives a claim its new size, refuses that or keeps it waiting behind those who are `ahead`.
     fn try_resize(
         &mut self,
         now: Now,
-        mut waiting: Waiting,
-        ahead: &[Waiting],
+        mut waiting: Box<Waiting>,
+        ahead: &[Box<Waiting>],
         actions: &mut Vec<Action>,
     ) -> Tried {
         let patient = waiting.patient(now);
@@ -160,8 +171,8 @@ impl Machine {
         };
         let (ticket, id) = (*ticket, *id);
         let first = |gpu| {
-            let waits = |w: &&Waiting| w.blocks.contains(&gpu);
-            ahead.iter().find(waits).map(Waiting::id)
+            let waits = ahead.iter().find(|w| w.blocks.contains(&gpu));
+            waits.map(|w| w.id())
         };
         let still = if self.reclaim.transit.contains_key(&id) {
             Err(ResizeError::OnItsWay { id })
@@ -198,7 +209,7 @@ impl Machine {
                     });
                     *told = Some(now_told);
                 }
-                Tried::Waits(Box::new(waiting))
+                Tried::Waits(waiting)
             }
             Err(error) => {
                 actions.push(Action::ResizeRefused { ticket, error });

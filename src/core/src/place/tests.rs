@@ -3,6 +3,7 @@
 use super::*;
 use crate::claim::ClaimId;
 use crate::ledger::GpuFacts;
+use crate::units::Bytes;
 
 fn gpu(gib: u64, sharing: Sharing) -> GpuFacts {
     GpuFacts {

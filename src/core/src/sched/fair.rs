@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::solve::{Answer, Board, Budget, Item, Need, Prefer};
+use super::solve::{Answer, Board, Budget, Item, Mask, Need, Prefer};
 use crate::units::Share;
 
 /// Somebody among whom a machine is divided. All in GPUs.
@@ -148,13 +148,14 @@ impl History {
 pub fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     let mut board = Board {
         kind: vec![0; gpus],
+        model: vec![0; gpus],
         free: vec![Need { sm: 1000, mem: 1 }; gpus],
         items: Vec::new(),
     };
     let part = |milli: u32| Item {
         need: vec![Need { sm: milli, mem: 0 }],
         parts: 1,
-        mask: u32::MAX,
+        mask: Mask::MAX,
         at: Vec::new(),
         move_cost: Some(1),
         drop_cost: None,
@@ -162,6 +163,7 @@ pub fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     let budget = Budget {
         steps: 200_000,
         moves: u32::MAX,
+        least: 0,
         drops: 0,
     };
     for (index, quota) in quotas.iter().enumerate() {

@@ -69,6 +69,7 @@ impl Rules {
         budget: Budget {
             steps: 3000,
             moves: 5,
+            least: 0,
             drops: 8,
         },
         searches: 6,
@@ -202,6 +203,7 @@ pub fn plan(
         now_s,
         board: Board {
             kind: machine.kind.clone(),
+            model: machine.kind.clone(),
             free: machine.capacity.clone(),
             items: Vec::new(),
         },

@@ -2,7 +2,7 @@
 
 use super::fair::{Party, level};
 use super::plan::{Job, Machine, Rules, Step, plan};
-use super::solve::{Board, Item, Need, Prefer};
+use super::solve::{Board, Item, Mask, Need, Prefer};
 
 /// A claim of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -361,14 +361,14 @@ impl World<'_> {
         };
         let (mask, parts, run_s) = if self.policy.placing == Placing::Static {
             let each = (self.node.gpus / self.node.users.max(1)).max(1) as u32;
-            let own = (1u32 << each) - 1;
+            let own: Mask = (1 << each) - 1;
             let places = (self.node.gpus as u32 / each).max(1);
             let mask = own << (each * (e.user as u32 % places));
             // More GPUs than he has: on those he has, for longer.
             let longer = f64::from(e.gpus) / f64::from(e.gpus.min(each));
             (mask, parts.min(each), e.run_s * longer)
         } else {
-            (u32::MAX, parts, e.run_s)
+            (Mask::MAX, parts, e.run_s)
         };
         let all = mem * u64::from(e.gpus);
         let item = Item {

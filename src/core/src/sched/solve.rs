@@ -11,14 +11,19 @@ mod pack;
 pub use need::{Item, Need};
 use pack::anew;
 
-/// GPUs that a problem can have: one bit each.
-pub const MAX_GPUS: usize = 32;
+/// A set of GPUs, one bit each.
+pub type Mask = u128;
+
+/// GPUs that a problem can have: eight of a machine, each in seven instances, and as many again.
+pub const MAX_GPUS: usize = Mask::BITS as usize;
 
 /// GPUs and what runs on them.
 #[derive(Clone, Debug, Default)]
 pub struct Board {
-    /// Kind (model) of each GPU.
+    /// Kind of each GPU: of one kind a claim needs the same everywhere.
     pub kind: Vec<usize>,
+    /// Model of each GPU: a claim of several has all of one.
+    pub model: Vec<usize>,
     /// What each GPU has left beside all that is placed.
     pub free: Vec<Need>,
     /// Claims that are placed.
@@ -30,7 +35,7 @@ pub struct Board {
 pub enum Prefer {
     /// The GPU with least left after it.
     Pack,
-    /// The GPU with most left: room to burst.
+    /// The GPU with most SMs left, room to burst; of several the one with least memory left.
     Spread,
 }
 
@@ -65,6 +70,8 @@ pub struct Budget {
     pub steps: u32,
     /// Most moves.
     pub moves: u32,
+    /// Fewest suspensions that are tried: with fewer it is known not to fit.
+    pub least: u32,
     /// Most suspensions.
     pub drops: u32,
 }
@@ -74,6 +81,7 @@ impl Default for Budget {
         Self {
             steps: 3000,
             moves: 5,
+            least: 0,
             drops: 0,
         }
     }
@@ -88,7 +96,7 @@ impl Board {
         &self,
         new: &Item,
         prefer: Prefer,
-        reluctance: impl Fn(usize) -> u32,
+        reluctance: impl Fn(usize) -> u64,
         budget: Budget,
     ) -> Answer {
         if let Some(at) = self.direct(new, prefer, reluctance) {
@@ -99,9 +107,21 @@ impl Board {
                 optimal: true,
             });
         }
+        self.rearrange(new, budget).0
+    }
+
+    /// The same where nothing is free for it as it is; with the steps that it took.
+    #[must_use]
+    pub fn rearrange(&self, new: &Item, budget: Budget) -> (Answer, u32) {
         if !self.able(new) {
-            return Answer::No;
+            return (Answer::No, 0);
         }
+        let mut steps = 0;
+        let answer = self.search(new, budget, &mut steps);
+        (answer, steps)
+    }
+
+    fn search(&self, new: &Item, budget: Budget, steps: &mut u32) -> Answer {
         let count = |able: fn(&Item) -> bool| self.items.iter().filter(|i| able(i)).count();
         let movable = count(|i| i.move_cost.is_some());
         let droppable = count(|i| i.drop_cost.is_some());
@@ -109,7 +129,7 @@ impl Board {
         let (most_moves, most_drops) = (most(movable, budget.moves), most(droppable, budget.drops));
         let mut proven = true;
         let mut search = Search::new(self, new);
-        for drops in 0..=most_drops {
+        for drops in budget.least..=most_drops {
             if !self.enough(new, drops) {
                 continue;
             }
@@ -117,7 +137,9 @@ impl Board {
             let left = budget.steps.saturating_sub(search.steps);
             search.limit = search.steps + if most_drops > 0 { left / 2 } else { left };
             for moves in 0..=most_moves {
+                let before = search.steps;
                 search.run(Left { moves, drops });
+                *steps += search.steps - before;
                 if let Some((_, found)) = search.best.take() {
                     return Answer::Fits(search.fit(found, proven && !search.out()));
                 }
@@ -128,7 +150,7 @@ impl Board {
             let shown = !search.out() && most_moves as usize == movable;
             if drops == 0 && movable > 0 && !shown {
                 // Few moves do not do, or that could not be shown: pack all anew.
-                match anew(self, new, budget.steps) {
+                match anew(self, new, budget.steps, steps) {
                     Some(Some(found)) => return Answer::Fits(found),
                     Some(None) => {}
                     None => proven = false,
@@ -151,7 +173,7 @@ impl Board {
         &self,
         new: &Item,
         prefer: Prefer,
-        reluctance: impl Fn(usize) -> u32,
+        reluctance: impl Fn(usize) -> u64,
     ) -> Option<Vec<usize>> {
         let mut fits: Vec<usize> = (0..self.free.len())
             .filter(|&g| allowed(new, g) && new.need[self.kind[g]].fits(self.free[g]))
@@ -160,18 +182,17 @@ impl Board {
             return None;
         }
         let left = |g: usize| self.free[g].less(new.need[self.kind[g]]);
-        fits.sort_by_key(|&g| {
+        fits.sort_by_cached_key(|&g| {
             let left = left(g);
             let key = (left.mem, u64::from(left.sm));
             match prefer {
                 Prefer::Pack => (reluctance(g), key.0, key.1, g),
-                Prefer::Spread => (reluctance(g), !key.1, !key.0, g),
+                Prefer::Spread => (reluctance(g), !key.1, key.0, g),
             }
         });
         if new.parts > 1 {
             // All of one model.
-            let one = one_kind(&fits, &self.kind, new.parts as usize)?;
-            fits = one;
+            fits = of_one_model(&fits, &self.model, new.parts as usize)?;
         }
         fits.truncate(new.parts as usize);
         fits.sort_unstable();
@@ -218,23 +239,17 @@ fn allowed(item: &Item, g: usize) -> bool {
     item.mask & (1 << g) != 0
 }
 
-/// The first `count` of `order` that are of one kind.
-fn one_kind(order: &[usize], kind: &[usize], count: usize) -> Option<Vec<usize>> {
-    let kinds: Vec<usize> = order.iter().map(|&g| kind[g]).collect();
-    order.iter().map(|&g| kind[g]).find_map(|k| {
-        let of: Vec<usize> = order
-            .iter()
-            .zip(&kinds)
-            .filter(|(_, kk)| **kk == k)
-            .map(|(g, _)| *g)
-            .take(count)
-            .collect();
+/// The first `count` of `order` that are of one model.
+fn of_one_model(order: &[usize], model: &[usize], count: usize) -> Option<Vec<usize>> {
+    order.iter().find_map(|&first| {
+        let same = order.iter().copied().filter(|g| model[*g] == model[first]);
+        let of: Vec<usize> = same.take(count).collect();
         (of.len() == count).then_some(of)
     })
 }
 
 /// Claims that look alike need not be tried both.
-type Looks<'a> = (&'a [Need], u32, Option<u64>, Option<u64>);
+type Looks<'a> = (&'a [Need], Mask, Option<u64>, Option<u64>);
 
 /// Where a part of a claim is to go.
 #[derive(Clone, Copy)]
@@ -273,7 +288,7 @@ impl<'a> Search<'a> {
     fn new(board: &'a Board, new: &'a Item) -> Self {
         let gpus = board.free.len();
         let mut on = vec![Vec::new(); gpus];
-        let all = u32::MAX >> (32 - gpus.min(32));
+        let all = Mask::MAX >> (MAX_GPUS - gpus.clamp(1, MAX_GPUS));
         let mut mark = vec![0u64; gpus];
         let items = board.items.iter().enumerate();
         for (index, item) in items.filter(|(_, i)| i.can_leave()) {
@@ -406,7 +421,7 @@ impl<'a> Search<'a> {
             if let Some((_, at)) = self.placed.last()
                 && at
                     .first()
-                    .is_some_and(|&first| self.board.kind[first] != kind)
+                    .is_some_and(|&first| self.board.model[first] != self.board.model[g])
             {
                 continue;
             }
@@ -542,7 +557,7 @@ impl<'a> Search<'a> {
                 let need = item.need[self.board.kind[g]];
                 let costs = item.move_cost.map_or(1, |c| mix(c ^ 3))
                     ^ item.drop_cost.map_or(2, |c| mix(c ^ 5));
-                mix(mix(u64::from(need.sm)) ^ need.mem ^ (u64::from(item.mask) << 20) ^ costs)
+                mix(mix(u64::from(need.sm)) ^ need.mem ^ ((item.mask as u64) << 20) ^ costs)
             };
             sum = sum.wrapping_add(own);
         }

@@ -329,11 +329,12 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
             if place == 0 {
                 let costs = |id, slices: &[Slice]| movable(machine, b.w.now, id, slices);
-                let problem = Problem::new(machine, machine.ledger(), &kept, costs).unwrap();
+                let problem = Problem::new(machine, machine.ledger(), &kept, costs);
                 let item = problem.item(machine.ledger(), request, &kept);
                 let budget = Budget {
                     steps: 50_000,
                     moves: 4,
+                    least: 0,
                     drops: 0,
                 };
                 if let Some(item) = item
@@ -377,7 +378,7 @@ fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Costs 
     let fits = machine.host_room() >= bytes;
     Costs {
         moved: (able && fits).then_some(bytes.0.max(1)),
-        dropped: None,
+        ..Costs::default()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Claims and rooms, as the search sees them.
 
+use super::Mask;
+
 /// What a claim needs of one GPU, or what a GPU has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Need {
@@ -10,6 +12,12 @@ pub struct Need {
 }
 
 impl Need {
+    /// More than any GPU has.
+    pub const NEVER: Self = Self {
+        sm: u32::MAX,
+        mem: u64::MAX,
+    };
+
     /// Whether this much can be taken from `free`.
     #[must_use]
     pub const fn fits(self, free: Self) -> bool {
@@ -43,7 +51,7 @@ pub struct Item {
     /// How many GPUs.
     pub parts: u32,
     /// The GPUs on which it may run.
-    pub mask: u32,
+    pub mask: Mask,
     /// Where it is; empty if it is to be placed.
     pub at: Vec<usize>,
     /// What it costs to move it to other GPUs, in bytes; `None` if it cannot be moved.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Board, Fit, Item, Need, Search, allowed, mix, size};
 
 /// Packs everything anew: `Some(None)` if that is shown to be impossible, `None` if the budget ended first.
-pub(super) fn anew(board: &Board, new: &Item, steps: u32) -> Option<Option<Fit>> {
+pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Option<Option<Fit>> {
     let mut free = board.free.clone();
     let mut order: Vec<usize> = Vec::new();
     let items = board.items.iter().enumerate();
@@ -69,10 +69,12 @@ pub(super) fn anew(board: &Board, new: &Item, steps: u32) -> Option<Option<Fit>>
         at: vec![Vec::new(); board.items.len() + 1],
         failed: HashSet::new(),
         steps: 0,
-        limit: steps,
+        limit,
         mark: Search::new(board, new).mark,
     };
-    if pack.go(0) {
+    let found = pack.go(0);
+    *steps += pack.steps;
+    if found {
         return Some(Some(pack.fit()));
     }
     (pack.steps < pack.limit).then_some(None)
@@ -170,10 +172,13 @@ impl Pack<'_> {
             let kind = self.board.kind[g];
             let looks = (kind, self.free[g], self.mark[g]);
             let need = item.need[kind];
-            let other_kind = self.at[index]
+            let other_model = self.at[index]
                 .first()
-                .is_some_and(|&first| self.board.kind[first] != kind);
-            if !allowed(item, g) || other_kind || !need.fits(self.free[g]) || tried.contains(&looks)
+                .is_some_and(|&first| self.board.model[first] != self.board.model[g]);
+            if !allowed(item, g)
+                || other_model
+                || !need.fits(self.free[g])
+                || tried.contains(&looks)
             {
                 continue;
             }

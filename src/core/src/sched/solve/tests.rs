@@ -15,7 +15,7 @@ fn item(sm: u32, at: &[usize]) -> Item {
     Item {
         need: vec![need(sm)],
         parts: u32::try_from(at.len()).unwrap().max(1),
-        mask: u32::MAX,
+        mask: Mask::MAX,
         at: at.to_vec(),
         move_cost: Some(1),
         drop_cost: None,
@@ -31,6 +31,7 @@ fn board(gpus: usize, items: Vec<Item>) -> Board {
     }
     Board {
         kind: vec![0; gpus],
+        model: vec![0; gpus],
         free,
         items,
     }
@@ -105,10 +106,11 @@ fn spread_takes_the_emptiest_pack_the_fullest_and_models_stay_together() {
     assert_eq!(b.direct(&new, Prefer::Pack, |_| 0), Some(vec![0]));
     assert_eq!(b.direct(&new, Prefer::Spread, |_| 0), Some(vec![1]));
     assert_eq!(
-        b.direct(&new, Prefer::Pack, |g| u32::from(g == 0)),
+        b.direct(&new, Prefer::Pack, |g| u64::from(g == 0)),
         Some(vec![1])
     );
     b.kind = vec![0, 1, 0];
+    b.model = vec![0, 1, 0];
     let mut pair = item(500, &[]);
     pair.need = vec![need(500), need(500)];
     pair.parts = 2;
@@ -143,10 +145,10 @@ fn brute(board: &Board, new: &Item) -> Option<(usize, usize)> {
         for set in 0u32..1 << free.len() {
             let gpus: Vec<usize> = (0..free.len()).filter(|g| set & (1 << g) != 0).collect();
             let stays = existing && gpus == item.at;
-            if set & !item.mask != 0
+            if Mask::from(set) & !item.mask != 0
                 || gpus.len() != item.parts as usize
                 || (existing && !stays && item.move_cost.is_none())
-                || gpus.iter().any(|&g| board.kind[g] != board.kind[gpus[0]])
+                || gpus.iter().any(|&g| board.model[g] != board.model[gpus[0]])
                 || gpus
                     .iter()
                     .any(|&g| !item.need[board.kind[g]].fits(free[g]))
@@ -189,7 +191,7 @@ struct Asked {
     sm: u32,
     mem: u64,
     parts: u32,
-    mask: u32,
+    mask: Mask,
     movable: bool,
     droppable: bool,
 }
@@ -199,7 +201,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         prop::sample::select(vec![100u32, 200, 250, 300, 400, 500, 600, 700, 1000]),
         prop::sample::select(vec![100u64, 250, 300, 500, 600, 1000]),
         prop::sample::select(vec![1u32, 1, 1, 1, 2]),
-        prop::sample::select(vec![u32::MAX, u32::MAX, u32::MAX, 0b0011, 0b1110]),
+        prop::sample::select(vec![Mask::MAX, Mask::MAX, Mask::MAX, 0b0011, 0b1110]),
         prop::bool::weighted(0.8),
         prop::bool::weighted(0.3),
     )
@@ -224,7 +226,7 @@ proptest! {
         new in asked(),
     ) {
         let kind: Vec<usize> = (0..gpus).map(|g| usize::from(two_kinds && g % 2 == 1)).collect();
-        let mut b = Board { kind, free: vec![Need { sm: 1000, mem: 1000 }; gpus], items: Vec::new() };
+        let mut b = Board { model: kind.clone(), kind, free: vec![Need { sm: 1000, mem: 1000 }; gpus], items: Vec::new() };
         let make = |a: &Asked| Item {
             // The second kind of GPU is twice as large in memory.
             need: vec![Need { sm: a.sm, mem: a.mem }, Need { sm: a.sm, mem: a.mem / 2 }],
@@ -242,7 +244,7 @@ proptest! {
                 .into_iter()
                 .filter(|&g| allowed(&item, g) && item.need[b.kind[g]].fits(b.free[g]))
                 .collect();
-            let Some(mut at) = one_kind(&fits, &b.kind, item.parts as usize) else { continue };
+            let Some(mut at) = of_one_model(&fits, &b.model, item.parts as usize) else { continue };
             at.sort_unstable();
             for &g in &at {
                 b.free[g] = b.free[g].less(item.need[b.kind[g]]);
@@ -251,7 +253,7 @@ proptest! {
             b.items.push(item);
         }
         let new = make(&new);
-        let wide = Budget { steps: 1_000_000, moves: 8, drops: 8 };
+        let wide = Budget { steps: 1_000_000, moves: 8, least: 0, drops: 8 };
         let truth = brute(&b, &new);
         match b.place(&new, Prefer::Pack, |_| 0, wide) {
             Answer::Fits(fit) => {
