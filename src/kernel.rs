@@ -9,3 +9,4 @@ pub mod install;
 pub mod places;
 pub mod servers;
 pub mod spec;
+mod web;

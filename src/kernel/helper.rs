@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use serde::{Deserialize, Serialize};
 
-use super::servers::{self, Seen, Sought};
+use super::servers::{Asker, Seen, Sought};
 
 /// First argument of the process.
 pub const ARGUMENT: &str = "__notebooks";
@@ -40,10 +40,11 @@ pub fn run() -> io::Result<()> {
     // Another process of the same user must not steer one that the service has started.
     let _ = nix::sys::prctl::set_dumpable(false);
     let mut out = io::stdout().lock();
+    let mut asker = Asker::default();
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?) {
             Ok(Wanted::Look(sought)) => {
-                let seen: Vec<Seen> = servers::look(&sought);
+                let seen: Vec<Seen> = asker.look(&sought);
                 let text = serde_json::to_string(&seen)?;
                 writeln!(out, "{text}")?;
                 out.flush()?;

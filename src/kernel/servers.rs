@@ -4,22 +4,32 @@
 //! files of its kernels (jupyter_server, `serverapp.py`). Only its user can read that file; so whoever asks here must be
 //! that user.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+
+use super::web::Address;
 
 /// Longest wait for one answer of a server.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest answer that is read, in bytes.
-const LONGEST: u64 = 4 << 20;
+/// Longest time for all servers of a user together.
+const WHOLE: Duration = Duration::from_secs(15);
+/// Longest time for which a server that did not answer is left alone.
+const REST: Duration = Duration::from_secs(60);
+/// Longest answer that is read, in bytes: of some thousand notebooks.
+const LONGEST: usize = 1 << 20;
+/// Longest name that is passed on, in characters.
+const NAME: usize = 1024;
 /// Longest file of a server, in bytes.
 const FILE: u64 = 64 << 10;
-/// Most servers that are asked at a time.
+/// Most files that are looked into, and most servers that are asked, at a time.
+const FILES: usize = 256;
 const SERVERS: usize = 16;
 
 /// A kernel of which something is to be known.
@@ -59,6 +69,32 @@ struct Server {
     pid: i32,
     #[serde(default)]
     root_dir: String,
+    /// Its socket file, if it listens on one.
+    #[serde(default)]
+    sock: String,
+    /// Whether it speaks TLS; the address of one with a socket file does not say so.
+    #[serde(default)]
+    secure: bool,
+}
+
+/// A session, and a kernel, as a server lists them: what is of use here. The rest is not kept, whatever its size.
+#[derive(Deserialize)]
+struct Session {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    path: String,
+    #[serde(default)]
+    name: String,
+    kernel: Option<Kernel>,
+}
+
+#[derive(Deserialize)]
+struct Kernel {
+    id: String,
+    execution_state: Option<String>,
+    last_activity: Option<String>,
+    connections: Option<u64>,
 }
 
 /// Reads a server's file, if it is this user's own and its server lives.
@@ -83,7 +119,9 @@ fn read(path: &Path) -> Option<Server> {
 fn servers(dir: &Path) -> Vec<Server> {
     let mine = |name: &str| name.starts_with("jpserver-") && name.ends_with(".json");
     let files = fs::read_dir(dir).into_iter().flatten().flatten();
-    let files = files.filter(|f| f.file_name().to_str().is_some_and(mine));
+    let files = files
+        .filter(|f| f.file_name().to_str().is_some_and(mine))
+        .take(FILES);
     let found = files.filter_map(|f| read(&f.path()));
     found.take(SERVERS).collect()
 }
@@ -100,108 +138,144 @@ fn token_in(pid: i32) -> Option<String> {
 impl Server {
     /// `GET /api/...` below the server's address, which has the hub's prefix already. The question is no use of the
     /// server: it must not keep one alive that is to end when nobody uses it.
-    fn get(&self, what: &str, token: &str) -> Option<Value> {
-        let url = format!(
-            "{}/api/{what}?no_track_activity=1",
-            self.url.trim_end_matches('/')
-        );
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
-            .max_redirects(0)
-            .proxy(None)
-            .build();
-        let request = ureq::Agent::new_with_config(config).get(&url);
-        let request = match token {
-            "" => request,
-            token => request.header("Authorization", format!("token {token}")),
-        };
-        let mut answer = request.call().ok()?;
-        let text = answer
-            .body_mut()
-            .with_config()
-            .limit(LONGEST)
-            .read_to_string();
-        serde_json::from_str(&text.ok()?).ok()
+    fn get<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        token: &str,
+        patience: Duration,
+    ) -> io::Result<Vec<T>> {
+        let address = Address::read(&self.url, &self.sock, self.secure)
+            .ok_or_else(|| io::Error::other("its address is not one"))?;
+        let path = format!("/api/{what}?no_track_activity=1");
+        let text = address.get(&path, token, patience.min(PATIENCE), LONGEST)?;
+        Ok(serde_json::from_slice(&text)?)
     }
 
     /// The name of a session: where its file is, or what it is called.
-    fn path_of(&self, session: &Value) -> Option<String> {
-        let text = |key: &str| session.get(key)?.as_str().filter(|t| !t.is_empty());
-        match text("type") {
-            Some("notebook") => {
-                let path = text("path")?;
+    fn path_of(&self, session: &Session) -> Option<String> {
+        let path = match session.kind.as_str() {
+            "notebook" if !session.path.is_empty() => {
                 let root = self.root_dir.trim_end_matches('/');
-                Some(format!("{root}/{}", path.trim_start_matches('/')))
+                format!("{root}/{}", session.path.trim_start_matches('/'))
             }
-            _ => text("name").or_else(|| text("path")).map(str::to_owned),
-        }
+            "notebook" => return None,
+            _ if !session.name.is_empty() => session.name.clone(),
+            _ => session.path.clone(),
+        };
+        (!path.is_empty()).then(|| path.chars().take(NAME).collect())
     }
 
-    fn seen(&self, kernel: &Value, path: Option<String>) -> Option<Seen> {
-        let text = |key: &str| kernel.get(key)?.as_str().map(str::to_owned);
-        let active = text("last_activity");
+    fn seen(&self, kernel: Kernel, path: Option<String>) -> Seen {
+        let active = kernel.last_activity;
         let active = active.and_then(|t| chrono::DateTime::parse_from_rfc3339(&t).ok());
-        Some(Seen {
-            id: text("id")?,
+        Seen {
+            id: kernel.id,
             path,
-            state: text("execution_state"),
+            state: kernel.execution_state,
             active_ms: active.and_then(|t| u64::try_from(t.timestamp_millis()).ok()),
-            connections: kernel.get("connections").and_then(Value::as_u64),
+            connections: kernel.connections,
             server: self.pid,
-        })
+        }
     }
 
     /// The kernels of notebooks and consoles.
-    fn sessions(&self, token: &str) -> Vec<Seen> {
-        let Some(Value::Array(list)) = self.get("sessions", token) else {
-            return Vec::new();
+    fn sessions(&self, token: &str, patience: Duration) -> io::Result<Vec<Seen>> {
+        let list: Vec<Session> = self.get("sessions", token, patience)?;
+        let of = |mut session: Session| {
+            let kernel = session.kernel.take()?;
+            Some(self.seen(kernel, self.path_of(&session)))
         };
-        let of = |session: &Value| self.seen(session.get("kernel")?, self.path_of(session));
-        list.iter().filter_map(of).collect()
+        Ok(list.into_iter().filter_map(of).collect())
     }
 
     /// All its kernels, also those that belong to nothing.
-    fn others(&self, token: &str) -> Vec<Seen> {
-        let Some(Value::Array(list)) = self.get("kernels", token) else {
-            return Vec::new();
-        };
-        list.iter().filter_map(|k| self.seen(k, None)).collect()
+    fn others(&self, token: &str, patience: Duration) -> io::Result<Vec<Seen>> {
+        let list: Vec<Kernel> = self.get("kernels", token, patience)?;
+        Ok(list.into_iter().map(|k| self.seen(k, None)).collect())
     }
 }
 
-/// What is known of some kernels. Those of which nothing is known are left out.
-#[must_use]
-pub fn look(sought: &[Sought]) -> Vec<Seen> {
-    let mut found: Vec<Seen> = Vec::new();
-    let mut dirs: Vec<&Path> = sought.iter().map(|s| s.dir.as_path()).collect();
-    dirs.sort_unstable();
-    dirs.dedup();
-    for dir in dirs {
-        let mut open: Vec<&Sought> = sought.iter().filter(|s| s.dir == dir).collect();
-        for server in servers(dir) {
-            let token = match server.token.as_str() {
-                "" => open
-                    .iter()
-                    .find_map(|w| token_in(w.pid))
-                    .unwrap_or_default(),
-                token => token.to_owned(),
-            };
-            for ask in [Server::sessions, Server::others] {
-                if open.is_empty() {
+/// Whoever asks the servers of a user, again and again. One that does not answer is asked less often, so that it does
+/// not keep the others waiting.
+#[derive(Debug, Default)]
+pub struct Asker {
+    /// Servers by their process: how often in a row they have not answered, and when they are asked again.
+    silent: BTreeMap<i32, (u32, Instant)>,
+}
+
+impl Asker {
+    /// What is known of some kernels. Those of which nothing is known are left out.
+    pub fn look(&mut self, sought: &[Sought]) -> Vec<Seen> {
+        let end = Instant::now() + WHOLE;
+        let mut found: Vec<Seen> = Vec::new();
+        let mut dirs: Vec<&Path> = sought.iter().map(|s| s.dir.as_path()).collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        for dir in dirs {
+            let mut open: Vec<&Sought> = sought.iter().filter(|s| s.dir == dir).collect();
+            for server in servers(dir) {
+                let left = end.saturating_duration_since(Instant::now());
+                if open.is_empty() || left.is_zero() {
                     break;
                 }
-                let seen = ask(&server, &token);
-                open.retain(|w| match seen.iter().find(|s| s.id == w.id) {
-                    Some(one) => {
-                        found.push(one.clone());
-                        false
-                    }
-                    None => true,
-                });
+                if self.is_silent(server.pid) {
+                    continue;
+                }
+                let answered = ask(&server, &mut open, &mut found, left);
+                self.note(server.pid, answered.is_ok());
             }
         }
+        found
     }
-    found
+
+    fn is_silent(&self, server: i32) -> bool {
+        let silent = self.silent.get(&server);
+        silent.is_some_and(|(_, until)| Instant::now() < *until)
+    }
+
+    fn note(&mut self, server: i32, answered: bool) {
+        if answered {
+            self.silent.remove(&server);
+            return;
+        }
+        self.silent.retain(|_, (_, until)| until.elapsed() < REST);
+        let now = Instant::now();
+        let (times, until) = self.silent.entry(server).or_insert((0, now));
+        *times += 1;
+        // The first time may be chance.
+        let rest = Duration::from_secs(1 << (*times).min(6)).min(REST);
+        *until = if *times == 1 { now } else { now + rest };
+    }
+}
+
+/// Asks one server of the kernels that are still sought in its directory.
+fn ask(
+    server: &Server,
+    open: &mut Vec<&Sought>,
+    found: &mut Vec<Seen>,
+    patience: Duration,
+) -> io::Result<()> {
+    let token = match server.token.as_str() {
+        "" => {
+            let pids = open.iter().map(|w| w.pid).chain([server.pid]);
+            pids.filter_map(token_in).next().unwrap_or_default()
+        }
+        token => token.to_owned(),
+    };
+    for ask in [Server::sessions, Server::others] {
+        if open.is_empty() {
+            break;
+        }
+        let seen = ask(server, &token, patience)?;
+        open.retain(|w| match seen.iter().find(|s| s.id == w.id) {
+            Some(one) => {
+                found.push(one.clone());
+                false
+            }
+            None => true,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -273,7 +347,7 @@ mod tests {
                 pid: 0,
             })
             .into();
-        let found = look(&sought);
+        let found = Asker::default().look(&sought);
         let asked = thread.join().expect("served");
         assert!(
             asked[0].contains("GET /user/ada/api/sessions?no_track_activity=1 "),
@@ -294,5 +368,58 @@ mod tests {
         );
         assert_eq!(found[0].active_ms, Some(1_767_323_045_678));
         assert_eq!(found[0].connections, Some(2));
+    }
+
+    #[test]
+    fn a_server_that_is_silent_keeps_nobody_waiting_for_long() {
+        let dir = tempfile::tempdir().expect("made");
+        let silent = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = silent.local_addr().expect("named").port();
+        let text = format!(
+            r#"{{"url": "http://127.0.0.1:{port}/", "pid": {}}}"#,
+            std::process::id()
+        );
+        fs::write(dir.path().join("jpserver-1.json"), text).expect("written");
+        let sought = [Sought {
+            id: "k1".into(),
+            dir: dir.path().into(),
+            pid: 0,
+        }];
+        let mut asker = Asker::default();
+        let mut looks = || {
+            let begun = Instant::now();
+            assert_eq!(asker.look(&sought), []);
+            begun.elapsed()
+        };
+        for asked in [true, true, false] {
+            let took = looks();
+            assert_eq!(took > PATIENCE / 2, asked, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_server_of_ones_own_is_left_alone() {
+        let dir = tempfile::tempdir().expect("made");
+        let at = |name: &str| dir.path().join(name);
+        let text = format!(r#"{{"url": "http://a/", "pid": {}}}"#, std::process::id());
+        fs::write(at("jpserver-1.json"), &text).expect("written");
+        assert_eq!(servers(dir.path()).len(), 1, "this one is");
+        fs::rename(at("jpserver-1.json"), at("other")).expect("renamed");
+        std::os::unix::fs::symlink(at("other"), at("jpserver-2.json")).expect("linked");
+        fs::create_dir(at("jpserver-3.json")).expect("made");
+        nix::unistd::mkfifo(&at("jpserver-4.json"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+        fs::write(at("jpserver-5.json"), [0xff; 10]).expect("written");
+        fs::write(at("jpserver-6.json"), "[".repeat(60_000)).expect("written");
+        let long = fs::File::create(at("jpserver-7.json")).expect("made");
+        long.set_len(1 << 40).expect("a hole");
+        let token = "t".repeat(1 << 20);
+        let long = text.replace('}', &format!(r#", "token": "{token}"}}"#));
+        fs::write(at("jpserver-8.json"), long).expect("written");
+        if nix::unistd::Uid::effective().is_root() {
+            fs::write(at("jpserver-9.json"), &text).expect("written");
+            std::os::unix::fs::chown(at("jpserver-9.json"), Some(1234), None).expect("given");
+        }
+        let found: Vec<i32> = servers(dir.path()).iter().map(|s| s.pid).collect();
+        assert_eq!(found, [0; 0]);
     }
 }

@@ -23,14 +23,56 @@ y = cuda.device_array(256)
 add[1, 256](x, y)
 print('sum', y.copy_to_host().sum())";
 
-/// A script of `tests/python` that is driven line by line, in a home where a kernel of gshare is installed.
-pub struct Driven {
+/// A script of `tests/python` that is driven line by line.
+pub struct Script {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+    last: &'static str,
+}
+
+impl Script {
+    /// Starts it; its last step is `last`.
+    pub fn start(mut command: Command, last: &'static str) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self {
+            child,
+            stdin,
+            stdout,
+            last,
+        }
+    }
+
+    /// Has it do one step.
+    pub fn act(&mut self, step: &Value) -> Value {
+        writeln!(self.stdin, "{step}").expect("it reads");
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it answers");
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step} was answered with `{line}`"))
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = writeln!(self.stdin, "{}", json!({ "do": self.last }));
+        let mut line = String::new();
+        let _ = self.stdout.read_line(&mut line);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A script in a home where a kernel of gshare is installed.
+pub struct Driven {
+    script: Script,
     /// Its home.
     pub home: tempfile::TempDir,
-    last: &'static str,
 }
 
 impl Driven {
@@ -58,38 +100,13 @@ impl Driven {
         let mut command = jupyter(command, client, home.path());
         command.arg(python::script(script));
         change(&mut command);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python starts");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        Self {
-            child,
-            stdin,
-            stdout,
-            home,
-            last,
-        }
+        let script = Script::start(command, last);
+        Self { script, home }
     }
 
     /// Has it do one step.
     pub fn act(&mut self, step: &Value) -> Value {
-        writeln!(self.stdin, "{step}").expect("it reads");
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it answers");
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step} was answered with `{line}`"))
-    }
-}
-
-impl Drop for Driven {
-    fn drop(&mut self) {
-        let _ = writeln!(self.stdin, "{}", json!({ "do": self.last }));
-        let mut line = String::new();
-        let _ = self.stdout.read_line(&mut line);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.script.act(step)
     }
 }
 

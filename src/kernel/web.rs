@@ -1,0 +1,509 @@
+//! One question to a web server of the same user on this machine: over TCP or a socket file, with TLS where it wants
+//! that.
+//!
+//! The question carries the user's token. So it goes only to a socket of which the kernel says that this user has it:
+//! whoever took the port of a server that has ended gets nothing. That is also why no certificate is looked at: a
+//! server's own is mostly one that it has signed itself, and it would say less than the kernel does.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
+
+/// Longest head of an answer, in bytes.
+const HEAD: usize = 32 << 10;
+/// The kernel's word for a socket that listens (`TCP_LISTEN`, hexadecimal).
+const LISTENS: &str = "0A";
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A port, on whichever addresses of this machine.
+    Port(u16),
+    /// A socket file.
+    File(PathBuf),
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    /// Where it listens.
+    pub place: Place,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its name, as its user has it.
+    pub host: String,
+    /// What its paths begin with; no `/` at the end.
+    pub prefix: String,
+}
+
+impl Address {
+    /// Reads an address as Jupyter writes it: `https://localhost:8888/user/ada/`, or
+    /// `http+unix://%2Frun%2Fjupyter.sock/` beside the path of the socket file itself.
+    pub(super) fn read(url: &str, sock: &str, secure: bool) -> Option<Self> {
+        // Such a thing ends a line of the question.
+        if url.bytes().any(|b| b.is_ascii_control() || b == b' ') {
+            return None;
+        }
+        let (scheme, rest) = url.split_once("://")?;
+        let (host, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = match prefix.trim_matches('/') {
+            "" => String::new(),
+            prefix => format!("/{prefix}"),
+        };
+        let tls = secure || scheme.starts_with("https");
+        if !sock.is_empty() {
+            let place = Place::File(Path::new(sock).is_absolute().then(|| sock.into())?);
+            let host = "localhost".to_owned();
+            return Some(Self {
+                place,
+                tls,
+                host,
+                prefix,
+            });
+        }
+        let port = match host.rsplit_once(':') {
+            Some((_, port)) if !port.ends_with(']') => port.parse().ok()?,
+            _ if tls => 443,
+            _ => 80,
+        };
+        Some(Self {
+            place: Place::Port(port),
+            tls,
+            host: host.to_owned(),
+            prefix,
+        })
+    }
+
+    /// `GET` of a path below the prefix: the body of the answer, if that is a success.
+    ///
+    /// # Errors
+    /// When the server is not there, is not this user's, does not answer in time, at too great a length, or otherwise
+    /// than with success.
+    pub(super) fn get(
+        &self,
+        path: &str,
+        token: &str,
+        patience: Duration,
+        longest: usize,
+    ) -> io::Result<Vec<u8>> {
+        if token.bytes().any(|b| b.is_ascii_control()) {
+            return Err(io::Error::other("its token is not one"));
+        }
+        let end = Instant::now() + patience;
+        let plain = Bounded {
+            stream: self.connect(patience)?,
+            end,
+        };
+        // Nothing is sent in pieces to a server that speaks this version of the protocol.
+        let mut question = format!(
+            "GET {}{path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n",
+            self.prefix, self.host
+        );
+        if !token.is_empty() {
+            question += &format!("Authorization: token {token}\r\n");
+        }
+        question += "\r\n";
+        if !self.tls {
+            return ask(plain, &question, longest);
+        }
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        let connection =
+            ClientConnection::new(any_certificate()?, name).map_err(io::Error::other)?;
+        ask(StreamOwned::new(connection, plain), &question, longest)
+    }
+
+    fn connect(&self, patience: Duration) -> io::Result<Stream> {
+        match &self.place {
+            Place::Port(port) => {
+                let stream = TcpStream::connect_timeout(&listener(*port)?, patience)?;
+                // Again, now that there is a connection: the server may have gone in between.
+                listener(*port)?;
+                Ok(Stream::Port(stream))
+            }
+            Place::File(path) => Ok(Stream::File(at_file(path)?)),
+        }
+    }
+}
+
+/// Where a socket of this user listens on a port.
+fn listener(port: u16) -> io::Result<SocketAddr> {
+    let own = nix::unistd::Uid::effective().as_raw();
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    let texts = tables.iter().filter_map(|t| fs::read_to_string(t).ok());
+    let mut found = texts.flat_map(|text| {
+        text.lines()
+            .filter_map(|l| listens(l, port, own))
+            .collect::<Vec<_>>()
+    });
+    found.next().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotConnected,
+            "no socket of this user listens there",
+        )
+    })
+}
+
+/// The address in a line of `/proc/net/tcp` or `tcp6`, if somebody's socket listens on a port there.
+fn listens(line: &str, port: u16, uid: u32) -> Option<SocketAddr> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, state, owner) = (words.nth(1)?, words.nth(1)?, words.nth(3)?);
+    let (address, at) = address.split_once(':')?;
+    if state != LISTENS || owner.parse() != Ok(uid) || u16::from_str_radix(at, 16) != Ok(port) {
+        return None;
+    }
+    // Words of four bytes, each as this processor has it.
+    let mut bytes = Vec::new();
+    for start in (0..address.len()).step_by(8) {
+        let word = u32::from_str_radix(address.get(start..start + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let address = match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(four) => IpAddr::V4(four.into()),
+        Err(_) => IpAddr::V6(<[u8; 16]>::try_from(bytes.as_slice()).ok()?.into()),
+    };
+    let address = match address {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        one => one,
+    };
+    Some(SocketAddr::new(address, port))
+}
+
+/// Connects to a socket file behind which this user listens. One with a full queue is not waited for.
+fn at_file(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let peer = socket::getsockopt(&socket, sockopt::PeerCredentials)?;
+    if peer.uid() != nix::unistd::Uid::effective().as_raw() {
+        let why = "another user listens there";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Asks, and reads the answer to its end.
+fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Result<Vec<u8>> {
+    stream.write_all(question.as_bytes())?;
+    stream.flush()?;
+    let mut answer = Vec::new();
+    let most = HEAD + longest;
+    let mut part = [0; 16 << 10];
+    while answer.len() <= most && !whole(&answer) {
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(n) => answer.extend_from_slice(&part[..n]),
+            // Tornado says no goodbye on TLS.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let Some((head, start)) = head(&answer) else {
+        return Err(io::Error::other("that is no answer"));
+    };
+    let status = head.split_ascii_whitespace().nth(1).unwrap_or("none");
+    if status != "200" {
+        return Err(io::Error::other(format!("it answers with status {status}")));
+    }
+    let body = answer.split_off(start);
+    if body.len() > longest {
+        return Err(io::Error::other("its answer is too long"));
+    }
+    Ok(body)
+}
+
+/// The head of an answer, and where its body starts.
+fn head(answer: &[u8]) -> Option<(&str, usize)> {
+    let seen = &answer[..answer.len().min(HEAD)];
+    let end = seen.windows(4).position(|w| w == b"\r\n\r\n")?;
+    Some((std::str::from_utf8(&seen[..end]).ok()?, end + 4))
+}
+
+/// Whether all of an answer that says how long it is has come.
+fn whole(answer: &[u8]) -> bool {
+    head(answer).is_some_and(|(head, start)| {
+        let mut fields = head.lines().filter_map(|l| l.split_once(':'));
+        let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        let length = length.and_then(|(_, value)| value.trim().parse::<usize>().ok());
+        length.is_some_and(|length| answer.len() - start >= length)
+    })
+}
+
+/// A connection.
+#[derive(Debug)]
+enum Stream {
+    Port(TcpStream),
+    File(UnixStream),
+}
+
+/// A connection that lasts for so long at most, whatever trickles in.
+#[derive(Debug)]
+struct Bounded {
+    stream: Stream,
+    end: Instant,
+}
+
+impl Bounded {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.left()?;
+        match &mut self.stream {
+            Stream::Port(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.read(into)
+            }
+            Stream::File(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.read(into)
+            }
+        }
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let left = self.left()?;
+        match &mut self.stream {
+            Stream::Port(stream) => {
+                stream.set_write_timeout(left)?;
+                stream.write(from)
+            }
+            Stream::File(stream) => {
+                stream.set_write_timeout(left)?;
+                stream.write(from)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes whatever a server shows: who it is, the kernel has said.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn any_certificate() -> io::Result<Arc<ClientConfig>> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    fn address(url: &str, sock: &str) -> Option<(Place, bool, String, String)> {
+        let a = Address::read(url, sock, false)?;
+        Some((a.place, a.tls, a.host, a.prefix))
+    }
+
+    #[test]
+    fn addresses_are_read_as_jupyter_writes_them() {
+        let of = |port, tls, host: &str, prefix: &str| {
+            Some((Place::Port(port), tls, host.to_owned(), prefix.to_owned()))
+        };
+        assert_eq!(
+            address("http://localhost:8888/", ""),
+            of(8888, false, "localhost:8888", "")
+        );
+        assert_eq!(
+            address("https://127.0.0.1:9/user/ada@x/", ""),
+            of(9, true, "127.0.0.1:9", "/user/ada@x")
+        );
+        assert_eq!(address("http://[::1]:7/", ""), of(7, false, "[::1]:7", ""));
+        assert_eq!(address("https://[::1]/", ""), of(443, true, "[::1]", ""));
+        let file = Some((
+            Place::File("/run/j.sock".into()),
+            false,
+            "localhost".into(),
+            "/x".into(),
+        ));
+        assert_eq!(
+            address("http+unix://%2Frun%2Fj.sock/x/", "/run/j.sock"),
+            file
+        );
+        for wrong in [
+            "",
+            "nothing",
+            "http://a:b/",
+            "http://a:99999/",
+            "http://a:1/ HTTP/1.1\r\nX: y",
+        ] {
+            assert_eq!(address(wrong, ""), None, "{wrong}");
+        }
+        assert_eq!(address("http+unix://j.sock/", "j.sock"), None);
+    }
+
+    #[test]
+    fn sockets_are_found_by_who_listens() {
+        let line = "   3: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 x";
+        let found = |port, uid| listens(line, port, uid).map(|a| a.to_string());
+        if cfg!(target_endian = "little") {
+            assert_eq!(found(8080, 1000).as_deref(), Some("127.0.0.1:8080"));
+        }
+        assert_eq!((found(8081, 1000), found(8080, 0)), (None, None));
+        assert_eq!(
+            listens(&line.replace(" 0A ", " 01 "), 8080, 1000),
+            None,
+            "connected"
+        );
+        assert_eq!(listens("sl local_address", 1, 0), None);
+        for at in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
+            let Ok(server) = TcpListener::bind(at) else {
+                continue;
+            };
+            let port = server.local_addr().expect("named").port();
+            let found = listener(port).expect("found");
+            assert!(found.ip().is_loopback(), "{at}: {found}");
+            TcpStream::connect(found).expect("it is there");
+            drop(server);
+            assert!(listener(port).is_err(), "it has gone");
+        }
+    }
+
+    /// What comes of a server that says this to whoever connects, and how long it took.
+    fn said(answer: &'static [u8], slowly: bool) -> (io::Result<Vec<u8>>, Duration) {
+        let dir = tempfile::tempdir().expect("made");
+        let path = dir.path().join("s");
+        let server = UnixListener::bind(&path).expect("bound");
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = server.accept().expect("asked");
+            let mut question = [0; 1000];
+            let _ = stream.read(&mut question);
+            if !slowly {
+                let _ = stream.write_all(answer);
+                return;
+            }
+            for byte in answer {
+                thread::sleep(Duration::from_millis(20));
+                if stream.write_all(&[*byte]).is_err() {
+                    return;
+                }
+            }
+        });
+        let address = Address::read("http+unix://s/", path.to_str().expect("text"), false)
+            .expect("an address");
+        let begun = Instant::now();
+        let got = address.get("/x", "t", Duration::from_millis(700), 4096);
+        let took = begun.elapsed();
+        drop(dir);
+        thread.join().expect("served");
+        (got, took)
+    }
+
+    /// More than anybody reads here.
+    const LONG: [u8; 60_000] = {
+        let mut text = [b' '; 60_000];
+        let start = *b"HTTP/1.0 200 OK\r\n\r\n";
+        let mut i = 0;
+        while i < start.len() {
+            text[i] = start[i];
+            i += 1;
+        }
+        text
+    };
+
+    #[test]
+    fn only_a_whole_answer_in_time_is_one() {
+        let got = |answer| said(answer, false).0;
+        assert_eq!(
+            got(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]").expect("it is"),
+            b"[]"
+        );
+        assert_eq!(got(b"HTTP/1.0 200 OK\r\n\r\n[]").expect("it is"), b"[]");
+        for wrong in [
+            &b""[..],
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+            b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n",
+            b"\r\n\r\n\r\n\r\n",
+            &[b'x'; 200_000],
+        ] {
+            assert!(got(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(got(&LONG).is_err(), "it is not read to its end");
+        let (slow, took) = said(&LONG, true);
+        assert!(slow.is_err() && took < Duration::from_secs(5), "{took:?}");
+    }
+
+    #[test]
+    fn a_socket_that_takes_nobody_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("made");
+        let path = dir.path().join("s");
+        let server = UnixListener::bind(&path).expect("bound");
+        socket::listen(&server, socket::Backlog::new(1).expect("a number")).expect("set");
+        let begun = Instant::now();
+        let kept: Vec<_> = (0..4).map(|_| at_file(&path)).collect();
+        assert!(kept.iter().any(Result::is_err), "the queue is full");
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+}
