@@ -399,6 +399,7 @@ fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
 fn cuda_of(driver: &str) -> Option<u32> {
     let release: u32 = driver.split('.').next()?.parse().ok()?;
     Some(match release {
+        615.. => 13_040,
         580.. => return None,
         570.. => 12_080,
         560.. => 12_060,

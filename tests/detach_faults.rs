@@ -14,8 +14,8 @@ use gshare_sim_board::{CheckpointHow, CheckpointStep};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::detach::{
-    GIB, SOON, claim, fault, fill, holder, join, ok, on_gpus, ready, refused, settles, station_of,
-    station_that, word,
+    GIB, SOON, claim, fault, fill, holder, join, met, ok, on_gpus, ready, refused, settles,
+    station_of, station_that, word,
 };
 use support::{Raw, board, until};
 
@@ -30,13 +30,6 @@ fn start(station: &Station, words: &[&str]) -> Child {
 
 fn log(station: &Station, id: &str) -> String {
     ok(station, &["log", id])
-}
-
-/// Waits until a process has come to the step that goes wrong.
-fn met(station: &Station) {
-    until("the step is asked", SOON, || {
-        board(station).checkpoint_fault_met().then_some(())
-    });
 }
 
 /// Engines of a station's service.
@@ -133,9 +126,12 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
 }
 
 /// Each step takes longer than anybody waits, and then fails or works.
-fn late(how: CheckpointHow) {
+fn late(how: CheckpointHow, driver: &str) {
     use CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
-    let station = station_of(2, "");
+    let station = station_that("", |o| {
+        o.gpus = vec!["rtx4090".to_owned(); 2];
+        o.driver = Some(driver.to_owned());
+    });
     let (mut raw, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
     let held = on_gpus(&station, raw.pid());
@@ -185,12 +181,20 @@ fn late(how: CheckpointHow) {
 
 #[test]
 fn every_step_that_hangs_is_given_up_and_undone_once_it_ends() {
-    late(CheckpointHow::Hangs);
+    late(CheckpointHow::Hangs, "580.95.05");
 }
 
 #[test]
 fn every_step_that_is_done_too_late_is_undone() {
-    late(CheckpointHow::Waits);
+    late(CheckpointHow::Waits, "580.95.05");
+}
+
+/// Newer drivers say that a step is under way, and take no other until it has ended.
+#[test]
+fn with_a_driver_that_tells_the_states_in_between_late_steps_are_undone_as_well() {
+    for how in [CheckpointHow::Hangs, CheckpointHow::Waits] {
+        late(how, "615.71.09");
+    }
 }
 
 #[test]

@@ -4,10 +4,16 @@
 mod support;
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use gshare::station::Station;
+use gshare_enforcer::checkpoint::{Engine, ProcessState};
+use gshare_sim_board::{CheckpointHow, CheckpointStep};
 use nix::sys::signal::Signal;
-use support::detach::{SOON, by_gpu, claim, fill, join, ok, ready, station_of, word};
+use support::detach::{
+    SOON, by_gpu, claim, fault, fill, holder, join, met, ok, on_gpus, ready, settles, station_of,
+    station_that, word,
+};
 use support::{Raw, until};
 
 /// Two processes of one claim on GPU 0, and what they have.
@@ -144,4 +150,80 @@ fn killed_between_any_two_steps_of_resume_the_service_finds_the_claim_again() {
 #[test]
 fn killed_between_any_two_steps_of_move_the_service_finds_the_claim_again() {
     Two::new().dies_at_each(&["move", "--gpu", "1"], &["lever-parked"]);
+}
+
+/// From CUDA 13.4 on the driver says that a step is under way. A service that finds a process so waits for the end of
+/// the step, whoever began it.
+#[test]
+fn a_process_found_in_the_middle_of_a_step_is_waited_for() {
+    let mut station = station_that("", |o| {
+        o.gpus = vec!["rtx4090".to_owned(); 2];
+        o.driver = Some("615.71.09".to_owned());
+    });
+    let libcuda = station.libraries().join("libcuda.so.1");
+    let command = [
+        support::GSHARE.into(),
+        "__checkpoint-engine".into(),
+        libcuda.into_os_string(),
+    ];
+    let onlooker = Engine::new(command);
+    let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
+    let held = on_gpus(&station, pid);
+    let state = || {
+        let state = onlooker.state(pid.cast_signed(), Duration::from_secs(10));
+        state.expect("told").expect("it uses CUDA")
+    };
+    assert_eq!(state(), ProcessState::Running);
+    for (words, step, ends) in [
+        (
+            vec!["detach", &id],
+            CheckpointStep::Checkpoint,
+            Some("detached"),
+        ),
+        (vec!["attach", &id], CheckpointStep::Restore, None),
+        (
+            vec!["move", &id, "--gpu", "1"],
+            CheckpointStep::Checkpoint,
+            None,
+        ),
+        (
+            vec!["move", &id, "--gpu", "0"],
+            CheckpointStep::Restore,
+            None,
+        ),
+    ] {
+        fault(&station, Some((step, CheckpointHow::Waits)), None);
+        let mut asking = station.command();
+        asking
+            .args(&words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut asking = asking.spawn().expect("runs");
+        met(&station);
+        assert_eq!(state(), ProcessState::Busy, "{words:?}");
+        station.stop_service(Signal::SIGKILL).expect("killed");
+        let _ = asking.kill();
+        let _ = asking.wait();
+        station.start_service().expect("starts again");
+        assert_eq!(
+            state(),
+            ProcessState::Busy,
+            "{words:?}: nobody else ended it"
+        );
+        let before = claim(&station, pid).place.word;
+        assert!(before.is_some(), "{words:?}: it is on its way still");
+        fault(&station, None, None);
+        settles(&station, pid, ends);
+        let there = if ends.is_some() { 0 } else { held };
+        assert_eq!(on_gpus(&station, pid), there, "{words:?}: on one side");
+        if let ["move", .., gpu] = words.as_slice() {
+            let gpu: u32 = gpu.parse().expect("a number");
+            assert_eq!(claim(&station, pid).gpus[0].gpu, gpu, "{words:?}");
+        }
+        if ends.is_none() {
+            assert_eq!(raw.ask("sum 0"), sum, "{words:?}");
+        }
+    }
+    assert_eq!(raw.finish(), Some(0));
 }

@@ -27,7 +27,7 @@ pub fn station_that(more: &str, change: impl FnOnce(&mut Options)) -> Station {
 }
 
 /// A station with this configuration on which memory moves fast.
-fn fast(config: String, change: impl FnOnce(&mut Options)) -> Station {
+pub fn fast(config: String, change: impl FnOnce(&mut Options)) -> Station {
     let station = station_with(|o| {
         o.config = config;
         change(o);
@@ -150,6 +150,13 @@ pub fn join(station: &Station, id: &str) -> Raw {
     let mut command = station.command();
     command.args(["join", id, "--"]).arg(example("raw_client"));
     Raw::start(command)
+}
+
+/// Waits until a process has come to the step that goes wrong.
+pub fn met(station: &Station) {
+    until("the step is asked", SOON, || {
+        board(station).checkpoint_fault_met().then_some(())
+    });
 }
 
 /// Makes a step go wrong for one process, or for all; no fault any more.

@@ -239,7 +239,12 @@ impl Job {
     fn states(&self) -> Done<BTreeMap<i32, ProcessState>> {
         let mut states = BTreeMap::new();
         for pid in self.pids() {
-            match self.engine.state(pid, ASK) {
+            match self.rested(pid) {
+                Ok(Some(ProcessState::Busy)) => {
+                    let why =
+                        format!("process {pid} is in the middle of a checkpoint that does not end");
+                    return Err((Failure::TimedOut, why));
+                }
                 Ok(Some(state)) => {
                     states.insert(pid, state);
                 }
@@ -249,6 +254,19 @@ impl Job {
             }
         }
         Ok(states)
+    }
+
+    /// How far a process is once no step of it is under way: one that a service or an engine before began comes to its
+    /// end without them.
+    fn rested(&self, pid: i32) -> Result<Option<ProcessState>, CheckpointError> {
+        let until = Instant::now() + self.moving();
+        loop {
+            let state = self.engine.state(pid, ASK)?;
+            if state != Some(ProcessState::Busy) || Instant::now() >= until {
+                return Ok(state);
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn in_state(&self, wanted: ProcessState) -> Done<Vec<i32>> {
@@ -286,7 +304,11 @@ impl Job {
                 return Ok(());
             }
             tries += 1;
-            match self.engine.state(pid, ASK) {
+            let state = match &error {
+                CheckpointError::Died { .. } => self.rested(pid),
+                _ => self.engine.state(pid, ASK),
+            };
+            match state {
                 Ok(Some(state)) if state == reaches => return Ok(()),
                 Ok(Some(ProcessState::Failed)) => {
                     let fail = self.lost(pid, Some(step.call()));

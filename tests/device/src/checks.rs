@@ -66,6 +66,7 @@ pub(crate) fn role(args: &[String]) -> ExitCode {
         Some("ipc-event") => ipc::wait_for_event(&args[1..]),
         Some("import-fd") => ipc::import(&args[1..]),
         Some("target") => checkpoint::target(),
+        Some("other-user") => checkpoint::other_user(&args[1..]),
         Some("hold") => process::hold(&args[1..]),
         _ => return ExitCode::from(2),
     }

@@ -25,11 +25,15 @@ mod state {
     pub(super) const LOCKED: u32 = 1;
     pub(super) const CHECKPOINTED: u32 = 2;
     pub(super) const FAILED: u32 = 3;
+    /// While a step is under way, from CUDA 13.4 on.
+    pub(super) const CHECKPOINTING: u32 = 4;
+    pub(super) const RESTORING: u32 = 5;
 }
 
-/// The CUDA version that brought these functions, and that of the map of GPUs.
+/// The CUDA version that brought these functions, that of the map of GPUs, and that of the states in between.
 const SINCE: i32 = 12_080;
 const MAP_SINCE: i32 = 13_000;
+const BETWEEN_SINCE: i32 = 13_040;
 
 /// `CUcheckpointLockArgs`.
 #[repr(C)]

@@ -17,6 +17,8 @@ const ILLEGAL_STATE: u32 = 401;
 const RUNNING: u32 = 0;
 const LOCKED: u32 = 1;
 const CHECKPOINTED: u32 = 2;
+const CHECKPOINTING: u32 = 4;
+const RESTORING: u32 = 5;
 
 /// `CUcheckpointGpuPair`: old and new UUID.
 type Pair = [[u8; 16]; 2];
@@ -233,6 +235,23 @@ pub(super) fn target() {
     }
 }
 
+/// No account of anybody's.
+const NOBODY: u32 = 65_534;
+
+/// Helper: becomes another user once it has the driver, and tries to stop a process that is not his.
+pub(super) fn other_user(args: &[String]) {
+    need!(cuInit(0u32));
+    let pid: i32 = args.first().and_then(|a| a.parse().ok()).unwrap_or(-1);
+    // SAFETY: gives up rights of the own process, which does nothing else.
+    let given_up = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
+            && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+    };
+    assert!(given_up, "another user");
+    println!("{} {} {}", lock(pid, 500), checkpoint(pid), unlock(pid));
+}
+
 /// The UUIDs of all devices that this process sees.
 fn uuids() -> Vec<[u8; 16]> {
     let mut n = 0i32;
@@ -406,6 +425,71 @@ super::list! {
         t.holds("so is that of nobody", code != 0, code);
         let code = cu!(cuCheckpointProcessGetState(pid, std::ptr::null_mut::<u32>()));
         t.holds("and NULL", code != 0, code);
+    }
+    "checkpoint.other-user", "cuda-checkpoint: the processes of others are refused to whoever may not trace them; they run on", |t| {
+        begin();
+        // SAFETY: only asks.
+        if unsafe { libc::geteuid() } != 0 {
+            skip("takes root, who can become another user");
+        }
+        let mut target = Target::new(None);
+        let pid = target.pid();
+        let before = target.ask("sum");
+        let try_it = || {
+            let own = std::env::current_exe().unwrap_or_default();
+            let args = ["--role", "other-user", &pid.to_string()];
+            let out = Command::new(own).args(args).stdin(Stdio::null()).output();
+            let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+            text.unwrap_or_default()
+        };
+        let refused = |said: &str| {
+            let codes: Vec<&str> = said.split(' ').collect();
+            codes.len() == 3 && codes.iter().all(|c| *c != "0")
+        };
+        let said = try_it();
+        t.holds("lock, checkpoint and unlock are refused", refused(&said), &said);
+        t.same("it runs", RUNNING, state(pid));
+        t.same("and calls go through", before.clone(), target.ask("sum"));
+        park(t, pid);
+        let said = try_it();
+        t.holds("also while its memory is on the host", refused(&said), &said);
+        t.same("it is there still", CHECKPOINTED, state(pid));
+        resume(t, pid);
+        t.same("contents", before, target.ask("sum"));
+    }
+    "checkpoint.between", "CUDA Checkpointing, CUprocessState: CHECKPOINTING and RESTORING while the step is under way, from CUDA 13.4 on", |t| {
+        begin();
+        if version() < 13_040 {
+            skip("these states came with CUDA 13.4");
+        }
+        let mut target = Target::new(None);
+        let pid = target.pid();
+        let before = target.ask("sum");
+        t.ok("lock", lock(pid, 10_000));
+        // Each state that is seen while the step runs, in order and once.
+        let during = |step: fn(i32) -> u32| {
+            let worker = std::thread::spawn(move || step(pid));
+            let mut seen = Vec::new();
+            while !worker.is_finished() {
+                let s = state(pid);
+                if seen.last() != Some(&s) {
+                    seen.push(s);
+                }
+            }
+            (worker.join().unwrap_or(u32::MAX), seen)
+        };
+        let in_order = |seen: &[u32], order: [u32; 3]| {
+            let places: Vec<Option<usize>> = seen.iter().map(|s| order.iter().position(|o| o == s)).collect();
+            places.iter().all(Option::is_some) && places.is_sorted()
+        };
+        let (code, seen) = during(checkpoint);
+        t.ok("checkpoint", code);
+        t.holds("LOCKED, CHECKPOINTING, CHECKPOINTED", in_order(&seen, [LOCKED, CHECKPOINTING, CHECKPOINTED]), &seen);
+        let (code, seen) = during(|pid| restore(pid, &[]));
+        t.ok("restore", code);
+        t.holds("CHECKPOINTED, RESTORING, LOCKED", in_order(&seen, [CHECKPOINTED, RESTORING, LOCKED]), &seen);
+        t.ok("unlock", unlock(pid));
+        t.same("contents", before, target.ask("sum"));
     }
     "checkpoint.full-gpu", "CUDA Checkpointing, cuCheckpointProcessRestore: without room it fails and can be tried again", |t| {
         begin();

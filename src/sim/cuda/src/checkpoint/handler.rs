@@ -8,10 +8,11 @@ use gshare_sim_board::{CheckpointHow, CheckpointStep};
 
 use super::mailbox::{Mailbox, Pair, Request};
 use super::save::Saved;
-use super::{calls, state};
+use super::{BETWEEN_SINCE, calls, state};
 use crate::code::{
     ILLEGAL_STATE, INVALID_DEVICE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, R, UNKNOWN,
 };
+use crate::device;
 use crate::driver::{Driver, code_of};
 use crate::stream::thread_id;
 
@@ -149,12 +150,29 @@ impl Handler {
         done
     }
 
+    /// A step that takes a while. Newer drivers say so; one that fails leaves the process as it was.
+    fn between(&self, word: u32, work: impl FnOnce() -> R) -> R {
+        let before = self.mailbox.state();
+        if device::version() >= BETWEEN_SINCE {
+            self.mailbox.set_state(word);
+        }
+        let done = work();
+        if done.is_err() && self.mailbox.state() == word {
+            self.mailbox.set_state(before);
+        }
+        done
+    }
+
     fn checkpoint(&self) -> R {
         self.must_be(state::LOCKED)?;
-        let d = self.driver;
-        if SHARES.load(Ordering::Relaxed) || d.tables().has_managed() {
+        if SHARES.load(Ordering::Relaxed) || self.driver.tables().has_managed() {
             return Err(NOT_SUPPORTED);
         }
+        self.between(state::CHECKPOINTING, || self.save())
+    }
+
+    fn save(&self) -> R {
+        let d = self.driver;
         std::thread::sleep(d.board.checkpoint_time(d.slot));
         self.fault(CheckpointStep::Checkpoint)?;
         let saved = Saved::take(&mut d.tables())?;
@@ -194,10 +212,14 @@ impl Handler {
 
     fn restore(&self, pairs: &[Pair]) -> R {
         self.must_be(state::CHECKPOINTED)?;
-        let d = self.driver;
         let moves = self.moves(pairs)?;
+        self.between(state::RESTORING, || self.put_back(&moves))
+    }
+
+    fn put_back(&self, moves: &[(usize, usize)]) -> R {
+        let d = self.driver;
         self.fault(CheckpointStep::Restore)?;
-        d.board.unpark(d.slot, &moves).map_err(|e| match e {
+        d.board.unpark(d.slot, moves).map_err(|e| match e {
             gshare_sim_board::BoardError::OtherModel { .. } => INVALID_VALUE,
             e => code_of(&e),
         })?;

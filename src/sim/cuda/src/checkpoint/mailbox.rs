@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::state;
-use crate::code::{INVALID_VALUE, OPERATING_SYSTEM, R};
+use crate::code::{ILLEGAL_STATE, INVALID_VALUE, OPERATING_SYSTEM, R};
 use crate::memory::memory_file;
 
 const MAGIC: u32 = 0x7470_6b63;
@@ -226,6 +226,9 @@ impl Mailbox {
     /// Asks and waits for the answer. One at a time: the others wait for the lock of the file, which the kernel takes
     /// from whoever dies.
     pub(super) fn ask(&self, request: &Request) -> R {
+        if matches!(self.state(), state::CHECKPOINTING | state::RESTORING) {
+            return Err(ILLEGAL_STATE);
+        }
         // SAFETY: the descriptor is open.
         while unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } != 0 {
             if std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
