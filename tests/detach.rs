@@ -178,6 +178,12 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let view = ready(&station, raw.pid());
     let why = view.place.levers.not_movable.expect("it was claimed so");
     assert!(why.contains("--no-movable"), "{why}");
+    let stays = format!(
+        "{} cannot be moved: it was claimed with --no-movable",
+        view.id
+    );
+    let ps = ok(&station, &["ps"]);
+    assert!(ps.contains(&stays), "{ps}");
     assert_eq!(raw.ask("managed 4096"), "ok");
     let why = until("it is seen", SOON, || {
         claim(&station, raw.pid()).place.levers.not_detachable
@@ -188,7 +194,39 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
         ps.contains("cannot be detached: it uses managed memory"),
         "{ps}"
     );
+    assert!(!ps.contains("cannot be moved"), "said once: {ps}");
     let refused = run(&station, &["detach", &view.id]);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert_eq!(raw.ask("launch 1"), "ok 1", "nothing happened to it");
+}
+
+/// The library is mapped by frameworks when they are imported, long before a communicator is made; on one GPU there is
+/// none to make.
+#[test]
+fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
+    let station = station();
+    let library = station.dir().join("libnccl.so.2");
+    std::fs::copy(station.libraries().join("libnvidia-ml.so.1"), &library).expect("copied");
+    let start = |size: &str| {
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", size, "--"]);
+        command.arg(support::example("raw_client"));
+        command.env("LD_PRELOAD", &library);
+        Raw::start(command)
+    };
+    let (one, mut both) = (start("0.25"), start("2x0.5"));
+    ready(&station, one.pid());
+    let why = until("it is seen", SOON, || {
+        let why = claim(&station, both.pid()).place.levers.not_detachable?;
+        (!why.contains("starting")).then_some(why)
+    });
+    let words = format!("process {} has NCCL loaded and several GPUs", both.pid());
+    assert!(why.contains(&words), "{why}");
+    let ps = ok(&station, &["ps"]);
+    assert!(ps.contains(&format!("cannot be detached: {words}")), "{ps}");
+    assert_eq!(both.ask("launch 1"), "ok 1");
+    // Without it two GPUs are no reason.
+    assert_eq!(both.finish(), Some(0));
+    let plain = Raw::claim(&station, &["-q", "-g", "2x0.5"]);
+    ready(&station, plain.pid());
 }

@@ -28,24 +28,33 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
         }
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
-        out::print(&(text + &not_detachable(snapshot)))
+        out::print(&(text + &stay(snapshot)))
     })
 }
 
-/// Which claims cannot be detached, and why, a line for each reason.
-fn not_detachable(snapshot: &Snapshot) -> String {
-    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+/// Which claims cannot be detached, which of the others cannot be moved, and why: a line for each reason.
+fn stay(snapshot: &Snapshot) -> String {
+    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    // Where there is one GPU nobody asks for a way to another.
+    let several = snapshot.gpus.len() > 1;
     for claim in &snapshot.claims {
-        let Some(why) = &claim.place.levers.not_detachable else {
-            continue;
+        let levers = &claim.place.levers;
+        let movable = levers.not_movable.as_ref().filter(|_| several);
+        let (what, why) = match (&levers.not_detachable, movable) {
+            (Some(why), _) => ("detached", why),
+            (None, Some(why)) => ("moved", why),
+            (None, None) => continue,
         };
-        match reasons.iter_mut().find(|(known, _)| known == why) {
-            Some((_, ids)) => ids.push(claim.id.clone()),
-            None => reasons.push((why.clone(), vec![claim.id.clone()])),
+        let known = reasons.iter_mut().find(|r| (r.0, r.1) == (what, why));
+        match known {
+            Some((.., ids)) => ids.push(&claim.id),
+            None => reasons.push((what, why, vec![&claim.id])),
         }
     }
-    let line = |(why, ids): (String, Vec<String>)| {
-        format!("{} cannot be detached: {}\n", ids.join(", "), plain(&why))
+    // What can be done least comes first.
+    reasons.sort_by_key(|(what, ..)| *what);
+    let line = |(what, why, ids): (&str, &str, Vec<&str>)| {
+        format!("{} cannot be {what}: {}\n", ids.join(", "), plain(why))
     };
     reasons.into_iter().map(line).collect()
 }

@@ -81,6 +81,8 @@ pub(crate) struct LeverState {
     since: BTreeMap<ClaimId, Instant>,
     /// Processes that the driver has lost (`FAILED`).
     lost: BTreeMap<ClaimId, BTreeSet<i32>>,
+    /// Processes of claims of several GPUs that had NCCL loaded when they began with CUDA.
+    nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
     pub(crate) waiters: Waiters,
     /// Of which announcement each owner was reminded, and how often.
     pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
@@ -114,8 +116,26 @@ impl LeverState {
             told: BTreeMap::new(),
             since: BTreeMap::new(),
             lost: BTreeMap::new(),
+            nccl: BTreeMap::new(),
             waiters: Waiters::default(),
             reminded: BTreeMap::new(),
+        }
+    }
+}
+
+/// Whether one of the files that a process has mapped, by `/proc/PID/maps`, is NCCL's library.
+fn has_nccl(maps: &str) -> bool {
+    let mut files = maps.lines().filter_map(|l| l.rsplit_once('/'));
+    files.any(|(_, file)| file.starts_with("libnccl.so"))
+}
+
+impl LeverState {
+    /// Notes whether a process that begins with CUDA has NCCL loaded, as frameworks have by then. Its communicators
+    /// cannot be checkpointed, and nothing but its library tells of them before they are made. On one GPU there are none.
+    pub(crate) fn look_for_nccl(&mut self, id: ClaimId, pid: i32) {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+        if maps.is_ok_and(|maps| has_nccl(&maps)) {
+            self.nccl.entry(id).or_default().insert(pid);
         }
     }
 }
@@ -508,5 +528,20 @@ impl Service {
             [one] => format!("GPU {one}"),
             several => format!("GPUs {}", several.join(",")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_nccl;
+
+    #[test]
+    fn nccl_is_known_by_the_file_that_is_mapped() {
+        let line = |path: &str| format!("7f00-7f10 r-xp 00000000 08:01 42    {path}\n");
+        let site = "/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+        assert!(has_nccl(&(line("/lib/libc.so.6") + &line(site))));
+        assert!(has_nccl(&line("/usr/lib/libnccl.so.2.27.3 (deleted)")));
+        let others = ["/opt/libnccl.so.d/libx.so", "/opt/libnccl-net.so", "[heap]"];
+        assert!(!has_nccl(&others.map(line).concat()));
     }
 }

@@ -99,6 +99,9 @@ impl Service {
             return Err(gone());
         }
         let live = self.claims.get_mut(&id).ok_or_else(gone)?;
+        if live.record.slices.len() > 1 {
+            self.levers.look_for_nccl(id, process.pid);
+        }
         // Watched before it has any slot, so that none is left behind.
         if live.members.insert(process, Arc::clone(&pidfd)).is_none() {
             self.watch_exit(id, process, pidfd);
