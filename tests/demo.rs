@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, ClaimView, Client, Reply, Snapshot, Source};
 use gshare_sim_board::Board;
+use support::users::{Users, as_user};
 use support::{GSHARE, root, until};
 
 /// The demo's directory: found by its process among the temporary ones.
@@ -119,9 +120,7 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
         .then_some(())
     });
 
-    if root("a notebook that moves: without device filters none does") {
-        two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo, &dir, &board);
-    }
+    two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo, &dir, &board);
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(demo.id().cast_signed()),
         nix::sys::signal::Signal::SIGINT,
@@ -293,6 +292,45 @@ fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Pat
         places.iter().all(Option::is_some) && places.is_sorted(),
         "{said}"
     );
+}
+
+/// Without root there are no device filters: the other GPUs are hidden from the notebooks by gshare's library alone.
+#[test]
+fn without_root_the_later_scenes_play_as_well() {
+    if !root("without_root_the_later_scenes_play_as_well (the other scenes' test plays them then)")
+    {
+        return;
+    }
+    let users = Users::some(1);
+    let tmp = tempfile::tempdir().expect("a directory");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(tmp.path(), mode).expect("set");
+    let program = tmp.path().join("gshare");
+    std::fs::copy(GSHARE, &program).expect("copied");
+    std::os::unix::fs::chown(tmp.path(), Some(users.uid(0)), None).expect("given");
+    let mut demo = as_user(Command::new(&program), users.uid(0));
+    demo.args(["demo", "--headless", "--for", "2m"])
+        .current_dir(tmp.path())
+        .env("TMPDIR", tmp.path())
+        .env("HOME", tmp.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut demo = demo.spawn().expect("starts");
+    let dir = until(
+        "the demo's service answers",
+        Duration::from_secs(20),
+        || directory(tmp.path()),
+    );
+    let board = Board::open(&dir.join("sim/board")).expect("the board opens");
+    let service = until("it serves", Duration::from_secs(20), || {
+        snapshot(&dir)?.service
+    });
+    assert_eq!((service.device_filter, service.cgroups), (false, false));
+    two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo, &dir, &board);
+    let pid = nix::unistd::Pid::from_raw(demo.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("stopped");
+    assert_eq!(demo.wait().expect("ends").code(), Some(130));
 }
 
 #[test]

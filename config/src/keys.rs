@@ -16,6 +16,7 @@ pub use admin::{Admin, Containers, Listen, Metrics};
 pub use advice::Advice;
 pub use quota::unpackable;
 
+use crate::claims::Claims;
 use crate::detach::Detach;
 use crate::history::{History, KernelLog};
 use crate::policy::Policy;
@@ -187,20 +188,6 @@ pub enum Wait {
     For(Duration),
 }
 
-/// Life of claims.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
-    /// `leftover-grace`: how long processes that a command left behind may be without GPU use before
-    /// the claim ends.
-    pub leftover_grace: Duration,
-    /// `lease-warning`: how long before a lease ends its owner is told; zero tells nobody.
-    pub lease_warning: Duration,
-    /// `lease-grace`: how long the processes of a claim whose lease has ended may go on, to save what they have.
-    pub lease_grace: Duration,
-    /// `kernel-grace`: how long the claim of a notebook's kernel that has died is kept for its restart.
-    pub kernel_grace: Duration,
-}
-
 /// Control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
@@ -298,17 +285,6 @@ impl Default for Defaults {
             mem_limit_notebook: Share::from_milli(800),
             class: Class::Batch,
             wait: Wait::Forever,
-        }
-    }
-}
-
-impl Default for Claims {
-    fn default() -> Self {
-        Self {
-            leftover_grace: Duration::from_secs(30),
-            lease_warning: Duration::from_secs(600),
-            lease_grace: Duration::from_secs(30),
-            kernel_grace: Duration::from_secs(30),
         }
     }
 }
@@ -484,37 +460,6 @@ impl Defaults {
             mem_limit_notebook: s.get("mem-limit-notebook", d.mem_limit_notebook, read::limit),
             class: s.get("class", d.class, read::word(CLASSES)),
             wait: s.get("wait", d.wait, wait),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Claims {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "claims");
-        let value = Self {
-            leftover_grace: s.get(
-                "leftover-grace",
-                d.leftover_grace,
-                read::time(Duration::ZERO..=DAY),
-            ),
-            lease_warning: s.get(
-                "lease-warning",
-                d.lease_warning,
-                read::time(Duration::ZERO..=DAY),
-            ),
-            lease_grace: s.get(
-                "lease-grace",
-                d.lease_grace,
-                read::time(Duration::ZERO..=DAY),
-            ),
-            kernel_grace: s.get(
-                "kernel-grace",
-                d.kernel_grace,
-                read::time(Duration::ZERO..=DAY),
-            ),
         };
         s.finish();
         value

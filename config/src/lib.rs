@@ -5,6 +5,7 @@
 //! and what was expected. A key exists only if something reads it.
 #![forbid(unsafe_code)]
 
+mod claims;
 mod classes;
 mod detach;
 mod history;
@@ -24,12 +25,13 @@ pub mod value;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use claims::Claims;
 pub use detach::Detach;
 pub use history::{History, KernelLog, WorkHours};
 pub use idle::{Idle, IdleRule, IdleWhen, NoDetach};
 pub use keys::{
-    Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Devices, Driver, Launch,
-    LaunchCaps, Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,
+    Admin, Advice, Cgroup, Config, Containers, Defaults, Devices, Driver, Launch, LaunchCaps,
+    Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
 pub use policy::{ExcessTime, Overuse, Policy, Unclaimed};

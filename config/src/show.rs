@@ -80,15 +80,7 @@ impl Config {
             Wait::For(time) => duration(time),
         };
         writeln!(out, "wait = {}", quote(&wait))?;
-        writeln!(out, "\n[claims]")?;
-        let grace = duration(self.claims.leftover_grace);
-        writeln!(out, "leftover-grace = {}", quote(&grace))?;
-        let warning = duration(self.claims.lease_warning);
-        writeln!(out, "lease-warning = {}", quote(&warning))?;
-        let grace = duration(self.claims.lease_grace);
-        writeln!(out, "lease-grace = {}", quote(&grace))?;
-        let grace = duration(self.claims.kernel_grace);
-        writeln!(out, "kernel-grace = {}", quote(&grace))?;
+        self.claims.show(out)?;
         writeln!(out, "\n[advice]")?;
         let after = duration(self.advice.idle_after);
         writeln!(out, "idle-after = {}", quote(&after))?;

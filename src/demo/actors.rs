@@ -186,6 +186,9 @@ pub(super) const FINETUNE: &str = "finetune.py";
 
 /// What the service does sooner than it would on a machine for people.
 pub(super) const RULES: &str = "\
+[claims]
+hide-gpus = \"library\"
+
 [class]
 interactive = { min-run = \"2s\" }
 

@@ -83,6 +83,12 @@ impl Service {
             ));
         }
         let seen = |pid: i32| live.members.keys().any(|m| m.pid == pid);
+        let nccl = self.levers.nccl.get(&id).into_iter().flatten();
+        if let Some(pid) = nccl.copied().find(|pid| seen(*pid)) {
+            return Err(format!(
+                "process {pid} has NCCL loaded and several GPUs; the driver cannot checkpoint NCCL's communicators"
+            ));
+        }
         let lost = self.levers.lost.get(&id).into_iter().flatten();
         if let Some(pid) = lost.copied().find(|pid| seen(*pid)) {
             return Err(format!(
@@ -111,8 +117,14 @@ impl Service {
             ));
         }
         if flags & CHOSE_DEVICES != 0 {
-            let why = "one of its processes was started with CUDA_VISIBLE_DEVICES";
-            return Err(why.to_owned());
+            let how = if self.filters.is_none() && !self.config.claims.hide_by_library {
+                ", with which a service without a device filter hides the other GPUs (hide-gpus in [claims])"
+            } else {
+                ""
+            };
+            return Err(format!(
+                "one of its processes was started with CUDA_VISIBLE_DEVICES{how}"
+            ));
         }
         Ok(())
     }
@@ -122,7 +134,7 @@ impl Service {
         let name = "CUDA_VISIBLE_DEVICES".to_owned();
         let slices = &live.record.slices;
         // Until a claim has GPUs nobody else's choice counts either: what it needs then goes into its place.
-        if self.hides_by_filter(live) || slices.is_empty() {
+        if self.hides_without_variable(live) || slices.is_empty() {
             return vec![name];
         }
         let uuids: Vec<&str> = slices.iter().map(|s| s.uuid.as_str()).collect();
@@ -130,13 +142,13 @@ impl Service {
         Vec::new()
     }
 
-    /// Whether the other GPUs are hidden from a claim by the device filter and its library alone: one that may be moved
-    /// must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
-    fn hides_by_filter(&self, live: &Live) -> bool {
+    /// Whether the other GPUs are hidden from a claim by the device filter, or where the administrator wants it so by its
+    /// library, alone: one that may be moved must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
+    fn hides_without_variable(&self, live: &Live) -> bool {
         let record = &live.record;
         let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == HeldRecord::Timeslice;
-        self.filters.is_some()
-            && live.cgroup.is_some()
+        let filtered = self.filters.is_some() && live.cgroup.is_some();
+        (filtered || self.config.claims.hide_by_library)
             && self.libcuda.is_ok()
             && !record.no_move
             && record.slices.iter().all(plain)
@@ -206,6 +218,7 @@ impl Service {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
         self.levers.told.retain(|id, _| ids.contains(id));
         self.levers.lost.retain(|id, _| ids.contains(id));
+        self.levers.nccl.retain(|id, _| ids.contains(id));
         self.count_down();
         let waiters = self.levers.waiters.keys();
         let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
