@@ -2,7 +2,8 @@
 //! client whose every byte is known. It knows nothing of gshare. Its argument is the driver's library, `libcuda.so.1`
 //! where there is none. With a second one, another library, `around N` launches by that.
 //!
-//! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED`, `sum INDEX`, `managed BYTES`, `info`, `launch N`, `start N` (launches
+//! Commands: `alloc BYTES`, `free INDEX`, `fill INDEX SEED` and `sum INDEX` (of the first 4 MiB), `fill-all SEED` and
+//! `sum-all` (of every byte that it holds), `managed BYTES`, `info`, `launch N`, `start N` (launches
 //! that nobody waits for), `around N`,
 //! `count`, `sms`, `mps`, `uuid`, `fault`, `sync`, `ping`, `device N` (what follows is on that one), `share INDEX`,
 //! `multicast`, `watch MS` (from now on another thread asks how many devices there are, so often), `watched` (how often it has),
@@ -60,6 +61,23 @@ impl Client {
         Ok(pair)
     }
 
+    /// All that it holds, a few MiB at a time.
+    fn each_piece(
+        &self,
+        mut each: impl FnMut(&Context, Buffer) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        for buffer in self.held.iter().flatten() {
+            for at in (0..buffer.bytes).step_by(MOST) {
+                let piece = Buffer {
+                    address: buffer.address + at as u64,
+                    bytes: (buffer.bytes - at).min(MOST),
+                };
+                each(&self.context, piece)?;
+            }
+        }
+        Ok(())
+    }
+
     fn buffer(&self, index: &str) -> Option<Buffer> {
         *self.held.get(index.parse::<usize>().ok()?)?
     }
@@ -102,6 +120,32 @@ impl Client {
                 }
                 None => "error 0 NO_SUCH_INDEX".to_owned(),
             },
+            ["fill-all", seed] => {
+                let mut state = seed.parse::<u64>().unwrap_or(0);
+                self.each_piece(|context, piece| {
+                    let words: Vec<u8> = (0..piece.bytes.div_ceil(8))
+                        .flat_map(|_| next(&mut state).to_ne_bytes())
+                        .collect();
+                    context.write(piece, &words[..piece.bytes])
+                })?;
+                "ok".to_owned()
+            }
+            ["sum-all"] => {
+                let (mut all, mut bytes) = (0u64, 0);
+                self.each_piece(|context, piece| {
+                    let mut words = vec![0; piece.bytes];
+                    context.read(piece, &mut words)?;
+                    bytes += piece.bytes;
+                    for word in words.chunks(8) {
+                        let mut eight = [0; 8];
+                        eight[..word.len()].copy_from_slice(word);
+                        let word = u64::from_ne_bytes(eight);
+                        all = (all.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+                    }
+                    Ok(())
+                })?;
+                format!("ok {all} of {bytes} bytes")
+            }
             ["managed", bytes] => {
                 self.context.alloc_managed(bytes.parse().unwrap_or(0))?;
                 "ok".to_owned()
@@ -220,6 +264,13 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
         (state >> 56) as u8
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// The next of some numbers that do not repeat.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 27)
 }
 
 fn sum(bytes: &[u8]) -> u64 {

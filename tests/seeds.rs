@@ -3,7 +3,7 @@
 mod support;
 
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_proto::ClaimView;
@@ -11,6 +11,9 @@ use support::detach::{GIB, end, station_of_sharers, waiter};
 use support::{Raw, board, claim_of, until};
 
 const SOON: Duration = Duration::from_secs(30);
+/// How long both notebooks are watched while they burst, and launches of 20 ms that last longer than that.
+const BURST: Duration = Duration::from_secs(2);
+const LAUNCHES: u32 = 150;
 
 /// GPUs of one model, and rules that are over quickly.
 fn station(gpus: usize, more: &str) -> Station {
@@ -27,12 +30,13 @@ fn gpu_of(station: &Station, pid: u32) -> Option<u32> {
     claim.gpus.first().filter(|_| here).map(|g| g.gpu)
 }
 
-/// A member with bytes in its memory, and their checksum; it can be moved.
-fn holder(station: &Station, flags: &[&str], gib: u64) -> (Raw, String) {
+/// A member with something in every byte of its memory, and the checksum of all; it can be moved.
+fn holder(station: &Station, flags: &[&str], mib: u64) -> (Raw, String) {
     let mut raw = Raw::claim(station, flags);
-    assert_eq!(raw.ask(&format!("alloc {}", gib * GIB)), "ok 0");
-    assert_eq!(raw.ask(&format!("fill 0 {}", raw.pid())), "ok");
-    let sum = raw.ask("sum 0");
+    assert_eq!(raw.ask(&format!("alloc {}", mib << 20)), "ok 0");
+    assert_eq!(raw.ask(&format!("fill-all {}", raw.pid())), "ok");
+    let sum = raw.ask("sum-all");
+    assert!(sum.ends_with(&format!("of {} bytes", mib << 20)), "{sum}");
     until("the claim can be moved", SOON, || {
         let levers = seen(station, raw.pid())?.place.levers;
         (levers.not_detachable.is_none() && levers.not_movable.is_none()).then_some(())
@@ -48,9 +52,10 @@ fn said(station: &Station, words: &[&str]) -> String {
 #[test]
 fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     let station = station(2, "");
+    std::fs::write(station.sim_dir().join("costs"), "add_one 20ms\n").expect("written");
     let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
-    let (mut first, first_sum) = holder(&station, &notebook, 2);
-    let (mut second, second_sum) = holder(&station, &notebook, 1);
+    let (mut first, first_sum) = holder(&station, &notebook, 256);
+    let (mut second, second_sum) = holder(&station, &notebook, 128);
     let (a, b) = (first.pid(), second.pid());
     assert_eq!(
         (gpu_of(&station, a), gpu_of(&station, b)),
@@ -78,7 +83,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
         assert_eq!(beside.0, beside.1, "the notebooks share a GPU");
         assert_ne!(gpu_of(&station, waits.id()), beside.0);
         assert_eq!(
-            (first.ask("sum 0"), second.ask("sum 0")),
+            (first.ask("sum-all"), second.ask("sum-all")),
             (first_sum.clone(), second_sum.clone())
         );
         let told = [a, b].iter().any(|pid| {
@@ -110,19 +115,33 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     }
 }
 
-/// Both compute all the time, each with more than its half, by the board; and all of a GPU could be claimed.
+/// Both compute for seconds at the same time, each with nearly all of its GPU, by the board; and all of a GPU could be
+/// claimed.
 fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mut Raw) {
-    let busy = || -> Vec<u64> {
+    let pids = [a.pid(), b.pid()];
+    let computed = || -> [u64; 2] {
         let gpus = board(station).snapshot().gpus;
-        gpus.iter().map(|gpu| gpu.busy_ns).collect()
+        let all = gpus.into_iter().flat_map(|gpu| gpu.processes);
+        let all: Vec<(u32, u64)> = all.map(|p| (p.pid, p.busy_ns)).collect();
+        pids.map(|pid| all.iter().filter(|p| p.0 == pid).map(|p| p.1).sum())
     };
-    let (before, started) = (busy(), std::time::Instant::now());
     for raw in [&mut *a, &mut *b] {
-        assert!(raw.ask("launch 40").starts_with("ok"));
+        raw.tell(&format!("launch {LAUNCHES}"));
     }
-    let after = busy();
-    let both = before.iter().zip(&after).filter(|(b, a)| a > b).count();
-    assert_eq!(both, 2, "both GPUs worked within {:?}", started.elapsed());
+    let early = computed();
+    until("both compute", SOON, || {
+        let now = computed();
+        (now[0] > early[0] && now[1] > early[1]).then_some(())
+    });
+    let (before, started) = (computed(), Instant::now());
+    std::thread::sleep(BURST);
+    let (after, took) = (computed(), started.elapsed());
+    let parts = [0, 1].map(|i| (after[i] - before[i]) as f64 / took.as_nanos() as f64);
+    println!("of their GPUs they had {parts:.3?} for {took:.2?}");
+    assert!(parts.iter().all(|part| *part > 0.9), "{parts:?}");
+    for raw in [&mut *a, &mut *b] {
+        assert_eq!(raw.line(), format!("ok {LAUNCHES}"));
+    }
     until("a full GPU is claimable beside them", SOON, || {
         let claimable = station.snapshot().ok()?.claimable_now?;
         let model = claimable.models.first()?;
@@ -134,8 +153,8 @@ fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mu
 fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     let mut station = station(2, "");
     let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
-    let (mut first, first_sum) = holder(&station, &notebook, 2);
-    let (mut second, second_sum) = holder(&station, &notebook, 1);
+    let (mut first, first_sum) = holder(&station, &notebook, 256);
+    let (mut second, second_sum) = holder(&station, &notebook, 128);
     let (a, b) = (first.pid(), second.pid());
     let waits = waiter(&station, &["-g", "1"]);
     until("the first waits", SOON, || {
@@ -165,7 +184,7 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     });
     assert_eq!(gpu_of(&station, a), gpu_of(&station, b));
     assert_eq!(
-        (first.ask("sum 0"), second.ask("sum 0")),
+        (first.ask("sum-all"), second.ask("sum-all")),
         (first_sum, second_sum)
     );
     let told = |pid| {
@@ -192,7 +211,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     }
     let station = station(4, quotas);
     let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
-    let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 1)).collect();
+    let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 128)).collect();
     let pids: Vec<u32> = jobs.iter().map(|(raw, _)| raw.pid()).collect();
     let others = [(), ()].map(|()| waiter(&station, &["-g", "1", "--project", "p2"]));
     until("the other project runs on its two GPUs", SOON, || {
@@ -213,7 +232,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
         parked().is_empty().then_some(())
     });
     for (raw, sum) in &mut jobs {
-        assert_eq!(raw.ask("sum 0"), *sum, "it goes on where it was");
+        assert_eq!(raw.ask("sum-all"), *sum, "it goes on where it was");
     }
 }
 
