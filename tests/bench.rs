@@ -169,6 +169,145 @@ fn replay_compares_policies_and_names_what_is_wrong() {
 }
 
 #[test]
+fn replay_plays_every_policy_and_says_what_a_list_lacks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    };
+    let run = |file: &std::path::Path, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gshare"));
+        let output = command.arg("replay").arg(file).args(args).output();
+        output.expect("starts")
+    };
+    let errors = |output: &std::process::Output| {
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    const HEAD: &str = "user,arrival_s,duration_s,num_gpu,gpu_milli\n";
+    let lines: String = (0..40)
+        .map(|n| {
+            format!(
+                "u{},{},{},1,{}\n",
+                n % 3,
+                n * 300,
+                600 + 60 * (n % 7),
+                250 * (1 + n % 4)
+            )
+        })
+        .collect();
+    let good = file("claims.csv", &format!("{HEAD}{lines}"));
+    // The names come from the program itself: a new policy is played here as well.
+    let unknown = errors(&run(&good, &["--policy", "magic"]));
+    let names = unknown.split("one of ").nth(1).expect("they are listed");
+    let names: Vec<&str> = names
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split(", ")
+        .collect();
+    assert!(names.len() >= 14, "{names:?}");
+    let mut args: Vec<&str> = vec!["--gpus", "2"];
+    for name in &names {
+        args.extend(["--policy", name.trim()]);
+    }
+    let text = run(&good, &args);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(
+        text.starts_with("POLICY") && text.contains("WAIT min"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), names.len() + 1, "{text}");
+    args.push("--json");
+    let all: Value = serde_json::from_slice(&run(&good, &args).stdout).expect("JSON");
+    let rows = all["policies"].as_array().expect("rows");
+    assert_eq!((rows.len(), &all["claims"]), (names.len(), &40.into()));
+    let mut waits: Vec<f64> = Vec::new();
+    for (row, name) in rows.iter().zip(&names) {
+        assert_eq!(row["policy"], name.trim());
+        let figure = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+        let (median, p95) = (figure("wait_median_s"), figure("wait_p95_s"));
+        assert!(0.0 <= median && median <= p95, "{row}");
+        assert!(
+            figure("completion_mean_s") >= figure("wait_mean_s") + 600.0,
+            "{row}"
+        );
+        assert!((0.0..=1.0).contains(&figure("allocation")), "{row}");
+        let may = row["may"].as_str().expect("told");
+        for (count, right) in [("moves", "move"), ("suspensions", "suspend")] {
+            assert!(row[count].is_u64(), "{row}");
+            assert!(row[count] == 0 || may.contains(right), "{row}");
+        }
+        waits.push(figure("wait_mean_s"));
+    }
+    // They differ: whoever gives whole GPUs to parts makes people wait.
+    let of = |name: &str| waits[names.iter().position(|n| n.trim() == name).expect(name)];
+    assert!(of("gshare") < of("exclusive"), "{waits:?}");
+    // More of the machine asked for, longer waits; fewer claims, fewer lines.
+    let mean = |args: &[&str]| {
+        let all = [&["--gpus", "2", "--policy", "fgd", "--json"], args].concat();
+        let line: Value = serde_json::from_slice(&run(&good, &all).stdout).expect("JSON");
+        let claims = line["claims"].as_u64().expect("counted");
+        (
+            claims,
+            line["policies"][0]["wait_mean_s"]
+                .as_f64()
+                .expect("a figure"),
+        )
+    };
+    assert!(mean(&["--load", "1.5"]).1 > mean(&["--load", "0.3"]).1);
+    assert_eq!(mean(&["--claims", "7"]).0, 7);
+
+    for (name, text, said) in [
+        ("empty.csv", String::new(), "has no column `num_gpu`"),
+        (
+            "head.csv",
+            HEAD.to_owned(),
+            "no line of the list uses a GPU",
+        ),
+        (
+            "column.csv",
+            "num_gpu,gpu_milli\n1,500\n".to_owned(),
+            "has no column `arrival_s`",
+        ),
+        (
+            "word.csv",
+            format!("{HEAD}ada,0,long,1,500\n"),
+            "line 2: `long` is not a number",
+        ),
+        (
+            "endless.csv",
+            format!("{HEAD}ada,0,60,1,500\nada,0,inf,1,500\n"),
+            "line 3: `inf` is not a number",
+        ),
+        (
+            "records.jsonl",
+            "{\"nothing\": 1}\n".to_owned(),
+            "no record of a run",
+        ),
+    ] {
+        let path = file(name, &text);
+        let errors = errors(&run(&path, &[]));
+        assert!(
+            errors.contains(said) && errors.contains(name),
+            "{name}: {errors}"
+        );
+    }
+    let missing = errors(&run(&dir.path().join("none.csv"), &[]));
+    assert!(
+        missing.contains("cannot read") && missing.contains("none.csv"),
+        "{missing}"
+    );
+    let load = errors(&run(&good, &["--load", "0"]));
+    assert!(load.contains("--load"), "{load}");
+    let records = file("runs.jsonl", "{}\n");
+    let records = errors(&run(&records, &["--policy", "fgd"]));
+    assert!(records.contains("not with policies"), "{records}");
+}
+
+#[test]
 fn bench_shim_ends_with_its_figures() {
     let (_, line) = quick(&["shim", "--runs", "2"]);
     assert_eq!(

@@ -13,13 +13,23 @@ use super::{Outcome as Exit, out, replay_sizes};
 const DEFAULT: [&str; 3] = ["gshare", "gshare-held", "fgd"];
 
 pub(crate) fn run(args: &ReplayArgs) -> Exit {
-    if let Ok(text) = std::fs::read_to_string(&args.trace)
-        && replay_sizes::is_records(&text)
+    if let Some(load) = args.load
+        && !(0.01..=100.0).contains(&load)
     {
+        return Err(usage(format!("--load {load} is not between 0.01 and 100")));
+    }
+    let text = std::fs::read_to_string(&args.trace)
+        .map_err(|e| usage(format!("cannot read {}: {e}", args.trace.display())))?;
+    if replay_sizes::is_records(&text) {
+        if !args.policy.is_empty() {
+            let text = "records of runs are replayed with sizes, not with policies";
+            let hint = "--policy is for lists of claims (CSV)";
+            return Err(usage(text.to_owned()).with_hint(hint));
+        }
         return replay_sizes::run(args, &text);
     }
     let policies = policies(&args.policy)?;
-    let trace = entries(args)?;
+    let trace = entries(args, &text)?;
     let node = Node {
         gpus: usize::from(args.gpus),
         mem: args.mem.0,
@@ -71,11 +81,15 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
     Ok(0)
 }
 
+fn usage(text: String) -> Failure {
+    Failure::new(failure::USAGE, text)
+}
+
 fn policies(names: &[String]) -> Result<Vec<&'static Policy>, Failure> {
     let named = |name: &str| {
         Policy::named(name).ok_or_else(|| {
             let known: Vec<&str> = POLICIES.iter().map(|p| p.name).collect();
-            Failure::new(failure::USAGE, format!("there is no policy `{name}`"))
+            usage(format!("there is no policy `{name}`"))
                 .with_hint(format!("one of {}", known.join(", ")))
         })
     };
@@ -85,12 +99,9 @@ fn policies(names: &[String]) -> Result<Vec<&'static Policy>, Failure> {
     names.iter().map(|n| named(n)).collect()
 }
 
-fn entries(args: &ReplayArgs) -> Result<Vec<Entry>, Failure> {
+fn entries(args: &ReplayArgs, text: &str) -> Result<Vec<Entry>, Failure> {
     let path = args.trace.display();
-    let usage = |text: String| Failure::new(failure::USAGE, text);
-    let text = std::fs::read_to_string(&args.trace)
-        .map_err(|e| usage(format!("cannot read {path}: {e}")))?;
-    let mut trace = trace::read(&text).map_err(|e| usage(format!("{path}: {e}")))?;
+    let mut trace = trace::read(text).map_err(|e| usage(format!("{path}: {e}")))?;
     trace.truncate(args.claims.unwrap_or(usize::MAX).max(1));
     let start = trace.first().map_or(0.0, |e| e.arrival_s);
     for e in &mut trace {
@@ -98,9 +109,6 @@ fn entries(args: &ReplayArgs) -> Result<Vec<Entry>, Failure> {
         e.gpus = e.gpus.min(u32::from(args.gpus));
     }
     if let Some(load) = args.load {
-        if !(0.01..=100.0).contains(&load) {
-            return Err(usage(format!("--load {load} is not between 0.01 and 100")));
-        }
         let work: f64 = trace.iter().map(|e| e.size() * e.run_s).sum();
         let span = trace.last().map_or(1.0, |e| e.arrival_s).max(1.0);
         let stretch = work / (f64::from(args.gpus) * load * span);

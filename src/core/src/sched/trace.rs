@@ -56,7 +56,9 @@ pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
             if text.is_empty() {
                 return Ok(None);
             }
-            text.parse().map(Some).map_err(|_| TraceError::Number {
+            // What is not finite (`nan`, `inf`) has no end.
+            let number = text.parse().ok().filter(|n: &f64| n.is_finite());
+            number.map(Some).ok_or_else(|| TraceError::Number {
                 line: n + 2,
                 text: text.to_owned(),
             })
