@@ -314,13 +314,13 @@ impl Machine {
     }
 
     /// What a claim that cannot start keeps from later ones.
-    pub(super) fn hold_back(&self, waiting: &mut Waiting, round: &mut Round) {
+    pub(super) fn hold_back(&self, now: Now, waiting: &mut Waiting, round: &mut Round) {
         let all = waiting.due || waiting.entitled || waiting.by_rule();
         waiting.blocks = match &waiting.ask {
             Ask::Claim { request, .. } if !all => self.nearest(request, round),
             _ => waiting.gpus(&self.ledger),
         };
-        round.keep(waiting);
+        round.keep(now, waiting);
     }
 
     /// When the first in the queue could start at the earliest: when leases have ended, and those ahead have
@@ -433,8 +433,8 @@ impl Machine {
 pub(super) struct Round {
     rooms: Vec<(Bytes, Share)>,
     kept: Vec<u32>,
-    /// Those whose earliest start is known, with what is kept for them.
-    foreseen: Vec<(Now, Vec<usize>)>,
+    /// Of what is kept on each GPU: how much until when at least, where that is known.
+    foreseen: Vec<Vec<(Now, u32)>>,
     /// Where claims of some sizes lack the least.
     near: BTreeMap<Shape, Vec<usize>>,
 }
@@ -447,7 +447,7 @@ impl Round {
         let mut round = Self {
             rooms: Vec::new(),
             kept: vec![0; ledger.gpus().len()],
-            foreseen: Vec::new(),
+            foreseen: vec![Vec::new(); ledger.gpus().len()],
             near: BTreeMap::new(),
         };
         round.look(ledger);
@@ -464,14 +464,31 @@ impl Round {
     }
 
     /// Keeps what a waiting claim keeps.
-    pub(super) fn keep(&mut self, waiting: &Waiting) {
+    pub(super) fn keep(&mut self, now: Now, waiting: &Waiting) {
         for &g in &waiting.blocks {
             if let Some(kept) = self.kept.get_mut(g) {
                 *kept += 1;
             }
         }
-        if let Some(start) = waiting.expected {
-            self.foreseen.push((start, waiting.blocks.clone()));
+        let gone = match &waiting.ask {
+            Ask::Claim { request, .. } => request.lease.map(|l| now.saturating_add(l)),
+            Ask::Resize { .. } => Some(Now::ZERO),
+        };
+        for &g in &waiting.blocks {
+            let Some(foreseen) = self.foreseen.get_mut(g) else {
+                continue;
+            };
+            // Of which nobody knows when it starts starts nowhere before those who are ahead of it there, unless it would
+            // be let past them itself.
+            let ahead = foreseen.iter().map(|(start, _)| *start).max();
+            let behind = ahead.filter(|start| gone.is_none_or(|gone| gone > *start));
+            let Some(start) = waiting.expected.or(behind) else {
+                continue;
+            };
+            match foreseen.last_mut() {
+                Some((last, count)) if *last == start => *count += 1,
+                _ => foreseen.push((start, 1)),
+            }
         }
     }
 
@@ -479,13 +496,15 @@ impl Round {
     pub(super) fn blocked(&self, now: Now, request: &Request) -> Vec<bool> {
         let gone = request.lease.map(|l| now.saturating_add(l));
         let in_time = |start: Now| gone.is_some_and(|gone| gone <= start);
-        let foreseen = || self.foreseen.iter().filter(|(start, _)| in_time(*start));
-        let passed = |g: usize| {
-            let of = foreseen().flat_map(|(_, blocks)| blocks);
-            of.filter(|b| **b == g).count()
+        let passed = |g: usize| -> u32 {
+            let counts = self.foreseen[g].iter();
+            counts
+                .filter(|(start, _)| in_time(*start))
+                .map(|(_, count)| count)
+                .sum()
         };
         let kept = self.kept.iter().enumerate();
-        kept.map(|(g, kept)| *kept > 0 && *kept as usize > passed(g))
+        kept.map(|(g, kept)| *kept > 0 && *kept > passed(g))
             .collect()
     }
 

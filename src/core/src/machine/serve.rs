@@ -33,7 +33,7 @@ impl Machine {
                 }
                 Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
                     Tried::Waits(waiting) => {
-                        round.keep(&waiting);
+                        round.keep(now, &waiting);
                         still.push(waiting);
                     }
                     Tried::Refused => {}
@@ -78,7 +78,7 @@ impl Machine {
         if waiting.absent.is_some() {
             let planned = self.plan_of(id).is_some();
             if !planned || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
-                self.hold_back(&mut waiting, round);
+                self.hold_back(now, &mut waiting, round);
             }
             return Some(waiting);
         }
@@ -135,7 +135,7 @@ impl Machine {
             *told = Some(now_told);
         }
         if by_quota || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
-            self.hold_back(&mut waiting, round);
+            self.hold_back(now, &mut waiting, round);
         }
         Some(waiting)
     }

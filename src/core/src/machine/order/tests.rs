@@ -119,6 +119,36 @@ fn a_lease_that_ends_in_time_is_in_nobodys_way() {
     assert_eq!(w.granted(4), Some(vec![0]));
 }
 
+/// Nobody knows when the second of those that wait starts, but before the first it does not.
+#[test]
+fn a_lease_that_ends_in_time_is_not_in_the_way_of_those_behind_the_first_either() {
+    let mut w = World::new(&[24]);
+    let leased = |share: &str, seconds: u64| {
+        let mut r = request(share, 7);
+        r.lease = Some(Duration::from_secs(seconds));
+        r
+    };
+    w.submit_request(1, leased("0.5", 600), None);
+    ask(&mut w, 2, "1", 7);
+    ask(&mut w, 3, "0.25", 7);
+    assert_eq!(w.machine.expected_start(ClaimId(3)), None);
+    w.submit_request(4, leased("0.25", 601), None);
+    assert_eq!(w.granted(4), None, "it would delay the first");
+    w.submit_request(5, leased("0.25", 600), None);
+    assert_eq!(w.granted(5), Some(vec![0]));
+    // One that would be let past itself, had it room, is not passed: it could start before the first does.
+    w.submit_request(6, leased("0.5", 300), None);
+    assert_eq!(w.granted(6), None, "there is no room");
+    w.submit_request(7, leased("0.25", 500), None);
+    assert_eq!(
+        w.granted(7),
+        None,
+        "it would take the room of the one before"
+    );
+    w.submit_request(8, leased("0.25", 100), None);
+    assert_eq!(w.granted(8), None);
+}
+
 #[test]
 fn an_entry_guarantees_more_than_an_equal_part_and_a_weight_counts() {
     use crate::quota::{Party, Quota};
