@@ -98,6 +98,8 @@ struct Record {
     /// Time used over share.
     ahead_ns: f64,
     wants: bool,
+    /// It had the GPU to itself: nobody knows yet what it has queued.
+    was_free: bool,
     /// Its work outlasted its turn and runs beside the next.
     lingers: bool,
     used_ns: u64,
@@ -131,6 +133,8 @@ enum Phase {
         taken: bool,
         /// It had work on the GPU when the turn began, of unknown length.
         backlog: bool,
+        /// Work of others ran beside it when it began.
+        crowded: bool,
     },
 }
 
@@ -148,6 +152,10 @@ pub struct Arbiter {
     records: Vec<Record>,
     nobody_ahead_ns: f64,
     hand_overs: u64,
+    /// Turns so far.
+    turns: u64,
+    /// What a turn counts while those of all claims last about the same.
+    even_ns: Option<u64>,
 }
 
 impl Default for Arbiter {
@@ -157,6 +165,8 @@ impl Default for Arbiter {
             records: Vec::new(),
             nobody_ahead_ns: 0.0,
             hand_overs: 0,
+            turns: 0,
+            even_ns: None,
         }
     }
 }
@@ -205,6 +215,9 @@ impl Arbiter {
         if gated == 0 || (gated == 1 && unlimited) {
             self.phase = Phase::QUIET;
             for claim in claims {
+                if let Some(record) = self.record(claim.id).filter(|_| claim.is_gated) {
+                    record.was_free = true;
+                }
                 self.order(claim.id, Mode::Free, 0, orders);
             }
             return None;
@@ -230,6 +243,7 @@ impl Arbiter {
                     turn_ends_ns: 0,
                     ahead_ns: 0.0,
                     wants: false,
+                    was_free: false,
                     lingers: false,
                     used_ns: 0,
                     last_turn: (0, 0.0),
@@ -307,6 +321,7 @@ impl Arbiter {
             used_ns,
             taken,
             backlog,
+            crowded,
         } = self.phase
         else {
             return;
@@ -362,6 +377,7 @@ impl Arbiter {
                 used_ns,
                 taken,
                 backlog,
+                crowded,
             };
             return;
         }
@@ -377,7 +393,7 @@ impl Arbiter {
             0
         };
         let counted = if taken && !lingers {
-            self.even_out(id, cost)
+            self.even_out(id, cost, crowded)
         } else {
             cost
         };
@@ -386,7 +402,9 @@ impl Arbiter {
             // What is shown is what was.
             record.used_ns = (record.used_ns + cost).saturating_sub(counted);
             record.lingers = lingers;
+            record.was_free &= !taken;
         }
+        self.see_whether_even(now);
         self.phase = Phase::Quiet {
             open: Some(id),
             since_ns: u64::MAX,
@@ -415,12 +433,18 @@ impl Arbiter {
             .filter(|c| who.contains(&c.id) || self.records.iter().any(|r| r.id == c.id && r.wants))
             .collect();
         let shares = divide(&wanting);
+        self.turns += 1;
+        let turn = self.turns;
         for (claim, share) in wanting.iter().zip(&shares.claims) {
+            if let Some(record) = self.record(claim.id) {
+                record.usual.share = *share;
+            }
             if let Some(record) = self.record(claim.id).filter(|r| who.contains(&r.id)) {
                 record.used_ns += part;
                 let counted = part as f64 / share.max(1e-3);
                 record.ahead_ns += counted;
                 record.last_turn = (now, counted);
+                record.usual.last = turn;
             }
         }
         if holder == Holder::Nobody && shares.nobody > 0.0 {

@@ -9,6 +9,9 @@ use model::{
 
 const SECOND: u64 = 1000 * MS;
 
+/// How many seeds the tests of mixes take.
+const SEEDS: u64 = 8;
+
 fn seed() -> u64 {
     let seed = std::env::var("GATE_SEED").ok().and_then(|s| s.parse().ok());
     let seed = seed.unwrap_or(7);
@@ -117,9 +120,19 @@ fn turns(sim: &mut Sim, asked: &[Asked]) -> Turns {
 
 #[test]
 fn mixes_hold_their_shares() {
-    let seed = seed();
+    mixes(seed(), &[10 * US, MS, 20 * MS, 200 * MS]);
+}
+
+#[test]
+fn mixes_hold_their_shares_with_other_seeds() {
+    for seed in 1..=SEEDS {
+        mixes(seed, &[20 * MS]);
+    }
+}
+
+fn mixes(seed: u64, kernels: &[u64]) {
     for requests in MIXES {
-        for kernel in [10 * US, MS, 20 * MS, 200 * MS] {
+        for &kernel in kernels {
             let mut sim = floods(&vec![kernel; requests.len()], seed);
             let mut gate = turns(&mut sim, &asked(requests));
             sim.run(length(kernel), &mut gate);
@@ -143,15 +156,14 @@ fn mixes_hold_their_shares() {
     }
 }
 
-/// Kernels of 200 ms that vary by a tenth, over as many seeds as `GATE_SEEDS` says. Where a claim has one turn in two
-/// seconds, what is paid for in the first of them can still be a turn less: of 200 seeds, 9 of 1200 mixes.
+/// Kernels of 200 ms that vary by a tenth, over as many seeds as `GATE_SEEDS` says.
 #[test]
 fn long_kernels_hold_their_shares_with_many_seeds() {
     let seeds = std::env::var("GATE_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok());
     let (mut runs, mut missed) = (0, 0);
-    for seed in 1..=seeds.unwrap_or(3) {
+    for seed in 1..=seeds.unwrap_or(SEEDS) {
         for requests in MIXES {
             let mut sim = floods(&vec![200 * MS; requests.len()], seed);
             let mut gate = turns(&mut sim, &asked(requests));
@@ -164,7 +176,33 @@ fn long_kernels_hold_their_shares_with_many_seeds() {
         }
     }
     println!("{missed} of {runs} missed");
-    assert!(missed * 100 <= runs, "{missed} of {runs}");
+    assert_eq!(missed, 0, "of {runs}");
+}
+
+/// Kernels that are nearly as long as the neighbour's are not taken for equal: shares are of time in the long run too.
+#[test]
+fn nearly_equal_kernels_hold_their_shares() {
+    let cases: &[(&[u32], &[u64])] = &[
+        (&[500, 500], &[180 * MS, 220 * MS]),
+        (&[500, 500], &[150 * MS, 250 * MS]),
+        (&[100, 900], &[220 * MS, 180 * MS]),
+        (&[200, 300, 500], &[180 * MS, 200 * MS, 220 * MS]),
+    ];
+    for (requests, kernels) in cases {
+        for seed in 1..=4 {
+            let mut sim = floods(kernels, seed);
+            let mut gate = turns(&mut sim, &asked(requests));
+            sim.run(90 * SECOND, &mut gate);
+            let wanted = parts(requests);
+            let from = 4 * SECOND;
+            let worst = worst_window(&sim, &wanted, from, 20 * SECOND);
+            let used = sim.used(from, sim.now);
+            println!("{requests:?} {kernels:?}: worst 20 s {worst:.2}, all {used:.4?}");
+            assert!(worst <= 2.0, "{requests:?} {kernels:?}: {worst:.2}");
+            let near = |(got, wanted): (&f64, &f64)| (got - wanted).abs() < 0.01;
+            assert!(used.iter().zip(&wanted).all(near), "{used:?}");
+        }
+    }
 }
 
 /// Kernels of different lengths side by side: shares are of time, not of launches.
@@ -390,7 +428,7 @@ fn the_detached_block_nobody_and_come_back() {
         let soon = sim.used(from + 100 * MS, from + 1100 * MS)[0];
         let again = sim.used(from, sim.now)[0];
         println!("back: {soon:.3} at first, {again:.3} in the end");
-        let least = if kernel == MS { 0.45 } else { 0.25 };
+        let least = if kernel == MS { 0.45 } else { 0.4 };
         assert!(soon > least && (again - 0.5).abs() < 0.03, "{soon} {again}");
     }
 }

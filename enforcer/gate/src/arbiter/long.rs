@@ -1,23 +1,36 @@
 //! Long kernels: a claim has few turns in two seconds then, and one that comes a little late is a kernel less.
 //!
 //! So the order of turns is kept as even as it can be. Kernels of one kind do not all take the same time; while the
-//! claims' turns last about the same, each counts as the mean of all, and what it really took goes to an account
-//! that fades. Only whoever is more than a turn off there pays for it at once. And of those who are due the one goes
-//! first whose turn has to be over soonest, or of several nearly as soon the one that has waited longest.
+//! turns of all claims last about the same, each counts as one turn, however long it was, and the order repeats itself.
+//! What a turn really took beyond that goes to an account that fades. Only whoever is more than a turn off there pays
+//! for it, by a whole turn. And of those who are due the one goes first whose turn has to be over soonest, or of several
+//! nearly as soon the one that has waited longest.
 
 use super::Arbiter;
 
 /// Kernels are long where turns last this long on average.
 const LONG_NS: u64 = 40_000_000;
 /// The mean of a claim's turns is over about so many.
-const TURNS: u64 = 16;
+const TURNS: u64 = 64;
 /// A turn that is further from the claim's usual ones than this part is of another kind.
 const KIND: u64 = 4;
-/// Claims whose usual turns are nearer to the mean of all than this part have the same kind of work.
-const ALIKE: u64 = 10;
+/// Claims whose usual turns are nearer to the mean of all than this part, and as much as few turns can be off by chance,
+/// have the same kind of work.
+const ALIKE: f64 = 0.01;
+/// The second of these, for one turn.
+const CHANCE: f64 = 0.15;
+/// So much more is allowed to those who were alike.
+const STILL: f64 = 1.5;
+/// Turns count as one where each is one kernel: they last longer than the longest that is given. Less is enough to
+/// leave it at that.
+const ONE_KERNEL_NS: (f64, f64) = (65e6, 57e6);
+/// Turns count as before until their mean is so much off.
+const SAME: f64 = 0.1;
 /// What turns really took fades over so many of them.
-const FADES: f64 = 25.0;
-/// So many turns off, a claim pays for it at once.
+const FADES: f64 = 50.0;
+/// So much of it is paid for at each turn where turns are not alike.
+const LEAKS: f64 = 0.1;
+/// So many turns off, a claim pays for it.
 const PAYS: f64 = 1.5;
 /// A claim is due this part of its own cycle before it is behind.
 const DUE: f64 = 0.1;
@@ -29,8 +42,31 @@ const EQUAL: f64 = 0.3;
 pub(super) struct Usual {
     /// What one usually lasts.
     pub ns: u64,
+    /// Over how many turns that is.
+    seen: u64,
+    /// Its part of the GPU at its last turn.
+    pub share: f64,
     /// What they took beyond what was counted.
     owed_ns: f64,
+    /// Number of its last turn.
+    pub last: u64,
+}
+
+impl Usual {
+    fn learn(&mut self, took_ns: u64) {
+        if took_ns.abs_diff(self.ns) > self.ns / KIND {
+            (self.ns, self.seen) = (took_ns, 1);
+            return;
+        }
+        self.seen = (self.seen + 1).min(TURNS);
+        self.ns = self.ns - self.ns / self.seen + took_ns / self.seen;
+    }
+
+    fn is_near(&self, mean: f64, was_near: bool) -> bool {
+        let far = ALIKE + CHANCE / (self.seen.max(1) as f64).sqrt();
+        let still = if was_near { STILL } else { 1.0 };
+        (self.ns as f64 - mean).abs() <= far * still * mean
+    }
 }
 
 /// A claim that could have the next turn.
@@ -41,8 +77,8 @@ pub(super) struct Candidate {
     pub ahead_ns: f64,
     pub share: f64,
     pub usual_ns: u64,
-    /// When its last turn ended.
-    pub last_ns: u64,
+    /// How long ago its last turn ended.
+    pub waited_ns: u64,
 }
 
 impl Candidate {
@@ -58,7 +94,7 @@ impl Candidate {
 }
 
 /// Who of several goes next; `None` where kernels are short.
-pub(super) fn next(now: u64, claims: &[Candidate]) -> Option<u64> {
+pub(super) fn next(claims: &[Candidate]) -> Option<u64> {
     let all: u64 = claims.iter().map(|c| c.usual_ns).sum();
     if claims.len() < 2 || all < LONG_NS * claims.len() as u64 {
         return None;
@@ -69,43 +105,110 @@ pub(super) fn next(now: u64, claims: &[Candidate]) -> Option<u64> {
         .iter()
         .filter(|c| c.ahead_ns <= middle + DUE * c.cycle_ns());
     let soonest = due.clone().map(Candidate::deadline_ns).reduce(f64::min)?;
-    let waited = |c: &Candidate| now.saturating_sub(c.last_ns) as f64 / c.cycle_ns().max(1.0);
+    let waited = |c: &Candidate| c.waited_ns as f64 / c.cycle_ns().max(1.0);
     due.filter(|c| c.deadline_ns() <= soonest + EQUAL * c.cycle_ns())
-        .max_by(|a, b| waited(a).total_cmp(&waited(b)))
+        .max_by(|a, b| waited(a).total_cmp(&waited(b)).then(b.id.cmp(&a.id)))
         .map(|c| c.id)
 }
 
 impl Arbiter {
     /// What a turn counts that has taken so long.
-    pub(super) fn even_out(&mut self, id: u64, took_ns: u64) -> u64 {
-        if let Some(record) = self.record(id) {
-            let usual = &mut record.usual.ns;
-            *usual = if took_ns.abs_diff(*usual) > *usual / KIND {
-                took_ns
-            } else {
-                *usual - *usual / TURNS + took_ns / TURNS
-            };
+    pub(super) fn even_out(&mut self, id: u64, took_ns: u64, crowded: bool) -> u64 {
+        let even = self.even_ns;
+        let Some(record) = self.record(id) else {
+            return took_ns;
+        };
+        if !crowded {
+            record.usual.learn(took_ns);
         }
-        let wanting = self.records.iter().filter(|r| r.wants);
-        let usual: Vec<u64> = wanting.map(|r| r.usual.ns).collect();
-        let mean = usual.iter().sum::<u64>() / (usual.len() as u64).max(1);
-        let near = |ns: u64, part: u64| ns.abs_diff(mean) <= mean / part;
-        let even =
-            mean >= LONG_NS && near(took_ns, KIND) && usual.iter().all(|ns| near(*ns, ALIKE));
+        let owed = record.usual.owed_ns;
+        let Some(even) = even else {
+            let paid = (owed * LEAKS).max(-(took_ns as f64));
+            self.owes(id, -paid);
+            return (took_ns as f64 + paid) as u64;
+        };
+        let unit = even as f64;
+        self.owes(id, took_ns as f64 - unit);
         let Some(record) = self.record(id) else {
             return took_ns;
         };
         let owed = &mut record.usual.owed_ns;
-        if !even {
-            *owed = 0.0;
-            return took_ns;
+        *owed -= *owed / FADES;
+        let turns = match *owed / unit {
+            turns if turns >= PAYS => turns.floor(),
+            turns if turns <= -PAYS => -1.0,
+            _ => 0.0,
+        };
+        self.owes(id, -turns * unit);
+        (unit + turns * unit) as u64
+    }
+
+    /// A claim has used so much beyond what was counted: it is ahead by that, all are behind by their parts of it.
+    fn owes(&mut self, id: u64, ns: f64) {
+        for r in self.records.iter_mut().filter(|r| r.wants) {
+            r.usual.owed_ns -= ns * r.usual.share;
         }
-        *owed += took_ns as f64 - mean as f64 - *owed / FADES;
-        if owed.abs() < PAYS * mean as f64 {
-            return mean;
+        if let Some(record) = self.record(id) {
+            record.usual.owed_ns += ns;
         }
-        let counted = (mean as f64 + std::mem::take(owed)).max(0.0);
-        counted as u64
+    }
+
+    /// Looks whether the claims' turns are alike, so that each counts as one.
+    pub(super) fn see_whether_even(&mut self, now: u64) {
+        let mean = self.mean_if_alike();
+        if let (Some(even), Some(mean)) = (self.even_ns, mean) {
+            let ratio = mean / even as f64;
+            if (ratio - 1.0).abs() > SAME {
+                let middle = self.middle();
+                for r in &mut self.records {
+                    r.ahead_ns = middle + (r.ahead_ns - middle) * ratio;
+                }
+                self.even_ns = Some(mean as u64);
+            }
+            return;
+        }
+        self.even_ns = None;
+        let Some(mean) = mean else {
+            return;
+        };
+        self.even_ns = Some(mean as u64);
+        // From here on the order is the one in which they have waited; where each really is goes to its account.
+        let middle = self.middle();
+        let waited = |r: &super::Record| {
+            let cycle = mean / r.usual.share.max(1e-3);
+            cycle.min(now.saturating_sub(r.last_turn.0) as f64)
+        };
+        let wanting = || self.records.iter().filter(|r| r.wants);
+        let shares: f64 = wanting().map(|r| r.usual.share).sum();
+        let shift = wanting().map(|r| r.usual.share * waited(r)).sum::<f64>() / shares.max(1e-9);
+        for r in self.records.iter_mut().filter(|r| r.wants) {
+            let ahead = middle + shift - waited(r);
+            r.usual.owed_ns += (r.ahead_ns - ahead) * r.usual.share;
+            r.ahead_ns = ahead;
+        }
+    }
+
+    /// Where the claims that want the GPU are on average.
+    fn middle(&self) -> f64 {
+        let wanting = || self.records.iter().filter(|r| r.wants);
+        let shares: f64 = wanting().map(|r| r.usual.share).sum();
+        wanting().map(|r| r.usual.share * r.ahead_ns).sum::<f64>() / shares.max(1e-9)
+    }
+
+    /// Length of a turn, if it is long and about the same for all who want one.
+    fn mean_if_alike(&self) -> Option<f64> {
+        let wanting = || self.records.iter().filter(|r| r.wants);
+        let known = || wanting().map(|r| r.usual).filter(|usual| usual.seen > 0);
+        let mean = known().map(|u| u.ns as f64).sum::<f64>() / known().count().max(1) as f64;
+        let least = match self.even_ns {
+            None => ONE_KERNEL_NS.0,
+            Some(_) => ONE_KERNEL_NS.1,
+        };
+        let even = wanting().count() >= 2
+            && mean >= least
+            && wanting().all(|r| r.usual.share > 0.0)
+            && known().all(|usual| usual.is_near(mean, self.even_ns.is_some()));
+        even.then_some(mean)
     }
 }
 
@@ -124,16 +227,18 @@ mod tests {
                 ahead_ns: 0.0,
                 share: *share,
                 usual_ns: 200 * MS,
-                last_ns: 0,
+                waited_ns: 0,
             })
             .collect();
         let mut turns = Vec::new();
-        for turn in 1..=100 {
-            let now = turn * 200 * MS;
-            let next = next(now, &claims).unwrap_or(0);
+        for _ in 0..100 {
+            let next = next(&claims).unwrap_or(0);
+            for claim in &mut claims {
+                claim.waited_ns += 200 * MS;
+            }
             let claim = &mut claims[next as usize];
             claim.ahead_ns += 200e6 / claim.share;
-            claim.last_ns = now;
+            claim.waited_ns = 0;
             turns.push(next);
         }
         let count = |ten: &[u64], id| ten.iter().filter(|t| **t == id).count();
@@ -164,6 +269,6 @@ mod tests {
                 assert!(had.abs_diff(8 * due) <= 1, "{had}, {shares:?}");
             }
         }
-        assert_eq!(next(0, &[]), None);
+        assert_eq!(next(&[]), None);
     }
 }

@@ -25,20 +25,28 @@ impl Arbiter {
             stamps: of_holder(holder, &list, stamps_of),
             used_ns: of_holder(holder, &list, used_by),
             taken,
-            backlog: wanting
+            backlog: wanting.iter().any(|(c, s)| {
+                let was_free = self.records.iter().any(|r| r.id == c.id && r.was_free);
+                holder == Holder::Claim(c.id) && (s.busy || was_free)
+            }),
+            crowded: wanting
                 .iter()
-                .any(|(c, s)| s.busy && holder == Holder::Claim(c.id)),
+                .any(|(c, s)| s.busy && holder != Holder::Claim(c.id)),
         };
+        let record = |id: u64| self.records.iter().find(|r| r.id == id);
         // Who worked alone until now has to clear the GPU first.
         let alone = wanting.iter().find(|(c, s)| {
-            let was_open = self
-                .records
-                .iter()
-                .any(|r| r.id == c.id && r.word.mode() == Mode::Open && !r.lingers);
+            let was_open = record(c.id).is_some_and(|r| r.word.mode() == Mode::Open && !r.lingers);
             s.busy && was_open && open == Some(c.id)
         });
         if let Some((claim, _)) = alone {
             self.phase = begin(Holder::Claim(claim.id), now, true);
+            return;
+        }
+        // And what is queued by one that nobody counted is seen in its turn.
+        let was_free = |id: u64| record(id).is_some_and(|r| r.was_free);
+        if let Some((claim, _)) = wanting.iter().find(|(c, s)| s.waiting && was_free(c.id)) {
+            self.phase = begin(Holder::Claim(claim.id), now + LEAST_TURN_NS, false);
             return;
         }
         let ahead = |id: u64| {
@@ -87,16 +95,20 @@ impl Arbiter {
                 return None;
             };
             let record = self.records.iter().find(|r| r.id == id)?;
+            let (usual_ns, waited_ns) = match self.even_ns {
+                Some(ns) => (ns, ns * (self.turns - record.usual.last)),
+                None => (record.usual.ns, now.saturating_sub(record.last_turn.0)),
+            };
             Some(Candidate {
                 id,
                 ahead_ns,
                 share,
-                usual_ns: record.usual.ns,
-                last_ns: record.last_turn.0,
+                usual_ns,
+                waited_ns,
             })
         };
         let candidates: Vec<Candidate> = order.iter().map(candidate).collect::<Option<_>>()?;
-        let next = long::next(now, &candidates)?;
+        let next = long::next(&candidates)?;
         let mut all = order.iter();
         all.find(|(_, holder, _)| *holder == Holder::Claim(next))
             .copied()
