@@ -217,6 +217,7 @@ pub fn run(start: &Start) -> anyhow::Result<i32> {
     let config = start.load(mode)?;
     manager::start_log(config.service.log.name());
     raise_descriptor_limit();
+    gshare_enforcer::proc::share_one_heap();
     let paths = config.paths(mode);
     prepare_dirs(&paths, mode)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -280,6 +281,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             _ = pulse.tick(), if watchdog.is_some() => manager::alive(),
             _ = timer.tick() => service.tick(),
             _ = thrift.tick() => {
+                gshare_enforcer::proc::give_back_heap();
                 let bytes = gshare_enforcer::proc::give_back_program();
                 tracing::debug!(bytes, "resident pages of the program");
             }
@@ -392,7 +394,8 @@ pub(crate) fn millis(d: Duration) -> u64 {
 /// What administrators do is logged under this name, whatever the level.
 pub(crate) const AUDIT: &str = "gshare_audit";
 
-/// After its start, and then every so often, the service gives back the pages of its program that it needs no more.
+/// After its start, and then every so often, the service gives back the memory and the pages of its program that it
+/// needs no more.
 const SETTLED: Duration = Duration::from_secs(10);
 const THRIFT: Duration = Duration::from_secs(60);
 

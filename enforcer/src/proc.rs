@@ -14,6 +14,6 @@ pub use read::{
     ProcessKey, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name, groups_of,
     key, primary_gid, stat, uid_of, uids, user_exists, user_name,
 };
-pub use sys::default_signals;
+pub use sys::{default_signals, give_back_heap, share_one_heap};
 pub use terminal::{Terminal, terminal};
 pub use trim::give_back_program;

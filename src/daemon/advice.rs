@@ -122,11 +122,12 @@ impl Service {
             let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
             for seat in &live.seats {
                 let total = self.gpus[seat.gpu].total;
-                charge = charge.max(seat.usage.charged_bytes(total));
-                let slots = seat.usage.read_slots(total);
-                refusals = slots
-                    .iter()
-                    .fold(refusals, |n, s| n.saturating_add(s.refusals));
+                let (mut here, slots) = (0u64, seat.usage.read_slots(total));
+                for slot in &slots {
+                    here = here.saturating_add(slot.charge_bytes);
+                    refusals = refusals.saturating_add(slot.refusals);
+                }
+                charge = charge.max(here);
                 let used = uses[seat.gpu].get(id).copied();
                 // Without a process on a GPU that is looked at, nothing is used there.
                 let part = match used {

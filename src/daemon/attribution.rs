@@ -76,6 +76,8 @@ fn reading_of(slot: &SlotView) -> Option<Reading> {
 #[derive(Default)]
 struct Sums {
     work: Work,
+    /// The living ones.
+    slots: Vec<SlotView>,
     counted: bool,
     copied: f64,
     launches: f64,
@@ -126,11 +128,13 @@ impl Service {
             for (id, live) in &self.claims {
                 for seat in live.seats.iter().filter(|s| s.gpu == g) {
                     let sums = claims.entry(*id).or_default();
-                    for slot in seat.usage.read_slots(self.gpus[g].total) {
+                    let slots = seat.usage.read_slots(self.gpus[g].total);
+                    for slot in &slots {
                         let place = (*id, g, slot.slot, slot.generation);
                         seen.insert(place);
-                        attribution.add(sums, place, &slot, now);
+                        attribution.add(sums, place, slot, now);
                     }
+                    sums.slots = slots;
                 }
             }
             let gone: Vec<(Place, SlotView)> = attribution
@@ -187,12 +191,10 @@ impl Service {
             };
             let uuid = &self.gpus[g].uuid;
             let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-            let slots = live.seats.iter().find(|s| s.gpu == g);
-            let slots = slots.map(|s| s.usage.read_slots(self.gpus[g].total));
-            let slots = slots.unwrap_or_default();
+            let slots = &sums.slots;
             if let Some(slice) = slice.filter(|s| s.held == HeldRecord::Mps) {
                 side_by_side = true;
-                let told = self.mps_figure(slice, &slots);
+                let told = self.mps_figure(slice, slots);
                 let all = last.sm_count.map(f64::from);
                 sums.work.most = told.zip(all).map(|(sms, all)| sms.value / all.max(1.0));
             }

@@ -19,8 +19,10 @@ use crate::identity;
 const AGAIN: Duration = Duration::from_secs(20);
 /// A process that has long been the same is looked at again after this long.
 const RARELY: Duration = Duration::from_secs(160);
-/// After this long the containers in a claim are looked for again, and at once when other processes of it are on a GPU.
+/// After this long the containers in a claim are looked for again, after twice the time where nothing has changed, up to
+/// [`CONTAINERS_RARELY`], and at once when other processes of it are on a GPU.
 const CONTAINERS_AGAIN: Duration = Duration::from_secs(5);
+const CONTAINERS_RARELY: Duration = Duration::from_secs(20);
 
 /// The processes that were looked at, and what claims are by them.
 #[derive(Debug, Default)]
@@ -46,6 +48,8 @@ struct Known {
 struct Containers {
     names: Vec<String>,
     at: Instant,
+    /// How long that is good for.
+    good: Duration,
     /// Its processes on GPUs then.
     beside: Vec<ProcessKey>,
 }
@@ -94,13 +98,19 @@ impl Faces {
     /// Looks for the containers in a claim, if that is due.
     fn look_into(&mut self, id: ClaimId, live: &Live, beside: &[ProcessKey]) {
         let Some(cgroup) = &live.cgroup else { return };
-        let same = |c: &Containers| c.at.elapsed() < CONTAINERS_AGAIN && c.beside == beside;
-        if self.containers.get(&id).is_some_and(same) {
+        let known = self.containers.get(&id).filter(|c| c.beside == beside);
+        if known.is_some_and(|c| c.at.elapsed() < c.good) {
             return;
         }
+        let names = container::names_in(cgroup);
+        let good = match known.filter(|c| c.names == names) {
+            Some(known) => (known.good * 2).min(CONTAINERS_RARELY),
+            None => CONTAINERS_AGAIN,
+        };
         let found = Containers {
-            names: container::names_in(cgroup),
+            names,
             at: Instant::now(),
+            good,
             beside: beside.to_vec(),
         };
         self.containers.insert(id, found);

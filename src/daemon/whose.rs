@@ -1,7 +1,7 @@
 //! Whose the processes on the GPUs are. Looked up once per sample of the driver, not per figure: asking the
 //! kernel costs, and an answer that changes within a snapshot would count a process twice.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::gpu::GpuProcess;
@@ -26,6 +26,8 @@ pub(crate) enum Whose {
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     of: HashMap<i32, Whose>,
+    /// Those of each claim.
+    by_claim: BTreeMap<ClaimId, Vec<i32>>,
     /// The living ones for good.
     keys: HashMap<i32, ProcessKey>,
     /// Watched processes that ended since.
@@ -60,8 +62,15 @@ impl Service {
             of.insert(pid, self.look_up(pid, stat.is_some()));
             keys.extend(stat.map(|s| (pid, s.key())));
         }
+        let mut by_claim: BTreeMap<ClaimId, Vec<i32>> = BTreeMap::new();
+        for (pid, whose) in &of {
+            if let Whose::Claim(id) = whose {
+                by_claim.entry(*id).or_default().push(*pid);
+            }
+        }
         self.owners = Owners {
             of,
+            by_claim,
             keys,
             ended: HashSet::new(),
             trusted: match self.owners.trusted {
@@ -125,6 +134,13 @@ impl Service {
             .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))
     }
 
+    /// The processes of the newest sample that are a claim's.
+    pub(crate) fn processes_of(&self, id: ClaimId) -> impl Iterator<Item = i32> {
+        let all = self.owners.by_claim.get(&id).into_iter().flatten();
+        let own = move |pid: &i32| self.whose(*pid) == Whose::Claim(id);
+        all.copied().filter(own)
+    }
+
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
         match self.owners.of.get(&pid) {
@@ -147,11 +163,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return Vec::new();
         };
-        let mut found: Vec<ProcessKey> = self
-            .driver_processes()
-            .filter(|(_, p)| self.whose(p.pid) == Whose::Claim(id))
-            .filter_map(|(_, p)| proc::key(p.pid))
-            .collect();
+        let mut found: Vec<ProcessKey> = self.processes_of(id).filter_map(proc::key).collect();
         for seat in &live.seats {
             let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
             found.extend(

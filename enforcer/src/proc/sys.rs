@@ -15,6 +15,25 @@ pub(super) fn drop_clean_pages(range: std::ops::Range<usize>) -> io::Result<()> 
     }
 }
 
+/// All threads take memory from one heap from now on. Each would have one of its own otherwise, of which most stays
+/// unused; a service whose threads mostly wait has no use for that.
+pub fn share_one_heap() {
+    // SAFETY: the call sets a number of the allocator and touches no memory of ours.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Gives free memory of the heap back to the kernel.
+pub fn give_back_heap() {
+    // SAFETY: the allocator takes its own lock and gives back pages that nobody has.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes two integers and touches no memory of ours.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };

@@ -9,7 +9,6 @@ use gshare_proto::{Check, LeversView, PlaceView};
 use crate::daemon::doctor::check;
 use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
 use crate::daemon::service::{Live, Service};
-use crate::daemon::whose::Whose;
 
 /// First release of the driver that restores onto other GPUs.
 const MOVES_SINCE: u32 = 580;
@@ -95,11 +94,7 @@ impl Service {
                 "the driver has lost process {pid} in a checkpoint; without it the others can be"
             ));
         }
-        let stranger = self
-            .driver_processes()
-            .find(|(_, p)| self.whose(p.pid) == Whose::Claim(id) && !seen(p.pid));
-        if let Some((_, process)) = stranger {
-            let pid = process.pid;
+        if let Some(pid) = self.processes_of(id).find(|pid| !seen(*pid)) {
             return Err(format!(
                 "process {pid} uses the GPU without gshare's library"
             ));

@@ -56,8 +56,9 @@ impl Service {
             settled: false,
         });
         let (before, trouble) = (denial.places.len(), denial.trouble.clone());
-        match self.places() {
-            Some((mount, places)) if self.unclaimed_policy() == Unclaimed::Deny => {
+        let denies = self.unclaimed_policy() == Unclaimed::Deny;
+        match denies.then(|| self.places()).flatten() {
+            Some((mount, places)) => {
                 self.watch_places(&mount);
                 self.deny(&mut denial, &mount, places);
             }

@@ -122,7 +122,7 @@ impl Service {
             }
         };
         let seen = processes.iter().filter_map(|p| {
-            let process = proc::key(p.pid)?;
+            let process = self.owners.key(p.pid)?;
             let slot = slots.iter().find(|s| {
                 s.pid.cast_signed() == process.pid && s.start_time == process.start_ticks
             });

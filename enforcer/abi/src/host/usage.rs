@@ -324,9 +324,6 @@ impl UsageMemfd {
 
     /// What the members say, numbers clamped to the size of the GPU (`gpu_bytes`).
     pub fn read_slots(&self, gpu_bytes: u64) -> Vec<SlotView> {
-        // A member can lower the mark; the others must go on counting everybody.
-        let highest = self.owners.iter().rposition(Option::is_some);
-        self.raise_high_water(highest.map_or(0, |highest| highest + 1));
         self.mend();
         let some = |value: u64| (value != 0).then_some(value);
         self.owners()
@@ -398,7 +395,13 @@ impl UsageMemfd {
     /// slot, and slots that nobody has. A neighbour that lost its slot in this way has it again.
     fn mend(&self) {
         self.write_header();
-        for (owner, words) in self.owners.iter().zip(&self.page().slots) {
+        // A member can lower the mark; the others must go on counting everybody.
+        let highest = self.owners.iter().rposition(Option::is_some);
+        self.raise_high_water(highest.map_or(0, |highest| highest + 1));
+        // Members add up the slots below the mark and no others: those above it need not be touched.
+        let counted = self.page().high_water();
+        let slots = self.page().slots[..counted].iter();
+        for (owner, words) in self.owners.iter().zip(slots) {
             match owner {
                 Some(owner) => {
                     if words.generation.load(Ordering::Relaxed) != owner.generation {
@@ -421,16 +424,17 @@ impl UsageMemfd {
 
     /// Sum of the members' charges in bytes, each clamped to the size of the GPU.
     pub fn charged_bytes(&self, gpu_bytes: u64) -> u64 {
-        self.read_slots(gpu_bytes)
-            .iter()
-            .fold(0, |sum, slot| sum.saturating_add(slot.charge_bytes))
+        self.mend();
+        let slots = &self.page().slots;
+        self.owners().fold(0, |sum: u64, (assigned, ..)| {
+            let charge = slots[assigned.slot].charge.load(Ordering::SeqCst);
+            sum.saturating_add(charge.min(gpu_bytes))
+        })
     }
 
     /// Sum of what the members can be charged under the caps that were written before, each clamped to the
     /// size of the GPU: what they announce counts. An upper bound until a cap is raised.
     pub fn most_charged_bytes(&self, gpu_bytes: u64) -> u64 {
-        let highest = self.owners.iter().rposition(Option::is_some);
-        self.raise_high_water(highest.map_or(0, |highest| highest + 1));
         self.mend();
         self.owners().fold(0, |sum: u64, (assigned, ..)| {
             sum.saturating_add(most_charged(self.page(), assigned.slot).min(gpu_bytes))
