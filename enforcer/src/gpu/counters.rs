@@ -99,7 +99,7 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
             None => Err("the driver did not say whether this GPU has it".to_owned()),
         },
         CounterSource::Dcgm => Err(match &found.dcgm {
-            None => "libdcgm is not installed".to_owned(),
+            None => "this gshare does not read it (nor is libdcgm here)".to_owned(),
             Some(_) if is_geforce(gpu) == Some(true) => {
                 "DCGM has no counters of GeForce before Blackwell".to_owned()
             }
@@ -109,7 +109,7 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
             ),
         }),
         CounterSource::PmSampling => Err(match (&found.cupti, gpu.compute_capability) {
-            (None, _) => "libcupti is not installed".to_owned(),
+            (None, _) => "this gshare does not read it (nor is libcupti here)".to_owned(),
             (Some(_), Some(capability)) if capability < (7, 5) => {
                 "needs compute capability 7.5".to_owned()
             }
@@ -186,8 +186,8 @@ mod tests {
         for words in [
             "from the claims' own launches",
             "GPM: this GPU has none",
-            "DCGM: libdcgm is not installed",
-            "PM sampling: libcupti is not installed",
+            "DCGM: this gshare does not read it (nor is libdcgm here)",
+            "PM sampling: this gshare does not read it (nor is libcupti here)",
         ] {
             assert!(text.contains(words), "{text}");
         }
