@@ -9,7 +9,7 @@ use gshare::station::Station;
 use gshare_proto::ClaimView;
 use serde_json::json;
 use support::detach::station_of_sharers;
-use support::notebook::Notebook;
+use support::notebook::{Driven, Notebook};
 use support::{python, station_with, until};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -251,4 +251,71 @@ fn a_notebook_that_cannot_be_detached_is_told_so_when_it_starts() {
     let id = claim_of(&station, &notebook).expect("listed").id;
     let words = format!("gshare: {id} cannot be detached: ");
     assert!(printed.contains(&words), "{printed}");
+}
+
+/// What the server says counts: a tab that is open is no use of the kernel, a cell that runs is, also one that needs no
+/// GPU and hardly a processor.
+#[test]
+fn an_open_tab_is_no_use_and_a_cell_that_runs_is() {
+    let test = "an_open_tab_is_no_use_and_a_cell_that_runs_is";
+    let (Some(bin), Some(lab)) = (python::bin(test), python::lab(test)) else {
+        return;
+    };
+    let _alone = alone();
+    let station = station(1, "warn = \"5s\"\nalways = \"6s\"\n");
+    let install = ["-g", "0.5", "--user", "--name", "half"];
+    let script = ["tab.py", "stop"];
+    let mut tab = Driven::start(&station, [&bin, &lab], &install, script, |_| ());
+    let mut act = |step: serde_json::Value| {
+        let said = tab.act(&step);
+        assert!(said["failed"].is_null(), "{step}: {said}");
+        said
+    };
+    act(json!({ "do": "start", "kernel": "half" }));
+    act(json!({ "do": "open" }));
+    let said = act(json!({ "do": "run", "code": ARRAYS }));
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("right")),
+        "{said}"
+    );
+    let view = || station.snapshot().ok()?.claims.into_iter().next();
+    let by_server = |word: &str| {
+        until(&format!("the server says {word}"), SOON, || {
+            let idle = view()?.idle?;
+            let known = idle.source.as_deref() == Some("Jupyter server");
+            (known && idle.kernel.as_deref() == Some(word)).then_some(idle)
+        })
+    };
+    by_server("idle");
+    // Longer than every limit, without a launch and without work for a processor.
+    act(json!({ "do": "begin", "code": "import time; time.sleep(10)" }));
+    by_server("busy");
+    let end = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < end {
+        let claim = view().expect("listed");
+        let idle = claim.idle.expect("known");
+        assert!(!idle.warned && claim.place.word.is_none(), "{idle:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(view().and_then(|c| c.idle).is_some_and(|i| i.gpu_s >= 7));
+    // The tab stays open, as the server sees; nothing is typed.
+    by_server("idle");
+    until("it is detached although the tab is open", SOON, || {
+        view()?.place.word.filter(|w| w == "detached")
+    });
+    let state = act(json!({ "do": "state" }));
+    assert_eq!(
+        (&state["connections"], &state["execution_state"]),
+        (&json!(1), &json!("idle")),
+        "{state}"
+    );
+    let said = act(json!({ "do": "run", "code": AGAIN }));
+    assert!(
+        said["printed"]
+            .as_str()
+            .is_some_and(|p| p.contains("same\non\n")),
+        "{said}"
+    );
 }

@@ -1,6 +1,8 @@
 //! Claims that run nothing: since when their GPU and their kernel idle, what their owners are told, and when they may be
 //! taken from it.
 
+mod fixed;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use gshare_config::{IdleRule, NoDetach};
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, Change, ClaimId, Class};
+use gshare_core::{ClaimId, Class};
 use gshare_enforcer::proc;
 use gshare_proto::IdleView;
 
@@ -39,6 +41,8 @@ pub(crate) struct Rest {
     warned: Option<Instant>,
     /// What was done in the place of detaching it in this pause.
     done: bool,
+    /// Its owner has been told that it ends soon.
+    announced: Option<Instant>,
     /// Its owner keeps it.
     kept: Option<Instant>,
     /// Why it cannot be detached, as it was told.
@@ -57,6 +61,7 @@ impl Rest {
             rule,
             warned: None,
             done: false,
+            announced: None,
             kept: None,
             told_fixed: None,
         }
@@ -124,6 +129,7 @@ impl Service {
         for id in ids {
             self.look_at_rest(id);
         }
+        self.release_idle();
     }
 
     fn look_at_rest(&mut self, id: ClaimId) {
@@ -139,7 +145,7 @@ impl Service {
         }
         let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
         let (uid, minute) = (live.record.uid, self.machine.minute());
-        let rule = self
+        let mut rule = self
             .config
             .idle
             .rule(class, self.rests.groups_of(uid), minute);
@@ -147,6 +153,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return;
         };
+        rule.no_detach = fixed::possible(rule.no_detach, live);
         let last = live.last_launch_ns;
         let rest = self
             .rests
@@ -206,11 +213,7 @@ impl Service {
         if has_members && rest.told_fixed != fixed {
             rest.told_fixed.clone_from(&fixed);
             if let Some(why) = &fixed {
-                let then = match rule.no_detach {
-                    NoDetach::Warn => "you are only warned",
-                    NoDetach::Shrink => "what it does not use of its memory is given to them",
-                    NoDetach::Release => "it is released, and its processes live on without a GPU",
-                };
+                let then = fixed::words(rule.no_detach);
                 let text = format!(
                     "{id} cannot be detached: {why}. When it idles while others wait, {then}"
                 );
@@ -239,7 +242,9 @@ impl Service {
                 self.tell_owner(id, &text);
             } else if rest.warned.is_some_and(|at| at.elapsed() >= patience) {
                 rest.done = true;
-                self.instead_of_detaching(id, rule.no_detach);
+                if rule.no_detach == NoDetach::Shrink {
+                    self.shrink_idle(id);
+                }
             }
         }
     }
@@ -248,48 +253,6 @@ impl Service {
     fn fixed(&self, id: ClaimId) -> Option<String> {
         self.levers.usable.as_ref()?;
         self.may_park(id).err()
-    }
-
-    fn instead_of_detaching(&mut self, id: ClaimId, how: NoDetach) {
-        match how {
-            NoDetach::Warn => {}
-            NoDetach::Shrink => {
-                let Some(live) = self.claims.get(&id) else {
-                    return;
-                };
-                let most = live.seats.iter().map(|seat| {
-                    let total = self.gpus[seat.gpu].total;
-                    seat.usage.charged_bytes(total)
-                });
-                let most = most.max().unwrap_or(0).next_multiple_of(1 << 20);
-                let asked = live.record.slices.iter().map(|s| s.mem).max().unwrap_or(0);
-                if most == 0 || most >= asked {
-                    return;
-                }
-                let text = format!(
-                    "{id} is idle and others wait: it has {} for sure now, which it uses, instead of {}",
-                    Bytes(most),
-                    Bytes(asked)
-                );
-                self.tell_owner(id, &text);
-                let ticket = self.next_ticket();
-                self.drive(Event::Resize {
-                    ticket,
-                    id,
-                    change: Change {
-                        mem: Some(Bytes(most)),
-                        ..Change::default()
-                    },
-                    patience: Some(Duration::ZERO),
-                });
-            }
-            NoDetach::Release => {
-                let text =
-                    format!("{id} is released: it is idle, others wait, and it cannot be detached");
-                self.tell_owner(id, &text);
-                self.terminate(id, "idle while others waited");
-            }
-        }
     }
 
     /// Its owner keeps a claim that was warned; false if it was not.
@@ -326,6 +289,13 @@ impl Service {
             kept: rest.is_kept(),
             detach_in_s: left(rest.rule.detach),
             always_in_s: left(rest.rule.always),
+            instead: self
+                .fixed(id)
+                .map(|_| rest.rule.no_detach.name().to_owned()),
+            ends_in_s: rest.announced.map(|at| {
+                let left = self.config.reclaim.countdown.saturating_sub(at.elapsed());
+                left.as_secs()
+            }),
         })
     }
 
@@ -360,8 +330,14 @@ fn rest_text(id: ClaimId, rest: &Rest, fixed: Option<&str>) -> String {
             NoDetach::Warn => {
                 "It cannot be detached; please give back what you do not need".to_owned()
             }
-            NoDetach::Shrink => format!("Its unused memory goes to those who wait, {}", left(at)),
-            NoDetach::Release => format!("It is released {} if somebody waits", left(at)),
+            NoDetach::Shrink => format!(
+                "If somebody waits only what it uses stays guaranteed to it, {}",
+                left(at)
+            ),
+            NoDetach::Release => format!(
+                "It cannot be detached: {}, its programs on the GPU are ended if somebody can start in their place",
+                left(at)
+            ),
         },
         (None, Some(at), _) => {
             format!("It is detached {}; what is in its memory is kept", left(at))

@@ -55,7 +55,7 @@ fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
 }
 
 /// A change as one would type it.
-fn arguments(change: &Change) -> String {
+pub(crate) fn arguments(change: &Change) -> String {
     let mut words = Vec::new();
     if let Some(share) = change.share {
         let of = change.count.map(|n| format!("{n}x")).unwrap_or_default();

@@ -62,6 +62,12 @@ pub struct IdleView {
     /// Seconds until it is detached although nobody waits; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_in_s: Option<u64>,
+    /// What is done in its place, where it cannot be detached: `warn`, `shrink`, `release`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<String>,
+    /// Seconds until its programs on the GPU are ended for somebody who waits; absent: not announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_in_s: Option<u64>,
 }
 
 /// What could be claimed of the GPUs of one model.

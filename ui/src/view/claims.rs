@@ -261,6 +261,22 @@ pub(super) fn idle(claim: &ClaimView) -> Option<String> {
     }
     if idle.kept {
         text.push_str("; kept by its owner");
+    } else if let Some(left) = idle.ends_in_s {
+        text.push_str(&format!(
+            "; ended in {}, because others wait",
+            seconds(left)
+        ));
+    } else if let Some(how) = idle.instead.as_deref() {
+        let left = idle.detach_in_s.map(seconds);
+        text.push_str(&match (how, left) {
+            ("shrink", Some(left)) => {
+                format!("; cannot be detached: made smaller in {left} if somebody waits")
+            }
+            ("release", Some(left)) => {
+                format!("; cannot be detached: ended in {left} if that lets somebody start")
+            }
+            _ => "; cannot be detached".to_owned(),
+        });
     } else if let Some(left) = idle.always_in_s {
         text.push_str(&format!("; detached in {}", seconds(left)));
     } else if let Some(left) = idle.detach_in_s {

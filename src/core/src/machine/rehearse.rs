@@ -67,18 +67,7 @@ impl Machine {
             request,
             patience: None,
         };
-        let mut told: Vec<Action> = Vec::new();
-        let mut todo = vec![Event::Parties { id, parties }, submit];
-        todo.reverse();
-        for _ in 0..ROUNDS {
-            let Some(event) = todo.pop() else { break };
-            for action in copy.step(now, event) {
-                if action == Action::Measure {
-                    todo.push(Event::Measured(charges.to_vec()));
-                }
-                told.push(action);
-            }
-        }
+        let told = copy.play(now, vec![Event::Parties { id, parties }, submit], charges);
         let mut takings: Vec<Taking> = Vec::new();
         let (mut waits, mut end) = (None, None);
         for action in told {
@@ -113,6 +102,69 @@ impl Machine {
                 takings,
             }
         })
+    }
+}
+
+impl Machine {
+    /// As few of these claims as let somebody who waits start if they end now; none where all of them together would
+    /// not. Earlier ones are taken first.
+    #[must_use]
+    pub fn fewest_to_end(
+        &self,
+        now: Now,
+        candidates: &[ClaimId],
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> Vec<ClaimId> {
+        let alone = |id: &&ClaimId| self.lets_somebody_start(now, &[**id], charges);
+        if let Some(id) = candidates.iter().find(alone) {
+            return vec![*id];
+        }
+        let mut all = candidates.to_vec();
+        if !self.lets_somebody_start(now, &all, charges) {
+            return Vec::new();
+        }
+        for id in candidates.iter().rev() {
+            let without: Vec<ClaimId> = all.iter().copied().filter(|i| i != id).collect();
+            if self.lets_somebody_start(now, &without, charges) {
+                all = without;
+            }
+        }
+        all
+    }
+
+    fn lets_somebody_start(
+        &self,
+        now: Now,
+        ended: &[ClaimId],
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> bool {
+        let mut copy = self.clone();
+        let left = charges.iter().filter(|(id, ..)| !ended.contains(id));
+        let left: Vec<_> = left.copied().collect();
+        let events = ended.iter().map(|id| Event::Gone { id: *id }).collect();
+        let starts = |a: &Action| matches!(a, Action::Grant { .. } | Action::Unpark { .. });
+        copy.play(now, events, &left).iter().any(starts)
+    }
+
+    /// What it decides when these things happen one after the other and the charges are these.
+    fn play(
+        &mut self,
+        now: Now,
+        mut events: Vec<Event>,
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> Vec<Action> {
+        let mut told = Vec::new();
+        events.reverse();
+        for _ in 0..ROUNDS {
+            let Some(event) = events.pop() else { break };
+            for action in self.step(now, event) {
+                if action == Action::Measure {
+                    events.push(Event::Measured(charges.to_vec()));
+                }
+                told.push(action);
+            }
+        }
+        told
     }
 }
 
@@ -165,6 +217,34 @@ mod tests {
             rehearse(&w, &request(3000, 8)),
             Rehearsal::Refused(Reason::TooManyGpus { .. })
         ));
+    }
+
+    #[test]
+    fn only_those_are_ended_who_make_room() {
+        let mut w = World::new(&[24, 24]);
+        w.submit_request(1, request(500, 7), None);
+        w.submit_request(2, request(500, 8), None);
+        w.submit_request(3, request(1000, 9), None);
+        let id = ClaimId;
+        let fewest = |w: &World, of: &[u64]| {
+            let of: Vec<ClaimId> = of.iter().map(|n| id(*n)).collect();
+            w.machine.fewest_to_end(w.now, &of, &[])
+        };
+        let all = [1, 2, 3];
+        assert_eq!(fewest(&w, &all), [], "nobody waits");
+        let same = w.granted(1) == w.granted(2);
+        w.submit_request(4, request(1000, 7), None);
+        assert!(same && w.granted(4).is_none());
+        assert_eq!(fewest(&w, &[1]), [], "half a GPU is of no use to it");
+        assert_eq!(fewest(&w, &[1, 2]), [id(1), id(2)], "both together are");
+        assert_eq!(fewest(&w, &all), [id(3)], "one alone is enough");
+        w.submit_request(5, request(2000, 7), None);
+        w.send(Event::Gone { id: id(4) });
+        assert_eq!(fewest(&w, &[1, 2]), []);
+        assert_eq!(fewest(&w, &all), [id(1), id(2), id(3)]);
+        let before = format!("{:?}", w.machine);
+        let _ = fewest(&w, &all);
+        assert_eq!(format!("{:?}", w.machine), before, "nothing has changed");
     }
 
     #[test]

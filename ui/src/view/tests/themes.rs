@@ -120,6 +120,25 @@ fn idleness_is_told_with_who_says_so_and_what_comes_of_it() {
     press(&mut m, "2/nlp<enter>");
     let told = "GPU idle 22m, kernel idle 21m (Jupyter server); detached in 8m if somebody waits";
     assert!(screen(&m).contains(told), "{}", screen(&m));
+    // What comes of one that cannot be detached is something else.
+    for (how, ends_in_s, comes) in [
+        ("warn", None, "; cannot be detached"),
+        ("shrink", None, "made smaller in 8m if somebody waits"),
+        ("release", None, "ended in 8m if that lets somebody start"),
+        ("release", Some(24), "ended in 24s, because others wait"),
+    ] {
+        let mut snapshot = canned::workstation();
+        snapshot.claims[0].idle = Some(gshare_proto::IdleView {
+            gpu_s: 22 * 60,
+            detach_in_s: Some(8 * 60),
+            instead: Some(how.to_owned()),
+            ends_in_s,
+            ..gshare_proto::IdleView::default()
+        });
+        let mut fixed = model(NLP, (120, 40), snapshot);
+        press(&mut fixed, "2/nlp<enter>");
+        assert!(screen(&fixed).contains(comes), "{}", screen(&fixed));
+    }
     // Its owner can keep it.
     press(&mut m, "1j");
     let asked = press(&mut m, "p");
