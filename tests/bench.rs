@@ -371,28 +371,94 @@ fn bench_gate_ends_with_its_figures_and_its_check_can_fail() {
     assert_eq!(line["uncontended"]["arbiter_ns"], 0, "{text}");
 }
 
+/// Tries again where the machine had other work: a benchmark in which one part was disturbed says nothing. What does not
+/// hold in any of five runs does not hold.
+fn holds_in_one_of_five(run: impl Fn() -> Result<(), String>) {
+    let tries: Vec<String> = (0..5).map_while(|_| run().err()).collect();
+    assert!(tries.len() < 5, "{}", tries.join("\n"));
+}
+
+fn say(holds: bool, what: &str) -> Result<(), String> {
+    holds.then_some(()).ok_or_else(|| what.to_owned())
+}
+
 #[test]
-fn bench_llm_and_vision_measures_both_clients() {
-    let (text, line) = quick(&["llm_and_vision"]);
-    let rows = line["measured"].as_array().expect("rows");
-    assert_eq!(rows.len(), 8, "{text}");
-    for row in rows {
-        // No request is shorter than its kernels.
-        let least = if row["client"] == "llm" { 4.0 } else { 20.0 };
-        assert!(row["median_ms"].as_f64() >= Some(least), "{row}");
-        assert!(row["requests"].as_u64() > Some(0), "{row}");
-    }
+fn bench_llm_and_vision_shares_of_the_idle_flow_and_the_busy_keep_theirs() {
+    holds_in_one_of_five(|| {
+        let (text, line) = quick(&["llm_and_vision"]);
+        let rows = line["measured"].as_array().expect("rows");
+        assert_eq!(rows.len(), 8, "{text}");
+        for row in rows {
+            // No request is shorter than its kernels.
+            let least = if row["client"] == "llm" { 4.0 } else { 20.0 };
+            assert!(row["median_ms"].as_f64() >= Some(least), "{row}");
+            assert!(row["requests"].as_u64() > Some(0), "{row}");
+        }
+        let median = |scene: &str, client: &str| {
+            let row = rows
+                .iter()
+                .find(|r| r["scene"] == scene && r["client"] == client);
+            row.and_then(|r| r["median_ms"].as_f64())
+                .expect("a scene with this client")
+        };
+        let (llm, vision) = (median("llm alone", "llm"), median("vision alone", "vision"));
+        // With half of the GPU a request would take twice as long.
+        for (scene, client, alone) in [
+            ("llm, vision idle", "llm", llm),
+            ("vision, llm idle", "vision", vision),
+        ] {
+            let with = median(scene, client);
+            say(
+                with < alone * 1.6,
+                &format!("{scene} does not flow:\n{text}"),
+            )?;
+        }
+        // Twice as long, and the wait for one turn of the other, of 12 ms.
+        for (client, alone) in [("llm", llm), ("vision", vision)] {
+            let with = median("both busy", client);
+            let most = alone * 2.0 + 15.0;
+            say(with < most, &format!("{client} loses its half:\n{text}"))?;
+            assert!(median("both busy, no gate", client) > 0.0, "{text}");
+        }
+        Ok(())
+    });
 }
 
 #[test]
 fn bench_density_runs_one_list_in_three_ways() {
-    let (text, line) = quick(&["density"]);
-    let rows = line["measured"].as_array().expect("rows");
-    let way = |name: &str| rows.iter().find(|r| r["way"] == name).expect("a way");
-    let multiple = |name: &str| way(name)["multiple"].as_f64();
-    assert_eq!(multiple("whole GPU"), Some(1.0));
-    // Jobs that leave the GPU idle half of the time take less time together.
-    assert!(multiple("timeslice") > Some(1.1), "{text}");
+    holds_in_one_of_five(|| {
+        let (text, line) = quick(&["density"]);
+        assert!(text.contains("; a simulation\n"), "{text}");
+        assert_eq!(
+            (&line["device"], &line["judged"]),
+            (&"sim".into(), &false.into())
+        );
+        let rows = line["measured"].as_array().expect("rows");
+        let figure = |way: &str, figure: &str| {
+            let row = rows.iter().find(|r| r["way"] == way).expect("a way");
+            row[figure].as_f64().expect("a figure")
+        };
+        let ways = ["whole GPU", "timeslice", "mps"];
+        for way in ways {
+            assert!(text.contains(&format!("\n  {way}")), "{text}");
+            let (fast, jobs) = (figure(way, "undisturbed"), figure(way, "jobs"));
+            assert!((0.0..=jobs).contains(&fast) && jobs == 4.0, "{text}");
+            let times = figure("whole GPU", "makespan_s") / figure(way, "makespan_s");
+            assert!((figure(way, "multiple") - times).abs() < 1e-6, "{text}");
+        }
+        // One list of jobs is one amount of SM time, however it runs.
+        let sm_s = ways.map(|way| figure(way, "sm_activity") * figure(way, "makespan_s"));
+        for one in sm_s {
+            assert!((one / sm_s[0] - 1.0).abs() < 0.1, "{sm_s:?}, {text}");
+        }
+        // Jobs that leave the GPU idle half of the time, and use a quarter of it, take less time together.
+        let [whole, turns, beside] = ways.map(|way| figure(way, "multiple"));
+        let order = whole == 1.0 && turns > 1.1 && beside > turns;
+        say(
+            order,
+            &format!("whole GPU, timeslice, mps are out of order:\n{text}"),
+        )
+    });
 }
 
 /// Command lines that name a directory.

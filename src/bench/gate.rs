@@ -58,6 +58,16 @@ const fn mix(
     }
 }
 
+impl Mix {
+    /// One of its programs, with the whole GPU.
+    fn alone(&self) -> Mix {
+        Mix {
+            shares: &[1000],
+            ..*self
+        }
+    }
+}
+
 const MIXES: &[Mix] = &[
     Mix {
         quick: true,
@@ -169,7 +179,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         let said = verdict(met, judged, args.quick);
         row(mix.name, mix, &gated, &bare, said);
         ok &= met || !judged;
-        lines.push(figures(mix, &gated, &bare, judged, met));
+        let mut line = figures(mix, &gated, &bare, judged, met);
+        if mix.kind == "copy" {
+            line["alone"] = overlap(&place, mix, &gated, &bare, args.quick)?;
+        }
+        lines.push(line);
     }
     if let Some(text) = &args.only {
         say(
@@ -307,6 +321,27 @@ fn row(name: &str, mix: &Mix, o: &Outcome, bare: &Outcome, verdict: &str) {
         o.cpu * 100.0,
         o.arbiter * 100.0
     ));
+}
+
+/// One of a mix's programs alone on the GPU, as often as there are claims in it: what turns could come to at most.
+/// What the claims do beyond that without the gate is that one's copies run beside the other's kernels.
+fn overlap(
+    place: &Place,
+    mix: &Mix,
+    gated: &Outcome,
+    bare: &Outcome,
+    quick: bool,
+) -> anyhow::Result<Value> {
+    let alone = one(place, &mix.alone(), false, quick)?;
+    let (of_bare, gated) = (alone.done / bare.done, gated.done / alone.done);
+    say(&format!(
+        "    one of its programs alone on the GPU does {:.1} % of bare; the claims in turns {:.1} % of that",
+        of_bare * 100.0,
+        gated * 100.0
+    ));
+    Ok(
+        json!({ "of_bare": of_bare, "gated_of_alone": gated, "total": alone.total, "done": alone.done }),
+    )
 }
 
 fn figures(mix: &Mix, gated: &Outcome, bare: &Outcome, judged: bool, met: bool) -> Value {
