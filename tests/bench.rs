@@ -170,6 +170,7 @@ fn replay_compares_policies_and_names_what_is_wrong() {
 
 #[test]
 fn replay_plays_every_policy_and_says_what_a_list_lacks() {
+    const HEAD: &str = "user,arrival_s,duration_s,num_gpu,gpu_milli\n";
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -186,7 +187,6 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
         assert!(output.stdout.is_empty(), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    const HEAD: &str = "user,arrival_s,duration_s,num_gpu,gpu_milli\n";
     let lines: String = (0..40)
         .map(|n| {
             format!(

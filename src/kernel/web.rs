@@ -461,7 +461,7 @@ mod tests {
     }
 
     /// More than anybody reads here.
-    const LONG: [u8; 60_000] = {
+    static LONG: [u8; 60_000] = {
         let mut text = [b' '; 60_000];
         let start = *b"HTTP/1.0 200 OK\r\n\r\n";
         let mut i = 0;

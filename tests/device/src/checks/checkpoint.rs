@@ -484,10 +484,10 @@ super::list! {
         };
         let (code, seen) = during(checkpoint);
         t.ok("checkpoint", code);
-        t.holds("LOCKED, CHECKPOINTING, CHECKPOINTED", in_order(&seen, [LOCKED, CHECKPOINTING, CHECKPOINTED]), &seen);
+        t.holds("LOCKED, CHECKPOINTING, CHECKPOINTED", in_order(&seen, [LOCKED, CHECKPOINTING, CHECKPOINTED]), format_args!("{seen:?}"));
         let (code, seen) = during(|pid| restore(pid, &[]));
         t.ok("restore", code);
-        t.holds("CHECKPOINTED, RESTORING, LOCKED", in_order(&seen, [CHECKPOINTED, RESTORING, LOCKED]), &seen);
+        t.holds("CHECKPOINTED, RESTORING, LOCKED", in_order(&seen, [CHECKPOINTED, RESTORING, LOCKED]), format_args!("{seen:?}"));
         t.ok("unlock", unlock(pid));
         t.same("contents", before, target.ask("sum"));
     }
