@@ -355,6 +355,9 @@ impl Model {
 
     pub(crate) fn matches(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.text().trim().to_lowercase();
+        if wanted.is_empty() {
+            return true;
+        }
         texts.iter().any(|t| t.to_lowercase().contains(&wanted))
     }
 
@@ -437,10 +440,10 @@ impl Model {
     /// Keeps each choice on its row; where the row is gone, the one that took its place.
     pub(crate) fn settle(&mut self) {
         for section in Section::ALL {
-            let keys = self.keys(section);
             let Some((key, index)) = self.chosen.remove(&section) else {
                 continue;
             };
+            let keys = self.keys(section);
             let place = keys.iter().position(|k| *k == key).unwrap_or(index);
             let place = place.min(keys.len().saturating_sub(1));
             if let Some(key) = keys.into_iter().nth(place) {

@@ -204,9 +204,12 @@ impl Clock {
         }
     }
 
-    /// How long until `ms`: `3m`, rounded up to minutes.
+    /// How long until `ms`: `3m`, rounded up to minutes; the last minute in seconds.
     pub(crate) fn until(self, ms: u64) -> String {
-        let left = ms.saturating_sub(self.now_ms).div_ceil(60_000) * 60;
+        let left = match ms.saturating_sub(self.now_ms).div_ceil(1000) {
+            left @ 0..60 => left,
+            left => left.div_ceil(60) * 60,
+        };
         gshare_proto::units::show_duration(std::time::Duration::from_secs(left))
     }
 
@@ -300,6 +303,8 @@ mod tests {
         assert_eq!(clock.since(u64::MAX), "0s");
         assert_eq!(clock.short_time(1_700_000_000_000), "23:13");
         assert_eq!(clock.short_time(1_700_010_000_000), "Wed 02:00");
-        assert_eq!(clock.until(1_700_000_200_000), "1m");
+        assert_eq!(clock.until(1_700_000_200_000), "20s");
+        assert_eq!(clock.until(1_700_000_250_000), "2m");
+        assert_eq!(clock.until(1_700_000_000_000), "0s");
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn lines(
     let told = announced(snapshot).map(|(claim, text)| {
         let text = format!("{} {text}", claim.id);
         let command = match model.may(claim.uid) {
-            true => format!("p or: gshare keep {}", claim.id),
+            true => format!("p, or: gshare keep {}", claim.id),
             false => String::new(),
         };
         warning(&text, &command, look, cols)

@@ -62,7 +62,7 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
     }
     let mut out = vec![Row::from(fit(head, plan.width, look))];
     for waiting in &rows[shown] {
-        let line = fit(who(model, waiting, look, plan), plan.width, look);
+        let line = fit(who(model, waiting, look, plan, true), plan.width, look);
         let key = RowKey::Waiting(waiting.id.clone());
         let line = if focus && model.current() == Some(&key) {
             chosen(line, plan.width, look)
@@ -78,7 +78,24 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
     out
 }
 
-pub(super) fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
+/// When it starts, where that is known: `starts in 12m`, `starts in ~12m` by experience alone.
+fn start(model: &Model, waiting: &QueueView) -> Option<String> {
+    match (waiting.expected_ms, waiting.likely_ms) {
+        (Some(at), _) if at <= model.clock.now_ms => Some("starts at any moment".to_owned()),
+        (Some(at), _) => Some(format!("starts in {}", model.clock.until(at))),
+        (None, Some(at)) => Some(format!("starts in ~{}", model.clock.until(at))),
+        (None, None) => None,
+    }
+}
+
+/// Who waits, for what, since when; with `starts`, also when it starts.
+pub(super) fn who(
+    model: &Model,
+    waiting: &QueueView,
+    look: &Look,
+    plan: &Plan,
+    starts: bool,
+) -> Line<'static> {
     let theme = &look.theme;
     let name = waiting.name.as_ref().filter(|n| **n != waiting.what);
     let what = match name {
@@ -92,7 +109,10 @@ pub(super) fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) 
         Some(bytes) => format!("needs {} GiB", gib(bytes)),
         None => String::new(),
     };
-    let wait = format!("waits {}", model.clock.since(waiting.since_ms));
+    let mut wait = format!("waits {}", model.clock.since(waiting.since_ms));
+    if let Some(start) = start(model, waiting).filter(|_| starts && plan.wide) {
+        wait.push_str(&format!(", {start}"));
+    }
     let glyphs = &look.glyphs;
     let class = if plan.wide {
         format!("{:<6}", short_class(&waiting.class))

@@ -173,6 +173,71 @@ fn the_other_screens_at_the_usual_sizes() {
 }
 
 #[test]
+fn the_start_that_is_likely_by_experience_is_told_as_such() {
+    let shown = |expected, likely, keys: &str, size| {
+        let mut snapshot = canned::workstation();
+        let waiting = &mut snapshot.queue[0];
+        (waiting.expected_ms, waiting.likely_ms) = (expected, likely);
+        waiting.plan = None;
+        let mut m = model(NLP, size, snapshot);
+        press(&mut m, keys);
+        screen(&m)
+    };
+    let at = |minutes: u64| Some(canned::NOW_MS + minutes * 60_000);
+    let queue = shown(None, at(12), "3", (120, 40));
+    assert!(
+        queue.contains("(in ~12m), by how long earlier runs"),
+        "{queue}"
+    );
+    let overview = shown(None, at(12), "", (120, 40));
+    assert!(overview.contains(", starts in ~12m"), "{overview}");
+    // What leases say is sure, and comes first.
+    let queue = shown(at(5), at(12), "3", (120, 40));
+    assert!(
+        queue.contains("(in 5m)") && !queue.contains("~12m"),
+        "{queue}"
+    );
+    let overview = shown(at(5), at(12), "", (120, 40));
+    assert!(overview.contains(", starts in 5m"), "{overview}");
+    // Its time has come.
+    let overview = shown(at(0), None, "", (120, 40));
+    assert!(overview.contains(", starts at any moment"), "{overview}");
+    let queue = shown(at(0), None, "3", (120, 40));
+    assert!(queue.contains("starts at any moment"), "{queue}");
+    let queue = shown(None, None, "3", (120, 40));
+    assert!(queue.contains("nobody ahead has an end"), "{queue}");
+    // Where rows are short, who waits and for what is worth more.
+    let narrow = shown(None, at(12), "", (80, 24));
+    assert!(!narrow.contains("starts in"), "{narrow}");
+}
+
+#[test]
+fn of_hundreds_that_wait_the_chosen_one_is_in_sight() {
+    let mut snapshot = canned::workstation();
+    let one = snapshot.queue[0].clone();
+    snapshot.queue = (1..=500)
+        .map(|n| gshare_proto::QueueView {
+            id: format!("c{}", 1000 + n),
+            position: n,
+            ..one.clone()
+        })
+        .collect();
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "3<end>");
+    let text = screen(&m);
+    assert!(
+        text.contains("c1500") && text.contains("500 of 500"),
+        "{text}"
+    );
+    press(&mut m, "<up><up>");
+    let text = screen(&m);
+    assert!(text.contains("c1498"), "{text}");
+    press(&mut m, "<home>");
+    let text = screen(&m);
+    assert!(text.contains("c1001") && text.contains("1-"), "{text}");
+}
+
+#[test]
 fn a_line_that_is_too_long_says_so() {
     let look = Look::new(Depth::Mono, true);
     let line = || Line::from(vec![Span::raw("train"), Span::raw(".py"), Span::raw("")]);

@@ -216,7 +216,10 @@ fn pane(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Lin
             span(format!("{} {text}", claim.id), theme.warn),
         ];
         if model.may(claim.uid) {
-            words.push(span(format!("  p or: gshare keep {}", claim.id), theme.key));
+            words.push(span(
+                format!("  p, or: gshare keep {}", claim.id),
+                theme.key,
+            ));
         }
         lines.push(Line::from(words));
     }

@@ -39,27 +39,23 @@ pub(super) fn rows(
         };
         out.push(Line::styled(text, theme.dim).into());
     }
-    let blocks: Vec<Vec<Row>> = waiting
-        .iter()
-        .map(|q| block(model, q, look, plan))
-        .collect();
-    // From the first so that the chosen one is in sight.
+    // From the first so that the chosen one is in sight. Only what is in sight is laid out: there may be hundreds.
     let at = model.chosen_index(Section::Queue).unwrap_or(0);
-    let mut from = 0;
-    let size = |range: std::ops::RangeInclusive<usize>| -> usize {
-        blocks
-            .get(range)
-            .unwrap_or_default()
-            .iter()
-            .map(Vec::len)
-            .sum()
-    };
-    while from < at && size(from..=at) > room.saturating_sub(1) {
-        from += 1;
+    let (mut above, mut size, mut from) = (Vec::new(), 0, at);
+    for (i, q) in waiting.iter().enumerate().take(at + 1).rev() {
+        let rows = block(model, q, look, plan);
+        size += rows.len();
+        if i < at && size > room.saturating_sub(1) {
+            break;
+        }
+        from = i;
+        above.push(rows);
     }
     let before = from;
     let mut shown = 0;
-    for block in blocks.into_iter().skip(from) {
+    let below_it = waiting.iter().skip(at + 1);
+    let blocks = above.into_iter().rev();
+    for block in blocks.chain(below_it.map(|q| block(model, q, look, plan))) {
         // The head is always seen, a part of another one never.
         if shown > 0 && out.len() + block.len() > room {
             break;
@@ -84,7 +80,11 @@ pub(super) fn rows(
 fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Row> {
     let theme = &look.theme;
     let key = RowKey::Waiting(waiting.id.clone());
-    let who = fit(queue::who(model, waiting, look, plan), plan.width, look);
+    let who = fit(
+        queue::who(model, waiting, look, plan, false),
+        plan.width,
+        look,
+    );
     let who = if model.current() == Some(&key) {
         chosen(who, plan.width, look)
     } else {
@@ -109,12 +109,21 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
         }
     }
     let start = match waiting.expected_ms {
+        Some(at) if at <= model.clock.now_ms => "starts at any moment".to_owned(),
         Some(at) => format!(
             "starts about {} at the earliest (in {})",
             model.clock.short_time(at),
             model.clock.until(at)
         ),
         None if waiting.plan.is_some() => "starts when that is done".to_owned(),
+        None if waiting.likely_ms.is_some() => {
+            let at = waiting.likely_ms.unwrap_or_default();
+            format!(
+                "starts about {} (in ~{}), by how long earlier runs of those who hold took",
+                model.clock.short_time(at),
+                model.clock.until(at)
+            )
+        }
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
     let mut words = vec![span(indent.clone(), theme.text), span(start, theme.warn)];
@@ -128,7 +137,7 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
     lines.push(Line::from(words));
     if let Some(args) = &waiting.would_start {
         lines.push(Line::from(vec![
-            span(format!("{indent}starts now: "), theme.dim),
+            span(format!("{indent}would start now: "), theme.dim),
             span(format!("gshare claim {args}"), theme.key),
         ]));
     }
