@@ -1,6 +1,8 @@
 //! What could be claimed now, with the claims that can be moved packed on paper: in fact they may be spread. Asked of
 //! what decides, so that both cannot disagree.
 
+use std::cell::Cell;
+
 use super::board::Problem;
 use super::plan::{Future, Who};
 use super::{Machine, Now};
@@ -42,7 +44,12 @@ struct Asker<'m> {
     future: Future,
     /// Those who could be moved.
     problem: Option<Problem>,
+    /// Steps of the searches so far.
+    steps: Cell<u32>,
 }
+
+/// Steps of all searches. Where they are used up no more is told than is known: a few milliseconds on 16 full GPUs.
+const STEPS: u32 = 60_000;
 
 impl Machine {
     /// What a claim made now could have: at once, or as soon as others have been moved for it. Found by what decides
@@ -110,6 +117,7 @@ impl Machine {
             blocked,
             future,
             problem,
+            steps: Cell::new(0),
         }
     }
 }
@@ -131,7 +139,7 @@ impl Asker<'_> {
     }
 
     fn moves(&self, request: &Request) -> bool {
-        let Some(problem) = &self.problem else {
+        let Some(problem) = self.problem.as_ref().filter(|_| self.steps.get() < STEPS) else {
             return false;
         };
         let ledger = &self.future.ledger;
@@ -139,9 +147,10 @@ impl Asker<'_> {
             return false;
         };
         let who = Who::last(request);
-        let (plan, _) = self
+        let (plan, steps) = self
             .machine
             .by_moves(self.now, &who, problem, &item, &self.future);
+        self.steps.set(self.steps.get() + steps);
         plan.is_some_and(|plan| self.future.after(&plan, request).is_some())
     }
 

@@ -21,6 +21,8 @@ const BUDGET: Budget = Budget {
 };
 /// Steps of all searches in one decision: claims after that are looked at in the next.
 pub(super) const STEPS: u32 = 12_000;
+/// What looking at all who run counts for among them, whatever comes of it.
+const LOOK: u32 = 50;
 /// What is done to others at most, the gentlest first: idle ones are detached, some are moved, borrowers are
 /// suspended as well.
 const WAYS: [Lever; 5] = [
@@ -54,6 +56,7 @@ impl Machine {
             return None;
         }
         let mut problem = self.problem(now, who, blocked, future);
+        future.steps += LOOK;
         let item = problem.item(&future.ledger, who.request, blocked)?;
         if problem.board.items.is_empty() {
             return None;
