@@ -74,16 +74,22 @@ impl Machine {
 
     /// Whether steps can be taken one after the other, so that each finds the room that it needs.
     pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
+        self.ordered(ledger, steps, |id| self.may_wait_in_host(id, entitled))
+    }
+
+    /// The same where nobody waits in the host on his way: two do not change places.
+    pub(super) fn goes_in_turn(&self, ledger: &Ledger, steps: &[Step]) -> bool {
+        self.ordered(ledger, steps, |_| false)
+    }
+
+    fn ordered(&self, ledger: &Ledger, steps: &[Step], waits: impl Fn(ClaimId) -> bool) -> bool {
         let mut later = ledger.clone();
         let mut left: Vec<&Step> = steps.iter().collect();
         while !left.is_empty() {
             let goes = left
                 .iter()
                 .position(|s| s.lever != Lever::Move || self.way(&later, s).is_some());
-            let goes = goes.or_else(|| {
-                left.iter()
-                    .position(|s| self.may_wait_in_host(s.id, entitled))
-            });
+            let goes = goes.or_else(|| left.iter().position(|s| waits(s.id)));
             let Some(step) = goes.map(|i| left.swap_remove(i)) else {
                 return false;
             };

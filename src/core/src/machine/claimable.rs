@@ -54,13 +54,15 @@ const STEPS: u32 = 60_000;
 impl Machine {
     /// What a claim made now could have: at once, or as soon as others have been moved for it. Found by what decides
     /// about claims that wait, so a claim of this size is granted or gets a plan of moves, and a larger one does not, unless
-    /// something is taken from others for whoever is guaranteed that much. While somebody waits nobody is moved for
-    /// whoever comes after him, and of a GPU that is kept for him there is nothing. `charges` are those of this moment:
-    /// while nobody waits the machine has none that are as fresh.
+    /// more is done to others: two that change places (one waits in the host), or something that is taken for whoever is
+    /// guaranteed that much. While somebody waits nobody is moved for whoever comes after him, and of a GPU that is kept
+    /// for him there is nothing. `charges` are those of this moment: while nobody waits the machine has none that are as
+    /// fresh.
     #[must_use]
     pub fn claimable_now(&self, charges: Vec<(ClaimId, usize, Bytes)>) -> Claimable {
         let mut fresh = self.clone();
         fresh.charge(charges);
+        fresh.borrowers_now();
         fresh.room()
     }
 
@@ -151,7 +153,11 @@ impl Asker<'_> {
             .machine
             .by_moves(self.now, &who, problem, &item, &self.future);
         self.steps.set(self.steps.get() + steps);
-        plan.is_some_and(|plan| self.future.after(&plan, request).is_some())
+        // Who changes places with another waits in the host meanwhile: that is more than a move.
+        plan.is_some_and(|plan| {
+            self.machine.goes_in_turn(ledger, &plan.steps)
+                && self.future.after(&plan, request).is_some()
+        })
     }
 
     /// The largest part of one of these GPUs; `direct` of it without a move.

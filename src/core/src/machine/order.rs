@@ -35,7 +35,7 @@ pub(super) struct Past {
 
 /// From whose guarantee claims are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
+pub(super) enum Owner {
     /// A user without an entry of his own: an equal part of what entries leave.
     User(u32),
     /// A user, group or project with an entry, by its number.
@@ -205,6 +205,13 @@ impl Machine {
         held
     }
 
+    /// Says anew who borrows; returns what owners are guaranteed.
+    pub(super) fn borrowers_now(&mut self) -> BTreeMap<Owner, f64> {
+        let sure = self.guaranteed();
+        self.find_borrowers(&sure);
+        sure
+    }
+
     /// Of each owner's claims that are held, those are above what he is guaranteed for which there is no place in
     /// it beside those that he asked for before, whether these hold or wait.
     fn find_borrowers(&mut self, sure: &BTreeMap<Owner, f64>) {
@@ -249,8 +256,7 @@ impl Machine {
 
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
-        let sure = self.guaranteed();
-        self.find_borrowers(&sure);
+        let sure = self.borrowers_now();
         let held = self.held_in_order();
         let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
         let most = largest(&self.ledger);

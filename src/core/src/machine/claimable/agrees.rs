@@ -242,7 +242,10 @@ fn agrees(
             asked.granted(NEW.0).is_none(),
             "{count} x {share:?} of {of:?} starts"
         );
-        let moves = plan(&asked).is_some_and(|p| p.iter().all(|l| *l == Lever::Move));
+        let moves = asked.machine.plan_of(NEW).is_some_and(|p| {
+            p.steps.iter().all(|s| s.lever == Lever::Move)
+                && asked.machine.goes_in_turn(asked.machine.ledger(), &p.steps)
+        });
         prop_assert!(
             !moves,
             "{count} x {share:?} of {of:?} starts after moves: {:?}",
