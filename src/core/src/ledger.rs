@@ -424,7 +424,14 @@ impl Ledger {
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
         let first = self.first_on(gpu);
-        largest_part(|share| self.fit(&Request::anybody(share, first), gpu).is_some())
+        let fits = |share| self.fit(&Request::anybody(share, first), gpu).is_some();
+        match self.gpus.get(gpu).map(|g| g.sharing) {
+            // One claim has it whole, if it asks for no more than its nominal part of a GPU.
+            Some(Sharing::Instance { mem, sm }) => {
+                Some(mem.min(sm)).filter(|s| fits(*s)).unwrap_or_default()
+            }
+            _ => largest_part(fits),
+        }
     }
 
     /// Caps fall to the guarantee, so that no charge can grow above it: charges read after the pages

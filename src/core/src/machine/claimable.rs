@@ -165,7 +165,7 @@ impl Asker<'_> {
         if self.problem.is_none() || direct == Share::ONE {
             return direct;
         }
-        largest_part(|part| part <= direct || self.starts(of, part, 1))
+        largest_part(|part| part <= direct || self.starts(of, part, 1)).max(direct)
     }
 }
 

@@ -131,8 +131,14 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
         )
     });
     ledger.set_gpus(instances.collect());
+    let claimable = |ledger: &Ledger| [0, 1, 2, 3].map(|g| ledger.claimable(g).milli());
+    assert_eq!(claimable(&ledger), [125, 142, 250, 428]);
+    ledger.set_drained("GPU-9", true);
+    assert_eq!(claimable(&ledger), [0, 142, 250, 428], "it takes nobody");
+    ledger.set_drained("GPU-9", false);
     let quarter = ask(250, Class::Batch, 1);
     assert_eq!(place(&mut ledger, 1, &quarter), Some((2, Held::Whole)));
+    assert_eq!(claimable(&ledger), [125, 142, 0, 428]);
     assert_eq!(place(&mut ledger, 2, &quarter), Some((3, Held::Whole)));
     assert_eq!(place(&mut ledger, 3, &quarter), None);
     let mut bytes = ask(100, Class::Batch, 1);
