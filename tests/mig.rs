@@ -7,6 +7,10 @@ use std::time::Duration;
 use gshare::station::Station;
 use support::{Raw, claim_of, python, root, station_with, until};
 
+/// Names the nodes of a directory that the device filter lets through: behind them no driver answers.
+const OPENED: &str =
+    "cd $0; for n in *; do (exec 3<$n) 2>&1 | grep -q \"No such device\" && echo $n; done";
+
 /// An A100 that is divided, and an H100 that is to be.
 fn workstation() -> Station {
     station_with(|o| {
@@ -106,11 +110,9 @@ fn a_member_opens_only_the_capabilities_of_its_instance_and_sees_no_neighbour() 
         return;
     }
     // Which nodes the kernel lets a member of a quarter open: those of the third instance.
-    let script =
-        "cd $0; for n in *; do (exec 3<$n) 2>&1 | grep -q \"No such device\" && echo $n; done";
     let mut command = station.command();
     command
-        .args(["claim", "-q", "-g", "0.25", "--", "sh", "-c", script])
+        .args(["claim", "-q", "-g", "0.25", "--", "sh", "-c", OPENED])
         .arg(station.sim_dir().join("dev/nvidia-caps"));
     let output = command.output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -214,6 +216,17 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     assert_eq!(facts("counters").len(), 7);
     let closed = |l: &&str| l.ends_with("NVMLError_NoPermission");
     assert!(facts("counters").iter().all(closed), "{text}");
+    // Instances as administrators list them: not to be listed, and only its own is there. The simulated driver itself
+    // has no answer for it, so that this one is the proxy's.
+    assert_eq!(facts("list"), ["NVMLError_NoPermission"], "{text}");
+    let by_id = |whose: &str| -> Vec<&str> {
+        let all = facts("by_id").into_iter();
+        all.filter_map(|l| l.strip_prefix(whose)).collect()
+    };
+    assert_eq!(by_id("own "), ["3 NVMLError_NotSupported"], "{text}");
+    let others = by_id("others ");
+    let absent = |l: &&str| l.ends_with("NVMLError_NotFound");
+    assert!(others.len() == 7 && others.iter().all(absent), "{text}");
 
     // A monitor that lists instances shows the one.
     let mut command = station.command();
@@ -232,6 +245,114 @@ fn a_program_that_asks_nvml_sees_its_own_instance_and_no_neighbour() {
     );
     let shows = |raw: &Raw| text.split_whitespace().any(|w| w == raw.pid().to_string());
     assert!(shows(&own) && !shows(&other), "{text}");
+}
+
+/// A request, and the instance of the division that is the smallest for it, with its profile and SMs.
+type Case = (&'static str, usize, &'static str, u32);
+
+/// Every model with its own profiles: the smallest instance that fits, its name for CUDA, its capabilities and no
+/// others, and nothing of the neighbours.
+#[test]
+fn every_model_gives_the_smallest_instance_and_nothing_of_its_neighbours() {
+    let table: [(&str, &str, &[Case]); 3] = [
+        (
+            "h100:1g.10gb+1g.20gb+2g.20gb+3g.40gb",
+            "NVIDIA H100 80GB HBM3",
+            &[
+                ("0.25", 2, "2g.20gb", 32),
+                ("0.1", 0, "1g.10gb", 16),
+                ("0.4", 3, "3g.40gb", 60),
+            ],
+        ),
+        (
+            "h200:2g.35gb+1g.18gb+1g.35gb+3g.71gb",
+            "NVIDIA H200",
+            &[
+                ("0.25", 0, "2g.35gb", 32),
+                ("0.1", 1, "1g.18gb", 16),
+                ("0.4", 3, "3g.71gb", 60),
+            ],
+        ),
+        (
+            "rtxpro6000:2g.48gb+1g.24gb+1g.24gb",
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            &[("0.25", 1, "1g.24gb", 46), ("0.5", 0, "2g.48gb", 94)],
+        ),
+    ];
+    for (slug, product, cases) in table {
+        let station = station_with(|o| o.gpus = vec![slug.to_owned()]);
+        let mut held: Vec<(Raw, String)> = Vec::new();
+        for &(request, instance, profile, sms) in cases {
+            let mut raw = Raw::claim(&station, &["-q", "-g", request]);
+            let snapshot = station.snapshot().expect("served");
+            let claim = claim_of(&snapshot, raw.pid()).expect("its claim");
+            let part = &claim.gpus[0];
+            // The whole GPU comes first.
+            assert_eq!(part.gpu as usize, 1 + instance, "{slug}: {request}");
+            let shown = &snapshot.gpus[1 + instance];
+            assert_eq!(shown.model, format!("{product} MIG {profile}"));
+            assert_eq!(raw.ask("count"), "ok 1", "{slug}: {request}");
+            assert_eq!(raw.ask("sms"), format!("ok {sms}"), "{slug}: {request}");
+            let own = raw.ask("uuid").replace("GPU-", "MIG-");
+            assert_eq!(own, format!("ok {}", part.uuid));
+            let (_, total) = raw.info();
+            assert_eq!(total, part.mem_limit, "{slug}: {request}");
+            held.push((raw, claim.id.clone()));
+        }
+        let snapshot = station.snapshot().expect("served");
+        for ((_, id), &(request, instance, profile, sms)) in held.iter().zip(cases) {
+            let uuid = snapshot.gpus[1 + instance].uuid.clone();
+            let others = (1..snapshot.gpus.len()).filter(|g| *g != 1 + instance);
+            let others: Vec<&str> = others.map(|g| snapshot.gpus[g].uuid.as_str()).collect();
+            let inside = |command: &[&str]| {
+                let mut join = station.command();
+                join.args(["join", id.as_str(), "--"]).args(command);
+                let output = join.output().expect("runs");
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            };
+            let shown = inside(&["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+            assert_eq!(shown.trim(), uuid, "{slug}: {request}");
+            // Instance k of the first GPU is number k + 1 there, and each has nine minors after the first three.
+            let caps = station.sim_dir().join("dev/nvidia-caps");
+            let filter = snapshot.service.as_ref().is_some_and(|s| s.device_filter);
+            if filter && caps.is_dir() {
+                let path = caps.to_string_lossy().into_owned();
+                let opened = inside(&["sh", "-c", OPENED, &path]);
+                let mut opened: Vec<&str> = opened.lines().collect();
+                opened.sort_unstable();
+                let first = 3 + 9 * (instance + 1);
+                let mut own = [first, first + 1].map(|n| format!("nvidia-cap{n}"));
+                own.sort_unstable();
+                assert_eq!(opened, own, "{slug}: {request}");
+            } else {
+                println!("without the device filter: {slug}, {request}");
+            }
+            // A neighbour's name does not help.
+            let mut join = station.command();
+            join.args(["join", id.as_str(), "--", "env"])
+                .arg(format!("CUDA_VISIBLE_DEVICES={}", others[0]))
+                .arg(support::example("raw_client"));
+            let answer = Raw::spawn(&mut join).line();
+            assert!(answer.starts_with("error 100 "), "{slug}: {answer}");
+            let Some(bin) = python::bin("every_model") else {
+                continue;
+            };
+            let python = bin.join("python").to_string_lossy().into_owned();
+            let script = python::script("mig_client.py").display().to_string();
+            let text = inside(&[&[python.as_str(), script.as_str()], &others[..]].concat());
+            let has = |line: &str| text.lines().any(|l| l == line);
+            assert!(has("gpus 1") && has("instances 1"), "{slug}: {text}");
+            assert!(has(&format!("uuids {uuid}")), "{slug}: {text}");
+            assert!(has(&format!("name {product} MIG {profile}")), "{text}");
+            assert!(has(&format!("attributes {sms}")), "{slug}: {text}");
+            for other in &others {
+                assert!(
+                    has(&format!("neighbour {other} NVMLError_NotFound")),
+                    "{slug}: {text}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ Prints one fact a line. The arguments are UUIDs of instances that are not its ow
 """
 
 import sys
+from ctypes import byref, c_uint
 
 import pynvml as nvml
 
@@ -59,6 +60,12 @@ def main():
             sample = nvml.nvmlGpmSampleAlloc()
             print("counters", one, code(nvml.nvmlGpmMigSampleGet, gpu, one, sample))
             nvml.nvmlGpmSampleFree(sample)
+    # What administrators see of a divided GPU.
+    handles = (nvml.c_nvmlGpuInstance_t * 8)()
+    print("list", code(nvml.nvmlDeviceGetGpuInstances, gpu, 0, handles, byref(c_uint())))
+    for one in range(8):
+        whose = "own" if one == instance else "others"
+        print("by_id", whose, one, code(nvml.nvmlDeviceGetGpuInstanceById, gpu, one))
     nvml.nvmlShutdown()
 
 

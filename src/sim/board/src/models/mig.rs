@@ -1,7 +1,6 @@
 //! Instances of divided GPUs (MIG): the profiles of the models that have them.
 //!
-//! SM counts and sizes are those of NVIDIA's MIG user guide and of public logs. Not confirmed on hardware: the
-//! A100's and H100's sizes, and 26 SMs of the H100's and H200's larger 1g profile.
+//! Where each table is from, and what no GPU or public log has confirmed, is in `docs/hardware.md`.
 
 use super::{A100, H200, HOPPER, MIB, MODELS, Model, RTX_PRO};
 
