@@ -54,8 +54,8 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
     let station = station(2, "");
     std::fs::write(station.sim_dir().join("costs"), "add_one 20ms\n").expect("written");
     let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
-    let (mut first, first_sum) = holder(&station, &notebook, 256);
-    let (mut second, second_sum) = holder(&station, &notebook, 128);
+    let (mut first, first_sum) = holder(&station, &notebook, 64);
+    let (mut second, second_sum) = holder(&station, &notebook, 32);
     let (a, b) = (first.pid(), second.pid());
     assert_eq!(
         (gpu_of(&station, a), gpu_of(&station, b)),
@@ -153,8 +153,8 @@ fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mu
 fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
     let mut station = station(2, "");
     let notebook = ["-q", "-g", "0.5", "--limit", "1", "--class", "interactive"];
-    let (mut first, first_sum) = holder(&station, &notebook, 256);
-    let (mut second, second_sum) = holder(&station, &notebook, 128);
+    let (mut first, first_sum) = holder(&station, &notebook, 64);
+    let (mut second, second_sum) = holder(&station, &notebook, 32);
     let (a, b) = (first.pid(), second.pid());
     let waits = waiter(&station, &["-g", "1"]);
     until("the first waits", SOON, || {
@@ -211,7 +211,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
     }
     let station = station(4, quotas);
     let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
-    let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 128)).collect();
+    let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| holder(&station, &job("p1"), 32)).collect();
     let pids: Vec<u32> = jobs.iter().map(|(raw, _)| raw.pid()).collect();
     let others = [(), ()].map(|()| waiter(&station, &["-g", "1", "--project", "p2"]));
     until("the other project runs on its two GPUs", SOON, || {
