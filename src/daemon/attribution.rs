@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gshare_abi::host::SlotView;
 use gshare_core::ClaimId;
 use gshare_core::attribution::{
-    Counters, Division, Interval, Meter, Part, Reading, Running, Times, Work, attribute,
+    Counters, Division, Interval, Lately, Meter, Part, Reading, Running, Times, Work, attribute,
 };
 use gshare_enforcer::gpu::GpuState;
 use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
@@ -51,6 +51,7 @@ pub(crate) struct Attribution {
     known: BTreeMap<Place, Known>,
     parts: BTreeMap<(ClaimId, usize), Done>,
     gpus: Vec<Option<Division>>,
+    lately: BTreeMap<usize, Lately>,
 }
 
 fn reading_of(slot: &SlotView) -> Option<Reading> {
@@ -148,7 +149,10 @@ impl Service {
                     attribution.add(sums, place, &slot, now);
                 }
             }
-            let division = (!first).then(|| self.divide(g, ns, &mut claims)).flatten();
+            let lately = attribution.lately.entry(g).or_default();
+            let division = (!first)
+                .then(|| self.divide(g, ns, &mut claims, lately))
+                .flatten();
             for (i, (id, sums)) in claims.iter().enumerate() {
                 let part = division.as_ref().and_then(|d| d.parts.get(i));
                 let rate = |sum: f64| (sums.counted && !first).then(|| sum * 1e9 / ns as f64);
@@ -177,7 +181,13 @@ impl Service {
         }
     }
 
-    fn divide(&self, g: usize, ns: u64, claims: &mut BTreeMap<ClaimId, Sums>) -> Option<Division> {
+    fn divide(
+        &self,
+        g: usize,
+        ns: u64,
+        claims: &mut BTreeMap<ClaimId, Sums>,
+        lately: &mut Lately,
+    ) -> Option<Division> {
         let last = self.last_reading(g)?;
         if last.state == GpuState::Lost {
             return None;
@@ -216,6 +226,7 @@ impl Service {
             sm_active: gpm.sm_active.map(|percent| percent / 100.0),
             sm_occupancy: gpm.sm_occupancy.map(|percent| percent / 100.0),
         });
+        let work: Vec<Work> = claims.values().map(|sums| sums.work.clone()).collect();
         let interval = Interval {
             ns,
             sms: last.sm_count?,
@@ -223,11 +234,11 @@ impl Service {
                 .compute_capability
                 .and_then(gshare_enforcer::gpu::warps_per_sm)?,
             side_by_side,
+            crowded: lately.is_crowded(ns, &work),
             outsiders: listed.is_none() || outside(false) || self.auto_on(g),
             desktop: outside(true),
             counters,
         };
-        let work: Vec<Work> = claims.values().map(|sums| sums.work.clone()).collect();
         // A claim without a process is not beside anybody.
         Some(attribute(&interval, &work))
     }

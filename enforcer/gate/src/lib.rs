@@ -21,13 +21,15 @@ mod cells;
 mod durations;
 mod member;
 mod tally;
+mod timeline;
 mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use cells::Cells;
 pub use durations::{Durations, Key};
 pub use member::{MARKERS, Member, Rest, Signals, Verdict, View};
-pub use tally::{Fill, Limit, Load, SAMPLE_NS, Tally};
+pub use tally::{Fill, Load, SAMPLE_NS, Tally};
+pub use timeline::{Current, Timeline};
 pub use word::{Frame, Mode, Word};
 
 /// The arbiter shows itself at least this often while claims take turns.

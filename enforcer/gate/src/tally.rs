@@ -23,6 +23,8 @@ pub const SAMPLE_NS: u64 = 4_000_000;
 const LEAST_NS: u64 = 500;
 /// After so many measurements an average follows the newest ones.
 const MEMORY: u64 = 16;
+/// What a kernel needs is raised by this part of what launches take that wait for others.
+const SLOW: u64 = 64;
 
 /// Time on a GPU, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,45 +59,6 @@ impl Load {
     }
 }
 
-/// How much GPU time there can have been: streams of a process that run side by side have one GPU together, and what
-/// each was seen to take contains the waiting for the others.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Limit {
-    seen_ns: u64,
-    /// Time that was not used yet, for all SMs and for single ones.
-    busy_ns: u64,
-    sm_ns: u64,
-}
-
-/// Unused time is kept for so long beside what a load needs: ends are seen late.
-const KEPT_NS: u64 = 4_000_000;
-
-impl Limit {
-    /// What is left of a load that came to an end now on a GPU with so many SMs; its last launch was at `issued_ns`.
-    pub fn fit(&mut self, now_ns: u64, issued_ns: u64, load: Load, sms: u32) -> Load {
-        let passed = now_ns.saturating_sub(self.seen_ns);
-        self.seen_ns = self.seen_ns.max(now_ns);
-        let sms = u64::from(sms.max(1));
-        // After a long silence: whatever this load needs. While it waited, other streams ran and left room.
-        let waited = now_ns.saturating_sub(issued_ns);
-        let kept = load.busy_ns.min(passed).max(waited);
-        let kept = kept.saturating_add(KEPT_NS);
-        self.busy_ns = self.busy_ns.saturating_add(passed).min(kept);
-        let sm_room = self.sm_ns.saturating_add(passed.saturating_mul(sms));
-        self.sm_ns = sm_room.min(kept.saturating_mul(sms));
-        let busy_ns = load.busy_ns.min(self.busy_ns);
-        let sm_ns = load.sm_ns.min(self.sm_ns);
-        self.busy_ns -= busy_ns;
-        self.sm_ns -= sm_ns;
-        let warp_ns = u128::from(load.warp_ns) * u128::from(sm_ns) / u128::from(load.sm_ns.max(1));
-        Load {
-            busy_ns,
-            sm_ns,
-            warp_ns: warp_ns as u64,
-        }
-    }
-}
-
 /// The part of a GPU that a kernel fills while it runs, on average, in thousandths of an SM and of a warp.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fill {
@@ -103,6 +66,8 @@ pub struct Fill {
     pub sms_milli: u64,
     /// Warps.
     pub warps_milli: u64,
+    /// Part of the time in which all SMs have a block, in thousandths.
+    pub full_milli: u64,
 }
 
 impl Fill {
@@ -120,6 +85,7 @@ impl Fill {
         Fill {
             sms_milli: sm_rounds.saturating_mul(1000) / rounds,
             warps_milli: warp_rounds.saturating_mul(1000) / rounds,
+            full_milli: (full + u64::from(rest >= sms)).saturating_mul(1000) / rounds,
         }
     }
 
@@ -144,11 +110,23 @@ struct Row {
     busy_ns: AtomicU64,
     sm_ns: AtomicU64,
     warp_ns: AtomicU64,
-    sms_milli: AtomicU64,
+    /// SMs in the lower half, the part of the time with all of them in the upper one.
+    sms_full_milli: AtomicU64,
     warps_milli: AtomicU64,
     measured: AtomicU64,
-    /// Launches that could be neither measured nor predicted so far.
-    owed: AtomicU64,
+    /// What one takes that waits for no other.
+    least_ns: AtomicU64,
+}
+
+impl Row {
+    fn fill(&self) -> Fill {
+        let both = self.sms_full_milli.load(Relaxed);
+        Fill {
+            sms_milli: both & u64::from(u32::MAX),
+            warps_milli: self.warps_milli.load(Relaxed),
+            full_milli: both >> 32,
+        }
+    }
 }
 
 /// What a stream has been given by one thread since its last measurement.
@@ -196,10 +174,10 @@ impl Default for Tally {
                         busy_ns: AtomicU64::new(0),
                         sm_ns: AtomicU64::new(0),
                         warp_ns: AtomicU64::new(0),
-                        sms_milli: AtomicU64::new(0),
+                        sms_full_milli: AtomicU64::new(0),
                         warps_milli: AtomicU64::new(0),
                         measured: AtomicU64::new(0),
-                        owed: AtomicU64::new(0),
+                        least_ns: AtomicU64::new(0),
                     }
                 }; ROWS],
             ),
@@ -271,11 +249,13 @@ impl Tally {
             &row.sm_ns,
             &row.warp_ns,
             &row.measured,
-            &row.owed,
+            &row.least_ns,
         ] {
             word.store(0, Relaxed);
         }
-        row.sms_milli.store(fill.sms_milli, Relaxed);
+        let full = fill.full_milli.min(1000) << 32;
+        let sms = fill.sms_milli.min(u64::from(u32::MAX));
+        row.sms_full_milli.store(sms | full, Relaxed);
         row.warps_milli.store(fill.warps_milli, Relaxed);
         row.key.store(key.number(), Relaxed);
     }
@@ -283,12 +263,17 @@ impl Tally {
     /// What launches of a kind fill, and what one was seen to take, in nanoseconds.
     pub fn known(&self, key: Key) -> Option<(Fill, Option<u64>)> {
         let row = self.row(key)?;
-        let fill = Fill {
-            sms_milli: row.sms_milli.load(Relaxed),
-            warps_milli: row.warps_milli.load(Relaxed),
-        };
+        let fill = row.fill();
         let ns = row.busy_ns.load(Relaxed);
         Some((fill, (ns > 0).then_some(ns)))
+    }
+
+    /// What one launch of a kind needs by itself: launches that wait for other streams' are longer on the GPU, and
+    /// the shortest ones say how long it takes.
+    pub fn needs(&self, key: Key) -> Option<Load> {
+        let row = self.row(key)?;
+        let ns = row.least_ns.load(Relaxed);
+        (ns > 0).then(|| row.fill().during(ns))
     }
 
     /// What the stream was given since its last measurement goes with the next one. The cell is the stream's from
@@ -313,40 +298,46 @@ impl Tally {
         self.cell(stream, thread).0.put(load);
     }
 
-    /// Counts a launch that cannot be measured now.
-    pub fn add_unmeasured(&self, key: Key, stream: usize, thread: usize) {
-        let Some(row) = self.row(key) else { return };
+    /// Counts a launch that is not measured; what it fills, where nobody knows how long it takes.
+    pub fn add_unmeasured(&self, key: Key, stream: usize, thread: usize) -> Option<Fill> {
+        let row = self.row(key)?;
         let load = Load {
             busy_ns: row.busy_ns.load(Relaxed),
             sm_ns: row.sm_ns.load(Relaxed),
             warp_ns: row.warp_ns.load(Relaxed),
         };
         if load.busy_ns == 0 {
-            row.owed.fetch_add(1, Relaxed);
-        } else {
-            self.put_back(stream, thread, load);
+            return Some(row.fill());
         }
+        self.put_back(stream, thread, load);
+        None
     }
 
-    /// Takes in a measurement; gives what it comes to, together with launches that waited for it.
-    pub fn learn(&self, key: Key, ns: u64) -> Load {
-        let Some(row) = self.row(key) else {
-            return Load::default();
-        };
+    /// Takes in a measurement: how long a launch took, and how long it would have taken without the process's other
+    /// streams, if all waited in proportion.
+    pub fn learn(&self, key: Key, ns: u64, alone_ns: u64) {
+        let Some(row) = self.row(key) else { return };
         let ns = ns.max(LEAST_NS);
-        let fill = Fill {
-            sms_milli: row.sms_milli.load(Relaxed),
-            warps_milli: row.warps_milli.load(Relaxed),
-        };
+        let alone_ns = alone_ns.clamp(LEAST_NS, ns);
         let count = row.measured.fetch_add(1, Relaxed).saturating_add(1);
         let weight = count.min(MEMORY);
-        let old = row.busy_ns.load(Relaxed);
-        let mean = (old * (weight - 1) + ns) / weight;
-        let one = fill.during(mean.max(LEAST_NS));
-        row.sm_ns.store(one.sm_ns, Relaxed);
-        row.warp_ns.store(one.warp_ns, Relaxed);
-        row.busy_ns.store(one.busy_ns, Relaxed);
-        fill.during(ns).times(1 + row.owed.swap(0, Relaxed))
+        let mean = |old: u64, new: u64| (old * (weight - 1) + new) / weight;
+        let least = match row.least_ns.load(Relaxed) {
+            0 => ns,
+            least if alone_ns >= ns - ns / 50 => mean(least, ns),
+            // It follows slowly where nothing is ever alone.
+            least if least < ns => least + (ns - least).min(least) / SLOW,
+            _ => ns,
+        };
+        row.least_ns.store(least, Relaxed);
+        let one = row.fill().during(alone_ns);
+        for (word, now) in [
+            (&row.sm_ns, one.sm_ns),
+            (&row.warp_ns, one.warp_ns),
+            (&row.busy_ns, ns),
+        ] {
+            word.store(mean(word.load(Relaxed), now), Relaxed);
+        }
     }
 
     /// Forgets what was learnt of a launch: its handle may come to mean something else.
@@ -386,17 +377,12 @@ mod tests {
         tally.know(key, Fill::of_grid(4, 2, 4, 8));
         assert!(!tally.add(key, 1, 1), "not how long it takes");
         assert_eq!(tally.begin(1, 1), Load::default());
-        // A second one meanwhile can be neither measured nor predicted.
-        tally.add_unmeasured(key, 1, 1);
-        let both = tally.learn(key, 1_000_000);
-        assert_eq!(
-            both,
-            Load {
-                busy_ns: 2_000_000,
-                sm_ns: 8_000_000,
-                warp_ns: 64_000_000
-            }
-        );
+        let fill = Fill::of_grid(4, 2, 4, 8);
+        assert_eq!(tally.add_unmeasured(key, 1, 1), Some(fill));
+        tally.learn(key, 1_000_000, 1_000_000);
+        assert_eq!(tally.known(key), Some((fill, Some(1_000_000))));
+        assert_eq!(tally.add_unmeasured(key, 3, 1), None);
+        assert_eq!(tally.begin(3, 1), fill.during(1_000_000));
         assert!(tally.add(key, 1, 1) && tally.add(key, 1, 1));
         assert!(
             !tally.add(key, 2, 1),
@@ -413,50 +399,19 @@ mod tests {
         let tally = Tally::default();
         let key = Key::kernel(0x5000, 4, 256);
         tally.know(key, Fill::of_grid(4, 2, 4, 8));
-        tally.learn(key, 100_000);
+        tally.learn(key, 100_000, 100_000);
         let (mut total, mut measured) = (Load::default(), 0);
         for _ in 0..10_000 {
             if !tally.add(key, 7, 3) {
-                total = total
-                    .plus(tally.begin(7, 3))
-                    .plus(tally.learn(key, 100_000));
+                total = total.plus(tally.begin(7, 3));
+                tally.learn(key, 100_000, 100_000);
                 measured += 1;
             }
         }
         total = total.plus(tally.begin(7, 3));
+        total.busy_ns += measured * 100_000;
         assert_eq!(total.busy_ns, 1_000_000_000, "nothing is lost");
         assert!((150..400).contains(&measured), "{measured} measurements");
-    }
-
-    #[test]
-    fn streams_side_by_side_have_one_gpu_together() {
-        let mut limit = Limit::default();
-        let ms = 1_000_000;
-        // Two streams, each of which thinks that it had four fifths of ten SMs all the time.
-        let one = Fill::of_grid(10, 1, 8, 4).during(4 * ms);
-        let mut sum = Load::default();
-        for i in 1..=1000 {
-            sum = sum.plus(limit.fit(2 * ms * i, 2 * ms * i, one, 10));
-        }
-        let all = 2000 * ms;
-        assert!(sum.busy_ns.abs_diff(all) <= 5 * ms, "{sum:?}");
-        assert!(sum.sm_ns.abs_diff(all * 10) <= 50 * ms, "{sum:?}");
-        // One alone is left as it is, though its ends are seen late now and then.
-        let (mut limit, mut sum) = (Limit::default(), Load::default());
-        for i in 1..=1000 {
-            let late = if i % 7 == 0 { 2 * ms } else { 0 };
-            sum = sum.plus(limit.fit(4 * ms * i + late, 4 * ms * i, one, 10));
-        }
-        assert_eq!(sum, one.times(1000));
-        // Ends that are seen late, because an older one was waited for, leave small grids side by side what they had.
-        let mut limit = Limit::default();
-        let small = Fill::of_grid(10, 1, 2, 4).during(100 * ms);
-        let mut sum = Load::default();
-        for end in [100, 200, 300, 400, 400, 400, 400, 400] {
-            sum = sum.plus(limit.fit(end * ms, 0, small, 10));
-        }
-        assert_eq!(sum.busy_ns, 400 * ms, "one GPU for 400 ms");
-        assert_eq!(sum.sm_ns, small.sm_ns * 8);
     }
 
     #[test]
@@ -465,7 +420,8 @@ mod tests {
         let key = Key::kernel(0x5000, 4, 256);
         tally.know(key, Fill::of_grid(4, 2, 4, 8));
         for i in 0..200 {
-            tally.learn(key, if i % 2 == 0 { 1_000_000 } else { 3_000_000 });
+            let ns = if i % 2 == 0 { 1_000_000 } else { 3_000_000 };
+            tally.learn(key, ns, ns);
         }
         let ns = tally.known(key).and_then(|(_, ns)| ns).unwrap_or(0);
         assert!((1_900_000..2_100_000).contains(&ns), "{ns}");

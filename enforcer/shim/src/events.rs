@@ -91,6 +91,14 @@ fn record(event: Handle, stream: Handle) -> bool {
     relaxed(|| record.is_some_and(|record| unsafe { record(event, stream) } == SUCCESS))
 }
 
+fn elapsed_ms(from: Handle, to: Handle) -> Option<f64> {
+    let mut ms: f32 = 0.0;
+    let elapsed = driver::helpers().event_elapsed?;
+    // SAFETY: two events of the proxy's own, and room for the result.
+    let result = relaxed(|| unsafe { elapsed(&raw mut ms, from, to) });
+    (result == SUCCESS).then_some(f64::from(ms))
+}
+
 impl Pair {
     /// Makes two events in the calling thread's context.
     pub(crate) fn new(context: Handle) -> Option<Self> {
@@ -117,24 +125,31 @@ impl Pair {
     }
 
     /// Waits for the second event, on a thread that has no context of the program's; `current` is the one
-    /// that it has. Gives the nanoseconds between the two.
-    pub(crate) fn wait(&self, current: &mut Handle) -> Option<u64> {
+    /// that it has. Gives whether it came.
+    pub(crate) fn wait(&self, current: &mut Handle) -> bool {
         let helpers = driver::helpers();
         if *current != self.context {
+            let set = helpers.ctx_set_current;
             // SAFETY: a context in which this pair was made; an error is the driver's answer.
-            let result = unsafe { helpers.ctx_set_current?(self.context) };
-            *current = if result == SUCCESS { self.context } else { 0 };
+            let result = set.map(|set| unsafe { set(self.context) });
+            *current = if result == Some(SUCCESS) {
+                self.context
+            } else {
+                0
+            };
         }
-        self.wait_here().then(|| self.elapsed_ns()).flatten()
+        self.wait_here()
     }
 
     /// Nanoseconds between the two events; `None` where not both were recorded.
     pub(crate) fn elapsed_ns(&self) -> Option<u64> {
-        let mut ms: f32 = 0.0;
-        let elapsed = driver::helpers().event_elapsed?;
-        // SAFETY: two events, and room for the result.
-        let result = relaxed(|| unsafe { elapsed(&raw mut ms, self.start, self.end) });
-        (result == SUCCESS && ms >= 0.0).then_some((f64::from(ms) * 1e6) as u64)
+        let ms = elapsed_ms(self.start, self.end)?;
+        (ms >= 0.0).then_some((ms * 1e6) as u64)
+    }
+
+    /// Nanoseconds from another pair's second event to this one's, both of one context and over.
+    pub(crate) fn since_ns(&self, other: &Pair) -> Option<i64> {
+        Some((elapsed_ms(other.end, self.end)? * 1e6) as i64)
     }
 
     /// Waits for the second event; whether it came.

@@ -5,6 +5,7 @@
 //! The same pairs of events measure what launches come to (`gshare_gate::Tally`): while the GPU is shared those that
 //! the gate asks for anyway, else one every few milliseconds of GPU time.
 
+mod clock;
 mod pass;
 mod watch;
 
@@ -18,8 +19,9 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{Cells, Durations, Key, Limit, Load, MARKERS, Member, Verdict, Word};
+use gshare_gate::{Cells, Durations, Key, Load, MARKERS, Member, Timeline, Verdict, Word};
 
+use self::clock::{ANCHORS, Anchor, Seen};
 pub(crate) use self::pass::{Quick, closer, quick};
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -74,11 +76,10 @@ struct Inner {
     grants: Table<u64>,
     next_flight: u64,
     watcher: Watcher,
-    /// What the launches have come to so far.
-    done: Load,
-    limit: Limit,
-    /// When the last flight was seen to end.
-    landed_ns: u64,
+    /// When the launches ran, and what they have come to so far.
+    timeline: Timeline,
+    /// An event of each context whose time is known.
+    anchors: Vec<Anchor>,
 }
 
 struct Flight {
@@ -86,11 +87,8 @@ struct Flight {
     pair: Pair,
     /// The member has a marker for it.
     marked: bool,
-    /// What its stream was given before it.
-    before: Load,
     /// What was measured, where that counts.
     measured: Option<Key>,
-    issued_ns: u64,
 }
 
 /// Number of a stream as one thread uses it; never 0.
@@ -127,9 +125,8 @@ impl Default for Gate {
                 grants: Table::EMPTY,
                 next_flight: 0,
                 watcher: Watcher::Absent,
-                done: Load::default(),
-                limit: Limit::default(),
-                landed_ns: 0,
+                timeline: Timeline::default(),
+                anchors: Vec::with_capacity(ANCHORS),
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
@@ -307,7 +304,7 @@ impl Gate {
                 }
             };
             if unmarked {
-                self.mark_stream(gpu, stream);
+                self.mark_stream(gpu, stream, thread);
             }
             if first {
                 let turn = (&turn.word, word.0, Reach::Machine);
@@ -333,12 +330,15 @@ impl Gate {
         known.or_else(|| Pair::new(context))
     }
 
-    /// Whether launches may be measured that the gate does not ask for.
-    fn has_room(&self) -> bool {
+    /// Whether a launch is to be measured that the gate does not ask for.
+    fn wants(&self, gpu: &Gpu, launch: &Launch) -> bool {
+        let known = gpu.tally.known(launch.work.key);
+        let known = known.is_some_and(|(_, ns)| ns.is_some());
+        let place = place(launch.stream, launch.thread.number());
         // Who has to wait for the lock would hold up a launch.
-        self.inner
-            .try_lock()
-            .is_ok_and(|inner| inner.flights.len() < MEASURED)
+        self.inner.try_lock().is_ok_and(|mut inner| {
+            inner.flights.len() < MEASURED && inner.timeline.wants(place, known)
+        })
     }
 
     /// Records the first of two events around a launch; `None` where that cannot be done now.
@@ -362,32 +362,35 @@ impl Gate {
         stream: Handle,
         thread: Thread,
     ) {
-        if work.meet(process, gpu) {
-            let number = thread.number();
-            gpu.tally.add_unmeasured(work.key, stream, number);
-            // A stream that is never measured, because others are first, would never count: what was launched last
-            // is over at about the same time.
-            if let Ok(mut inner) = self.inner.try_lock()
-                && let Some(last) = inner.flights.back_mut()
-            {
-                last.before = last.before.plus(gpu.tally.take(stream, number));
-            }
-        } else {
+        if !work.meet(process, gpu) {
+            self.unmeasured.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let number = thread.number();
+        let owed = gpu.tally.add_unmeasured(work.key, stream, number);
+        let is_owed = owed.is_some();
+        let noted = self.inner.try_lock().map(|mut inner| {
+            let owed = owed.map(|fill| (work.key, fill));
+            inner.timeline.left_out(place(stream, number), owed);
+        });
+        if is_owed && noted.is_err() {
             self.unmeasured.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Before a thread sleeps: an event behind what it has launched on its stream, to see the end of that.
-    fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle) {
+    fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle, thread: usize) {
         let at = events::context().zip(events::recordable(stream));
-        let Some((context, stream)) = at else { return };
+        let Some((context, real)) = at else { return };
         let Some(pair) = self.pair(context) else {
             return;
         };
-        let recorded = pair.record_end(stream);
+        let recorded = pair.record_end(real);
         let mut inner = self.lock();
         if recorded && inner.member.mark(monotonic_ns(), None, 0) {
-            inner.fly(pair, true, Load::default(), None);
+            // What the stream was given is over with it.
+            let before = gpu.tally.take(stream, thread);
+            inner.fly(gpu, pair, true, place(stream, thread), before, None);
         } else {
             inner.spare.push(pair);
         }
@@ -414,14 +417,17 @@ impl Gate {
         if let Some((pair, _)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
-                inner.fly(pair, marked, before, key.filter(|_| trial.fills));
+                let key = key.filter(|_| trial.fills);
+                inner.fly(gpu, pair, marked, place(stream, number), before, key);
             } else {
                 inner.spare.push(pair);
             }
         }
         let flies = marked || (recorded && trial.grant_ns.is_none());
         if !flies && trial.fills && key.is_some() {
-            gpu.tally.add_unmeasured(work.key, stream, number);
+            let owed = gpu.tally.add_unmeasured(work.key, stream, number);
+            let owed = owed.map(|fill| (work.key, fill));
+            inner.timeline.left_out(place(stream, number), owed);
         }
         if let Some(grant_ns) = trial.grant_ns {
             if !marked {
@@ -432,7 +438,7 @@ impl Gate {
             }
             inner.keep_grant(place(stream, number), grant_ns);
         }
-        self.say_work(gpu, &inner);
+        self.say_work(gpu, &mut inner);
         self.wake_watcher(gpu, inner);
     }
 }
@@ -480,23 +486,38 @@ impl Inner {
         self.grants.insert(place, ns);
     }
 
-    fn fly(&mut self, pair: Pair, marked: bool, before: Load, measured: Option<Key>) {
+    fn fly(
+        &mut self,
+        gpu: &Gpu,
+        pair: Pair,
+        marked: bool,
+        place: u64,
+        before: Load,
+        measured: Option<Key>,
+    ) {
         let id = self.next_flight;
         self.next_flight += 1;
         self.flights.push_back(Flight {
             id,
             pair,
             marked,
-            before,
             measured,
-            issued_ns: monotonic_ns(),
         });
+        let known = measured.and_then(|key| gpu.tally.known(key));
+        let fill = known.map(|(fill, _)| fill);
+        let expected_ns = known.and_then(|(_, ns)| ns);
+        self.timeline
+            .issued(monotonic_ns(), place, before, fill, expected_ns);
     }
 
     fn take_spare(&mut self, context: Handle) -> Vec<Pair> {
         let spare = std::mem::take(&mut self.spare);
-        let (gone, kept) = spare.into_iter().partition(|pair| pair.context == context);
+        let (mut gone, kept): (Vec<Pair>, Vec<Pair>) =
+            spare.into_iter().partition(|pair| pair.context == context);
         self.spare = kept;
+        let anchors = self.anchors.iter().filter(|a| a.pair.context == context);
+        gone.extend(anchors.map(|anchor| anchor.pair));
+        self.anchors.retain(|a| a.pair.context != context);
         gone
     }
 }

@@ -50,6 +50,7 @@ impl Mean {
         Some(Fill {
             sms_milli: u64::try_from(part(load.sm_ns)?).ok()?,
             warps_milli: u64::try_from(part(load.warp_ns)?).ok()?,
+            full_milli: 0,
         })
     }
 }
@@ -198,8 +199,8 @@ impl Mean {
         let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
         let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
         self.rounds = self.rounds.plus(fill.during(rounds));
-        match known.and_then(|(_, ns)| ns) {
-            Some(ns) => self.total = self.total.plus(fill.during(ns)),
+        match gpu.tally.needs(key) {
+            Some(load) => self.total = self.total.plus(load),
             None => self.unknown = true,
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
-use gshare_gate::{Fill, Key, Limit, Load, Tally};
+use gshare_gate::{Current, Fill, Key, Load, Tally, Timeline};
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
 
 use super::dice::Dice;
@@ -18,6 +18,8 @@ const WAKE_NS: u64 = 60_000;
 const WARM: usize = 3;
 /// Most measurements in flight.
 const MEASURED: usize = 32;
+/// Most kernels that a program has queued: the board keeps no more of one process.
+const ROWS: usize = 128;
 
 /// A kernel of a program.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +106,7 @@ struct Queued {
     measured: Option<Measured>,
     start_ns: Option<u64>,
     first: u64,
+    many: usize,
 }
 
 /// A launch between two events.
@@ -116,24 +119,21 @@ struct Measured {
 #[derive(Debug)]
 struct Flight {
     id: u64,
-    before: Load,
-    key: Option<Key>,
-    issued_ns: u64,
-    /// When it landed, and what was measured.
-    over: Option<(u64, u64)>,
+    key: Key,
+    /// When it ran.
+    ran: Option<(u64, u64)>,
 }
 
 /// The proxy of one process.
 #[derive(Debug, Default)]
 struct Proxy {
     tally: Tally,
+    timeline: Timeline,
     flights: VecDeque<Flight>,
     next: u64,
-    done: Load,
-    limit: Limit,
     sms: u32,
-    landed_ns: u64,
     launches: u64,
+    said: (u64, Load, Option<Current>),
 }
 
 /// A process.
@@ -146,6 +146,8 @@ pub(super) struct Process {
     plan: Plan,
     proxy: Proxy,
     streams: Vec<VecDeque<Queued>>,
+    /// Kernels in them.
+    queued: usize,
     next_kernel: usize,
     /// Not before then; and launches left in this round.
     wakes_ns: u64,
@@ -172,6 +174,7 @@ impl Process {
                 ..Proxy::default()
             },
             streams,
+            queued: 0,
             next_kernel: 0,
             wakes_ns: 0,
             left: 0,
@@ -247,6 +250,9 @@ impl Process {
         } else {
             1
         };
+        if self.queued + count > ROWS {
+            return false;
+        }
         let mut tickets = Vec::new();
         let mut after = self.streams[stream].back().map_or(0, |queued| queued.last);
         let first = self.next_kernel;
@@ -276,9 +282,11 @@ impl Process {
         }
         let (key, fill) = self.known_as(first, count, board.model());
         let measured = self.proxy.launched(now, key, fill, stream, count as u64);
+        self.queued += count;
         self.streams[stream].push_back(Queued {
             first: tickets[0],
             last: after,
+            many: count,
             measured,
             start_ns: None,
         });
@@ -311,15 +319,16 @@ impl Process {
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
             let key = Self::key(at, kernel);
             let one = fill(kernel);
-            let ns = self.proxy.tally.known(key).and_then(|(_, ns)| ns);
+            let known = self.proxy.tally.needs(key);
             let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
             let rounds = warps * 1_000_000 / one.warps_milli.max(1);
-            sum = sum.plus(one.during(ns.unwrap_or(rounds)));
+            sum = sum.plus(known.unwrap_or_else(|| one.during(rounds)));
         }
         let mean = |ns: u64| ns * 1000 / sum.busy_ns.max(1);
         let fill = Fill {
             sms_milli: mean(sum.sm_ns),
             warps_milli: mean(sum.warp_ns),
+            full_milli: 0,
         };
         (Key::graph(0x9000), fill)
     }
@@ -337,9 +346,10 @@ impl Process {
                 if over.ticket == queued.last {
                     let (start, end) = (queued.start_ns, over.end_ns.unwrap_or(over.start_ns));
                     if let Some(measured) = queued.measured {
-                        let elapsed = end.saturating_sub(start.unwrap_or(over.start_ns));
-                        self.proxy.over(measured.id, end + WAKE_NS, elapsed);
+                        let start = start.unwrap_or(over.start_ns).min(end);
+                        self.proxy.over(measured.id, start, end);
                     }
+                    self.queued -= queued.many;
                     stream.pop_front();
                 }
             }
@@ -374,79 +384,70 @@ impl Proxy {
         if self.tally.known(key).is_none() {
             self.tally.know(key, fill);
         }
-        if self.flights.len() >= MEASURED {
-            self.tally.add_unmeasured(key, stream, 1);
-            // What was launched last is over at about the same time.
-            if let Some(last) = self.flights.back_mut() {
-                last.before = last.before.plus(self.tally.take(stream, 1));
-            }
+        let place = stream as u64 + 1;
+        let known = self.tally.known(key).is_some_and(|(_, ns)| ns.is_some());
+        if self.flights.len() >= MEASURED || !self.timeline.wants(place, known) {
+            let owed = self.tally.add_unmeasured(key, stream, 1);
+            self.timeline.left_out(place, owed.map(|fill| (key, fill)));
             return None;
         }
         self.next += 1;
         self.flights.push_back(Flight {
             id: self.next,
-            before: self.tally.begin(stream, 1),
-            key: Some(key),
-            issued_ns: now,
-            over: None,
+            key,
+            ran: None,
         });
+        let (fill, ns) = self.tally.known(key).unwrap_or_default();
+        let before = self.tally.begin(stream, 1);
+        self.timeline.issued(now, place, before, Some(fill), ns);
+        self.say(now);
         Some(Measured { id: self.next })
     }
 
-    fn over(&mut self, id: u64, seen_ns: u64, elapsed_ns: u64) {
+    fn over(&mut self, id: u64, start_ns: u64, end_ns: u64) {
         if let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) {
-            flight.over = Some((seen_ns, elapsed_ns));
+            flight.ran = Some((start_ns, end_ns));
         }
     }
 
     /// The watcher waits for the oldest.
     fn land(&mut self, now: u64) {
-        while let Some((seen, elapsed)) = self.flights.front().and_then(|flight| flight.over) {
-            if seen > now {
+        while let Some((start, end)) = self.flights.front().and_then(|flight| flight.ran) {
+            if end + WAKE_NS > now {
                 return;
             }
             let Some(flight) = self.flights.pop_front() else {
                 return;
             };
-            let own = flight.key.map(|key| self.tally.learn(key, elapsed));
-            let load = flight.before.plus(own.unwrap_or_default());
-            // It waited for the older ones meanwhile.
-            self.landed_ns = self.landed_ns.max(seen);
-            let fit = self
-                .limit
-                .fit(self.landed_ns, flight.issued_ns, load, self.sms);
-            self.done = self.done.plus(fit);
+            let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
+            let ran = Some((start, end));
+            let alone = self.timeline.landed(now, ran, self.sms, takes);
+            if let Some(alone) = alone {
+                self.tally.learn(flight.key, end - start, alone);
+            }
+            self.say(now);
         }
     }
 
+    fn say(&mut self, now: u64) {
+        let (load, current) = self.timeline.tell(now);
+        self.said = (now, load, current);
+    }
+
     fn reading(&self) -> Reading {
-        let running = self.flights.front().map(|flight| {
-            let one = flight.key.and_then(|key| self.tally.known(key));
-            let (fill, ns) = one.unwrap_or_default();
-            let whole = ns.map(|ns| flight.before.plus(fill.during(ns)));
-            let since_ns = flight.issued_ns.max(self.landed_ns);
-            match whole {
-                Some(whole) => Running {
-                    since_ns,
-                    expected_ns: Some(whole.busy_ns),
-                    sms: whole.sm_ns as f64 / whole.busy_ns.max(1) as f64,
-                    warps: whole.warp_ns as f64 / whole.busy_ns.max(1) as f64,
-                },
-                None => Running {
-                    since_ns,
-                    expected_ns: None,
-                    sms: fill.sms_milli as f64 / 1000.0,
-                    warps: fill.warps_milli as f64 / 1000.0,
-                },
-            }
-        });
+        let (since_ns, done, current) = self.said;
         Reading {
             done: Times {
-                busy_ns: self.done.busy_ns as f64,
-                sm_ns: self.done.sm_ns as f64,
-                warp_ns: self.done.warp_ns as f64,
+                busy_ns: done.busy_ns as f64,
+                sm_ns: done.sm_ns as f64,
+                warp_ns: done.warp_ns as f64,
             },
-            running,
+            running: current.map(|current| Running {
+                since_ns,
+                expected_ns: current.expected_ns,
+                sms: current.fill.sms_milli as f64 / 1000.0,
+                warps: current.fill.warps_milli as f64 / 1000.0,
+            }),
             launches: self.launches,
             unmeasured: 0,
         }

@@ -14,6 +14,11 @@ const SCALED_BY: f64 = 1.5;
 /// A claim with more launches than this part that could not be measured has no figure.
 const UNMEASURED: f64 = 0.02;
 
+/// How long it takes until claims whose times come to too much are taken to be in each other's, in nanoseconds.
+const LATELY_NS: f64 = 4e9;
+/// So much more than there is may be due to what is expected and has not come yet.
+const CROWDED: f64 = 0.05;
+
 /// Time, SM time and warp time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
@@ -180,6 +185,8 @@ pub struct Interval {
     pub warps_per_sm: u32,
     /// Processes run side by side (MPS) and do not take turns.
     pub side_by_side: bool,
+    /// Lately the claims' times came to more than there was: what each saw contains the others' ([`Lately`]).
+    pub crowded: bool,
     /// Programs outside the claims compute there, or may do so.
     pub outsiders: bool,
     /// Programs outside the claims draw there.
@@ -249,6 +256,34 @@ fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>)
     }
 }
 
+/// The claims' times on a GPU over an interval, added up.
+fn time_of(ns: u64, claims: &[Work]) -> f64 {
+    let ns = (ns as f64).max(1.0);
+    let each = claims
+        .iter()
+        .flat_map(|claim| claim.processes.iter().flatten());
+    each.map(|grown| (grown.times.busy_ns / ns).min(1.0)).sum()
+}
+
+/// Whether the claims' times on a GPU come to more than there is. In a single interval they may because work is told
+/// a little early or late; what is cut off then would be missing in the next one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lately {
+    time: Option<f64>,
+}
+
+impl Lately {
+    /// Takes in an interval.
+    pub fn is_crowded(&mut self, ns: u64, claims: &[Work]) -> bool {
+        let now = time_of(ns, claims);
+        let before = self.time.unwrap_or(now);
+        let part = (ns as f64 / LATELY_NS).min(1.0);
+        let time = before + (now - before) * part;
+        self.time = Some(time);
+        time > 1.0 + CROWDED
+    }
+}
+
 /// Divides a GPU's interval among the claims on it.
 #[must_use]
 pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
@@ -256,14 +291,10 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
     let sms = f64::from(interval.sms.max(1));
     let warps = sms * f64::from(interval.warps_per_sm.max(1));
     // Processes that take turns have one GPU together: what each saw contains the others' turns.
-    let each = claims
-        .iter()
-        .flat_map(|claim| claim.processes.iter().flatten());
-    let all: f64 = each.map(|grown| (grown.times.busy_ns / ns).min(1.0)).sum();
-    let turns = if interval.side_by_side {
+    let turns = if interval.side_by_side || !interval.crowded {
         1.0
     } else {
-        all.max(1.0)
+        time_of(interval.ns, claims).max(1.0)
     };
     let raw = |claim: &Work| -> Option<Times> {
         let known = claim.processes.iter().map(|process| {

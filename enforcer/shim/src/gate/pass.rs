@@ -96,7 +96,8 @@ fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
 /// Measures a launch on a GPU that nobody shares.
 fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
     let gate = gpu.gate();
-    let pair = if launch.work.meet(process, gpu) && gate.has_room() {
+    let wanted = launch.work.meet(process, gpu) && gate.wants(gpu, &launch);
+    let pair = if wanted {
         gate.begin(launch.stream)
     } else {
         None

@@ -4,9 +4,9 @@
 use std::sync::{MutexGuard, atomic::Ordering};
 
 use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
-use gshare_gate::{Load, Rest, Word};
+use gshare_gate::{Rest, Word};
 
-use super::{Gate, Inner, PATIENCE_NS, SOON_NS, Watcher};
+use super::{Anchor, Gate, Inner, PATIENCE_NS, SOON_NS, Seen, Watcher};
 use crate::{
     cuda::Handle,
     events::{self, Pair},
@@ -15,45 +15,28 @@ use crate::{
 
 /// What whoever attends to a gate does next.
 enum Next {
-    /// Waits for this flight.
-    Flight(u64, Pair),
+    /// Waits for this flight, whose end is timed by an anchor.
+    Flight(u64, Pair, Option<Anchor>),
     /// Sleeps, at most until then.
     Sleep(Option<u64>),
 }
 
 impl Gate {
     /// Tells the service what the launches have come to, and what is on the GPU.
-    pub(super) fn say_work(&self, gpu: &Gpu, inner: &Inner) {
-        let flight = inner.flights.front().map(|flight| {
-            let one = flight.measured.and_then(|key| gpu.tally.known(key));
-            let own = match one {
-                Some((fill, ns)) => ns.map(|ns| fill.during(ns)),
-                None => Some(Load::default()),
-            };
-            let whole = own.map(|own| flight.before.plus(own));
-            let mean = |part: u64, whole: Load| {
-                let milli = u128::from(part) * 1000 / u128::from(whole.busy_ns.max(1));
-                u64::try_from(milli).unwrap_or(u64::MAX)
-            };
-            Flight {
-                since_ns: flight.issued_ns.max(inner.landed_ns),
-                expected_ns: whole.map(|whole| whole.busy_ns),
-                sms_milli: match (whole, one) {
-                    (Some(whole), _) => mean(whole.sm_ns, whole),
-                    (None, one) => one.map_or(0, |(fill, _)| fill.sms_milli),
-                },
-                warps_milli: match (whole, one) {
-                    (Some(whole), _) => mean(whole.warp_ns, whole),
-                    (None, one) => one.map_or(0, |(fill, _)| fill.warps_milli),
-                },
-            }
-        });
+    pub(super) fn say_work(&self, gpu: &Gpu, inner: &mut Inner) {
+        let now = monotonic_ns();
+        let (done, current) = inner.timeline.tell(now);
         gpu.say_work(&WorkView {
-            busy_ns: inner.done.busy_ns,
-            sm_ns: inner.done.sm_ns,
-            warp_ns: inner.done.warp_ns,
+            busy_ns: done.busy_ns,
+            sm_ns: done.sm_ns,
+            warp_ns: done.warp_ns,
             unmeasured: self.unmeasured.load(Ordering::Relaxed),
-            flight,
+            flight: current.map(|current| Flight {
+                since_ns: now,
+                expected_ns: current.expected_ns,
+                sms_milli: current.fill.sms_milli,
+                warps_milli: current.fill.warps_milli,
+            }),
         });
     }
 
@@ -69,9 +52,9 @@ impl Gate {
             Watcher::Absent => {
                 // No thread to be had: whoever launches waits for its own work meanwhile.
                 drop(inner);
-                while let Next::Flight(id, pair) = self.attend(gpu) {
+                while let Next::Flight(id, pair, anchor) = self.attend(gpu) {
                     let came = pair.wait_here();
-                    self.landed(gpu, id, came.then(|| pair.elapsed_ns()).flatten());
+                    self.landed(gpu, id, pair, look_at(came, &pair, anchor));
                 }
                 return;
             }
@@ -100,7 +83,12 @@ impl Gate {
         let rest = inner.member.rest(now, gpu.launches(), unused);
         let knock = gpu.say(&inner.member.signals(now));
         let next = match (rest, inner.flights.front()) {
-            (_, Some(flight)) => Next::Flight(flight.id, flight.pair),
+            (_, Some(flight)) => {
+                let context = flight.pair.context;
+                let mut anchors = inner.anchors.iter();
+                let anchor = anchors.find(|a| a.pair.context == context).copied();
+                Next::Flight(flight.id, flight.pair, anchor)
+            }
             (Rest::At(until), None) => Next::Sleep(Some(until)),
             (Rest::Marker | Rest::Idle, None) => Next::Sleep(None),
         };
@@ -125,21 +113,21 @@ impl Gate {
             let seen = self.watch.load(Ordering::Acquire);
             match self.attend(gpu) {
                 Next::Sleep(until) => futex_wait(&self.watch, seen, until, Reach::Process),
-                Next::Flight(id, pair) => {
+                Next::Flight(id, pair, anchor) => {
                     // A new context may have an old one's handle.
                     let now_ended = self.ended.load(Ordering::Acquire);
                     if ended != now_ended {
                         (context, ended) = (0, now_ended);
                     }
-                    let elapsed_ns = pair.wait(&mut context);
-                    self.landed(gpu, id, elapsed_ns);
+                    let came = pair.wait(&mut context);
+                    self.landed(gpu, id, pair, look_at(came, &pair, anchor));
                 }
             }
         }
     }
 
     /// The oldest flight is over.
-    fn landed(&self, gpu: &Gpu, id: u64, elapsed_ns: Option<u64>) {
+    fn landed(&self, gpu: &Gpu, id: u64, pair: Pair, seen: Seen) {
         let now = monotonic_ns();
         let mut inner = self.lock();
         // The end of a context may have been quicker.
@@ -149,20 +137,21 @@ impl Gate {
         let Some(flight) = inner.flights.pop_front() else {
             return;
         };
-        inner.spare.push(flight.pair);
+        let ran = inner.time(now, pair, &seen);
         if flight.marked
-            && let Some((key, ns)) = inner.member.done(now, elapsed_ns)
+            && let Some((key, ns)) = inner.member.done(now, seen.elapsed_ns)
         {
             self.durations.learn(key, ns);
         }
-        let own = flight.measured.zip(elapsed_ns);
-        let own = own.map(|(key, ns)| gpu.tally.learn(key, ns));
-        let load = flight.before.plus(own.unwrap_or_default());
         let sms = gpu.sms.load(Ordering::Relaxed);
-        let load = inner.limit.fit(now, flight.issued_ns, load, sms);
-        inner.done = inner.done.plus(load);
-        inner.landed_ns = now;
-        self.say_work(gpu, &inner);
+        let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
+        let alone_ns = inner.timeline.landed(now, ran, sms, takes);
+        if let Some(key) = flight.measured
+            && let Some(ns) = seen.elapsed_ns
+        {
+            gpu.tally.learn(key, ns, alone_ns.unwrap_or(ns));
+        }
+        self.say_work(gpu, &mut inner);
         let others = inner.member.has_waiters();
         let knock = gpu.say(&inner.member.signals(now));
         drop(inner);
@@ -201,6 +190,17 @@ impl Gate {
             pair.destroy();
         }
         self.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What is known of a flight whose second event was waited for.
+fn look_at(came: bool, pair: &Pair, anchor: Option<Anchor>) -> Seen {
+    Seen {
+        came,
+        elapsed_ns: came.then(|| pair.elapsed_ns()).flatten(),
+        since_anchor_ns: anchor
+            .filter(|_| came)
+            .and_then(|anchor| pair.since_ns(&anchor.pair)),
     }
 }
 

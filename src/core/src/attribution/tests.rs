@@ -8,6 +8,7 @@ fn interval() -> Interval {
         sms: 100,
         warps_per_sm: 64,
         side_by_side: false,
+        crowded: true,
         outsiders: false,
         desktop: false,
         counters: None,
