@@ -89,6 +89,7 @@ struct Flight {
     marked: bool,
     /// What was measured, where that counts.
     measured: Option<Key>,
+    issued_ns: u64,
 }
 
 /// Number of a stream as one thread uses it; never 0.
@@ -497,17 +498,19 @@ impl Inner {
     ) {
         let id = self.next_flight;
         self.next_flight += 1;
+        let issued_ns = monotonic_ns();
         self.flights.push_back(Flight {
             id,
             pair,
             marked,
             measured,
+            issued_ns,
         });
         let known = measured.and_then(|key| gpu.tally.known(key));
         let fill = known.map(|(fill, _)| fill);
         let expected_ns = known.and_then(|(_, ns)| ns);
         self.timeline
-            .issued(monotonic_ns(), place, before, fill, expected_ns);
+            .issued(issued_ns, place, before, fill, expected_ns);
     }
 
     fn take_spare(&mut self, context: Handle) -> Vec<Pair> {

@@ -27,39 +27,54 @@ pub(super) struct Seen {
 }
 
 impl Inner {
-    /// When a flight ran that was just seen to be over, and what its pair of events is good for from now on.
-    pub(super) fn time(&mut self, now: u64, pair: Pair, seen: &Seen) -> Option<(u64, u64)> {
-        let context = pair.context;
-        let at = self.anchors.iter().position(|a| a.pair.context == context);
-        let Some(anchor) = at.map(|at| &mut self.anchors[at]) else {
-            if seen.came && self.anchors.len() < ANCHORS {
+    /// When a flight ran that was issued then and was just seen to be over. Its pair of events is used again, or
+    /// kept as its context's anchor.
+    pub(super) fn time(
+        &mut self,
+        now: u64,
+        pair: Pair,
+        issued_ns: u64,
+        seen: &Seen,
+    ) -> Option<(u64, u64)> {
+        if !seen.came {
+            self.spare.push(pair);
+            return None;
+        }
+        let anchor = self
+            .anchors
+            .iter_mut()
+            .find(|anchor| anchor.pair.context == pair.context);
+        let Some(anchor) = anchor else {
+            if self.anchors.len() < ANCHORS {
                 self.anchors.push(Anchor { pair, at_ns: now });
             } else {
                 self.spare.push(pair);
             }
-            return seen.came.then(|| ran(now, seen));
+            return Some(ran(now, seen));
         };
-        let end = seen.since_anchor_ns.filter(|_| seen.came).map(|since| {
+        let end = seen.since_anchor_ns.map(|since| {
             let end = anchor.at_ns.saturating_add_signed(since);
             // Nothing ends after it was seen to be over: the first anchor of a context is a little late.
             anchor.at_ns -= end.saturating_sub(now).min(anchor.at_ns);
             end.min(now)
         });
-        let mut unused = pair;
-        if let Some(end) = end
-            && now.saturating_sub(anchor.at_ns) > ANCHORED_NS
-        {
+        // Nor long before it was issued: the GPU's clock is another one since, as after a restore.
+        let end = end.filter(|end| end.saturating_add(AT_ONCE_NS) >= issued_ns);
+        let (new, age) = match end {
             // Two clocks drift apart: seen at once, an end is known better by ours.
-            let behind = now - end;
-            let by = if behind < AT_ONCE_NS { behind / 8 } else { 0 };
+            Some(end) if now - end < AT_ONCE_NS => {
+                (end + (now - end) / 8, now.saturating_sub(anchor.at_ns))
+            }
+            Some(end) => (end, now.saturating_sub(anchor.at_ns)),
+            None => (now, u64::MAX),
+        };
+        let mut unused = pair;
+        if age > ANCHORED_NS {
             unused = anchor.pair;
-            *anchor = Anchor {
-                pair,
-                at_ns: end + by,
-            };
+            *anchor = Anchor { pair, at_ns: new };
         }
         self.spare.push(unused);
-        seen.came.then(|| ran(end.unwrap_or(now), seen))
+        Some(ran(end.unwrap_or(now), seen))
     }
 }
 

@@ -137,7 +137,7 @@ impl Gate {
         let Some(flight) = inner.flights.pop_front() else {
             return;
         };
-        let ran = inner.time(now, pair, &seen);
+        let ran = inner.time(now, pair, flight.issued_ns, &seen);
         if flight.marked
             && let Some((key, ns)) = inner.member.done(now, seen.elapsed_ns)
         {
