@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use support::detach::{GIB, SOON, claim, ok, run, station_of_sharers, station_that, waiter};
+use support::detach::{GIB, SOON, claim, end, ok, run, station_of_sharers, station_that, waiter};
 use support::{Raw, claim_of, python, root, station_with, until};
 
 /// One at a time: they count seconds of idleness.
@@ -83,10 +83,11 @@ fn who_is_only_warned_keeps_everything_while_others_wait() {
     let first = says(&station, &id, "cannot be detached: it uses managed memory");
     assert!(first.contains("you are only warned"), "{first}");
     let _hog = hog(&station);
-    let _waiter = waiter(&station, &["-g", "0.5"]);
+    let waits = waiter(&station, &["-g", "0.5"]);
     says(&station, &id, "please give back what you do not need");
     stays(&station, idle.pid(), Duration::from_secs(4));
     assert_eq!(idle.ask("launch 1"), "ok 2");
+    end(waits);
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let mut third = Raw::start(third);
     let now = claim(&station, idle.pid());
     let (mem, sm) = (now.gpus[0].mem_request, now.gpus[0].sm_request);
-    assert!(mem >= GIB && mem < 3 * GIB, "{mem} of {before}");
+    assert!((GIB..3 * GIB).contains(&mem), "{mem} of {before}");
     assert!(sm > 0.0 && sm <= 0.1, "{sm}");
     let words = says(&station, &id, "is guaranteed what it uses");
     assert!(
@@ -157,7 +158,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
         "ok 2",
         "it works again, and idles again"
     );
-    support::detach::end(useless);
+    end(useless);
 
     let mut third = station.command();
     third
@@ -233,7 +234,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     drop((idle, station));
 
     let station = station_that(&format!("[idle]\n{QUICK}no-detach = \"shrink\"\n"), |o| {
-        o.gpus = vec!["a100-80gb:2g.20gb+3g.40gb".to_owned()]
+        o.gpus = vec!["a100-80gb:2g.20gb+3g.40gb".to_owned()];
     });
     let instance = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
     let id = claim(&station, instance.pid()).id;
