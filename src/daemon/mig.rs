@@ -141,12 +141,30 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
     } else {
         return format!("{model} cannot be divided: gshare admin mode {gpu} timeslice");
     };
-    format!("sudo nvidia-smi -i {gpu} -mig 1 && sudo nvidia-smi mig -i {gpu} -cgi {cut} -C")
+    // NVIDIA's guide: these have displays, and MIG only in compute mode.
+    let before = if model.contains("RTX PRO 6000") && !model.contains("Server") {
+        "once, with NVIDIA's tool: DisplayModeSelector --gpumode=compute; then "
+    } else {
+        ""
+    };
+    format!("{before}sudo nvidia-smi -i {gpu} -mig 1 && sudo nvidia-smi mig -i {gpu} -cgi {cut} -C")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_display_is_switched_first() {
+        let model = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition";
+        assert!(commands(1, model).starts_with("once, with NVIDIA's tool"));
+        let model = "NVIDIA RTX PRO 6000 Blackwell Server Edition";
+        assert_eq!(
+            commands(1, model),
+            "sudo nvidia-smi -i 1 -mig 1 && sudo nvidia-smi mig -i 1 -cgi 2g.48gb,1g.24gb,1g.24gb -C"
+        );
+        assert!(commands(0, "NVIDIA GeForce RTX 4090").contains("cannot be divided"));
+    }
 
     #[test]
     fn memory_is_counted_in_eighths() {
