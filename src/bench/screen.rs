@@ -43,24 +43,28 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     record(&many, 500, 300)?;
     record(&some, 50, 300)?;
     say("The screen on a pseudo-terminal; snapshots change every second.");
-    say("  screen     size      claims   key to frame p50 / p99 / max      frame");
+    say("  screen     size      claims   key to frame p50 / p99 / max   processor      frame");
     let mut lines: Vec<Value> = Vec::new();
     let mut worst = 0.0f64;
     for page in ["overview", "claims", "queue", "health"] {
         for (cols, rows) in [(80, 24), (110, 34), (200, 60)] {
             let mut seen = Seen::start(&many, page, cols, rows)?;
-            let (times, bytes) = seen.keys(keys)?;
+            let Keys {
+                times,
+                bytes,
+                worked_ms,
+            } = seen.keys(keys)?;
             let ms = |q| times.quantile(q).unwrap_or(f64::NAN);
             let (p50, p99, max) = (ms(0.5), ms(0.99), ms(1.0));
             worst = worst.max(p99);
             say(&format!(
-                "  {page:<10} {:<9} {:>6} {p50:>13.1} / {p99:>5.1} / {max:>5.1} ms {bytes:>8} B",
+                "  {page:<10} {:<9} {:>6} {p50:>13.1} / {p99:>5.1} / {max:>5.1} ms {worked_ms:>8.2} ms {bytes:>8} B",
                 format!("{cols}x{rows}"),
                 500
             ));
             lines.push(json!({
                 "screen": page, "columns": cols, "rows": rows, "claims": 500, "keys": keys,
-                "key_ms": { "p50": p50, "p99": p99, "max": max }, "frame_bytes": bytes,
+                "key_ms": { "p50": p50, "p99": p99, "max": max }, "processor_ms": worked_ms, "frame_bytes": bytes,
             }));
         }
     }
@@ -113,6 +117,16 @@ impl Drop for Seen {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What came of a run of keys.
+struct Keys {
+    /// Milliseconds from a key to the frame that answers it.
+    times: Times,
+    /// Bytes of such a frame.
+    bytes: usize,
+    /// Mean processor time of the program meanwhile: what other load of the machine does not change.
+    worked_ms: f64,
 }
 
 /// What a screen costs that nobody touches.
@@ -190,22 +204,28 @@ impl Seen {
 
     /// Presses keys, each when the last one has been answered and some time later, so that some of them meet
     /// a snapshot that has just come.
-    fn keys(&mut self, n: u32) -> anyhow::Result<(Times, usize)> {
+    fn keys(&mut self, n: u32) -> anyhow::Result<Keys> {
         let (mut times, mut bytes) = (Vec::new(), Vec::new());
+        let (mut worked, mut drawn) = (0.0, 0u32);
         let mut random = Random(7);
         for i in 0..n {
             thread::sleep(Duration::from_millis(20 + random.below(60)));
             while self.output.try_recv().is_ok() {}
             // Down the list, and at times to its other end.
             let key: &[u8] = if i % 20 == 19 { b"\x1b[F" } else { b"j" };
-            let start = Instant::now();
+            let (before, start) = (self.processor()?, Instant::now());
             self.keys.write_all(key)?;
             let (at, count) = self.frame(PATIENCE)?.context("no answer to a key")?;
+            worked += self.processor()? - before;
+            drawn += 1;
             times.push(at.saturating_duration_since(start).as_secs_f64() * 1000.0);
             bytes.push(count as f64);
         }
-        let bytes = Times::new(bytes).median().unwrap_or(0.0) as usize;
-        Ok((Times::new(times), bytes))
+        Ok(Keys {
+            times: Times::new(times),
+            bytes: Times::new(bytes).median().unwrap_or(0.0) as usize,
+            worked_ms: worked * 1000.0 / f64::from(drawn.max(1)),
+        })
     }
 
     fn quiet(&mut self, time: Duration) -> anyhow::Result<Quiet> {
@@ -352,7 +372,8 @@ fn snapshot(claims: u32, at_ms: u64, random: &mut Random) -> Snapshot {
             ..UserView::default()
         })
         .collect();
-    let queue = (0..5)
+    let waiting = if claims < 100 { 5 } else { claims / 5 };
+    let queue = (0..waiting)
         .map(|i| QueueView {
             id: format!("c{}", 9000 + i),
             user: "user3".to_owned(),
