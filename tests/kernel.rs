@@ -179,15 +179,28 @@ fn a_kernel_starts_without_a_service_and_says_so() {
 fn a_lazy_claim_that_may_not_wait_is_told_so() {
     let station = one_gpu();
     let _hog = Raw::claim(&station, &["-q", "-g", "1"]);
-    let mut command = station.command();
-    command.args(["claim", "-q", "--lazy", "--nonblock", "-g", "0.5", "--"]);
-    let mut lazy = Raw::spawn(command.arg(support::example("raw_client")));
-    let said = lazy.line();
-    assert!(said.contains("100"), "no device: {said}");
-    drop(lazy);
-    until("its claim ends with it", Duration::from_secs(5), || {
-        (station.snapshot().ok()?.claims.len() == 1).then_some(())
-    });
+    let ways: [&[&str]; 2] = [
+        &["claim", "-q", "--lazy", "--nonblock", "-g", "0.5", "--"],
+        &["kernel", "exec", "--no-wait", "-g", "0.5", "--"],
+    ];
+    for way in ways {
+        let mut command = station.command();
+        command.args(way).arg(support::example("raw_client"));
+        let output = command.output().expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (printed, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(printed.starts_with("error 100 "), "{way:?}: {printed}");
+        for words in [
+            "gets no GPU now: wants",
+            "held by c1",
+            "CUDA_ERROR_NO_DEVICE",
+        ] {
+            assert!(said.contains(words), "{way:?}: {said}");
+        }
+        until("its claim ends with it", Duration::from_secs(5), || {
+            (station.snapshot().ok()?.claims.len() == 1).then_some(())
+        });
+    }
 }
 
 #[test]
@@ -313,6 +326,15 @@ fn nbclient_papermill_and_a_bare_command_run() {
     with("papermill", &["in.ipynb", "out.ipynb"]);
     let execute = "import nbformat, nbclient; n = nbformat.read('in.ipynb', 4); nbclient.NotebookClient(n).execute(); nbformat.write(n, 'out.ipynb')";
     with("python", &["-c", execute]);
+    // Without a notebook: Jupyter's own program for scripts.
+    std::fs::write(home.path().join("cell.py"), ADD).expect("written");
+    let mut script = station.client_environment(Command::new(lab.join("jupyter-run")));
+    script.args(["--kernel", "half", "cell.py"]);
+    let printed = run(script);
+    assert!(printed.contains(ADDED), "{printed}");
+    until("its claim is gone", Duration::from_secs(5), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
 
     // As VS Code does with an interpreter that was chosen: no kernelspec, so no wrapper. It is seen all the same.
     let folder = home.path().join("study");

@@ -11,7 +11,7 @@ use std::time::Instant;
 use gshare_abi::wire::{Answer, Register};
 use gshare_core::machine::{Event, Now};
 use gshare_core::{ClaimId, Reason, Slice};
-use gshare_proto::{ClaimSpec, WireError};
+use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
@@ -55,10 +55,7 @@ impl Service {
             }
             Err(error) => {
                 let text = format!("{id} could not be made: {error:#}");
-                out.error(WireError::new(
-                    gshare_proto::ErrorCode::Internal,
-                    text.clone(),
-                ));
+                out.error(WireError::new(ErrorCode::Internal, text.clone()));
                 self.notice(Some(id), text);
                 self.dismantle(id, "could not be made");
             }
@@ -104,7 +101,7 @@ impl Service {
             }
             Err(error) => {
                 let text = format!("{id}: its kernel could not be taken in again: {error:#}");
-                out.error(WireError::new(gshare_proto::ErrorCode::Internal, text));
+                out.error(WireError::new(ErrorCode::Internal, text));
             }
         }
         self.touch();
@@ -208,6 +205,11 @@ impl Service {
         if let Some(hint) = &error.hint {
             message = format!("{message}; {hint}");
         }
+        if error.code == ErrorCode::NotAvailable {
+            message = format!(
+                "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
+            );
+        }
         let answer = Answer::Refused {
             code: "not_available".to_owned(),
             message,
@@ -231,10 +233,7 @@ impl Service {
         if let Err(error) = self.try_grant_late(id, slices, ends) {
             let text = format!("{id} could not be granted: {error:#}");
             self.empty_handed(id);
-            self.refuse_wanting(
-                id,
-                &WireError::new(gshare_proto::ErrorCode::Internal, text.clone()),
-            );
+            self.refuse_wanting(id, &WireError::new(ErrorCode::Internal, text.clone()));
             self.notice(Some(id), text);
             return false;
         }
