@@ -168,9 +168,11 @@ fn replay_compares_policies_and_names_what_is_wrong() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("gshare-held"));
 }
 
+/// Columns of a list of claims.
+const HEAD: &str = "user,arrival_s,duration_s,num_gpu,gpu_milli\n";
+
 #[test]
 fn replay_plays_every_policy_and_says_what_a_list_lacks() {
-    const HEAD: &str = "user,arrival_s,duration_s,num_gpu,gpu_milli\n";
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
