@@ -61,6 +61,8 @@ struct Stretch {
     full: f64,
     sms: f64,
     warps: f64,
+    /// Part of it in which it does not wait for other streams; while it does, they have all SMs.
+    needed: f64,
 }
 
 /// A launch whose end is awaited.
@@ -200,6 +202,7 @@ impl Timeline {
         now_ns: u64,
         ran: Option<(u64, u64)>,
         sms: u32,
+        needs_ns: Option<u64>,
         takes: impl Fn(Key) -> Option<u64>,
     ) -> Option<u64> {
         let flying = self.flying.pop_front()?;
@@ -233,7 +236,8 @@ impl Timeline {
         }
         self.put_before(flying.lane, from, start, before);
         if let Some(fill) = flying.fill {
-            self.put_fill(flying.lane, start, end, fill);
+            let needed = needs_ns.map_or(1.0, |ns| ns as f64 / (end - start).max(1) as f64);
+            self.put_fill(flying.lane, start, end, fill, needed.min(1.0));
         }
         let lane = &mut self.lanes[flying.lane];
         lane.over_ns = end.max(1);
@@ -281,6 +285,7 @@ impl Timeline {
             to_ns,
             began_ns: 0,
             busy: 1.0,
+            needed: 1.0,
             full: 0.0,
             sms: sms.min(self.sms),
             warps: warps * (self.sms / sms.max(1e-9)).min(1.0),
@@ -300,13 +305,14 @@ impl Timeline {
         });
     }
 
-    fn put_fill(&mut self, lane: usize, from_ns: u64, to_ns: u64, fill: Fill) {
+    fn put_fill(&mut self, lane: usize, from_ns: u64, to_ns: u64, fill: Fill, needed: f64) {
         self.put(Stretch {
             lane,
             from_ns,
             to_ns,
             began_ns: from_ns,
             busy: 1.0,
+            needed,
             full: fill.full_milli as f64 / 1000.0,
             sms: fill.sms_milli as f64 / 1000.0,
             warps: fill.warps_milli as f64 / 1000.0,
@@ -365,7 +371,7 @@ impl Timeline {
                     }
                     let full = stretch.full.min(stretch.sms / self.sms);
                     none_busy *= 1.0 - stretch.busy;
-                    none_full *= 1.0 - full;
+                    none_full *= (1.0 - full) * stretch.needed;
                     if full < 1.0 {
                         partly += (stretch.sms - full * self.sms) / (1.0 - full);
                     }
@@ -384,8 +390,9 @@ impl Timeline {
                     warps += stretch.warps * takes / stretch.sms.max(1e-9);
                 }
                 let ns = (next - at) as f64;
-                let sms = self.sms * (1.0 - none_full) + none_full * partly.min(self.sms);
-                let sms = sms.min(all_sms);
+                let together = self.sms * (1.0 - none_full) + none_full * partly.min(self.sms);
+                let sms = if many > 1 { together } else { all_sms };
+                let sms = sms.min(all_sms).min(self.sms);
                 sum.busy_ns += ns * (1.0 - none_busy);
                 sum.sm_ns += ns * sms;
                 sum.warp_ns += ns * warps * sms / taken.max(1e-9);
@@ -433,7 +440,7 @@ impl Timeline {
             if i == 0 {
                 end = end.max(now_ns);
             }
-            self.put_fill(flying.lane, start, end, fill);
+            self.put_fill(flying.lane, start, end, fill, 1.0);
             over[flying.lane] = end;
             ends = ends.max(end);
         }
@@ -490,7 +497,7 @@ mod tests {
         }
         let last = ran.iter().map(|(.., end)| *end).max().unwrap_or(0) * MS;
         for (_, start, end) in ran {
-            timeline.landed(last, Some((start * MS, end * MS)), 10, |_| None);
+            timeline.landed(last, Some((start * MS, end * MS)), 10, None, |_| None);
         }
         let (load, current) = timeline.tell(last);
         assert_eq!(current, None, "all of it is over");
@@ -525,7 +532,7 @@ mod tests {
         let fill = Fill::of_grid(10, 1, 5, 4);
         let mut timeline = Timeline::default();
         let land = |timeline: &mut Timeline, now: u64, start: u64| {
-            timeline.landed(now * MS, Some((start * MS, now * MS)), 10, |_| None);
+            timeline.landed(now * MS, Some((start * MS, now * MS)), 10, None, |_| None);
             timeline.tell(now * MS).0
         };
         timeline.issued(0, 1, Load::default(), Some(fill), Some(MS));
@@ -544,7 +551,7 @@ mod tests {
         let mut timeline = Timeline::default();
         timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
         timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
-        timeline.landed(10 * MS, Some((0, 10 * MS)), 10, |_| None);
+        timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| None);
         let (load, current) = timeline.tell(12 * MS);
         assert_eq!(load, fill.during(12 * MS));
         let current = current.expect("the second one runs");
@@ -564,8 +571,8 @@ mod tests {
             timeline.left_out(1, Some((new, other)));
             timeline.left_out(1, Some((new, other)));
             timeline.issued(0, 1, Load::default(), Some(fill), None);
-            timeline.landed(10 * MS, Some((0, 10 * MS)), 10, |_| takes);
-            timeline.landed(40 * MS, Some((30 * MS, 40 * MS)), 10, |_| takes);
+            timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| takes);
+            timeline.landed(40 * MS, Some((30 * MS, 40 * MS)), 10, None, |_| takes);
             timeline.tell(40 * MS).0
         };
         let ends = fill.during(20 * MS);

@@ -421,7 +421,8 @@ impl Proxy {
             };
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
-            let alone = self.timeline.landed(now, ran, self.sms, takes);
+            let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
+            let alone = self.timeline.landed(now, ran, self.sms, needs, takes);
             if let Some(alone) = alone {
                 self.tally.learn(flight.key, end - start, alone);
             }

@@ -145,7 +145,9 @@ impl Gate {
         }
         let sms = gpu.sms.load(Ordering::Relaxed);
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
-        let alone_ns = inner.timeline.landed(now, ran, sms, takes);
+        let needs = flight.measured.and_then(|key| gpu.tally.needs(key));
+        let needs_ns = needs.map(|load| load.busy_ns);
+        let alone_ns = inner.timeline.landed(now, ran, sms, needs_ns, takes);
         if let Some(key) = flight.measured
             && let Some(ns) = seen.elapsed_ns
         {
