@@ -40,3 +40,36 @@ fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
     assert_eq!(part.sm_request, 1.0);
     assert_eq!(Some(part.mem_request), snapshot.gpus[0].mem_allocatable);
 }
+
+#[test]
+fn doctor_says_which_way_a_gpu_on_auto_is_shared_now() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned()];
+        o.tick = "0.2s".to_owned();
+        o.config = "[gpu.0]\nmode = \"auto\"\n[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    });
+    let says = |what: &str| {
+        until(what, Duration::from_secs(20), || {
+            let doctor = station.command().arg("doctor").output().ok()?;
+            let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+            let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            flat.contains(what).then_some(flat)
+        })
+    };
+    let text = says("auto, nobody there: rung C4 (mps, one user at a time): 0 servers, 0 clients");
+    assert!(text.contains("others take turns (C5)"), "{text}");
+    let mut batch = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "batch"]);
+    assert_eq!(batch.ask("mps"), "ok 1");
+    let text = says("auto, now rung C4 (mps, one user at a time): 1 server, 1 client;");
+    assert!(
+        text.contains("mend: several users side by side: [mps] multi-user = \"accept\""),
+        "{text}"
+    );
+    drop(batch);
+    until("its claim has ended", Duration::from_secs(10), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    let mut shell = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
+    assert_eq!(shell.ask("mps"), "ok 0");
+    says("auto, now rung C5 (timeslice): claims take turns");
+}

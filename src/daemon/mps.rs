@@ -391,17 +391,36 @@ impl Service {
         old: &ClaimRecord,
     ) -> Option<String> {
         let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == HeldRecord::Mps).cloned();
-        let (now, old) = (part(now)?, part(old)?);
-        let sms = (self.mps_sms(&now), self.mps_sms(&old));
-        if sms.0 == sms.1 && now.mem_limit == old.mem_limit {
-            return None;
+        let (slice, old) = (part(now)?, part(old)?);
+        let (next, before) = (self.mps_sms(&slice), self.mps_sms(&old));
+        let mut words = Vec::new();
+        if let Some(next) = next.filter(|_| next != before) {
+            let keep = self.sms_of_runners(now, &slice.uuid);
+            let keep: Vec<String> = keep.iter().map(u64::to_string).collect();
+            let runners = if keep.is_empty() {
+                String::new()
+            } else {
+                format!("those that run keep {} SMs, ", keep.join(" and "))
+            };
+            words.push(format!(
+                "through MPS a program has its SMs from its start: {runners}those started from now on get {next}"
+            ));
         }
-        let id = |n: Option<u32>| n.map_or_else(|| "their".to_owned(), |n| n.to_string());
-        Some(format!(
-            "through MPS a program has its SMs from its start: those that run keep {} SMs, those started from now on get {}; the memory limit holds at once",
-            id(sms.1),
-            id(sms.0)
-        ))
+        if slice.mem_limit != old.mem_limit {
+            words.push("the memory limit holds at once".to_owned());
+        }
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+
+    /// SMs that programs of a claim have been shown by the driver since they started.
+    fn sms_of_runners(&self, record: &ClaimRecord, uuid: &str) -> BTreeSet<u64> {
+        let live = self.claims.values().find(|l| l.record.id == record.id);
+        let seats = live.into_iter().flat_map(|l| &l.seats);
+        let there = seats.filter(|seat| self.gpus[seat.gpu].uuid == uuid);
+        there
+            .flat_map(|seat| seat.usage.read_slots(self.gpus[seat.gpu].total))
+            .filter_map(|slot| slot.mps_sms)
+            .collect()
     }
 
     /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.

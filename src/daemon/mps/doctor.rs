@@ -3,6 +3,7 @@
 use gshare_config::GpuMode;
 use gshare_proto::Check;
 
+use crate::daemon::journal::HeldRecord;
 use crate::daemon::service::Service;
 
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
@@ -43,37 +44,78 @@ impl Service {
                 SIMULATION,
                 Some(self.mig_commands(g)),
             ),
-            GpuMode::Mps | GpuMode::Auto => match mps {
-                Ok(detail) => row("ok", detail, MPS, None),
+            GpuMode::Mps => match mps {
+                Ok(detail) => row("ok", detail, MPS, self.above_mps()),
                 Err(why) => row(
                     "missing",
-                    format!("mode {}, but no MPS: {why}", self.gpus[g].modes.now.name()),
+                    format!("mode mps, but no MPS: {why}"),
                     MPS,
-                    Some("install NVIDIA's MPS (Debian: nvidia-cuda-mps), or gshare admin mode GPU timeslice".to_owned()),
+                    Some(format!(
+                        "install NVIDIA's MPS (Debian: nvidia-cuda-mps), or gshare admin mode {g} timeslice"
+                    )),
                 ),
+            },
+            GpuMode::Auto => match (mps, self.runs_through_mps(g)) {
+                (Ok(detail), Some(true)) => {
+                    let detail = format!("auto, now {detail}");
+                    row("ok", detail, MPS, self.above_mps())
+                }
+                (Ok(_), Some(false)) => {
+                    let raise =
+                        "side by side while all claims there are batch or inference of one owner";
+                    self.turns_row(g, "auto, now rung C5 (timeslice)", raise.to_owned())
+                }
+                (Ok(detail), None) => {
+                    let detail = format!(
+                        "auto, nobody there: {detail} for batch and inference of one owner; others take turns (C5)"
+                    );
+                    row("ok", detail, MPS, self.above_mps())
+                }
+                (Err(why), _) => {
+                    let raise = format!("side by side needs MPS, which is not here: {why}");
+                    self.turns_row(g, "auto, without MPS rung C5 (timeslice)", raise)
+                }
             },
             GpuMode::Timeslice => {
                 let raise = match mps {
                     Ok(_) => format!("side by side instead of in turns: gshare admin mode {g} mps"),
                     Err(why) => format!("side by side needs MPS, which is not here: {why}"),
                 };
-                match self.gate_in_force() {
-                    Ok(()) => row(
-                        "ok",
-                        "rung C5 (timeslice): claims take turns, each by its share of GPU time; as firm as the memory cap"
-                            .to_owned(),
-                        SIMULATION,
-                        Some(raise),
-                    ),
-                    Err(why) => row(
-                        "missing",
-                        format!("rung C5 (timeslice) does not hold: {why}"),
-                        SIMULATION,
-                        Some(raise),
-                    ),
-                }
+                self.turns_row(g, "rung C5 (timeslice)", raise)
             }
         }
+    }
+
+    /// The row of a GPU whose claims take turns.
+    fn turns_row(&self, g: usize, rung: &str, raise: String) -> Check {
+        let (state, detail) = match self.gate_in_force() {
+            Ok(()) => (
+                "ok",
+                format!(
+                    "{rung}: claims take turns, each by its share of GPU time; as firm as the memory cap"
+                ),
+            ),
+            Err(why) => ("missing", format!("{rung} does not hold: {why}")),
+        };
+        Check {
+            status: SIMULATION.to_owned(),
+            fix: Some(raise),
+            ..crate::daemon::doctor::check(&format!("compute cap GPU {g}"), state, detail)
+        }
+    }
+
+    /// Whether the claims on a GPU run through MPS now; `None` where there are none.
+    fn runs_through_mps(&self, g: usize) -> Option<bool> {
+        let uuid = &self.gpus[g].uuid;
+        let records = self.claims.values().map(|live| &live.record);
+        let mut there = records.flat_map(|r| &r.slices).filter(|s| s.uuid == *uuid);
+        there.next().map(|s| s.held == HeldRecord::Mps)
+    }
+
+    /// What would let more claims run side by side than MPS does now.
+    fn above_mps(&self) -> Option<String> {
+        let accept = "several users side by side: [mps] multi-user = \"accept\"; a fault of one program then ends those of all";
+        (!self.config.mps.multi_user).then(|| accept.to_owned())
     }
 
     /// The rung that MPS gives on a GPU, or why there is none.
@@ -90,7 +132,9 @@ impl Service {
                 let servers = on.servers.len();
                 let clients: usize = on.servers.iter().map(|s| s.clients.len()).sum();
                 Ok(format!(
-                    "{rung}: {servers} server, {clients} clients; C2 needs r615"
+                    "{rung}: {}, {}; C2 (MPS 3, release 615) is not built",
+                    count(servers, "server"),
+                    count(clients, "client")
                 ))
             }
             Some(on) => Err(on
@@ -100,4 +144,9 @@ impl Service {
             None => Ok(format!("{rung} by {}", program.display())),
         }
     }
+}
+
+fn count(n: usize, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{n} {what}{s}")
 }
