@@ -266,6 +266,69 @@ fn the_kernels_log_names_the_process_and_one_error_is_told_once() {
 }
 
 #[test]
+fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
+    let station = quick("");
+    let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "3"]);
+    for raw in [&mut held, &mut beside] {
+        assert_eq!(raw.ask("alloc 1073741824"), "ok 0");
+    }
+    board(&station).raise_xid(2, 95).expect("raised");
+    graded(&station, 2, Grade::Sick);
+    assert_eq!(claim_on(&station, "2"), Some(75));
+    let snapshot = station.snapshot().expect("served");
+    let [id, other] = [&held, &beside].map(|raw| {
+        let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+        claim.id.clone()
+    });
+
+    board(&station).reset(2).expect("reset");
+    // What it was is over, and nobody has to say so.
+    let well = graded(&station, 2, Grade::Good);
+    assert_eq!(well.xids, []);
+    let told = until("its holder is told", SOON, || {
+        let log = run(&station, &["log", &id]).1;
+        log.contains("GPU 2 was reset").then_some(log)
+    });
+    assert!(told.contains("start them anew"), "{told}");
+    assert!(!run(&station, &["log", &other]).1.contains("reset: what"));
+    // Its program has lost what it had, its neighbour on another GPU has not.
+    assert!(
+        held.ask("alloc 1048576").starts_with("error 709"),
+        "the context is gone"
+    );
+    assert_eq!(beside.ask("alloc 1048576"), "ok 1");
+    assert_eq!(claim_on(&station, "2"), Some(0), "there is room beside it");
+    // The handles are looked up anew: the figures are those of now.
+    let mut fresh = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    assert_eq!(fresh.ask("alloc 2147483648"), "ok 0");
+    let pid = fresh.pid();
+    until("its memory is seen by the driver", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let part = claim_of(&snapshot, pid)?.gpus.first()?;
+        part.mem_used.filter(|b| *b >= 2 << 30)
+    });
+    // The old claim ends as any other, and then the whole GPU is there.
+    held.kill();
+    fresh.kill();
+    until("all of it can be claimed", SOON, || {
+        let words = [
+            "claim",
+            "-q",
+            "-g",
+            "1",
+            "--gpu-ids",
+            "2",
+            "--nonblock",
+            "--",
+            "true",
+        ];
+        (run(&station, &words).0 == Some(0)).then_some(())
+    });
+    drop(beside);
+}
+
+#[test]
 fn a_lost_gpu_is_sick_and_its_holders_are_told() {
     let station = quick("");
     let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);

@@ -123,6 +123,8 @@ pub struct GpuReading {
     pub taken: Option<Instant>,
     /// How it is doing.
     pub state: GpuState,
+    /// How often it was lost since NVML was initialised; a reset takes the handle that a reader has.
+    pub losses: u32,
     /// `GPU-xxxxxxxx-xxxx-...`.
     pub uuid: Option<String>,
     /// N of `/dev/nvidia<N>`; need not equal the index.
@@ -198,6 +200,7 @@ impl GpuReading {
             index,
             taken: None,
             state: GpuState::Ok,
+            losses: 0,
             uuid: None,
             minor: None,
             name: None,

@@ -29,8 +29,10 @@ pub(crate) struct Illness {
     xids: BTreeMap<String, VecDeque<XidView>>,
     /// Newest event of NVML that was taken, by index.
     taken: BTreeMap<usize, Instant>,
-    /// GPUs that the driver had lost at the last look.
-    lost: BTreeSet<usize>,
+    /// How often GPUs had been lost when they were last seen well, by index.
+    losses: BTreeMap<usize, u32>,
+    /// GPUs that are back, and since when by Unix milliseconds: what the driver says of them is waited for.
+    back: BTreeMap<usize, u64>,
     /// GPUs that were sick at the last look, with the first reason.
     sick: BTreeMap<String, String>,
 }
@@ -126,23 +128,76 @@ impl Service {
         }
     }
 
-    /// A GPU that fell off the bus and answers again was reset: that it fell off is over.
+    /// A GPU that was lost and answers again was reset: that it fell off the bus is over, and so is what a reset
+    /// mends, where the driver itself says that nothing has to be done any more. What was on it is gone.
     fn look_for_return(&mut self, g: usize) {
-        match self.last_reading(g).map(|r| r.state) {
-            Some(GpuState::Lost) => {
-                self.illness.lost.insert(g);
+        let Some(reading) = self.last_reading(g).filter(|r| r.state == GpuState::Ok) else {
+            return;
+        };
+        let (losses, recovery) = (reading.losses, reading.health.recovery);
+        let before = self.illness.losses.insert(g, losses).unwrap_or(0);
+        // Fewer than before: NVML was initialised anew.
+        if losses > before {
+            self.illness.back.insert(g, unix_ms());
+            self.tell_of_reset(g);
+            self.forget_xids(g, |x| x.code == table::OFF_THE_BUS);
+        }
+        if let Some(needed) = recovery
+            && let Some(since) = self.illness.back.remove(&g)
+            && needed == 0
+        {
+            let mends = |code| matches!(table::of(code).act, Act::Reset | Act::Later);
+            self.forget_xids(g, |x| x.at_ms <= since && mends(x.code));
+        }
+    }
+
+    /// Forgets errors of a GPU that are over.
+    fn forget_xids(&mut self, g: usize, over: impl Fn(&XidView) -> bool) {
+        let uuid = self.gpus[g].uuid.clone();
+        let Some(known) = self.illness.xids.get_mut(&uuid) else {
+            return;
+        };
+        let codes: BTreeSet<u64> = known.iter().filter(|x| over(x)).map(|x| x.code).collect();
+        known.retain(|x| !codes.contains(&x.code));
+        for code in codes {
+            if let Err(error) = self.journal.forget_xid(&uuid, code) {
+                tracing::warn!(%error, "an error of a GPU that is back could not be forgotten");
             }
-            Some(GpuState::Ok) if self.illness.lost.remove(&g) => {
-                let uuid = self.gpus[g].uuid.clone();
-                let Some(known) = self.illness.xids.get_mut(&uuid) else {
-                    return;
-                };
-                known.retain(|x| x.code != table::OFF_THE_BUS);
-                if let Err(error) = self.journal.forget_xid(&uuid, table::OFF_THE_BUS) {
-                    tracing::warn!(%error, "an error of a GPU that is back could not be forgotten");
-                }
-            }
-            _ => {}
+        }
+    }
+
+    /// Tells those whose programs live on while the driver does not name them any more.
+    fn tell_of_reset(&mut self, g: usize) {
+        let Some(listed) = self.reading(g).and_then(|r| r.processes.as_ref()) else {
+            return;
+        };
+        let listed: BTreeSet<i32> = listed.iter().map(|p| p.pid).collect();
+        let total = self.gpus[g].total;
+        let bereft = |live: &super::service::Live| {
+            let seats = live.seats.iter().filter(|s| s.gpu == g);
+            let mut slots = seats.flat_map(|s| s.usage.read_slots(total));
+            let here = matches!(live.record.holding, super::journal::HoldingRecord::Here);
+            let gone = |pid: u32| !listed.contains(&pid.cast_signed());
+            here && slots.any(|s| s.charge_bytes > 0 && gone(s.pid))
+        };
+        let hit: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, live)| bereft(live))
+            .map(|(id, _)| *id)
+            .collect();
+        if hit.is_empty() {
+            return;
+        }
+        self.notice(
+            None,
+            format!("GPU {g} was reset: what programs had on it is lost"),
+        );
+        for id in hit {
+            let text = format!(
+                "GPU {g} was reset: what {id} had on it is lost, and CUDA calls of its programs fail; start them anew"
+            );
+            self.tell_owner(id, &text);
         }
     }
 

@@ -183,6 +183,7 @@ impl<'nvml> Eye<'nvml> {
         }
         let reading = &mut self.reading;
         reading.taken = Some(Instant::now());
+        let was_lost = reading.state == GpuState::Lost;
         reading.state = GpuState::Ok;
         if self.device.is_none() {
             self.counters = None;
@@ -191,6 +192,7 @@ impl<'nvml> Eye<'nvml> {
             reading.forget_figures();
             if !faults.reload {
                 reading.state = GpuState::Lost;
+                reading.losses += u32::from(!was_lost);
             }
         }
         Look {

@@ -40,6 +40,8 @@ pub struct GpuSnapshot {
     pub instances: usize,
     /// It has fallen off the bus.
     pub lost: bool,
+    /// How often it was reset.
+    pub resets: u64,
     /// Xid events since the board was made, the oldest first: at most the last 16.
     pub xids: Vec<Xid>,
     /// Errors and repairs, and what holds its clocks down.
@@ -105,7 +107,7 @@ impl Health {
         ]
     }
 
-    fn of_words(words: [u64; 8]) -> Self {
+    pub(crate) fn of_words(words: [u64; 8]) -> Self {
         let [
             ecc_corrected,
             ecc_uncorrected,
@@ -348,6 +350,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
                 .filter(|i| i.parent == index as u64 + 1)
                 .count(),
             lost: g.lost != 0,
+            resets: g.resets,
             health: Health::of_words(g.health),
             xids: (g.xid_count - known..g.xid_count)
                 .map(|n| g.xids[n as usize % XIDS])

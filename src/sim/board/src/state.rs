@@ -79,6 +79,8 @@ pub(crate) struct Gpu {
     /// Numbers of an instance: GPU instance, compute instance.
     pub instance: [u64; 2],
     pub lost: u64,
+    /// How often it was reset.
+    pub resets: u64,
     pub xid_count: u64,
     pub xids: [[u64; 2]; XIDS],
     /// Errors and repairs of memory, clock reasons, recovery action: see `Health`.
@@ -226,7 +228,7 @@ pub(crate) struct State {
 
 const _: () = assert!(size_of::<Head>() == 144);
 const _: () = assert!(size_of::<Mark>() == 32);
-const _: () = assert!(size_of::<Gpu>() == 672);
+const _: () = assert!(size_of::<Gpu>() == 680);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 408);
 const _: () = assert!(size_of::<Kernel>() == 168);

@@ -17,8 +17,9 @@ const HANG_POLL: Duration = Duration::from_millis(20);
 struct Session {
     board: Arc<Board>,
     inits: u32,
-    /// Devices whose node could be opened; like a descriptor, that lasts.
-    opened: [bool; MAX_GPUS],
+    /// Devices whose node could be opened, and how often each had been reset when it was last looked up: like a
+    /// descriptor, that lasts until the next reset.
+    opened: [Option<u64>; MAX_GPUS],
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
@@ -89,7 +90,7 @@ pub(crate) fn init() -> Result<(), Code> {
     *session = Some(Session {
         board: Arc::new(board),
         inits: 1,
-        opened: [false; MAX_GPUS],
+        opened: [None; MAX_GPUS],
     });
     Ok(())
 }
@@ -131,17 +132,15 @@ pub(crate) fn open(snapshot: &BoardSnapshot, index: usize) -> Result<Handle, Cod
     let mut session = session();
     let session = session.as_mut().ok_or(Code::UNINITIALIZED)?;
     let opened = &mut session.opened[index % MAX_GPUS];
-    if !*opened {
-        if !may_open(session.board.path(), &format!("nvidia{}", gpu.minor)) {
-            return Err(Code::NO_PERMISSION);
-        }
-        *opened = true;
+    let node = || format!("nvidia{}", gpu.minor);
+    if opened.is_none() && !may_open(session.board.path(), &node()) {
+        return Err(Code::NO_PERMISSION);
     }
     if gpu.lost {
-        Err(Code::GPU_IS_LOST)
-    } else {
-        Ok(handle(index))
+        return Err(Code::GPU_IS_LOST);
     }
+    *opened = Some(gpu.resets);
+    Ok(handle(index))
 }
 
 pub(crate) fn handle(index: usize) -> Handle {
@@ -174,7 +173,8 @@ pub(crate) fn device(handle: Handle) -> Result<Device, Code> {
     let snapshot = snapshot()?;
     let index = index(handle)?;
     let gpu = snapshot.gpus.get(index).ok_or(Code::INVALID_ARGUMENT)?;
-    if gpu.lost {
+    let known = session().as_ref().and_then(|s| s.opened[index]);
+    if gpu.lost || known.is_some_and(|resets| resets != gpu.resets) {
         return Err(Code::GPU_IS_LOST);
     }
     Ok(Device { index, snapshot })

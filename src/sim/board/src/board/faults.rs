@@ -22,6 +22,30 @@ impl Board {
         Ok(())
     }
 
+    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: contexts and memory on it are gone, handles of NVML that were
+    /// looked up before are no good any more, rows of memory that waited for this are replaced.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
+    pub fn reset(&self, gpu: usize) -> Result<(), BoardError> {
+        self.on_gpu(gpu, |s| {
+            s.cancel(|k: &Kernel| k.gpu == gpu as u64);
+            s.reset_gpu(gpu);
+            let g = &mut s.gpus[gpu];
+            (g.lost, g.resets) = (0, g.resets + 1);
+            let before = Health::of_words(g.health);
+            let after = Health {
+                remapped_corrected: before.remapped_corrected,
+                remapped_uncorrected: before.remapped_uncorrected,
+                remap_failed: before.remap_failed,
+                ..Health::default()
+            };
+            g.health = after.to_words();
+        })?;
+        self.store.wake();
+        Ok(())
+    }
+
     /// Raises an Xid event on a GPU.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ const SERVER_BYTES: u64 = 30 * MIB;
 const RPC_FAILURE: u32 = 806;
 /// `CUDA_ERROR_MPS_CLIENT_TERMINATED`.
 const TERMINATED: u32 = 810;
+/// What the calls of a process say whose context a reset has taken. Which code the real driver gives was not seen.
+const CONTEXT_DESTROYED: u32 = 709;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
 
@@ -103,6 +105,15 @@ impl State {
             if !self.uses().iter().any(ill) {
                 self.uses_mut()[i].fault = 0;
             }
+        }
+    }
+
+    /// All that processes had on a GPU is gone: memory, contexts, work. Who had something gets the code from every call.
+    pub(crate) fn reset_gpu(&mut self, gpu: usize) {
+        self.fault_where(CONTEXT_DESTROYED, |u| u.gpu == gpu as u64);
+        for u in self.uses_mut().iter_mut().filter(|u| u.gpu == gpu as u64) {
+            u.bytes = [0; 4];
+            (u.contexts, u.context_bytes) = (0, 0);
         }
     }
 
