@@ -13,6 +13,7 @@ mod plan;
 mod reclaim;
 mod search;
 mod serve;
+mod swap;
 
 pub use claimable::{Claimable, ModelRoom};
 pub use event::{Action, Event};

@@ -1,7 +1,7 @@
 //! Carrying out what was announced, and giving back what was taken.
 
-use super::holding::{Transit, settled_on};
-use super::lever::{Cause, Failure, Lever, ParkedBy};
+use super::holding::Transit;
+use super::lever::{Cause, Lever, ParkedBy};
 use super::plan::{Future, Plan, Stage, Step};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
@@ -32,88 +32,25 @@ impl Machine {
                     };
                 }
             }
-            let is = |stage| move |s: &&mut Step| s.stage == stage;
-            let going = plan.steps.iter_mut().any(|s| is(Stage::Underway)(&s));
-            let left = plan.steps.iter_mut().any(|s| is(Stage::Announced)(&s));
-            if left && !going && !room && !before && self.reclaim.transit.is_empty() {
-                self.untie(now, plan, actions);
+            let left = plan.steps.iter().any(|s| s.stage == Stage::Announced);
+            let waits = plan.steps.iter().any(|s| self.waits_in_host(s));
+            let going = |s: &Step| s.stage == Stage::Underway && !self.waits_in_host(s);
+            let going = plan.steps.iter().any(going);
+            let still = !going && !room && !before && self.reclaim.transit.is_empty();
+            if left && still {
+                if let Some(id) = self.untie(now, plan) {
+                    self.send_to_host(id, true, ParkedBy::Reclaim, actions);
+                }
+            } else if waits && still {
+                // All others have gone and there is no room for it: it comes back wherever there is.
+                for step in plan.steps.iter_mut().filter(|s| s.by_host()) {
+                    step.stage = Stage::Done;
+                }
             }
-            before |= going || left;
+            before |= going || left || waits;
         }
         self.reclaim.plans = plans;
         room
-    }
-
-    /// Nobody can go before another has gone: one of them waits in the host. Where that may be done to none of them,
-    /// none is moved for a while, and the plan is given up.
-    fn untie(&mut self, now: Now, plan: &mut Plan, actions: &mut Vec<Action>) {
-        let entitled = plan.entitled;
-        let mut left = plan.steps.iter_mut();
-        let waits =
-            left.find(|s| s.stage == Stage::Announced && self.may_wait_in_host(s.id, entitled));
-        if let Some(step) = waits {
-            self.send_to_host(step.id, true, ParkedBy::Reclaim, actions);
-            step.lever = Lever::Suspend;
-            step.stage = Stage::Underway;
-            return;
-        }
-        let until = now.saturating_add(self.reclaim.rules.again_after(Failure::HostRam));
-        for step in plan.steps.iter().filter(|s| s.stage == Stage::Announced) {
-            if let Some(granted) = self.reclaim.granted.get_mut(&step.id) {
-                granted.spared.insert(step.lever, until);
-            }
-        }
-    }
-
-    /// Whether a claim that is to be moved may be parked on its way: one within its owner's guarantee not for
-    /// somebody who is not entitled.
-    fn may_wait_in_host(&self, id: ClaimId, entitled: bool) -> bool {
-        let may = entitled || self.reclaim.borrowers.contains(&id);
-        may && self.host_room() >= self.bytes_of(id) && self.can(id, Lever::Suspend)
-    }
-
-    /// Whether steps can be taken one after the other, so that each finds the room that it needs.
-    pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
-        self.ordered(ledger, steps, |id| self.may_wait_in_host(id, entitled))
-    }
-
-    /// The same where nobody waits in the host on his way: two do not change places.
-    pub(super) fn goes_in_turn(&self, ledger: &Ledger, steps: &[Step]) -> bool {
-        self.ordered(ledger, steps, |_| false)
-    }
-
-    fn ordered(&self, ledger: &Ledger, steps: &[Step], waits: impl Fn(ClaimId) -> bool) -> bool {
-        let mut later = ledger.clone();
-        let mut left: Vec<&Step> = steps.iter().collect();
-        while !left.is_empty() {
-            let goes = left
-                .iter()
-                .position(|s| s.lever != Lever::Move || self.way(&later, s).is_some());
-            let goes = goes.or_else(|| left.iter().position(|s| waits(s.id)));
-            let Some(step) = goes.map(|i| left.swap_remove(i)) else {
-                return false;
-            };
-            let to = (step.lever == Lever::Move)
-                .then(|| self.way(&later, step))
-                .flatten();
-            later.remove(step.id);
-            if let Some(to) = to {
-                later.insert(step.id, to);
-            }
-        }
-        true
-    }
-
-    /// What a claim that moves has afterwards, if there is room for it beside what is there.
-    fn way(&self, ledger: &Ledger, step: &Step) -> Option<Vec<Slice>> {
-        let from = ledger.slices(step.id)?;
-        let to = settled_on(from, step.to.iter().copied());
-        let apart = from.iter().all(|s| !step.to.contains(&s.gpu));
-        let fits = to.iter().all(|s| {
-            let mem = s.mem.max(s.charge) <= ledger.mem_free(s.gpu);
-            mem && s.sm <= ledger.sm_free(s.gpu)
-        });
-        (apart && fits).then_some(to)
     }
 
     /// Does one step if that is possible now.

@@ -268,11 +268,16 @@ impl Machine {
     }
 
     /// What a parked claim holds on the GPUs that were found for it.
-    pub(super) fn unpark(&mut self, id: ClaimId, found: &[Slice], actions: &mut Vec<Action>) {
+    pub(super) fn unpark(
+        &mut self,
+        id: ClaimId,
+        found: impl Iterator<Item = usize>,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(parked) = self.reclaim.parked.remove(&id) else {
             return;
         };
-        let to = settled_on(&parked.slices, found.iter().map(|s| s.gpu));
+        let to = settled_on(&parked.slices, found);
         self.ledger.insert(id, to.clone());
         self.set_out(id, Transit::Unparking(parked));
         actions.push(Action::Unpark { id, to });

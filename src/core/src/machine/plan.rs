@@ -71,6 +71,8 @@ pub(super) struct Future {
     pub(super) ledger: Ledger,
     /// Claims that wait and have their place in it.
     pub(super) planned: Vec<ClaimId>,
+    /// Claims that go to other GPUs by the host, with what they held.
+    between: BTreeMap<ClaimId, Vec<Slice>>,
     /// Announced steps of plans that were given up.
     pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
     /// Steps of the searches so far.
@@ -106,7 +108,10 @@ impl Machine {
         let mut future = self.all_arrived(now);
         let plans = std::mem::take(&mut self.reclaim.plans);
         for mut plan in plans {
-            if self.leads_on(now, &mut plan) {
+            let half_done = |p: &Plan| p.steps.iter().any(Step::by_host);
+            if self.leads_on(now, &mut plan)
+                && (!half_done(&plan) || self.takes_early(&mut future, &plan))
+            {
                 self.reclaim.plans.push(plan);
             } else {
                 future.give_up(plan);
@@ -115,12 +120,21 @@ impl Machine {
         future
     }
 
+    /// Takes in a plan for which somebody is in the host already: for whoever comes before its claim in the queue the
+    /// places of those who change them are taken as well.
+    fn takes_early(&self, future: &mut Future, plan: &Plan) -> bool {
+        let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
+        let who = waiting.and_then(|w| Who::of(w));
+        who.is_some_and(|who| future.take(plan, who.request))
+    }
+
     /// The same without any plans.
     pub(super) fn all_arrived(&self, now: Now) -> Future {
         let mut future = Future {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
             differs: !self.reclaim.transit.is_empty(),
+            between: self.all_between().collect(),
             ..Future::default()
         };
         for (id, transit) in &self.reclaim.transit {
@@ -152,10 +166,13 @@ impl Machine {
             let on_its_way = self.reclaim.transit.contains_key(&step.id);
             match (step.stage, held) {
                 (Stage::Done, _) => {}
+                (_, None) if self.can_go_on(now, step) => {}
                 (_, None) => step.stage = Stage::Done,
                 (Stage::Underway, Some(_)) if on_its_way => {}
                 (Stage::Underway, Some(held)) => match step.lever {
-                    Lever::Move if held.iter().all(|s| step.to.contains(&s.gpu)) => {
+                    Lever::Move | Lever::Suspend
+                        if held.iter().all(|s| step.to.contains(&s.gpu)) =>
+                    {
                         step.stage = Stage::Done;
                     }
                     // It is asked to end and will.
@@ -414,12 +431,19 @@ impl Future {
     /// The machine when a plan has been carried out; `None` if its claim has no room then.
     pub(super) fn after(&self, plan: &Plan, request: &Request) -> Option<Ledger> {
         let mut later = self.ledger.clone();
+        // It may have been taken in already.
+        if let Some(id) = plan.waiter {
+            later.remove(id);
+        }
         for step in plan.steps.iter().filter(|s| s.stage != Stage::Done) {
-            let Some(held) = later.slices(step.id).map(<[Slice]>::to_vec) else {
+            let between = self.between.get(&step.id).filter(|_| step.by_host());
+            let held = later.slices(step.id).or(between.map(Vec::as_slice));
+            let Some(held) = held.map(<[Slice]>::to_vec) else {
                 continue;
             };
-            match (step.lever, step.sm) {
-                (Lever::Move, _) => {
+            let moves = step.lever == Lever::Move || step.by_host();
+            match (moves, step.sm) {
+                (true, _) => {
                     later.remove(step.id);
                     let to = settled_on(&held, step.to.iter().copied());
                     later.insert(step.id, to);
@@ -449,6 +473,13 @@ impl Future {
         let told = plan.steps.into_iter();
         let told = told.filter(|s| s.stage == Stage::Announced);
         self.stale.extend(told.map(|s| (s.id, (s.lever, plan.due))));
+    }
+
+    /// A claim is about to be placed: the place that it has here is its own.
+    pub(super) fn make_way(&mut self, id: ClaimId) {
+        if self.planned.contains(&id) {
+            self.ledger.remove(id);
+        }
     }
 
     /// The claim starts, whether its plan was carried out to the end or not.

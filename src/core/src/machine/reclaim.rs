@@ -110,4 +110,6 @@ mod histories;
 #[cfg(test)]
 mod promises;
 #[cfg(test)]
+mod swaps;
+#[cfg(test)]
 mod tests;

@@ -233,11 +233,6 @@ impl Machine {
         who.priority == rules.priority && first.uid != who.request.uid && less
     }
 
-    /// Host memory that is left for parked claims.
-    pub(super) fn host_room(&self) -> Bytes {
-        self.reclaim.host_ram.saturating_sub(self.host_taken())
-    }
-
     fn plan_from(
         &self,
         now: Now,

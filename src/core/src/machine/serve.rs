@@ -19,6 +19,7 @@ impl Machine {
         self.order(now);
         self.foresee(now);
         let mut future = self.future(now);
+        self.go_on_from_host(actions);
         let mut round = Round::new(&self.ledger);
         let mut still = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter();
@@ -82,18 +83,19 @@ impl Machine {
             }
             return Some(waiting);
         }
-        if self.rests(now, id) {
+        if self.rests(now, id) || self.between(id) {
             waiting.blocks = Vec::new();
             return Some(waiting);
         }
         let kept = self.kept_by_rule(id, request, waiting.entitled);
+        future.make_way(id);
         if kept.is_none()
             && round.may_fit(&self.ledger, request, &kept_back)
             && let Some(slices) = self.place_now(request, &kept_back, future)
         {
             future.started(self, id, &slices);
             if self.comes_back(id) {
-                self.unpark(id, &slices, actions);
+                self.unpark(id, slices.iter().map(|s| s.gpu), actions);
             } else {
                 let ends = request.lease.map(|l| now.saturating_add(l));
                 self.ledger.insert(id, slices.clone());

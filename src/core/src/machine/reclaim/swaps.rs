@@ -1,0 +1,234 @@
+//! Claims that change places so that another can start: one of them waits in the host until the others have gone.
+
+use super::super::lever::{Failure, Holding, Lever, Levers};
+use super::super::*;
+use super::ReclaimRules;
+use super::promises::{fits, lie_where_it_says};
+use super::tests::{Bench, s};
+use crate::claim::Class;
+use crate::units::Bytes;
+
+/// Thousandths of a GPU, and GiB that are used.
+type Size = (u32, u64);
+
+/// GPUs of 24 GiB, on each one claim that stays and one that can be moved, all of one user who is guaranteed them.
+/// Those who stay are 1, 2 ..., the others 11, 12 ...
+fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
+    let mut b = Bench::new(on.len());
+    b.send(Event::Reclaim(ReclaimRules::default()));
+    for (g, (stays, goes)) in on.iter().enumerate() {
+        for (id, (milli, gib), movable) in [(1, *stays, false), (11, *goes, true)] {
+            let id = id + g as u64;
+            let part = Share::from_milli(milli);
+            let mut r = Request::from_gpus(part, Share::ONE, class).unwrap();
+            r.uid = 1;
+            r.only_gpus = vec![u32::try_from(g).unwrap()];
+            b.submit(id, r.clone(), gib);
+            // It may go elsewhere now that it is there.
+            r.only_gpus.clear();
+            r.movable = movable;
+            let slices = b.w.machine.ledger().slices(ClaimId(id)).unwrap().to_vec();
+            b.send(Event::Restore {
+                id: ClaimId(id),
+                request: Some(Box::new(r)),
+                holding: Holding::Here(slices),
+                ends: None,
+            });
+            b.send(Event::Levers {
+                id: ClaimId(id),
+                levers: Levers {
+                    park: if movable {
+                        Ok(())
+                    } else {
+                        Err("no".to_owned())
+                    },
+                    movable: Ok(()),
+                    ..Levers::default()
+                },
+            });
+        }
+    }
+    b.pass(s(100));
+    b
+}
+
+/// Of two GPUs 0.3 and 0.1 are free; where 11 and 12 change places 0.4 of GPU 1 are.
+fn two(class: Class) -> Bench {
+    crossed(class, &[((400, 2), (300, 6)), ((300, 2), (600, 8))])
+}
+
+/// Of three GPUs 0.1, 0.1 and 0.05 are free; where the movable ones go round 0.25 of one are, and no two of them do.
+fn three(class: Class) -> Bench {
+    let on = [
+        ((500, 2), (400, 4)),
+        ((400, 2), (500, 6)),
+        ((350, 2), (600, 5)),
+    ];
+    crossed(class, &on)
+}
+
+const NEW: u64 = 100;
+
+fn ask(b: &mut Bench, milli: u32) {
+    b.claim(NEW, milli, 2, Class::Batch, 3);
+}
+
+/// Every second of so many: nobody is where he does not fit. Seconds that each claim was in the host.
+fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
+    let mut hosted = BTreeMap::new();
+    for _ in 0..seconds {
+        b.pass(s(1));
+        fits(b).unwrap();
+        lie_where_it_says(b, None).unwrap();
+        for (id, holding) in b.w.machine.holdings() {
+            match holding {
+                Holding::Parked(_) | Holding::Unparking { .. } => {
+                    *hosted.entry(id).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    hosted
+}
+
+/// Nobody is on his way, in the host, or waits.
+fn all_here(b: &Bench) {
+    for (id, holding) in b.w.machine.holdings() {
+        assert!(matches!(holding, Holding::Here(_)), "{id}: {holding:?}");
+        assert!(b.at(id.0).is_some());
+    }
+    assert_eq!(b.w.machine.queue().count(), 0);
+    assert!(b.w.machine.reclaim.plans.is_empty());
+    assert!(b.w.machine.reclaim.transit.is_empty());
+}
+
+fn parks(b: &Bench) -> usize {
+    let log = b.w.log.iter();
+    log.filter(|a| matches!(a, Action::Park { .. })).count()
+}
+
+/// The same whoever comes first in the queue: the one who waits, or those who change places.
+fn by_either(b: fn(Class) -> Bench, milli: u32, check: impl Fn(Bench)) {
+    for class in [Class::Batch, Class::Interactive] {
+        let mut b = b(class);
+        ask(&mut b, milli);
+        let plan = b.w.machine.plan_of(ClaimId(NEW)).expect("there is a way");
+        let moves = plan.steps.iter().all(|s| s.lever == Lever::Move);
+        assert!(moves, "{plan:?}");
+        check(b);
+    }
+}
+
+#[test]
+fn two_change_places_for_a_claim_that_waits() {
+    by_either(two, 400, |mut b| {
+        let hosted = watched(&mut b, 60);
+        assert_eq!(b.at(NEW), Some(vec![1]));
+        assert_eq!((b.at(11), b.at(12)), (Some(vec![1]), Some(vec![0])));
+        all_here(&b);
+        // One is in the host while the other moves (2 s) and while it comes back itself (2 s).
+        assert_eq!(parks(&b), 1);
+        assert_eq!(hosted.len(), 1, "{hosted:?}");
+        assert!(hosted.values().all(|t| *t <= 5), "{hosted:?}");
+    });
+}
+
+#[test]
+fn three_go_round_for_a_claim_that_waits() {
+    by_either(three, 250, |mut b| {
+        let hosted = watched(&mut b, 60);
+        assert_eq!(b.at(NEW), Some(vec![2]));
+        let at = [11, 12, 13].map(|id| b.at(id));
+        assert_eq!(at, [Some(vec![2]), Some(vec![0]), Some(vec![1])]);
+        all_here(&b);
+        assert_eq!(parks(&b), 1, "one is enough");
+        // Two move meanwhile, one after the other.
+        assert!(hosted.values().all(|t| *t <= 8), "{hosted:?}");
+    });
+}
+
+#[test]
+fn whatever_fails_in_the_middle_all_have_a_place_in_the_end() {
+    let failures = [
+        Failure::Refused,
+        Failure::TimedOut,
+        Failure::Busy,
+        Failure::HostRam,
+    ];
+    for failure in failures {
+        for nth in 1..=3 {
+            by_either(two, 400, |mut b| {
+                let mut failed = false;
+                for _ in 0..60 {
+                    let pulled = |a: &&Action| {
+                        matches!(
+                            a,
+                            Action::Park { .. } | Action::Move { .. } | Action::Unpark { .. }
+                        )
+                    };
+                    if !failed && b.w.log.iter().filter(pulled).count() == nth {
+                        b.failing.push(failure);
+                        failed = true;
+                    }
+                    watched(&mut b, 1);
+                }
+                assert!(failed && b.failing.is_empty());
+                // What was refused is tried again after ten minutes.
+                watched(&mut b, 1500);
+                assert!(b.at(NEW).is_some(), "{failure:?} of {nth}");
+                all_here(&b);
+            });
+        }
+    }
+}
+
+#[test]
+fn the_host_has_room_for_the_one_that_waits_and_the_one_that_moves() {
+    for (gib, way) in [(13, false), (14, true)] {
+        let mut b = two(Class::Interactive);
+        b.send(Event::HostRam(Bytes::gib(gib)));
+        ask(&mut b, 400);
+        let plan = b.w.machine.plan_of(ClaimId(NEW));
+        let moves = plan.is_some_and(|p| p.steps.iter().all(|s| s.lever == Lever::Move));
+        assert_eq!(moves, way, "{plan:?}");
+        watched(&mut b, 100);
+        assert_eq!(b.at(12), way.then(|| vec![0]), "else it is taken from");
+        assert_eq!(b.at(NEW), Some(vec![1]));
+    }
+}
+
+/// Until the first of them lies in the host.
+fn until_parked(b: &mut Bench) {
+    for _ in 0..60 {
+        let mut all = b.w.machine.holdings().into_values();
+        if all.any(|h| matches!(h, Holding::Parked(_))) {
+            return;
+        }
+        b.pass(s(1));
+    }
+    panic!("nobody is parked");
+}
+
+#[test]
+fn who_waits_in_the_host_comes_back_where_the_waiting_claim_leaves() {
+    by_either(two, 400, |mut b| {
+        until_parked(&mut b);
+        b.send(Event::Gone { id: ClaimId(NEW) });
+        let hosted = watched(&mut b, 20);
+        assert!(hosted.values().all(|t| *t <= 4), "{hosted:?}");
+        all_here(&b);
+    });
+}
+
+#[test]
+fn nobody_starts_in_the_place_of_one_that_waits_in_the_host() {
+    by_either(two, 400, |mut b| {
+        until_parked(&mut b);
+        // It would fit where the parked one was, and had less.
+        b.claim(NEW + 1, 300, 3, Class::Interactive, 1);
+        let hosted = watched(&mut b, 10);
+        assert!(hosted.values().all(|t| *t <= 5), "{hosted:?}");
+        assert_eq!((b.at(11), b.at(12)), (Some(vec![1]), Some(vec![0])));
+    });
+}
