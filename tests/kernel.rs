@@ -125,6 +125,18 @@ fn a_claim_outlives_restarts_of_its_kernel_and_ends_with_it() {
 }
 
 #[test]
+fn the_debugger_stops_at_a_breakpoint_in_a_claim() {
+    let Some(bin) = bin("the_debugger_stops_at_a_breakpoint_in_a_claim") else {
+        return;
+    };
+    let station = one_gpu();
+    let mut notebook = Notebook::start(&station, &bin);
+    assert_eq!(notebook.run(COUNT), "0 1\n");
+    notebook.debugs();
+    assert_eq!(notebook.run(COUNT), "0 1\n", "and cells run on");
+}
+
+#[test]
 fn the_wait_goes_on_when_the_service_was_killed() {
     let Some(bin) = bin("the_wait_goes_on_when_the_service_was_killed") else {
         return;

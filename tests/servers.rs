@@ -14,7 +14,7 @@ use gshare::station::Station;
 use gshare_proto::ClaimView;
 use nix::unistd::Uid;
 use serde_json::{Value, json};
-use support::notebook::{Script, jupyter};
+use support::notebook::{Script, jupyter, may_run};
 use support::users::{Users, as_user};
 use support::{python, station_with, until};
 
@@ -129,21 +129,6 @@ fn named(station: &Station, path: &str) -> ClaimView {
     })
 }
 
-/// Whether others may run the tests' Python; the reason is printed.
-fn shared(test: &str, bin: &Path, lab: &Path, uid: u32) -> bool {
-    let runs = |bin: &Path| {
-        let mut try_it = Command::new(bin.join("python"));
-        try_it.args(["-c", "import ipykernel"]).current_dir("/");
-        let status = as_user(try_it, uid).status();
-        status.is_ok_and(|s| s.success())
-    };
-    let both = runs(bin) && runs(lab);
-    if !both {
-        println!("skipped: {test} needs a Python that other users may run");
-    }
-    both
-}
-
 /// The people of a test: other users where there can be such, else whoever runs it.
 fn people(test: &str, count: usize, bin: &Path, lab: &Path) -> Option<(Option<Users>, Vec<u32>)> {
     if !Uid::effective().is_root() {
@@ -151,7 +136,10 @@ fn people(test: &str, count: usize, bin: &Path, lab: &Path) -> Option<(Option<Us
     }
     let users = Users::some(count);
     let uids: Vec<u32> = (0..count).map(|user| users.uid(user)).collect();
-    shared(test, bin, lab, uids[0]).then_some((Some(users), uids))
+    [bin, lab]
+        .iter()
+        .all(|bin| may_run(test, bin, uids[0]))
+        .then_some((Some(users), uids))
 }
 
 /// Lets in who has the token that the hub gave, as `jupyterhub.singleuser` does by asking the hub; the server's file has

@@ -11,6 +11,8 @@ mod driver;
 mod environment;
 #[path = "strict/hostile.rs"]
 mod hostile;
+#[path = "strict/kernel.rs"]
+mod kernel;
 #[path = "strict/launch.rs"]
 mod launch;
 mod support;

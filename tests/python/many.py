@@ -1,7 +1,7 @@
 """One user's kernels, used at random as people do: cells, pauses, interrupts, restarts, kills, culling.
 
-Arguments: kernel name, how many, seconds, seed. Prints JSON lines: what went wrong, and at the end what was done. It
-knows nothing of gshare.
+Arguments: kernel name, how many, seconds, seed, longest pause. Prints JSON lines: what went wrong, and at the end what
+was done. Of gshare it knows the words with which a cell is told that it has its memory back.
 """
 
 import json
@@ -17,6 +17,9 @@ import time
 from jupyter_client.manager import KernelManager
 
 NAME, COUNT, SECONDS, SEED = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+PAUSE = float(sys.argv[5])
+BACK = "has its GPU memory back"
+# Most talk to the driver themselves: twenty compilers at a time are no test of a GPU.
 FIRST = """
 import ctypes, os
 cuda, size = ctypes.CDLL("libcuda.so.1"), 1 << 16
@@ -25,13 +28,15 @@ def ok(result):
         raise RuntimeError(f"CUDA {result}")
 def hold():
     global context, place, kept
+    # Known as held only when it is: an interrupt in the middle leaves nothing that looks whole.
     ok(cuda.cuInit(0))
     context, place = ctypes.c_void_p(), ctypes.c_uint64()
     ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
     ok(cuda.cuCtxSetCurrent(context))
     ok(cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)))
-    kept = os.urandom(size)
-    ok(cuda.cuMemcpyHtoD_v2(place, kept, ctypes.c_size_t(size)))
+    data = os.urandom(size)
+    ok(cuda.cuMemcpyHtoD_v2(place, data, ctypes.c_size_t(size)))
+    kept = data
 """
 CELL = """
 if "kept" not in globals():
@@ -39,6 +44,27 @@ if "kept" not in globals():
 back = ctypes.create_string_buffer(size)
 ok(cuda.cuMemcpyDtoH_v2(back, place, ctypes.c_size_t(size)))
 print("same" if back.raw == kept else "other")
+"""
+# One in five is a notebook as people write it.
+NUMBA_FIRST = """
+import numpy as np
+from numba import cuda
+@cuda.jit
+def add(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] + 1
+def hold():
+    data = np.random.default_rng().integers(0, 1 << 30, 1 << 14, dtype=np.int64)
+    # All at once: an interrupt in the middle leaves nothing that looks whole.
+    globals().update(x=cuda.to_device(data), y=cuda.device_array(data.shape, np.int64), kept=data)
+"""
+NUMBA_CELL = """
+if "kept" not in globals():
+    hold()
+add[kept.size // 256, 256](x, y)
+there = (x.copy_to_host() == kept).all() and (y.copy_to_host() == kept + 1).all()
+print("same" if there else "other")
 """
 done, wrong, lock = {}, [], threading.Lock()
 
@@ -57,6 +83,8 @@ class Kernel:
     def __init__(self, number):
         self.random = random.Random(SEED * 1000 + number)
         self.number = number
+        self.numba = number == 0
+        self.first, self.cell = (NUMBA_FIRST, NUMBA_CELL) if self.numba else (FIRST, CELL)
 
     def start(self):
         # Ports that are free now may be another process's a moment later; a directory is its own.
@@ -70,7 +98,7 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
         self.pid = self.manager.provisioner.pid
-        self.run(FIRST)
+        self.run(self.first, patience=60)
 
     def run(self, code, patience=30):
         """What a cell printed, and its error; None when it had to be interrupted."""
@@ -105,13 +133,17 @@ class Kernel:
         what = self.random.choices(["cell", "pause", "restart", "kill", "cull"], [10, 6, 1, 1, 1])[0]
         note(what)
         if what == "cell":
-            printed, error = self.run(CELL, patience=self.random.choice([1, 4, 8]))
+            # A compiler is not interrupted, a wait is.
+            patience = 20 if self.numba else self.random.choice([1, 4, 8])
+            printed, error = self.run(self.cell, patience)
             if "other" in printed or (error and "KeyboardInterrupt" not in error):
                 fail(f"kernel {self.number}: {printed} {error}")
             if "same" in printed:
-                note("same")
+                note("computed" if self.numba else "same")
+                if BACK in printed:
+                    note("back")
         elif what == "pause":
-            time.sleep(self.random.uniform(0.2, 4))
+            time.sleep(self.random.uniform(0.2, PAUSE))
         elif what in ("restart", "kill"):
             self.client.stop_channels()
             if what == "kill":

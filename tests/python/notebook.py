@@ -1,7 +1,7 @@
 """A Jupyter client that is driven line by line: a JSON object in, a JSON object out.
 
 start (kernel), run (code, until: answer when this text has been printed), rest (of the cell that runs), interrupt,
-kill, restart, shutdown.
+debug (code, line: stop there, then go on), kill, restart, shutdown.
 """
 
 import json
@@ -44,6 +44,40 @@ def collect(until=None, timeout=60):
     return {"printed": printed, "ended": ended, "error": error, "words": words}
 
 
+def debug(code, line):
+    """Runs a cell in the debugger, as JupyterLab does: where it stops, and what it prints when it is let go on."""
+    global cell
+
+    def ask(command, **arguments):
+        content = {"type": "request", "seq": 1, "command": command, "arguments": arguments}
+        message = client.session.msg("debug_request", content)
+        client.control_channel.send(message)
+        while True:
+            answer = client.get_control_msg(timeout=60)
+            if answer["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                if not answer["content"].get("success"):
+                    raise RuntimeError(f"{command}: {answer['content']}")
+                return answer["content"].get("body", {})
+
+    ask("initialize", clientID="test", clientName="test", adapterID="", pathFormat="path", linesStartAt1=True)
+    ask("attach")
+    source = ask("dumpCell", code=code)["sourcePath"]
+    ask("setBreakpoints", breakpoints=[{"line": line}], source={"path": source}, sourceModified=False)
+    ask("configurationDone")
+    cell = client.execute(code)
+    deadline = time.monotonic() + 60
+    while True:
+        message = client.get_iopub_msg(timeout=max(deadline - time.monotonic(), 0.1))
+        if message["msg_type"] == "debug_event" and message["content"]["event"] == "stopped":
+            break
+    thread = message["content"]["body"]["threadId"]
+    frame = ask("stackTrace", threadId=thread)["stackFrames"][0]
+    ask("continue", threadId=thread)
+    said = collect()
+    ask("disconnect", restart=False, terminateDebuggee=False)
+    return {**said, "stopped": frame["line"]}
+
+
 def act(step):
     global manager, cell
     what = step["do"]
@@ -63,6 +97,8 @@ def act(step):
         began = time.monotonic()
         manager.interrupt_kernel()
         return {**collect(), "seconds": time.monotonic() - began}
+    if what == "debug":
+        return debug(step["code"], step["line"])
     if what == "kill":
         os.kill(manager.provisioner.pid, signal.SIGKILL)
     elif what == "restart":

@@ -25,6 +25,8 @@ class OverFile(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(about["sock"])
+        if about["secure"]:
+            self.sock = ssl._create_unverified_context().wrap_socket(self.sock)
 
 
 def ask(method, what, body=None):

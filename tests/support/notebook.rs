@@ -1,6 +1,7 @@
 //! Notebooks without a browser: a Jupyter client that is driven line by line.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -8,6 +9,7 @@ use gshare::station::Station;
 use serde_json::{Value, json};
 
 use super::python;
+use super::users::as_user;
 
 /// What a cell of `ADD` prints at its end.
 pub const ADDED: &str = "sum 32896.0";
@@ -85,12 +87,36 @@ impl Driven {
         [script, last]: [&'static str; 2],
         change: impl FnOnce(&mut Command),
     ) -> Self {
+        Self::start_as(
+            None,
+            station,
+            [bin, client],
+            install,
+            [script, last],
+            change,
+        )
+    }
+
+    /// The same, by another user.
+    pub fn start_as(
+        user: Option<u32>,
+        station: &Station,
+        [bin, client]: [&Path; 2],
+        install: &[&str],
+        [script, last]: [&'static str; 2],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
         let home = tempfile::tempdir().expect("made");
-        let output = jupyter(station.command(), bin, home.path())
-            .args(["kernel", "install"])
-            .args(install)
-            .output();
-        let output = output.expect("runs");
+        if let Some(uid) = user {
+            chown(home.path(), Some(uid), Some(uid)).expect("given");
+        }
+        let by_user = |command: Command| match user {
+            Some(uid) => as_user(command, uid),
+            None => command,
+        };
+        let mut first = jupyter(station.command(), bin, home.path());
+        first.args(["kernel", "install"]).args(install);
+        let output = by_user(first).output().expect("runs");
         assert!(
             output.status.success(),
             "{}",
@@ -100,7 +126,7 @@ impl Driven {
         let mut command = jupyter(command, client, home.path());
         command.arg(python::script(script));
         change(&mut command);
-        let script = Script::start(command, last);
+        let script = Script::start(by_user(command), last);
         Self { script, home }
     }
 
@@ -120,9 +146,14 @@ pub struct Notebook {
 impl Notebook {
     /// Installs the kernel with half a GPU, and starts it.
     pub fn start(station: &Station, bin: &Path) -> Self {
+        Self::start_as(None, station, bin)
+    }
+
+    /// The same, by another user.
+    pub fn start_as(user: Option<u32>, station: &Station, bin: &Path) -> Self {
         let install = ["-g", "0.5", "--user", "--name", "half"];
         let script = ["notebook.py", "shutdown"];
-        let mut client = Driven::start(station, [bin, bin], &install, script, |_| ());
+        let mut client = Driven::start_as(user, station, [bin, bin], &install, script, |_| ());
         let said = client.act(&json!({ "do": "start", "kernel": "half" }));
         let pid = said["pid"].as_u64().and_then(|pid| pid.try_into().ok());
         let pid = pid.expect("it has a process");
@@ -132,6 +163,15 @@ impl Notebook {
     /// Has it do one step.
     pub fn act(&mut self, step: &Value) -> Value {
         self.client.act(step)
+    }
+
+    /// Stops a cell at a breakpoint and lets it go on.
+    pub fn debugs(&mut self) {
+        let code = "a = 6\nb = a * 7\nprint('product', b)";
+        let said = self.act(&json!({ "do": "debug", "code": code, "line": 2 }));
+        assert_eq!(said["stopped"], 2, "{said}");
+        let printed = said["printed"].as_str().unwrap_or_default();
+        assert!(printed.contains("product 42\n"), "{said}");
     }
 
     /// Runs a cell to its end; what it printed.
@@ -144,6 +184,17 @@ impl Notebook {
         );
         said["printed"].as_str().unwrap_or_default().to_owned()
     }
+}
+
+/// Whether another user may run that Python; says why it skips if not.
+pub fn may_run(test: &str, bin: &Path, uid: u32) -> bool {
+    let mut try_it = Command::new(bin.join("python"));
+    try_it.args(["-c", "import ipykernel"]).current_dir("/");
+    let may = as_user(try_it, uid).status().is_ok_and(|s| s.success());
+    if !may {
+        println!("skipped: {test} needs a Python that other users may run");
+    }
+    may
 }
 
 /// A command with the tests' Python environment in use, and a home of its own.
