@@ -294,6 +294,19 @@ fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Pat
     );
 }
 
+/// A demo that is ended in order also where a test fails: its jobs run as an account that is removed then.
+struct Played(Child);
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+            let _ = self.0.wait();
+        }
+    }
+}
+
 /// Without root there are no device filters: the other GPUs are hidden from the notebooks by gshare's library alone.
 #[test]
 fn without_root_the_later_scenes_play_as_well() {
@@ -316,7 +329,7 @@ fn without_root_the_later_scenes_play_as_well() {
         .env_remove("XDG_RUNTIME_DIR")
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut demo = demo.spawn().expect("starts");
+    let mut demo = Played(demo.spawn().expect("starts"));
     let dir = until(
         "the demo's service answers",
         Duration::from_secs(20),
@@ -327,10 +340,10 @@ fn without_root_the_later_scenes_play_as_well() {
         snapshot(&dir)?.service
     });
     assert_eq!((service.device_filter, service.cgroups), (false, false));
-    two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo, &dir, &board);
-    let pid = nix::unistd::Pid::from_raw(demo.id().cast_signed());
+    two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo.0, &dir, &board);
+    let pid = nix::unistd::Pid::from_raw(demo.0.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("stopped");
-    assert_eq!(demo.wait().expect("ends").code(), Some(130));
+    assert_eq!(demo.0.wait().expect("ends").code(), Some(130));
 }
 
 #[test]

@@ -135,7 +135,7 @@ pub(super) const ACTORS: &[Actor] = &[
         job: || Job::Model {
             kernel: "llama_step".into(),
             mib: 30_000,
-            weights_mib: 16,
+            weights_mib: 4,
             pause_ms: 1,
             seconds: 0,
         },
@@ -148,7 +148,7 @@ pub(super) const ACTORS: &[Actor] = &[
         job: || Job::Model {
             kernel: "eval_step".into(),
             mib: 4_000,
-            weights_mib: 16,
+            weights_mib: 4,
             pause_ms: 1,
             seconds: 0,
         },
@@ -157,7 +157,8 @@ pub(super) const ACTORS: &[Actor] = &[
         name: FINETUNE,
         user: &BIO,
         claim: &["-g", "1", "--class", "batch", "--gpu-ids", "2,3"],
-        at: at(8_000),
+        // What both notebooks have by then has been on the screen for a few seconds.
+        at: at(11_000),
         job: || Job::Model {
             kernel: "finetune_step".into(),
             mib: 16_000,

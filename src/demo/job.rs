@@ -186,7 +186,8 @@ fn model(
     let started = Instant::now();
     let mut next = started;
     while life.is_none_or(|life| started.elapsed() < life) {
-        work.launch(context, 528, 256)?;
+        // Several at a time, as trainings do: the GPU has work while the processor is with others.
+        work.launches(AT_A_TIME, context, 528, 256)?;
         std::thread::sleep(pause);
         if Instant::now() >= next {
             let sum = weights.checksum(context)?;
@@ -197,6 +198,8 @@ fn model(
     Ok(())
 }
 
+/// Launches of a model between two pauses.
+const AT_A_TIME: u64 = 4;
 /// How a line begins that ends with the checksum of a model's weights.
 pub(super) const WEIGHTS: &str = "checksum of the weights ";
 
@@ -278,9 +281,21 @@ impl Work {
     }
 
     fn launch(&mut self, context: &Context, grid: u32, block: u32) -> Result<(), CudaError> {
-        context.launch(self.function, grid, block, &mut [self.counter.address])?;
+        self.launches(1, context, grid, block)
+    }
+
+    fn launches(
+        &mut self,
+        count: u64,
+        context: &Context,
+        grid: u32,
+        block: u32,
+    ) -> Result<(), CudaError> {
+        for _ in 0..count {
+            context.launch(self.function, grid, block, &mut [self.counter.address])?;
+        }
         context.synchronize()?;
-        self.launched += 1;
+        self.launched += count;
         let mut found = [0; 8];
         context.read(self.counter, &mut found)?;
         assert_eq!(
