@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gshare_abi::host::SlotView;
 use gshare_core::ClaimId;
 use gshare_core::attribution::{
-    Counters, Division, Interval, Lately, Meter, Part, Reading, Running, Times, Work, attribute,
+    Counters, Division, Interval, Meter, Part, Reading, Running, Times, Together, Work, attribute,
 };
 use gshare_enforcer::gpu::GpuState;
 use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
@@ -51,7 +51,7 @@ pub(crate) struct Attribution {
     known: BTreeMap<Place, Known>,
     parts: BTreeMap<(ClaimId, usize), Done>,
     gpus: Vec<Option<Division>>,
-    lately: BTreeMap<usize, Lately>,
+    together: BTreeMap<usize, Together>,
 }
 
 fn reading_of(slot: &SlotView) -> Option<Reading> {
@@ -149,9 +149,9 @@ impl Service {
                     attribution.add(sums, place, &slot, now);
                 }
             }
-            let lately = attribution.lately.entry(g).or_default();
+            let together = attribution.together.entry(g).or_default();
             let division = (!first)
-                .then(|| self.divide(g, ns, &mut claims, lately))
+                .then(|| self.divide(g, ns, &mut claims, together))
                 .flatten();
             for (i, (id, sums)) in claims.iter().enumerate() {
                 let part = division.as_ref().and_then(|d| d.parts.get(i));
@@ -186,7 +186,7 @@ impl Service {
         g: usize,
         ns: u64,
         claims: &mut BTreeMap<ClaimId, Sums>,
-        lately: &mut Lately,
+        together: &mut Together,
     ) -> Option<Division> {
         let last = self.last_reading(g)?;
         if last.state == GpuState::Lost {
@@ -234,7 +234,7 @@ impl Service {
                 .compute_capability
                 .and_then(gshare_enforcer::gpu::warps_per_sm)?,
             side_by_side,
-            crowded: lately.is_crowded(ns, &work),
+            crowd: together.crowd(ns, &work),
             outsiders: listed.is_none() || outside(false) || self.auto_on(g),
             desktop: outside(true),
             counters,

@@ -1,7 +1,7 @@
 //! A mix of claims on one GPU in virtual time: what the board did, and what the claims' counters made of it.
 
 use gshare_core::attribution::Work as Claimed;
-use gshare_core::attribution::{Counters, Interval, Lately, Meter, attribute};
+use gshare_core::attribution::{Counters, Interval, Meter, Together, attribute};
 use gshare_sim_board::{ImaginedBoard, Integrals};
 
 use super::dice::Dice;
@@ -123,7 +123,7 @@ pub(super) fn run(
     };
     // With and without the GPU's figure.
     let mut meters = vec![Meter::default(); many];
-    let mut lately = Lately::default();
+    let mut together = Together::default();
     let mut sums = vec![[[0.0; 2]; 2]; many];
     let mut gpu_then = board.gpu();
     let mut then: Vec<Integrals> = claims.iter().map(|claim| board.process(claim.id)).collect();
@@ -167,14 +167,14 @@ pub(super) fn run(
                 most: (sharing != Sharing::Turns).then(|| f64::from(claim.sms()) / f64::from(all)),
             })
             .collect();
-        let crowded = lately.is_crowded(TICK_NS, &work);
+        let crowd = together.crowd(TICK_NS, &work);
         for (i, counters) in [None, Some(counters)].into_iter().enumerate() {
             let interval = Interval {
                 ns: TICK_NS,
                 sms: all,
                 warps_per_sm: board.model().warps_per_sm(),
                 side_by_side: sharing != Sharing::Turns,
-                crowded,
+                crowd,
                 outsiders: false,
                 desktop: false,
                 counters,

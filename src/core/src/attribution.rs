@@ -14,10 +14,10 @@ const SCALED_BY: f64 = 1.5;
 /// A claim with more launches than this part that could not be measured has no figure.
 const UNMEASURED: f64 = 0.02;
 
-/// How long it takes until claims whose times come to too much are taken to be in each other's, in nanoseconds.
-const LATELY_NS: f64 = 4e9;
-/// So much more than there is may be due to what is expected and has not come yet.
-const CROWDED: f64 = 0.05;
+/// Time that was left over and may be used later, and time that may be used before it is there, in nanoseconds: work is
+/// told a little early or late.
+const LEFT_NS: f64 = 1.5e8;
+const AHEAD_NS: f64 = 1e8;
 
 /// Time, SM time and warp time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -185,8 +185,9 @@ pub struct Interval {
     pub warps_per_sm: u32,
     /// Processes run side by side (MPS) and do not take turns.
     pub side_by_side: bool,
-    /// Lately the claims' times came to more than there was: what each saw contains the others' ([`Lately`]).
-    pub crowded: bool,
+    /// By so much the claims' times come to more than there was, 1 for not at all: what each saw contains the others'
+    /// ([`Together`]).
+    pub crowd: f64,
     /// Programs outside the claims compute there, or may do so.
     pub outsiders: bool,
     /// Programs outside the claims draw there.
@@ -265,22 +266,22 @@ fn time_of(ns: u64, claims: &[Work]) -> f64 {
     each.map(|grown| (grown.times.busy_ns / ns).min(1.0)).sum()
 }
 
-/// Whether the claims' times on a GPU come to more than there is. In a single interval they may because work is told
-/// a little early or late; what is cut off then would be missing in the next one.
+/// The time that claims have on a GPU together. In a single interval theirs may come to more because work is told a
+/// little early or late: what is cut off then would be missing in the next one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lately {
-    time: Option<f64>,
+pub struct Together {
+    /// Time that is left over; below 0 where it was used before it was there.
+    left_ns: f64,
 }
 
-impl Lately {
-    /// Takes in an interval.
-    pub fn is_crowded(&mut self, ns: u64, claims: &[Work]) -> bool {
-        let now = time_of(ns, claims);
-        let before = self.time.unwrap_or(now);
-        let part = (ns as f64 / LATELY_NS).min(1.0);
-        let time = before + (now - before) * part;
-        self.time = Some(time);
-        time > 1.0 + CROWDED
+impl Together {
+    /// Takes in an interval; gives by how much the claims' times come to more than there was, at least 1.
+    pub fn crowd(&mut self, ns: u64, claims: &[Work]) -> f64 {
+        let (wanted, ns) = (time_of(ns, claims) * ns as f64, ns as f64);
+        let most = ns + self.left_ns + AHEAD_NS;
+        let used = wanted.min(most);
+        self.left_ns = (self.left_ns + ns - used).clamp(-AHEAD_NS, LEFT_NS);
+        if wanted > most { wanted / most } else { 1.0 }
     }
 }
 
@@ -291,10 +292,10 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
     let sms = f64::from(interval.sms.max(1));
     let warps = sms * f64::from(interval.warps_per_sm.max(1));
     // Processes that take turns have one GPU together: what each saw contains the others' turns.
-    let turns = if interval.side_by_side || !interval.crowded {
+    let turns = if interval.side_by_side {
         1.0
     } else {
-        time_of(interval.ns, claims).max(1.0)
+        interval.crowd.max(1.0)
     };
     let raw = |claim: &Work| -> Option<Times> {
         let known = claim.processes.iter().map(|process| {

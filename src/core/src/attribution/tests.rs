@@ -8,7 +8,7 @@ fn interval() -> Interval {
         sms: 100,
         warps_per_sm: 64,
         side_by_side: false,
-        crowded: true,
+        crowd: 1.0,
         outsiders: false,
         desktop: false,
         counters: None,
@@ -139,7 +139,18 @@ fn what_is_not_counted_has_no_figure() {
 #[test]
 fn nobody_has_more_than_there_is() {
     // Two processes that are busy all the time and take turns have half of it each.
-    let both = attribute(&interval(), &[work(&[grown(1.0, 60.0), grown(1.0, 60.0)])]);
+    let claims = [work(&[grown(1.0, 60.0), grown(1.0, 60.0)])];
+    let mut together = Together::default();
+    // Work that is told early is not cut off at once, and in the long run nothing is won by it.
+    let crowds: Vec<f64> = (0..5).map(|_| together.crowd(SECOND, &claims)).collect();
+    assert!((crowds[0] - 2.0 / 1.1).abs() < 1e-9, "{crowds:?}");
+    let exact = |crowd: &f64| (crowd - 2.0).abs() < 1e-9;
+    assert!(crowds[1..].iter().all(exact), "{crowds:?}");
+    let crowded = Interval {
+        crowd: crowds[4],
+        ..interval()
+    };
+    let both = attribute(&crowded, &claims);
     assert!(near(both.parts[0].sm_active, 0.6), "{both:?}");
     assert!(near(both.parts[0].time_got, 1.0));
     // Side by side they fill the GPU.
