@@ -179,7 +179,7 @@ threads = [threading.Thread(target=Kernel(n).live, args=(end, quiet)) for n in r
 for thread in threads:
     thread.start()
 try:
-    quiet.wait(timeout=180)
+    quiet.wait(timeout=SECONDS + 120)
 except threading.BrokenBarrierError:
     pass
 print(json.dumps({"quiet": True, "wrong": wrong, "done": done}), flush=True)
