@@ -19,7 +19,7 @@ use support::users::{Users, as_user};
 use support::{python, station_with, until};
 
 /// A loaded machine asks late.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Somebody with a home and kernels in it.
 struct Person {

@@ -86,8 +86,12 @@ fn one_move_is_made_where_one_is_enough_and_it_is_the_one_with_the_fewest_bytes(
     assert_eq!(apart, [0, 1, 2], "one on each GPU");
     let small = claim(&station, all[1].0.pid()).id;
     // Tried first, it is said what would be done; and nothing is.
-    let tried = run(&station, &["claim", "-g", "1", "--dry-run"]);
-    let tried = String::from_utf8_lossy(&tried.stderr).into_owned();
+    // Whether a claim can be moved is known a moment after its CUDA has started.
+    let tried = until("a move is proposed", SOON, || {
+        let tried = run(&station, &["claim", "-g", "1", "--dry-run"]);
+        let tried = String::from_utf8_lossy(&tried.stderr).into_owned();
+        tried.contains(" moves").then_some(tried)
+    });
     assert!(tried.contains(&format!("{small} of root moves")), "{tried}");
     assert!(tried.contains("1st in the queue"), "{tried}");
     nothing_is_planned(&station, 2);
@@ -278,7 +282,7 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
     });
     println!("announced after {announced:?} ms, taken after {gone} ms");
     // Its time runs from the decision, and is shown from when that was carried out, a moment later.
-    assert!(announced.is_some_and(|ms| ms >= 5500), "{announced:?}");
+    assert!(announced.is_some_and(|ms| ms >= 5000), "{announced:?}");
     assert!((6000..12_000).contains(&gone), "{gone}");
     starts(&station, other.id());
     // A service that is started anew tells the same of what was.
