@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Instant;
 
 use gshare::station::Station;
@@ -186,11 +186,7 @@ fn runs_are_shared_within_a_group_where_the_configuration_says_so() {
         return;
     }
     let users = Users::make();
-    // The first two have one primary group. (The first is removed before the group's own user.)
-    let moved = Command::new("usermod")
-        .args(["-g", &users.uid(1).to_string(), users.name(0)])
-        .status();
-    assert!(moved.expect("usermod runs").success());
+    users.share_group(0, 1);
     let asked = |station: &Station, user: usize| {
         let mut command = station.command();
         command

@@ -14,6 +14,7 @@ use gshare_proto::{Call, ClaimState, Client, Reply, Snapshot};
 use gshare_sim_board::{Board, BoardSpec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::users::{account, group_of};
 use support::{GSHARE, Raw, claim_of, root, until};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -40,13 +41,19 @@ impl Account {
             .expect("made");
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gsu{}x{number}", std::process::id());
-        until("useradd succeeds", Duration::from_secs(20), || {
-            let home = dir.path().join("home");
-            let mut command = Command::new("useradd");
-            command.args(["--create-home", "--home-dir"]).arg(home);
-            let made = command.args(["--shell", "/bin/sh", &name]).output();
-            made.is_ok_and(|o| o.status.success()).then_some(())
-        });
+        let home = dir.path().join("home");
+        let home = home.to_str().expect("text");
+        account(
+            "useradd",
+            &[
+                "--create-home",
+                "--home-dir",
+                home,
+                "--shell",
+                "/bin/sh",
+                &name,
+            ],
+        );
         let id = Command::new("id")
             .args(["-u", &name])
             .output()
@@ -98,7 +105,7 @@ impl Account {
             .env("LD_LIBRARY_PATH", self.path("sim/lib"))
             .current_dir(self.path("home"))
             .uid(self.uid)
-            .gid(self.uid);
+            .gid(group_of(self.uid));
         command
     }
 
@@ -172,10 +179,7 @@ impl Drop for Account {
         if let Some(dir) = self.socket().parent() {
             let _ = std::fs::remove_dir_all(dir);
         }
-        until("userdel succeeds", Duration::from_secs(20), || {
-            let gone = Command::new("userdel").arg(&self.name).output();
-            gone.is_ok_and(|o| o.status.success()).then_some(())
-        });
+        account("userdel", &[&self.name]);
     }
 }
 

@@ -49,8 +49,19 @@ pub fn board(station: &Station) -> Board {
     Board::open(&station.sim_dir().join("board")).expect("the board opens")
 }
 
+/// How long something is waited for that shall come within a time. Two seconds and less are promises of the product;
+/// more is only there to end a test that hangs, and a machine that is slow or busy gets four times as much.
+pub fn patience(most: Duration) -> Duration {
+    if most < Duration::from_secs(5) {
+        most
+    } else {
+        most * 4
+    }
+}
+
 /// Polls until `probe` gives something, at most `most`.
 pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+    let most = patience(most);
     let end = Instant::now() + most;
     loop {
         if let Some(found) = probe() {

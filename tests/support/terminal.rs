@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use super::until;
+use super::{patience, until};
 
 /// How a program asks a terminal where the cursor is; some wait for the answer.
 const WHERE: &[u8] = b"\x1b[6n";
@@ -134,6 +134,7 @@ impl Terminal {
         most: Duration,
         mut probe: impl FnMut(&str) -> Option<T>,
     ) -> T {
+        let most = patience(most);
         let end = Instant::now() + most;
         loop {
             let text = self.text();

@@ -2,11 +2,12 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gshare::station::Station;
+use nix::unistd::{Uid, User};
 
 use super::{example, until};
 
@@ -32,13 +33,10 @@ impl Users {
                 std::process::id(),
                 NEXT.fetch_add(1, Ordering::Relaxed)
             );
-            // Others may hold the lock of the account files at the same time.
-            until("useradd succeeds", Duration::from_secs(20), || {
-                let made = Command::new("useradd")
-                    .args(["--no-create-home", "--shell", "/bin/sh", &name])
-                    .output();
-                made.is_ok_and(|o| o.status.success()).then_some(())
-            });
+            account(
+                "useradd",
+                &["--no-create-home", "--shell", "/bin/sh", &name],
+            );
             let id = Command::new("id")
                 .args(["-u", &name])
                 .output()
@@ -50,6 +48,13 @@ impl Users {
             users.0.push((name, uid));
         }
         users
+    }
+
+    /// Makes the primary group of one that of another, who comes later: the first has to be removed before the group.
+    pub fn share_group(&self, one: usize, other: usize) {
+        assert!(one < other);
+        let group = group_of(self.uid(other)).to_string();
+        account("usermod", &["-g", &group, self.name(one)]);
     }
 
     /// Number of one of them.
@@ -66,17 +71,38 @@ impl Users {
 impl Drop for Users {
     fn drop(&mut self) {
         for (name, _) in &self.0 {
-            until("userdel succeeds", Duration::from_secs(20), || {
-                let gone = Command::new("userdel").arg(name).output();
-                gone.is_ok_and(|o| o.status.success()).then_some(())
-            });
+            account("userdel", &[name]);
+            // Gone already, unless its user was given another.
+            let _ = Command::new("groupdel")
+                .arg(name)
+                .stderr(Stdio::null())
+                .status();
         }
     }
 }
 
-/// The command, run by that user.
+/// Runs a program that changes the account files, until it succeeds: others may hold their lock at the same time, and a
+/// user's last process may still be about to end.
+pub fn account(program: &str, args: &[&str]) {
+    until(
+        &format!("{program} succeeds"),
+        Duration::from_secs(60),
+        || {
+            let done = Command::new(program).args(args).output();
+            done.is_ok_and(|o| o.status.success()).then_some(())
+        },
+    );
+}
+
+/// The primary group of a user; where the numbers of groups are not those of users, it is another number.
+pub fn group_of(uid: u32) -> u32 {
+    let user = User::from_uid(Uid::from_raw(uid)).expect("the account files are read");
+    user.map_or(uid, |u| u.gid.as_raw())
+}
+
+/// The command, run by that user in his primary group.
 pub fn as_user(mut command: Command, uid: u32) -> Command {
-    command.uid(uid).gid(uid);
+    command.uid(uid).gid(group_of(uid));
     command
 }
 
