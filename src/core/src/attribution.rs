@@ -235,7 +235,8 @@ struct Scaled {
 
 fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>) -> Scaled {
     let all_known = !interval.outsiders && parts.iter().all(Option::is_some);
-    let sum = |parts: &[Option<f64>]| parts.iter().flatten().sum::<f64>();
+    // The sum of nothing would be a negative zero.
+    let sum = |parts: &[Option<f64>]| parts.iter().flatten().fold(0.0, |sum, part| sum + part);
     let claims = sum(&parts);
     let fit = if claims > 1.0 { 1.0 / claims } else { 1.0 };
     let factor = match counted {
