@@ -76,10 +76,9 @@ fn text(tried: &Tried, now_ms: u64) -> String {
             "it would start in {} at the earliest, when leases end",
             span(at)
         )),
-        None if tried.takings.is_empty() && !tried.never => Some(
-            "when it would start is not known: it needs claims to end that have no lease"
-                .to_owned(),
-        ),
+        None if tried.takings.is_empty() && !tried.never => {
+            Some("when it would start is not known: what it waits for has no known end".to_owned())
+        }
         None => None,
     };
     lines.extend(starts);

@@ -94,7 +94,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
                     .saturating_sub(snapshot.taken_ms)
             )
         ),
-        None => "when it starts is not known: it needs claims to end that have no lease".to_owned(),
+        None => "when it starts is not known: what it waits for has no known end".to_owned(),
     });
     lines.join("\n") + "\n"
 }

@@ -29,6 +29,7 @@ impl Service {
     pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
         let (request, _, record) = convert::request(self, peer, spec)?;
         let parties = self.parties_of(record.uid, &record.project);
+        let only = request.only_gpus.clone();
         let told = self
             .machine
             .rehearse(self.now(), request, parties, &self.measure());
@@ -46,7 +47,7 @@ impl Service {
                 expected,
                 takings,
             } => Tried {
-                message: format!("would wait: {}", self.reason_text(&reason)),
+                message: format!("would wait: {}", self.would_wait_text(&only, &reason)),
                 position: u32::try_from(position).ok(),
                 entitled,
                 expected_ms: expected.map(|at| self.unix_at(at)),
@@ -98,9 +99,15 @@ impl Service {
 
     /// Why a claim waits: the rule, who holds what it needs, and what an administrator has closed.
     pub(crate) fn waits_text(&self, id: ClaimId, reason: &Reason) -> String {
+        let waiting = self.waiting.get(&id);
+        self.would_wait_text(waiting.map_or(&[], |a| &a.request.only_gpus), reason)
+    }
+
+    /// The same of a claim that may use these GPUs (all, if none is named).
+    fn would_wait_text(&self, only: &[u32], reason: &Reason) -> String {
         let text = self.reason_text(reason);
-        match self.drained_text(id, reason) {
-            Some(drained) => format!("{text}; {drained}"),
+        match self.closed_text(only, reason) {
+            Some(closed) => format!("{text}; {closed}"),
             None => text,
         }
     }

@@ -12,7 +12,7 @@ use crate::units::{Bytes, Share};
 /// The rule that keeps a claim from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No GPU answers.
+    /// None of the GPUs takes claims now.
     NoGpu,
     /// More GPUs of one model than the machine (or what it is bound to) has.
     TooManyGpus {
@@ -135,7 +135,7 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoGpu => f.write_str("no GPU answers on this machine"),
+            Self::NoGpu => f.write_str("none of the GPUs that it may use takes claims now"),
             Self::TooManyGpus { wanted, present } => {
                 let several = if *wanted > 1 {
                     "GPUs of one model"

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use gshare_config::GpuMode;
+use gshare_core::Reason;
 use gshare_core::machine::Event;
-use gshare_core::{ClaimId, Reason};
 use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
@@ -36,26 +37,39 @@ impl Service {
         })
     }
 
-    /// The drained GPUs that a waiting claim could use otherwise: `GPU 1 is drained (new fan)`.
-    pub(crate) fn drained_text(&self, id: ClaimId, reason: &Reason) -> Option<String> {
+    /// The GPUs of those that it names (of all, if none) that take no new claims, and why: `GPU 1 is drained (new fan)`.
+    pub(crate) fn closed_text(&self, only: &[u32], reason: &Reason) -> Option<String> {
         if matches!(reason, Reason::Behind { .. }) {
             return None;
         }
-        let only = self.waiting.get(&id).map(|a| &a.request.only_gpus);
-        let meant = |g: &usize| {
-            only.is_none_or(|only| {
-                only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g))
-            })
-        };
-        let drained: Vec<String> = (0..self.gpus.len())
+        let meant =
+            |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
+        let closed: Vec<String> = (0..self.gpus.len())
             .filter(meant)
-            .filter_map(|g| {
-                let drain = self.drain_view(g)?;
-                let why = in_brackets(drain.reason.as_deref());
-                Some(format!("GPU {g} is drained{why}"))
-            })
+            .filter_map(|g| self.why_closed(g))
             .collect();
-        (!drained.is_empty()).then(|| drained.join(", "))
+        (!closed.is_empty()).then(|| closed.join(", "))
+    }
+
+    /// Why a GPU takes no new claims, if it does not.
+    fn why_closed(&self, g: usize) -> Option<String> {
+        if let Some(drain) = self.drain_view(g) {
+            let why = in_brackets(drain.reason.as_deref());
+            return Some(format!("GPU {g} is drained{why}"));
+        }
+        if self.is_sick(g) {
+            let view = self.health_view(self.gpus[g].parent.unwrap_or(g));
+            let why = view.and_then(|v| v.reasons.into_iter().next());
+            return Some(format!("GPU {g} is sick{}", in_brackets(why.as_deref())));
+        }
+        let modes = self.gpus[g].modes;
+        match modes.next {
+            Some(next) => Some(format!("GPU {g} becomes {} when it is empty", next.name())),
+            None if modes.now == GpuMode::Mps && !self.mode_is_ready(g) => {
+                Some(format!("MPS of GPU {g} is not up yet"))
+            }
+            None => None,
+        }
     }
 
     fn gpus_named(&self, words: &[String]) -> Result<Vec<usize>, WireError> {
