@@ -236,7 +236,10 @@ impl Member {
         if spent >= earned {
             let missing = u128::from(spent - earned + 1) * u128::from(Frame::LENGTH_NS);
             let until = now.saturating_add((missing / u128::from(window)) as u64);
-            return Rule::Wait(view.frame.next_start(until));
+            // Whoever has a little too much in its place loses a part of that place, not the whole.
+            let inside = view.frame.end_if_inside(until).is_some();
+            let next = view.frame.next_start(until);
+            return Rule::Wait(if inside { until } else { next });
         }
         match view.frame.end_if_inside(now) {
             Some(end) => Rule::Until(end),

@@ -538,7 +538,9 @@ fn limits_hold_and_the_rest_flows() {
 #[test]
 fn without_the_arbiter_everybody_keeps_to_its_request() {
     let seed = seed();
-    for (kernel, requests) in [(10 * US, [300, 700]), (MS, [300, 700]), (MS, [200, 300])] {
+    let cases = [(10 * US, [300, 700]), (MS, [300, 700]), (MS, [200, 300])];
+    let seeds = [seed, 1, 4, 30];
+    for (seed, (kernel, requests)) in seeds.iter().flat_map(|s| cases.map(|c| (*s, c))) {
         let mut sim = floods(&[kernel, kernel], seed);
         let mut gate = turns(&mut sim, &asked(&requests));
         sim.act(2 * SECOND, Act::Silence);
