@@ -7,6 +7,7 @@ mod actors;
 mod captions;
 mod job;
 mod scenes;
+mod shell;
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -67,7 +68,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     };
     let station = Station::start(&options)?;
     if args.shell {
-        return shell(&station);
+        return shell::run(&station);
     }
     let mut cast = Cast::default();
     let started = Instant::now();
@@ -79,25 +80,6 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     drop(cast);
     drop(station);
     result
-}
-
-/// A shell in which `gshare` is this program and talks to the simulated workstation.
-fn shell(station: &Station) -> anyhow::Result<i32> {
-    let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-    let mut path = std::ffi::OsString::from(station.dir().join("bin"));
-    if let Some(old) = std::env::var_os("PATH") {
-        path.push(":");
-        path.push(old);
-    }
-    note("A shell on a SIMULATED workstation. Nothing here touches a real GPU.");
-    note("Try: gshare status, gshare claim -g 0.25 -- COMMAND, gshare ps, gshare. exit ends it.");
-    let status = station
-        .client_environment(std::process::Command::new(shell))
-        .env("PATH", path)
-        .current_dir(std::env::current_dir()?)
-        .status()
-        .context("cannot start the shell")?;
-    Ok(status.code().unwrap_or(1))
 }
 
 /// Without root all jobs run as one user: then the projects tell who is meant.

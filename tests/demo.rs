@@ -10,8 +10,13 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, ClaimView, Client, Reply, Snapshot, Source};
 use gshare_sim_board::Board;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::terminal::Terminal;
 use support::users::{Users, as_user};
 use support::{GSHARE, root, until};
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// The demo's directory: found by its process among the temporary ones.
 fn directory(tmp: &Path) -> Option<PathBuf> {
@@ -104,11 +109,7 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
         "its few blocks leave most SMs idle: {}",
         shown.1
     );
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid.cast_signed()),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .expect("killed");
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("killed");
     until("its bytes are gone", Duration::from_secs(2), || {
         let s = snapshot(&dir)?;
         let gone = s.claims.iter().all(|c| c.id != victim.id);
@@ -121,11 +122,7 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
     });
 
     two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo, &dir, &board);
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(demo.id().cast_signed()),
-        nix::sys::signal::Signal::SIGINT,
-    )
-    .expect("stopped");
+    kill(Pid::from_raw(demo.id().cast_signed()), Signal::SIGINT).expect("stopped");
     let output = demo.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(130));
     let last: Snapshot = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -299,9 +296,9 @@ struct Played(Child);
 
 impl Drop for Played {
     fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        let pid = Pid::from_raw(self.0.id().cast_signed());
         if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+            let _ = kill(pid, Signal::SIGINT);
             let _ = self.0.wait();
         }
     }
@@ -341,8 +338,8 @@ fn without_root_the_later_scenes_play_as_well() {
     });
     assert_eq!((service.device_filter, service.cgroups), (false, false));
     two_notebooks_burst_and_one_moves_for_a_whole_gpu(&mut demo.0, &dir, &board);
-    let pid = nix::unistd::Pid::from_raw(demo.0.id().cast_signed());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("stopped");
+    let pid = Pid::from_raw(demo.0.id().cast_signed());
+    kill(pid, Signal::SIGINT).expect("stopped");
     assert_eq!(demo.0.wait().expect("ends").code(), Some(130));
 }
 
@@ -368,8 +365,8 @@ fn ctrl_c_ends_the_demo_in_order() {
         .flat_map(|c| c.members)
         .collect();
     assert!(!pids.is_empty());
-    let pid = nix::unistd::Pid::from_raw(demo.id().cast_signed());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("sent");
+    let pid = Pid::from_raw(demo.id().cast_signed());
+    kill(pid, Signal::SIGINT).expect("sent");
     let status = until("the demo ends", Duration::from_secs(10), || {
         demo.try_wait().ok().flatten()
     });
@@ -379,4 +376,46 @@ fn ctrl_c_ends_the_demo_in_order() {
     until("its jobs are gone", Duration::from_secs(2), || {
         (!pids.iter().any(alive)).then_some(())
     });
+}
+
+/// Who closes the terminal's window leaves nothing behind, nor who is told to end.
+#[test]
+fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
+    for (ends, code) in [
+        (None, 7),
+        (Some(Signal::SIGHUP), 129),
+        (Some(Signal::SIGTERM), 143),
+    ] {
+        let tmp = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(GSHARE);
+        command
+            .args(["demo", "--shell"])
+            .env("TMPDIR", tmp.path())
+            .env("SHELL", "/bin/sh");
+        let mut terminal = Terminal::start(&command, 30, 120);
+        terminal.shows(&["A shell on a SIMULATED workstation"], SOON);
+        terminal.send("gshare claim -g 0.25 --short; gshare admin mode 1 mps\n");
+        terminal.shows(&["c1", "GPU 1 is now shared as mps"], SOON);
+        let dir = directory(tmp.path()).expect("its directory");
+        match ends {
+            None => terminal.send("exit 7\n"),
+            Some(signal) => {
+                let pid = i32::try_from(terminal.pid()).expect("a pid");
+                kill(Pid::from_raw(pid), signal).expect("sent");
+            }
+        }
+        assert_eq!(terminal.ended(SOON), code);
+        let left: Vec<_> = std::fs::read_dir(tmp.path()).expect("read").collect();
+        assert!(left.is_empty(), "{left:?}");
+        let name = dir.to_str().expect("text");
+        assert_eq!(running(name), [""; 0], "{ends:?}");
+    }
+}
+
+/// The command lines that name something.
+fn running(name: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("read").flatten();
+    let lines = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
+    let lines = lines.map(|l| String::from_utf8_lossy(&l).replace('\0', " "));
+    lines.filter(|l| l.contains(name)).collect()
 }
