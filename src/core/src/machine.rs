@@ -198,16 +198,7 @@ impl Machine {
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.account(now);
-        if !matches!(
-            event,
-            Event::Tick
-                | Event::Measured(_)
-                | Event::Gpus(_)
-                | Event::Uncapped(_)
-                | Event::Levers { .. }
-                | Event::Restore { .. }
-                | Event::Recall(_)
-        ) {
+        if event.stirs() {
             self.reclaim.quiet_since = now;
         }
         match event {

@@ -165,6 +165,44 @@ pub enum Event {
     Tick,
 }
 
+impl Event {
+    /// Somebody comes, goes, is moved or gets another size. What is told again as time passes or after a restart is
+    /// none of it: rules, the time of day, which GPUs are drained.
+    pub(super) fn stirs(&self) -> bool {
+        match self {
+            Self::Submit { .. }
+            | Self::Resize { .. }
+            | Self::Gone { .. }
+            | Self::Adopt { .. }
+            | Self::Wish { .. }
+            | Self::MoveTo { .. }
+            | Self::Wanted { .. }
+            | Self::Parked { .. }
+            | Self::Unparked { .. }
+            | Self::Moved { .. }
+            | Self::LeverFailed { .. } => true,
+            Self::Gpus(_)
+            | Self::Unwish { .. }
+            | Self::Measured(_)
+            | Self::Restore { .. }
+            | Self::Recall(_)
+            | Self::Quotas(_)
+            | Self::Parties { .. }
+            | Self::Drain { .. }
+            | Self::Uncapped(_)
+            | Self::Remember(_)
+            | Self::Levers { .. }
+            | Self::Reclaim(_)
+            | Self::HostRam(_)
+            | Self::LeaseWarning(_)
+            | Self::Lease { .. }
+            | Self::Classes(_)
+            | Self::Minute(_)
+            | Self::Tick => false,
+        }
+    }
+}
+
 /// What the service must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use super::super::board::{Costs, Problem};
 use super::super::lever::{Holding, Lever, ParkedBy};
 use super::super::*;
-use super::histories::{Do, Play, come_back, history, restarted};
+use super::histories::{Claim, Do, Play, come_back, history, restarted};
 use super::tests::{Bench, s};
+use crate::claim::Class;
 use crate::sched::solve::{Answer, Budget, Prefer};
 use crate::units::Bytes;
 
@@ -539,4 +540,44 @@ fn those_who_do_not_come_back_are_waited_for_only_so_long() {
     b.pass(s(2));
     assert_eq!(b.w.granted(3), Some(vec![0]));
     assert_eq!(b.w.machine.queue().count(), 0);
+}
+
+/// Found by the property: a service that is started anew tells which GPUs are drained, and nobody came or went by that.
+#[test]
+fn a_restart_does_not_put_off_that_those_who_run_are_spread_again() {
+    let claim = |gpus, movable| {
+        Do::Claim(Claim {
+            tenths: 1,
+            gpus,
+            uid: 0,
+            class: Class::Interactive,
+            fill: 0,
+            limit: false,
+            movable,
+            requeue: false,
+            lease: None,
+            patience: None,
+        })
+    };
+    let steps = [
+        claim(2, false),
+        claim(1, false),
+        claim(1, true),
+        Do::Gone(0),
+        Do::Wait(7),
+        Do::Wait(53),
+        Do::Wait(1),
+    ];
+    for at in 0..steps.len() {
+        restarts(&steps, at).unwrap_or_else(|why| panic!("started anew at {at}: {why}"));
+    }
+    let mut play = Play::new(false);
+    for step in &steps {
+        play.step(step);
+        if let Do::Wait(time) = step {
+            (0..*time).for_each(|_| play.second());
+        }
+    }
+    let plans = &play.b.w.machine.reclaim.plans;
+    assert!(plans.iter().any(|p| p.waiter.is_none()), "{plans:?}");
 }

@@ -291,6 +291,30 @@ fn two_notebooks_are_spread_and_one_moves_beside_the_other_when_a_whole_gpu_is_c
     }
 }
 
+#[test]
+fn bursts_return_though_the_time_of_day_and_rules_are_told_again_and_again() {
+    let mut b = Bench::new(2);
+    b.claim(1, 500, 1, NOTEBOOK, 8);
+    b.claim(3, 1000, 3, Class::Batch, 10);
+    b.claim(2, 500, 2, NOTEBOOK, 6);
+    assert_eq!(b.at(1), b.at(2), "they share a GPU while the other is taken");
+    b.pass(s(30));
+    b.send(Event::Gone { id: ClaimId(3) });
+    // As the service does it: the minute before each of its ticks.
+    for second in 0..95u16 {
+        if second % 60 == 20 {
+            b.send(Event::Minute(600 + second / 60));
+        }
+        if second == 40 {
+            b.send(Event::HostRam(Bytes::gib(200)));
+            let rules = b.w.machine.reclaim.rules.clone();
+            b.send(Event::Reclaim(rules));
+        }
+        b.pass(s(1));
+    }
+    assert!(b.at(1) != b.at(2), "{:?} {:?}", b.at(1), b.at(2));
+}
+
 /// Two projects of users 1 and 2 with a quota of two GPUs each.
 pub(super) fn projects() -> Bench {
     let mut b = Bench::new(4);
