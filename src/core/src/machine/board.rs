@@ -2,28 +2,82 @@
 
 use super::Machine;
 use super::lever::Lever;
+use super::plan::Who;
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{Held, Ledger, Sharing, Slice};
 use crate::place;
 use crate::sched::solve::{Board, Item, Mask, Need};
 
-/// A problem for the search, and which claim each item of it is.
+/// A problem for the search, and which claim each item of it is. What does not depend on who asks is found once for all
+/// who wait, as long as nothing changes.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) board: Board,
     pub(super) who: Vec<ClaimId>,
+    leaves: Vec<Leaves>,
+    /// Where each item could be if nothing were kept for anybody.
+    wide: Vec<Mask>,
+    /// As of the one who asks.
     costs: Vec<Costs>,
 }
 
-/// What leaving would cost a claim; `None` where it cannot be.
+/// What leaving would cost a claim, whoever asks; `None` where it cannot be.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Costs {
+pub(super) struct Leaves {
     /// To move it.
     pub(super) moved: Option<u64>,
     /// To detach it, since nobody uses it.
     pub(super) idle: Option<u64>,
-    /// To take all from it, and by what.
+    /// To take all from it, and by what, for those for whom that may be done.
     pub(super) taken: Option<(Lever, u64)>,
+    /// For whom that is.
+    pub(super) rank: Rank,
+}
+
+impl Leaves {
+    fn none(self) -> bool {
+        self.moved.is_none() && self.idle.is_none() && self.taken.is_none()
+    }
+}
+
+/// What decides for whom all may be taken from a claim that runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rank {
+    pub(super) preemptible: bool,
+    /// Its owner has more than he is guaranteed.
+    pub(super) borrower: bool,
+    /// It uses more memory than was guaranteed to it.
+    pub(super) over: bool,
+    pub(super) priority: u16,
+    pub(super) uid: u32,
+    pub(super) level: u8,
+}
+
+impl Rank {
+    /// Whether all may be taken from it so that another can start. Borrowers make room for those who are entitled,
+    /// whatever their class; for another borrower if his class has priority, or if he is somebody else and his claim
+    /// has had less, or has waited for very long. Who uses more memory than was guaranteed to him is a borrower of that.
+    pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
+        if !self.preemptible {
+            return false;
+        }
+        if !self.borrower {
+            return who.entitled && self.over;
+        }
+        if who.entitled || who.priority > self.priority {
+            return true;
+        }
+        let less = who.level < self.level || who.due;
+        who.priority == self.priority && self.uid != who.request.uid && less
+    }
+}
+
+/// The same for the one who asks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Costs {
+    moved: Option<u64>,
+    idle: Option<u64>,
+    taken: Option<(Lever, u64)>,
 }
 
 impl Costs {
@@ -92,17 +146,17 @@ fn alike(ledger: &Ledger, gpus: usize) -> Vec<Mask> {
 }
 
 impl Problem {
-    /// The GPUs of `ledger` and the claims on them that may leave; only moves are allowed yet. GPUs in `blocked` take
-    /// nobody.
+    /// The GPUs of `ledger` and the claims on them that may leave for somebody. Nobody asks yet.
     pub(super) fn new(
         machine: &Machine,
         ledger: &Ledger,
-        blocked: &[bool],
-        costs: impl Fn(ClaimId, &[Slice]) -> Costs,
+        leaves: impl Fn(ClaimId, &[Slice]) -> Leaves,
     ) -> Self {
         let mut problem = Self {
             board: place::board(ledger),
             who: Vec::new(),
+            leaves: Vec::new(),
+            wide: Vec::new(),
             costs: Vec::new(),
         };
         let gpus = problem.board.kind.len();
@@ -113,12 +167,12 @@ impl Problem {
             ledger.gpus()[*g].sharing == Sharing::Timeslice
                 || ledger.on(*g).all(|(_, s)| s.held == Held::Timeslice)
         };
-        let takes =
-            |g: &usize| place::open(ledger, *g) && !blocked.get(*g).copied().unwrap_or(false);
-        let open: Vec<bool> = (0..gpus).map(|g| takes(&g) && turns(&g)).collect();
+        let open: Vec<bool> = (0..gpus)
+            .map(|g| place::open(ledger, g) && turns(&g))
+            .collect();
         for (id, slices) in ledger.held() {
-            let costs = costs(id, slices);
-            if costs.none() || slices.iter().any(|s| s.gpu >= gpus) {
+            let leaves = leaves(id, slices);
+            if leaves.none() || slices.iter().any(|s| s.gpu >= gpus) {
                 continue;
             }
             let at: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
@@ -129,7 +183,6 @@ impl Problem {
             let only: &[u32] = machine.request_of(id).map_or(&[], |r| &r.only_gpus);
             let named =
                 |g: usize| only.is_empty() || u32::try_from(g).is_ok_and(|g| only.contains(&g));
-            // It may stay where it is, whatever is said of others.
             let mask = (0..gpus)
                 .filter(|&g| like & (1 << g) != 0 && named(g) && open[g])
                 .fold(own, |mask, g| mask | (1 << g));
@@ -138,13 +191,39 @@ impl Problem {
                 parts: u32::try_from(slices.len()).unwrap_or(u32::MAX),
                 mask,
                 at,
-                move_cost: costs.moved,
+                move_cost: None,
                 drop_cost: None,
             });
             problem.who.push(id);
-            problem.costs.push(costs);
+            problem.leaves.push(leaves);
+            problem.wide.push(mask);
+            problem.costs.push(Costs::default());
         }
         problem
+    }
+
+    /// From now on it is `who` that asks, and GPUs in `blocked` take nobody; only moves are allowed yet.
+    pub(super) fn asked_by(&mut self, who: &Who<'_>, blocked: &[bool]) {
+        let kept = blocked.iter().take(self.board.kind.len()).enumerate();
+        let kept = kept.fold(0, |mask, (g, kept)| mask | (Mask::from(*kept) << g));
+        let items = self.board.items.iter_mut().zip(&mut self.costs);
+        let known = self.leaves.iter().zip(&self.wide);
+        for ((item, costs), (leaves, wide)) in items.zip(known) {
+            // It may stay where it is, whatever is said of others.
+            let own: Mask = item.at.iter().fold(0, |mask, g| mask | (1 << g));
+            item.mask = (wide & !kept) | own;
+            *costs = Costs {
+                moved: leaves.moved,
+                idle: leaves.idle,
+                taken: leaves.taken.filter(|_| leaves.rank.gives_way(who)),
+            };
+        }
+        self.allow(Lever::Move);
+    }
+
+    /// Whether anybody may leave for the one who asks.
+    pub(super) fn anybody(&self) -> bool {
+        self.costs.iter().any(|c| !c.none())
     }
 
     /// From now on nothing stronger than this is done to anybody.

@@ -111,7 +111,11 @@ impl Machine {
         let future = self.all_arrived(now);
         let nobody = Request::anybody(Share::ZERO, 0);
         let problem = (self.queue.is_empty() && self.reclaim.rules.enabled)
-            .then(|| self.problem(now, &Who::last(&nobody), &blocked, &future))
+            .then(|| self.problem(now, &future))
+            .map(|mut p| {
+                p.asked_by(&Who::last(&nobody), &blocked);
+                p
+            })
             .filter(|p| p.board.items.iter().any(|i| i.mask.count_ones() > i.parts));
         Asker {
             machine: self,

@@ -33,6 +33,16 @@ pub(super) struct Past {
     at: Now,
 }
 
+/// A claim that waits.
+struct Asks {
+    /// Its place in the queue.
+    place: usize,
+    seq: u64,
+    owner: Owner,
+    /// GPUs that it wants.
+    size: f64,
+}
+
 /// From whose guarantee claims are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
@@ -85,7 +95,8 @@ impl Machine {
             return false;
         };
         let of = |gpus: BTreeMap<Owner, f64>| gpus.get(&owner).copied().unwrap_or(0.0);
-        of(self.held_by(|id, uid| self.owner(id, uid))) > of(self.guaranteed()) + 1e-9
+        let sure = self.guaranteed(&self.asks());
+        of(self.held_by(|id, uid| self.owner(id, uid))) > of(sure) + 1e-9
     }
 
     /// From whose guarantee a claim is served.
@@ -159,16 +170,31 @@ impl Machine {
         history.add(gpu_seconds as f64);
     }
 
+    /// Who waits for how much, in the order in which they asked.
+    fn asks(&self) -> Vec<Asks> {
+        let most = largest(&self.ledger);
+        let queue = self.queue.iter().enumerate();
+        let mut asks: Vec<Asks> = queue
+            .filter_map(|(place, waiting)| match &waiting.ask {
+                Ask::Claim { id, request, .. } => Some(Asks {
+                    place,
+                    seq: waiting.seq,
+                    owner: self.owner(*id, request.uid),
+                    size: size(most, request),
+                }),
+                Ask::Resize { .. } => None,
+            })
+            .collect();
+        asks.sort_unstable_by_key(|a| (a.seq, a.place));
+        asks
+    }
+
     /// GPUs that each owner is guaranteed now: what an administrator has said, and equal parts of the rest for
     /// the others who hold or wait. What is guaranteed to somebody who wants nothing now is not kept free.
-    fn guaranteed(&self) -> BTreeMap<Owner, f64> {
+    fn guaranteed(&self, asks: &[Asks]) -> BTreeMap<Owner, f64> {
         let mut demand = self.held_by(|id, uid| self.owner(id, uid));
-        let most = largest(&self.ledger);
-        for waiting in &self.queue {
-            if let Ask::Claim { id, request, .. } = &waiting.ask {
-                let owner = self.owner(*id, request.uid);
-                *demand.entry(owner).or_default() += size(most, request);
-            }
+        for ask in asks {
+            *demand.entry(ask.owner).or_default() += ask.size;
         }
         let quota = |owner: &Owner| match owner {
             Owner::User(_) => None,
@@ -205,34 +231,33 @@ impl Machine {
         held
     }
 
-    /// Says anew who borrows; returns what owners are guaranteed.
-    pub(super) fn borrowers_now(&mut self) -> BTreeMap<Owner, f64> {
-        let sure = self.guaranteed();
-        self.find_borrowers(&sure);
-        sure
+    /// Says anew who borrows.
+    pub(super) fn borrowers_now(&mut self) {
+        let asks = self.asks();
+        let sure = self.guaranteed(&asks);
+        self.find_borrowers(&asks, &sure, &self.held_in_order());
     }
 
     /// Of each owner's claims that are held, those are above what he is guaranteed for which there is no place in
     /// it beside those that he asked for before, whether these hold or wait.
-    fn find_borrowers(&mut self, sure: &BTreeMap<Owner, f64>) {
+    fn find_borrowers(
+        &mut self,
+        asks: &[Asks],
+        sure: &BTreeMap<Owner, f64>,
+        held: &BTreeMap<Owner, Vec<(u64, ClaimId, f64)>>,
+    ) {
         self.reclaim.borrowers.clear();
-        let most = largest(&self.ledger);
         let mut waits: BTreeMap<Owner, Vec<(u64, f64)>> = BTreeMap::new();
-        for waiting in &self.queue {
-            if let Ask::Claim { id, request, .. } = &waiting.ask {
-                let owner = self.owner(*id, request.uid);
-                waits
-                    .entry(owner)
-                    .or_default()
-                    .push((waiting.seq, size(most, request)));
-            }
+        for ask in asks {
+            waits
+                .entry(ask.owner)
+                .or_default()
+                .push((ask.seq, ask.size));
         }
-        for (owner, held) in self.held_in_order() {
-            let most = sure.get(&owner).copied().unwrap_or(0.0);
-            let held = held
-                .into_iter()
-                .map(|(seq, id, size)| (seq, Some(id), size));
-            let waits = waits.remove(&owner).unwrap_or_default().into_iter();
+        for (owner, held) in held {
+            let most = sure.get(owner).copied().unwrap_or(0.0);
+            let held = held.iter().map(|&(seq, id, size)| (seq, Some(id), size));
+            let waits = waits.remove(owner).unwrap_or_default().into_iter();
             let mut all: Vec<_> = held
                 .chain(waits.map(|(seq, size)| (seq, None, size)))
                 .collect();
@@ -256,25 +281,31 @@ impl Machine {
 
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
-        let sure = self.borrowers_now();
+        let asks = self.asks();
+        let sure = self.guaranteed(&asks);
         let held = self.held_in_order();
-        let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
-        let most = largest(&self.ledger);
-        self.queue.sort_by_key(|w| w.seq);
+        self.find_borrowers(&asks, &sure, &held);
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
             waiting.due = now.saturating_sub(waiting.since) >= DUE;
-            let Ask::Claim { id, request, .. } = &waiting.ask else {
+            if let Ask::Resize { .. } = &waiting.ask {
                 // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
                 waiting.had = self.had_by_wish(&waiting.ask);
                 waiting.priority = Rules::of(Class::Batch).priority;
+            }
+        }
+        let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
+        for Asks {
+            place, owner, size, ..
+        } in asks
+        {
+            let waiting = &mut queue[place];
+            let Ask::Claim { id, request, .. } = &waiting.ask else {
                 continue;
             };
             waiting.priority = self.rules_of(request.class).priority;
             waiting.level = self.level_of(*id);
             waiting.had = self.had(*id, request.uid);
-            let size = size(most, request);
-            let owner = self.owner(*id, request.uid);
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
             // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed: what
             // was asked for later does not count against this one, though it may have been let past.
@@ -290,7 +321,8 @@ impl Machine {
             }
         }
         let first = std::cmp::Reverse::<u16>;
-        queue.sort_by_key(|w| {
+        // Most are in this order since the last time.
+        queue.sort_by_cached_key(|w| {
             (
                 !w.due,
                 !w.entitled,
@@ -438,11 +470,29 @@ impl Machine {
 #[derive(Debug)]
 pub(super) struct Round {
     rooms: Vec<(Bytes, Share)>,
-    kept: Vec<u32>,
-    /// Of what is kept on each GPU: how much until when at least, where that is known.
-    foreseen: Vec<Vec<(Now, u32)>>,
+    kept: Vec<Kept>,
     /// Where claims of some sizes lack the least.
     near: BTreeMap<Shape, Vec<usize>>,
+}
+
+/// What is kept of a GPU for those who came before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    /// For somebody of whom it is not known when he starts.
+    unforeseen: bool,
+    /// When the others start at the earliest: the first and the last of them.
+    foreseen: Option<(Now, Now)>,
+}
+
+impl Kept {
+    /// Whether somebody who has gone by then is in nobody's way.
+    fn lets_past(self, gone: Option<Now>) -> bool {
+        match (self.unforeseen, self.foreseen) {
+            (true, _) => false,
+            (_, None) => true,
+            (_, Some((first, _))) => gone.is_some_and(|gone| gone <= first),
+        }
+    }
 }
 
 /// Size of a claim that may run anywhere: GPUs, parts of memory and SMs, bytes.
@@ -452,8 +502,7 @@ impl Round {
     pub(super) fn new(ledger: &Ledger) -> Self {
         let mut round = Self {
             rooms: Vec::new(),
-            kept: vec![0; ledger.gpus().len()],
-            foreseen: vec![Vec::new(); ledger.gpus().len()],
+            kept: vec![Kept::default(); ledger.gpus().len()],
             near: BTreeMap::new(),
         };
         round.look(ledger);
@@ -471,29 +520,24 @@ impl Round {
 
     /// Keeps what a waiting claim keeps.
     pub(super) fn keep(&mut self, now: Now, waiting: &Waiting) {
-        for &g in &waiting.blocks {
-            if let Some(kept) = self.kept.get_mut(g) {
-                *kept += 1;
-            }
-        }
         let gone = match &waiting.ask {
             Ask::Claim { request, .. } => request.lease.map(|l| now.saturating_add(l)),
             Ask::Resize { .. } => Some(Now::ZERO),
         };
         for &g in &waiting.blocks {
-            let Some(foreseen) = self.foreseen.get_mut(g) else {
+            let Some(kept) = self.kept.get_mut(g) else {
                 continue;
             };
             // Of which nobody knows when it starts starts nowhere before those who are ahead of it there, unless it would
             // be let past them itself.
-            let ahead = foreseen.iter().map(|(start, _)| *start).max();
+            let ahead = kept.foreseen.map(|(_, last)| last);
             let behind = ahead.filter(|start| gone.is_none_or(|gone| gone > *start));
-            let Some(start) = waiting.expected.or(behind) else {
-                continue;
-            };
-            match foreseen.last_mut() {
-                Some((last, count)) if *last == start => *count += 1,
-                _ => foreseen.push((start, 1)),
+            match waiting.expected.or(behind) {
+                None => kept.unforeseen = true,
+                Some(start) => {
+                    let (first, last) = kept.foreseen.unwrap_or((start, start));
+                    kept.foreseen = Some((first.min(start), last.max(start)));
+                }
             }
         }
     }
@@ -501,17 +545,8 @@ impl Round {
     /// GPUs that are kept from a request.
     pub(super) fn blocked(&self, now: Now, request: &Request) -> Vec<bool> {
         let gone = request.lease.map(|l| now.saturating_add(l));
-        let in_time = |start: Now| gone.is_some_and(|gone| gone <= start);
-        let passed = |g: usize| -> u32 {
-            let counts = self.foreseen[g].iter();
-            counts
-                .filter(|(start, _)| in_time(*start))
-                .map(|(_, count)| count)
-                .sum()
-        };
-        let kept = self.kept.iter().enumerate();
-        kept.map(|(g, kept)| *kept > 0 && *kept > passed(g))
-            .collect()
+        let kept = self.kept.iter();
+        kept.map(|kept| !kept.lets_past(gone)).collect()
     }
 
     /// Whether a request could start, by sums alone: most that wait could not.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::board::Problem;
 use super::holding::{Granted, Transit, settled_on};
 use super::lever::{Cause, Lever};
 use super::{Action, Ask, Machine, Now, Waiting};
@@ -75,6 +76,8 @@ pub(super) struct Future {
     between: BTreeMap<ClaimId, Vec<Slice>>,
     /// Announced steps of plans that were given up.
     pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
+    /// Who could leave, as far as that was asked since it last changed.
+    pub(super) problem: Option<Box<Problem>>,
     /// Steps of the searches so far.
     pub(super) steps: u32,
     /// What the search depends on.
@@ -425,6 +428,7 @@ impl Future {
         self.planned.extend(plan.waiter);
         self.ledger = later;
         self.differs = true;
+        self.problem = None;
         true
     }
 
@@ -470,6 +474,7 @@ impl Future {
 
     /// A plan is not followed any more.
     fn give_up(&mut self, plan: Plan) {
+        self.problem = None;
         let told = plan.steps.into_iter();
         let told = told.filter(|s| s.stage == Stage::Announced);
         self.stale.extend(told.map(|s| (s.id, (s.lever, plan.due))));
@@ -479,12 +484,14 @@ impl Future {
     pub(super) fn make_way(&mut self, id: ClaimId) {
         if self.planned.contains(&id) {
             self.ledger.remove(id);
+            self.problem = None;
         }
     }
 
     /// The claim starts, whether its plan was carried out to the end or not.
     pub(super) fn started(&mut self, machine: &mut Machine, id: ClaimId, slices: &[Slice]) {
         self.ledger.insert(id, slices.to_vec());
+        self.problem = None;
         let plans = &mut machine.reclaim.plans;
         if let Some(index) = plans.iter().position(|p| p.waiter == Some(id)) {
             let plan = plans.remove(index);

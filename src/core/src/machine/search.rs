@@ -1,7 +1,7 @@
 //! Looking for the gentlest way to make room: lower the shares of borrowers, detach who is idle, move, suspend
 //! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
 
-use super::board::{Costs, Problem};
+use super::board::{Leaves, Problem, Rank};
 use super::holding::Granted;
 use super::lever::Lever;
 use super::plan::{Future, Plan, Stage, Step, Who};
@@ -55,15 +55,35 @@ impl Machine {
         if future.steps >= STEPS {
             return None;
         }
-        let mut problem = self.problem(now, who, blocked, future);
+        let known = future.problem.take();
+        let mut problem = known.unwrap_or_else(|| Box::new(self.problem(now, future)));
         future.steps += LOOK;
+        let plan = self.search_in(now, who, blocked, &mut problem, future);
+        future.problem = Some(problem);
+        plan
+    }
+
+    fn search_in(
+        &self,
+        now: Now,
+        who: &Who<'_>,
+        blocked: &[bool],
+        problem: &mut Problem,
+        future: &mut Future,
+    ) -> Option<Plan> {
+        problem.asked_by(who, blocked);
         let item = problem.item(&future.ledger, who.request, blocked)?;
-        if problem.board.items.is_empty() {
+        if !problem.anybody() {
             return None;
         }
         // Room that there will be anyway when those who are on their way have arrived.
         if let Some(at) = problem.board.direct(&item, Prefer::Pack, |_| 0) {
             return Some(self.dated(now, who, at, Vec::new(), future));
+        }
+        // For most not all together would do.
+        problem.allow(Lever::Kill);
+        if !problem.board.able(&item) {
+            return None;
         }
         for strongest in WAYS {
             if future.steps >= STEPS {
@@ -71,7 +91,7 @@ impl Machine {
             }
             problem.allow(strongest);
             if strongest == Lever::Move {
-                let (found, steps) = self.by_moves(now, who, &problem, &item, future);
+                let (found, steps) = self.by_moves(now, who, problem, &item, future);
                 future.steps += steps;
                 if found.is_some() {
                     return found;
@@ -100,7 +120,7 @@ impl Machine {
             let (answer, steps) = problem.board.rearrange(&item, budget);
             future.steps += steps;
             if let Answer::Fits(fit) = answer
-                && let Some(plan) = self.plan_from(now, who, &problem, (fit, strongest), future)
+                && let Some(plan) = self.plan_from(now, who, problem, (fit, strongest), future)
             {
                 return Some(plan);
             }
@@ -108,16 +128,10 @@ impl Machine {
         None
     }
 
-    /// The machine as it will be, and those who may leave for `who`.
-    pub(super) fn problem(
-        &self,
-        now: Now,
-        who: &Who<'_>,
-        blocked: &[bool],
-        future: &Future,
-    ) -> Problem {
-        let costs = |id, slices: &[Slice]| self.costs(now, who, id, slices, future);
-        Problem::new(self, &future.ledger, blocked, costs)
+    /// The machine as it will be, and those who may leave.
+    pub(super) fn problem(&self, now: Now, future: &Future) -> Problem {
+        let leaves = |id, slices: &[Slice]| self.leaves(now, id, slices, future);
+        Problem::new(self, &future.ledger, leaves)
     }
 
     /// Room by moves alone, as `problem` allows them: nobody has less than before, though not in the same place. What
@@ -156,51 +170,59 @@ impl Machine {
             .find(|l| works(*l))
     }
 
-    /// What it costs to move a claim, or to take all from it, for `who`.
-    fn costs(
-        &self,
-        now: Now,
-        who: &Who<'_>,
-        id: ClaimId,
-        slices: &[Slice],
-        future: &Future,
-    ) -> Costs {
+    /// What it costs to move a claim, or to take all from it.
+    fn leaves(&self, now: Now, id: ClaimId, slices: &[Slice], future: &Future) -> Leaves {
         let Some(granted) = self.reclaim.granted.get(&id) else {
-            return Costs::default();
+            return Leaves::default();
         };
         let busy = self.reclaim.transit.contains_key(&id)
             || future.planned.contains(&id)
             || self.promised(id)
             || !self.settled(now, granted);
-        if busy || id == who.id {
-            return Costs::default();
+        if busy {
+            return Leaves::default();
         }
         let bytes = slices
             .iter()
             .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
         let room = self.host_room() >= bytes;
         let movable = room && self.can(id, Lever::Move) && !self.spared(now, id, Lever::Move);
-        let mut costs = Costs {
+        let mut leaves = Leaves {
             moved: movable.then_some(bytes.0.max(1)),
-            ..Costs::default()
+            ..Leaves::default()
         };
         let Some(lever) = self.taking(now, id, granted, room) else {
-            return costs;
+            return leaves;
         };
         if granted.levers.idle && lever == Lever::Detach {
-            costs.idle = Some(bytes.0 >> 20);
-        } else if self.may_take(who, id, slices) {
+            leaves.idle = Some(bytes.0 >> 20);
+        } else if let Some(rank) = self.rank(id, slices) {
             let harm = match lever {
                 Lever::Kill => 1u64 << 20,
                 Lever::Requeue => 1 << 16,
                 _ => 1,
             };
             // Who has had most goes first, then who has least to carry.
-            let had = 4 - u64::from(self.level_of(id).min(3));
-            let entitled = u64::from(!self.reclaim.borrowers.contains(&id)) << 24;
-            costs.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));
+            let had = 4 - u64::from(rank.level.min(3));
+            let entitled = u64::from(!rank.borrower) << 24;
+            leaves.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));
+            leaves.rank = rank;
         }
-        costs
+        leaves
+    }
+
+    /// What decides for whom all may be taken from a claim that runs.
+    fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
+        let granted = self.reclaim.granted.get(&id)?;
+        let rules = self.rules_of(granted.request.class);
+        Some(Rank {
+            preemptible: rules.preemptible,
+            borrower: self.reclaim.borrowers.contains(&id),
+            over: slices.iter().any(|s| s.borrowed() > Bytes::ZERO),
+            priority: rules.priority,
+            uid: slices.first()?.uid,
+            level: self.level_of(id),
+        })
     }
 
     /// Whether something is to be done to a claim for somebody who waits. Nobody is spread while somebody does.
@@ -210,27 +232,9 @@ impl Machine {
         steps.any(|s| s.id == id && s.stage != Stage::Done)
     }
 
-    /// Whether all may be taken from a claim that runs so that another can start. Borrowers make room for those who
-    /// are entitled, whatever their class; for another borrower if his class has priority, or if he is somebody
-    /// else and his claim has had less, or has waited for very long. Who uses more memory than was guaranteed to him
-    /// is a borrower of that.
+    /// Whether all may be taken from a claim that runs so that another can start.
     pub(super) fn may_take(&self, who: &Who<'_>, id: ClaimId, slices: &[Slice]) -> bool {
-        let (Some(granted), Some(first)) = (self.reclaim.granted.get(&id), slices.first()) else {
-            return false;
-        };
-        let rules = self.rules_of(granted.request.class);
-        if !rules.preemptible {
-            return false;
-        }
-        if !self.reclaim.borrowers.contains(&id) {
-            let over = slices.iter().any(|s| s.borrowed() > Bytes::ZERO);
-            return who.entitled && over;
-        }
-        if who.entitled || who.priority > rules.priority {
-            return true;
-        }
-        let less = who.level < self.level_of(id) || who.due;
-        who.priority == rules.priority && first.uid != who.request.uid && less
+        self.rank(id, slices).is_some_and(|r| r.gives_way(who))
     }
 
     fn plan_from(

@@ -5,9 +5,11 @@
 //! GPUs that look alike once, and lifts others from a GPU only in sets none of which could stay. A
 //! budget of steps bounds it; then the answer says that it is not proven.
 
+mod lift;
 mod need;
 mod pack;
 
+use lift::{Here, alike, looks_of, rest};
 pub use need::{Item, Need};
 use pack::anew;
 
@@ -200,15 +202,16 @@ impl Board {
     }
 
     /// Whether enough GPUs could have room for a part of it if everybody left who can.
-    fn able(&self, new: &Item) -> bool {
-        let able = (0..self.free.len()).filter(|&g| {
-            let leave = self
-                .items
-                .iter()
-                .filter(|i| i.can_leave() && i.at.contains(&g));
-            let most = leave.fold(self.free[g], |f, i| f.plus(i.need[self.kind[g]]));
-            allowed(new, g) && new.need[self.kind[g]].fits(most)
-        });
+    pub(crate) fn able(&self, new: &Item) -> bool {
+        let mut most = self.free.clone();
+        for item in self.items.iter().filter(|i| i.can_leave()) {
+            for &g in &item.at {
+                most[g] = most[g].plus(item.need[self.kind[g]]);
+            }
+        }
+        let able = most.iter().enumerate();
+        let able =
+            able.filter(|(g, most)| allowed(new, *g) && new.need[self.kind[*g]].fits(**most));
         able.count() >= new.parts as usize
     }
 
@@ -248,9 +251,6 @@ fn of_one_model(order: &[usize], model: &[usize], count: usize) -> Option<Vec<us
     })
 }
 
-/// Claims that look alike need not be tried both.
-type Looks<'a> = (&'a [Need], Mask, Option<u64>, Option<u64>);
-
 /// Where a part of a claim is to go.
 #[derive(Clone, Copy)]
 struct Spot {
@@ -282,6 +282,11 @@ struct Search<'a> {
     best: Option<(u64, Found)>,
     /// Differs between GPUs that some claim tells apart by their number.
     mark: Vec<u64>,
+    /// Of claims that may leave: the same for those that look alike, so that only one of them is tried.
+    alike: Vec<usize>,
+    /// What each adds to the looks of a GPU, and what those on each GPU that were not lifted add up to.
+    looks: Vec<u64>,
+    looks_on: Vec<u64>,
 }
 
 impl<'a> Search<'a> {
@@ -305,10 +310,16 @@ impl<'a> Search<'a> {
                 }
             }
         }
+        let alike = alike(&board.items);
+        let looks: Vec<u64> = alike.iter().map(|i| looks_of(*i)).collect();
+        let all_on = |on: &Vec<usize>| on.iter().fold(0u64, |sum, i| sum.wrapping_add(looks[*i]));
         Self {
             board,
             new,
             free: board.free.clone(),
+            looks_on: on.iter().map(all_on).collect(),
+            alike,
+            looks,
             on,
             lifted: vec![false; board.items.len()],
             placed: Vec::new(),
@@ -440,7 +451,12 @@ impl<'a> Search<'a> {
                     .copied()
                     .filter(|&i| !self.lifted[i])
                     .collect();
-                self.sets(&here, lifts, &mut Vec::new(), spot, open, left, cost);
+                let rest = rest(here.iter().map(|&i| self.item(i).need[kind]));
+                let here = Here {
+                    claims: &here,
+                    rest: &rest,
+                };
+                self.sets(here, lifts, &mut Vec::new(), spot, open, left, cost);
             }
         }
     }
@@ -473,7 +489,7 @@ impl<'a> Search<'a> {
     )]
     fn sets(
         &mut self,
-        here: &[usize],
+        here: Here<'_>,
         lifts: usize,
         set: &mut Vec<usize>,
         spot: Spot,
@@ -499,24 +515,21 @@ impl<'a> Search<'a> {
         if set.len() >= lifts {
             return;
         }
-        let mut tried: Vec<Looks<'_>> = Vec::new();
-        for (i, &candidate) in here.iter().enumerate() {
-            let item = self.item(candidate);
-            // Of several alike on one GPU the first is lifted first.
-            let looks = (
-                item.need.as_slice(),
-                item.mask,
-                item.move_cost,
-                item.drop_cost,
-            );
-            if item.parts == 1 {
-                if tried.contains(&looks) {
-                    continue;
-                }
-                tried.push(looks);
+        let more = u32::try_from(lifts - set.len()).unwrap_or(u32::MAX);
+        let mut tried: Vec<usize> = Vec::new();
+        for (i, &candidate) in here.claims.iter().enumerate() {
+            // Not even the largest of those that follow would do.
+            if !spot.need.fits(gained.plus(here.rest[i].most(more))) {
+                return;
             }
+            // Of several alike on one GPU the first is lifted first.
+            let alike = self.alike[candidate];
+            if tried.contains(&alike) {
+                continue;
+            }
+            tried.push(alike);
             set.push(candidate);
-            self.sets(&here[i + 1..], lifts, set, spot, open, left, cost);
+            self.sets(here.after(i), lifts, set, spot, open, left, cost);
             set.pop();
             if self.out() {
                 return;
@@ -532,6 +545,7 @@ impl<'a> Search<'a> {
             self.lifted[i] = true;
             for &at in &item.at {
                 self.free[at] = self.free[at].plus(item.need[self.board.kind[at]]);
+                self.looks_on[at] = self.looks_on[at].wrapping_sub(self.looks[i]);
             }
             open.push(i);
         }
@@ -539,6 +553,9 @@ impl<'a> Search<'a> {
         open.retain(|i| !set.contains(i));
         for &i in set {
             self.lifted[i] = false;
+            for &at in &self.item(i).at {
+                self.looks_on[at] = self.looks_on[at].wrapping_add(self.looks[i]);
+            }
         }
         self.free = before;
     }
@@ -548,20 +565,7 @@ impl<'a> Search<'a> {
         if lifts == 0 {
             return self.mark[g];
         }
-        let mut sum = self.mark[g];
-        for &i in self.on[g].iter().filter(|i| !self.lifted[**i]) {
-            let item = self.item(i);
-            let own = if item.parts > 1 {
-                mix(i as u64 + 77)
-            } else {
-                let need = item.need[self.board.kind[g]];
-                let costs = item.move_cost.map_or(1, |c| mix(c ^ 3))
-                    ^ item.drop_cost.map_or(2, |c| mix(c ^ 5));
-                mix(mix(u64::from(need.sm)) ^ need.mem ^ ((item.mask as u64) << 20) ^ costs)
-            };
-            sum = sum.wrapping_add(own);
-        }
-        sum
+        self.mark[g].wrapping_add(self.looks_on[g])
     }
 }
 

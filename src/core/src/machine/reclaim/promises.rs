@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::board::{Costs, Problem};
+use super::super::board::{Leaves, Problem};
 use super::super::lever::{Holding, Lever, ParkedBy};
+use super::super::plan::Who;
 use super::super::*;
 use super::histories::{Claim, Do, Play, come_back, history, restarted};
 use super::tests::{Bench, s};
@@ -329,8 +330,9 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
             let found = place::best_fit(machine.ledger(), request, &kept);
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
             if place == 0 {
-                let costs = |id, slices: &[Slice]| movable(machine, b.w.now, id, slices);
-                let problem = Problem::new(machine, machine.ledger(), &kept, costs);
+                let leaves = |id, slices: &[Slice]| movable(machine, b.w.now, id, slices);
+                let mut problem = Problem::new(machine, machine.ledger(), leaves);
+                problem.asked_by(&Who::last(request), &kept);
                 let item = problem.item(machine.ledger(), request, &kept);
                 let budget = Budget {
                     steps: 50_000,
@@ -365,7 +367,7 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
 }
 
 /// What moving a claim costs, where the rules let it be moved now.
-fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Costs {
+fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves {
     let granted = machine.reclaim.granted.get(&id);
     let bytes = slices
         .iter()
@@ -377,9 +379,9 @@ fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Costs 
         movable && !spared && now >= g.since + least
     });
     let fits = machine.host_room() >= bytes;
-    Costs {
+    Leaves {
         moved: (able && fits).then_some(bytes.0.max(1)),
-        ..Costs::default()
+        ..Leaves::default()
     }
 }
 
@@ -518,9 +520,9 @@ proptest! {
 #[test]
 fn those_who_do_not_come_back_are_waited_for_only_so_long() {
     let mut b = Bench::new(1);
-    b.claim(1, 1000, 1, crate::claim::Class::Batch, 1);
-    b.claim(2, 1000, 2, crate::claim::Class::Batch, 1);
-    b.claim(3, 1000, 3, crate::claim::Class::Batch, 1);
+    b.claim(1, 1000, 1, Class::Batch, 1);
+    b.claim(2, 1000, 2, Class::Batch, 1);
+    b.claim(3, 1000, 3, Class::Batch, 1);
     b.w = {
         let mut new = b.w.clone();
         new.machine = Machine::default();

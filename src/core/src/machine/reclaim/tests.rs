@@ -297,7 +297,11 @@ fn bursts_return_though_the_time_of_day_and_rules_are_told_again_and_again() {
     b.claim(1, 500, 1, NOTEBOOK, 8);
     b.claim(3, 1000, 3, Class::Batch, 10);
     b.claim(2, 500, 2, NOTEBOOK, 6);
-    assert_eq!(b.at(1), b.at(2), "they share a GPU while the other is taken");
+    assert_eq!(
+        b.at(1),
+        b.at(2),
+        "they share a GPU while the other is taken"
+    );
     b.pass(s(30));
     b.send(Event::Gone { id: ClaimId(3) });
     // As the service does it: the minute before each of its ticks.
