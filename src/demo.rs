@@ -5,13 +5,14 @@
 
 mod actors;
 mod captions;
+mod direction;
 mod job;
 mod scenes;
 mod shell;
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use crate::cli::args::DemoArgs;
 use crate::cli::out::{note, print};
 use crate::station::{Options, Station};
 
-use actors::{ACTORS, Actor, COSTS, RULES, USERS};
+use actors::{ACTORS, Actor, COSTS, Enters, RULES, USERS};
 use captions::Narrator;
 pub use job::{JOB_ARGUMENT, Job};
 
@@ -34,6 +35,8 @@ const HEADLESS: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 struct Cast {
     children: Vec<Child>,
+    /// Input of the job that ends when it is told to.
+    input: Option<ChildStdin>,
 }
 
 impl Drop for Cast {
@@ -109,8 +112,8 @@ fn headless(
     let mut narrator = Narrator::default();
     let mut said: Option<String> = None;
     while started.elapsed() < until && !stop.load(Ordering::Relaxed) {
-        enter(station, cast, &mut waiting, started.elapsed())?;
         let at = started.elapsed();
+        direct(station, cast, &mut waiting, at, &narrator)?;
         let words = station.snapshot().ok();
         let words = words.and_then(|s| narrator.say(station, &s, at));
         // Said when it is new; figures in it change all the time.
@@ -198,17 +201,28 @@ fn stop_on_signals(stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the actors whose time has come.
-fn enter(
+/// Starts the actors whose time has come, and ends the one whose time is over.
+fn direct(
     station: &Station,
     cast: &mut Cast,
     waiting: &mut Vec<&Actor>,
     at: Duration,
+    narrator: &Narrator,
 ) -> anyhow::Result<()> {
-    let (now, later): (Vec<&Actor>, Vec<&Actor>) = waiting.iter().partition(|a| a.at <= at);
+    let direction = &narrator.direction;
+    let enters = |actor: &&&Actor| match actor.enters {
+        Enters::At(time) => time <= at,
+        Enters::Opened => direction.opened(),
+    };
+    let (now, later): (Vec<&Actor>, Vec<&Actor>) = waiting.iter().partition(enters);
     *waiting = later;
     for actor in now {
-        cast.children.push(start(station, actor)?);
+        let mut child = start(station, actor)?;
+        cast.input = child.stdin.take().or(cast.input.take());
+        cast.children.push(child);
+    }
+    if direction.seen(at) {
+        cast.input = None;
     }
     Ok(())
 }
@@ -228,7 +242,10 @@ fn start(station: &Station, actor: &Actor) -> anyhow::Result<Child> {
         command.uid(actor.user.uid).gid(actor.user.uid);
     }
     command
-        .stdin(Stdio::null())
+        .stdin(match actor.enters {
+            Enters::At(_) => Stdio::null(),
+            Enters::Opened => Stdio::piped(),
+        })
         .stdout(log.try_clone()?)
         .stderr(log)
         .process_group(0)

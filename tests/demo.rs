@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, ClaimView, Client, Reply, Snapshot, Source};
@@ -37,13 +37,20 @@ fn snapshot(dir: &Path) -> Option<Snapshot> {
     }
 }
 
+/// One demo at a time: each of them keeps a processor busy.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static STAGE: Mutex<()> = Mutex::new(());
+    STAGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn the_demo_shows_what_the_board_did_and_cleans_up() {
+    let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let mut demo = Command::new(GSHARE)
-        .args(["demo", "--headless", "--for", "2m", "--json"])
+        .args(["demo", "--headless", "--for", "15m", "--json"])
         .env("TMPDIR", tmp.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -61,7 +68,7 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
     // same quiet moment.
     until(
         "the figures agree with the board",
-        Duration::from_secs(12),
+        Duration::from_secs(20),
         || {
             if started.elapsed() < Duration::from_secs(4) {
                 return None;
@@ -90,27 +97,27 @@ fn the_demo_shows_what_the_board_did_and_cleans_up() {
         victim.pid.expect("it has a process"),
         victim.gpus[0].gpu as usize,
     );
+    // The service's figure is of its last second or so, the board's of the last two: on a busy machine both are
+    // looked at until they are of the same time.
     let busy = |b: &Board| b.snapshot().gpus[gpu].busy_ns;
-    let (from, at) = (busy(&board), Instant::now());
-    let shown = until("it is busy", Duration::from_secs(8), || {
-        let s = snapshot(&dir)?;
-        let g = &s.gpus[gpu];
-        Some((g.time_busy?.value, g.sm_active?.value))
-            .filter(|_| at.elapsed() > Duration::from_millis(1500))
+    let (mut from, mut at) = (busy(&board), Instant::now());
+    let shown = until("time busy is the board's", Duration::from_secs(20), || {
+        if at.elapsed() < Duration::from_secs(2) {
+            return None;
+        }
+        let g = snapshot(&dir)?.gpus[gpu].clone();
+        let truth = 100.0 * (busy(&board) - from) as f64 / at.elapsed().as_nanos() as f64;
+        (from, at) = (busy(&board), Instant::now());
+        let figures = (g.time_busy?.value, g.sm_active?.value);
+        ((figures.0 - truth).abs() < 15.0).then_some(figures)
     });
-    let truth = 100.0 * (busy(&board) - from) as f64 / at.elapsed().as_nanos() as f64;
-    assert!(
-        (shown.0 - truth).abs() < 15.0,
-        "time busy {} against {truth}",
-        shown.0
-    );
     assert!(
         shown.1 < 45.0,
         "its few blocks leave most SMs idle: {}",
         shown.1
     );
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("killed");
-    until("its bytes are gone", Duration::from_secs(2), || {
+    until("its bytes are gone", Duration::from_secs(10), || {
         let s = snapshot(&dir)?;
         let gone = s.claims.iter().all(|c| c.id != victim.id);
         (gone
@@ -266,16 +273,20 @@ fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Pat
     });
     assert!(again.contains(&before) && checksums().iter().all(|sum| *sum == before));
     assert_ne!(gpus(pid), gpus(other), "each has a GPU again");
-    let (from, at) = (computed(board, pid), Instant::now());
-    let shown = until("what it gets is shown as the board has it", late, || {
+    let (mut from, mut at) = (computed(board, pid), Instant::now());
+    until("what it gets is shown as the board has it", late, || {
+        if at.elapsed() < Duration::from_secs(2) {
+            return None;
+        }
         let got = named(&snapshot(dir)?, "eval.ipynb")?.gpus[0]
             .time_got?
             .value;
-        let truth = (computed(board, pid) - from) as f64 / at.elapsed().as_nanos() as f64;
-        (at.elapsed() > Duration::from_secs(2)).then_some((got, 100.0 * truth))
+        let now = computed(board, pid);
+        let truth = 100.0 * (now - from) as f64 / at.elapsed().as_nanos() as f64;
+        (from, at) = (now, Instant::now());
+        // More than its half, and as much as the board says.
+        ((got - truth).abs() < 15.0 && got > 55.0).then_some(())
     });
-    assert!((shown.0 - shown.1).abs() < 15.0, "{shown:?}");
-    assert!(shown.0 > 55.0, "more than its half: {shown:?}");
     let said = said.lock().expect("not poisoned").join("\n");
     let order = [
         "asked for half",
@@ -312,6 +323,7 @@ fn without_root_the_later_scenes_play_as_well() {
         return;
     }
     let users = Users::some(1);
+    let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
@@ -319,7 +331,7 @@ fn without_root_the_later_scenes_play_as_well() {
     std::fs::copy(GSHARE, &program).expect("copied");
     std::os::unix::fs::chown(tmp.path(), Some(users.uid(0)), None).expect("given");
     let mut demo = as_user(Command::new(&program), users.uid(0));
-    demo.args(["demo", "--headless", "--for", "2m"])
+    demo.args(["demo", "--headless", "--for", "15m"])
         .current_dir(tmp.path())
         .env("TMPDIR", tmp.path())
         .env("HOME", tmp.path())
@@ -345,11 +357,12 @@ fn without_root_the_later_scenes_play_as_well() {
 
 #[test]
 fn ctrl_c_ends_the_demo_in_order() {
+    let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let mut demo = Command::new(GSHARE)
-        .args(["demo", "--headless", "--for", "60s"])
+        .args(["demo", "--headless", "--for", "15m"])
         .env("TMPDIR", tmp.path())
         .stdout(Stdio::null())
         .spawn()
@@ -373,7 +386,7 @@ fn ctrl_c_ends_the_demo_in_order() {
     assert_eq!(status.code(), Some(130));
     assert!(!dir.exists(), "its directory is gone");
     let alive = |pid: &u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
-    until("its jobs are gone", Duration::from_secs(2), || {
+    until("its jobs are gone", Duration::from_secs(10), || {
         (!pids.iter().any(alive)).then_some(())
     });
 }

@@ -66,7 +66,7 @@ fn what_was_recorded_is_replayed() {
     let file = dir.path().join("recording");
     let path = file.to_str().expect("text");
     let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "recorded"]);
-    let mut recorder = top(&station, &["--record", path, "--for", "2s"]);
+    let mut recorder = top(&station, &["--record", path, "--for", "5s"]);
     assert!(recorder.status().expect("gshare starts").success());
     assert_eq!(raw.finish(), Some(0));
     let mode = std::os::unix::fs::PermissionsExt::mode(

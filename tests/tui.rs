@@ -14,6 +14,8 @@ use support::terminal::Terminal;
 use support::{GSHARE, Raw, claim_of, station, until};
 
 const SOON: Duration = Duration::from_secs(10);
+/// For the demo: six jobs and a service start, and its scenes come one after the other.
+const LATE: Duration = Duration::from_secs(30);
 
 /// The claims as `gshare ps --json` prints them.
 fn ps(station: &Station) -> Vec<ClaimView> {
@@ -144,7 +146,7 @@ fn the_service_may_die_and_come_back_under_the_screen() {
     // The last figures stay, with the time that they are of.
     screen.shows(&["figures of", "survivor"], SOON);
     station.start_service().expect("starts again");
-    screen.wait("news again", Duration::from_secs(20), |text| {
+    screen.wait("news again", LATE, |text| {
         (text.contains("survivor") && !text.contains("figures of")).then_some(())
     });
     assert_eq!(raw.finish(), Some(0));
@@ -206,24 +208,35 @@ fn demo() -> (tempfile::TempDir, Terminal) {
     (tmp, screen)
 }
 
+/// The caption, if it says all of this.
+fn caption(text: &str, words: &[&str]) -> Option<String> {
+    let line = text.lines().find(|l| l.contains("Space pauses"))?;
+    let said = words.iter().all(|w| line.contains(w));
+    said.then(|| line.to_owned())
+}
+
 #[test]
 fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     let (tmp, mut screen) = demo();
-    screen.wait("the four GPUs", Duration::from_secs(20), four_gpus);
+    screen.wait("the four GPUs", LATE, four_gpus);
     screen.shows(&["SIMULATED DRIVER"], SOON);
     // The first scene, with the figures that are on the screen at that moment.
-    let told = screen.wait("the first caption", Duration::from_secs(20), |text| {
-        let line = text.lines().find(|l| l.contains("Space pauses"))?;
-        line.contains("SMs are idle").then(|| line.to_owned())
+    let told = screen.wait("the first caption", LATE, |text| {
+        caption(text, &["SMs are idle"])
     });
     assert!(told.contains("% busy"), "{told}");
-    // The hog's own words, at its cap.
-    screen.shows(&["hit its cap", "keeps its"], Duration::from_secs(30));
+    // The hog's own words, at its cap; then what nobody else needs, before somebody needs it.
+    screen.wait("the hog", LATE, |text| {
+        caption(text, &["hit its cap", "keeps its"])
+    });
+    screen.wait("the bursts, before somebody needs a GPU", LATE, |text| {
+        caption(text, &["nobody else needs it"]).filter(|_| !text.contains("finetune.py"))
+    });
     // Space stops the captions.
     screen.send(" ");
     screen.shows(&["Space goes on"], SOON);
     screen.send("q");
-    assert_eq!(screen.ended(Duration::from_secs(20)), 0);
+    assert_eq!(screen.ended(LATE), 0);
     assert!(screen.restored());
     assert!(left(tmp.path()).is_empty(), "{:?}", left(tmp.path()));
 }
@@ -231,8 +244,8 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
 #[test]
 fn a_killed_terminal_ends_the_demo_in_order() {
     let (tmp, mut screen) = demo();
-    screen.wait("the four GPUs", Duration::from_secs(20), four_gpus);
+    screen.wait("the four GPUs", LATE, four_gpus);
     signal(&screen, Signal::SIGHUP);
-    screen.ended(Duration::from_secs(20));
+    screen.ended(LATE);
     assert!(left(tmp.path()).is_empty(), "{:?}", left(tmp.path()));
 }

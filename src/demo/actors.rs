@@ -30,6 +30,15 @@ const BIO: User = User {
 };
 pub(super) const USERS: &[User] = &[NLP, VIS, CHEM, BIO];
 
+/// When a job begins.
+#[derive(Debug)]
+pub(super) enum Enters {
+    /// So long after the start.
+    At(Duration),
+    /// When the opening was told, so that what it says is read before it changes.
+    Opened,
+}
+
 /// A job and its claim.
 #[derive(Debug)]
 pub(super) struct Actor {
@@ -37,8 +46,7 @@ pub(super) struct Actor {
     pub(super) user: &'static User,
     /// Flags of `gshare claim`.
     pub(super) claim: &'static [&'static str],
-    /// When it enters.
-    pub(super) at: Duration,
+    pub(super) enters: Enters,
     job: fn() -> Job,
 }
 
@@ -56,10 +64,10 @@ pub(super) const fn at(ms: u64) -> Duration {
 pub(super) const COSTS: &str = "\
 tagger_step 12ms
 vllm_step 6ms
-train_step 4ms
-finetune_step 8ms
-llama_step 9ms
-eval_step 7ms
+train_step 12ms
+finetune_step 24ms
+llama_step 36ms
+eval_step 28ms
 notebook_cell 40ms
 ";
 
@@ -77,17 +85,17 @@ pub(super) const ACTORS: &[Actor] = &[
             "--gpu-ids",
             "0",
         ],
-        at: at(0),
+        enters: Enters::At(at(0)),
         job: || Job::Notebook { mib: 3600 },
     },
     Actor {
         name: "train.py",
         user: &VIS,
         claim: &["-g", "0.5", "--class", "batch", "--gpu-ids", "0"],
-        at: at(0),
+        enters: Enters::At(at(0)),
         job: || Job::Hog {
             step_mib: 768,
-            every_ms: 400,
+            every_ms: 250,
         },
     },
     Actor {
@@ -103,7 +111,7 @@ pub(super) const ACTORS: &[Actor] = &[
             "--gpu-ids",
             "1",
         ],
-        at: at(0),
+        enters: Enters::At(at(0)),
         job: || Job::Steady {
             kernel: "vllm_step".into(),
             grid: 48,
@@ -117,7 +125,7 @@ pub(super) const ACTORS: &[Actor] = &[
         name: "tagger.service",
         user: &CHEM,
         claim: &["-g", "0.3", "--class", "inference", "--gpu-ids", "1"],
-        at: at(0),
+        enters: Enters::At(at(0)),
         job: || Job::Steady {
             kernel: "tagger_step".into(),
             grid: 40,
@@ -131,40 +139,39 @@ pub(super) const ACTORS: &[Actor] = &[
         name: LLAMA,
         user: &NLP,
         claim: HALF_AN_H100,
-        at: at(0),
+        enters: Enters::At(at(0)),
         job: || Job::Model {
             kernel: "llama_step".into(),
             mib: 30_000,
             weights_mib: 4,
             pause_ms: 1,
-            seconds: 0,
+            ends: false,
         },
     },
     Actor {
         name: EVAL,
         user: &VIS,
         claim: HALF_AN_H100,
-        at: at(500),
+        enters: Enters::At(at(500)),
         job: || Job::Model {
             kernel: "eval_step".into(),
             mib: 4_000,
             weights_mib: 4,
             pause_ms: 1,
-            seconds: 0,
+            ends: false,
         },
     },
     Actor {
         name: FINETUNE,
         user: &BIO,
         claim: &["-g", "1", "--class", "batch", "--gpu-ids", "2,3"],
-        // What both notebooks have by then has been on the screen for a few seconds.
-        at: at(11_000),
+        enters: Enters::Opened,
         job: || Job::Model {
             kernel: "finetune_step".into(),
             mib: 16_000,
             weights_mib: 1,
             pause_ms: 1,
-            seconds: 5,
+            ends: true,
         },
     },
 ];

@@ -3,18 +3,19 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_proto::{ClaimView, Snapshot};
+use gshare_proto::{ClaimView, QueueView, Snapshot};
 
-use super::actors::{EVAL, FINETUNE, LLAMA, at};
+use super::actors::{EVAL, FINETUNE, LLAMA};
+use super::direction::Direction;
 use super::job::WEIGHTS;
 use crate::station::Station;
 
-/// The scenes in their order: from when to when each is told, and its sentence if it is true.
-type Scene = (Duration, Duration, fn(&Snapshot, &Story) -> Option<String>);
+/// The sentence of a scene, if it is true.
+pub(super) type Say = fn(&Snapshot, &Story) -> Option<String>;
 
 /// What the captions need beyond the newest snapshot.
 #[derive(Debug, Default)]
-struct Story {
+pub(super) struct Story {
     /// Launches per second of each claim over the last snapshots, by name.
     rates: Vec<(String, f64)>,
     /// The hog's own words.
@@ -34,6 +35,7 @@ struct Story {
 pub(super) struct Narrator {
     story: Story,
     last: Option<(Instant, Snapshot)>,
+    pub(super) direction: Direction,
 }
 
 impl Narrator {
@@ -60,7 +62,7 @@ impl Narrator {
         self.story.hog = hog.or_else(|| hog_words(station));
         self.story.checksums = checksums(station, EVAL);
         self.story.follow(snapshot);
-        caption(at, snapshot, &self.story)
+        self.direction.say(at, snapshot, &self.story)
     }
 }
 
@@ -115,21 +117,9 @@ fn checksums(station: &Station, name: &str) -> Vec<String> {
     sums.map(str::to_owned).collect()
 }
 
-const SCENES: &[Scene] = &[
-    (at(0), at(9_000), busy_but_idle),
-    (at(5_000), at(12_000), hog_at_cap),
-    (at(6_500), Duration::MAX, both_burst),
-    (at(8_000), Duration::MAX, somebody_waits),
-    (at(8_000), Duration::MAX, one_moves),
-    (at(8_000), Duration::MAX, it_starts),
-    (at(8_000), Duration::MAX, it_has_ended),
-    (at(8_000), Duration::MAX, bursts_return),
-    (at(40_000), Duration::MAX, your_turn),
-];
-
-fn busy_but_idle(s: &Snapshot, _: &Story) -> Option<String> {
+pub(super) fn busy_but_idle(s: &Snapshot, _: &Story) -> Option<String> {
     let gpu = s.gpus.iter().find(|g| {
-        g.time_busy.is_some_and(|f| f.value > 90.0) && g.sm_active.is_some_and(|f| f.value < 50.0)
+        g.time_busy.is_some_and(|f| f.value > 80.0) && g.sm_active.is_some_and(|f| f.value < 50.0)
     })?;
     let (busy, active, sms) = (gpu.time_busy?.value, gpu.sm_active?.value, gpu.sms?);
     let idle = (f64::from(sms) * (1.0 - active / 100.0)).round();
@@ -139,7 +129,7 @@ fn busy_but_idle(s: &Snapshot, _: &Story) -> Option<String> {
     ))
 }
 
-fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
+pub(super) fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
     let hog = named(s, "train.py")?;
     let words = story.hog.as_deref()?;
     let gpu = hog.gpus.first()?.gpu;
@@ -170,7 +160,7 @@ fn two_bursts(s: &Snapshot) -> Option<(&ClaimView, &ClaimView, [f64; 2])> {
     (gpu_of(a)? != gpu_of(b)?).then_some((a, b, got))
 }
 
-fn both_burst(s: &Snapshot, _: &Story) -> Option<String> {
+pub(super) fn both_burst(s: &Snapshot, _: &Story) -> Option<String> {
     let (a, b, got) = two_bursts(s)?;
     Some(format!(
         "{} and {} asked for half an H100 each and have {:.0} % and {:.0} % of one: nobody else needs it",
@@ -178,14 +168,15 @@ fn both_burst(s: &Snapshot, _: &Story) -> Option<String> {
     ))
 }
 
-fn somebody_waits(s: &Snapshot, _: &Story) -> Option<String> {
-    let head = s.queue.first()?;
+pub(super) fn somebody_waits(s: &Snapshot, _: &Story) -> Option<String> {
+    let whole = |q: &&QueueView| q.name.as_deref() == Some(FINETUNE);
+    let head = s.queue.iter().find(whole)?;
     let who = owner(&head.project, &head.user);
     let how = head.plan.as_ref().map_or(&head.reason, |plan| plan);
     Some(format!("{} ({who}) waits for a whole GPU: {how}", head.id))
 }
 
-fn one_moves(s: &Snapshot, story: &Story) -> Option<String> {
+pub(super) fn one_moves(s: &Snapshot, story: &Story) -> Option<String> {
     let claim = named(s, EVAL)?;
     let moved = || {
         let (from, to, sum) = (story.left?, gpu_of(claim)?, story.kept()?);
@@ -210,7 +201,7 @@ fn one_moves(s: &Snapshot, story: &Story) -> Option<String> {
     }
 }
 
-fn it_starts(s: &Snapshot, story: &Story) -> Option<String> {
+pub(super) fn it_starts(s: &Snapshot, story: &Story) -> Option<String> {
     let claim = named(s, FINETUNE)?;
     let rate = story.rates.iter().find(|(name, _)| name == FINETUNE)?.1;
     let gpu = gpu_of(claim)?;
@@ -231,7 +222,7 @@ fn it_starts(s: &Snapshot, story: &Story) -> Option<String> {
     ))
 }
 
-fn it_has_ended(s: &Snapshot, story: &Story) -> Option<String> {
+pub(super) fn it_has_ended(s: &Snapshot, story: &Story) -> Option<String> {
     let (stayed, moved) = (named(s, LLAMA)?, named(s, EVAL)?);
     let how = moved.announced.as_ref()?;
     let over = story.ran && named(s, FINETUNE).is_none() && s.queue.is_empty();
@@ -241,7 +232,7 @@ fn it_has_ended(s: &Snapshot, story: &Story) -> Option<String> {
     })
 }
 
-fn bursts_return(s: &Snapshot, story: &Story) -> Option<String> {
+pub(super) fn bursts_return(s: &Snapshot, story: &Story) -> Option<String> {
     let (a, b, got) = two_bursts(s)?;
     let sum = story.kept()?;
     let over = story.ran && named(s, FINETUNE).is_none() && s.queue.is_empty();
@@ -253,7 +244,7 @@ fn bursts_return(s: &Snapshot, story: &Story) -> Option<String> {
     })
 }
 
-fn your_turn(_: &Snapshot, _: &Story) -> Option<String> {
+pub(super) fn your_turn(_: &Snapshot, _: &Story) -> Option<String> {
     Some("your turn - press n and claim 0.25 yourself; q ends the demo".to_owned())
 }
 
@@ -263,15 +254,6 @@ fn owner<'a>(project: &'a str, user: &'a str) -> &'a str {
 
 fn named<'a>(s: &'a Snapshot, name: &str) -> Option<&'a ClaimView> {
     s.claims.iter().find(|c| c.name.as_deref() == Some(name))
-}
-
-/// The newest scene whose time has come and whose sentence is true.
-fn caption(at: Duration, snapshot: &Snapshot, story: &Story) -> Option<String> {
-    SCENES
-        .iter()
-        .rev()
-        .filter(|(from, to, _)| *from <= at && at < *to)
-        .find_map(|(_, _, say)| say(snapshot, story))
 }
 
 /// Launches per second between two snapshots, by the names of the claims.
@@ -299,11 +281,7 @@ mod tests {
     #[test]
     fn a_caption_is_only_told_when_it_is_true() {
         let story = Story::default();
-        assert_eq!(caption(at(3_000), &Snapshot::default(), &story), None);
-        assert!(
-            caption(at(60_000), &Snapshot::default(), &story)
-                .is_some_and(|c| c.starts_with("your turn"))
-        );
+        assert_eq!(busy_but_idle(&Snapshot::default(), &story), None);
         let busy = |active: f64| {
             let figure = |value| {
                 Some(gshare_proto::Figure {
@@ -323,11 +301,11 @@ mod tests {
                 ..Snapshot::default()
             }
         };
-        let told = caption(at(1_000), &busy(30.0), &story);
+        let told = busy_but_idle(&busy(30.0), &story);
         assert_eq!(
             told.as_deref(),
             Some("GPU 2 is 99 % busy, as nvidia-smi would say - and 92 of its 132 SMs are idle")
         );
-        assert_eq!(caption(at(1_000), &busy(90.0), &story), None);
+        assert_eq!(busy_but_idle(&busy(90.0), &story), None);
     }
 }

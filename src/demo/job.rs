@@ -4,6 +4,8 @@
 use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::cuda::{Buffer, Context, CudaError, Driver, Function};
@@ -37,8 +39,8 @@ pub enum Job {
         weights_mib: usize,
         /// Pause after each launch, in milliseconds.
         pause_ms: u64,
-        /// Seconds after which it is done; 0 for never.
-        seconds: u64,
+        /// Whether it is done when its input ends.
+        ends: bool,
     },
     /// Takes memory until it is refused, says so, and works on with what it has.
     Hog {
@@ -78,11 +80,12 @@ impl Job {
                 mib,
                 weights_mib,
                 pause_ms,
-                seconds,
+                ends,
             } => {
                 words.extend(["model".to_owned(), kernel.clone()]);
-                let numbers = [*mib as u64, *weights_mib as u64, *pause_ms, *seconds];
+                let numbers = [*mib as u64, *weights_mib as u64, *pause_ms];
                 words.extend(numbers.map(|n| n.to_string()));
+                words.push(ends.to_string());
             }
             Self::Hog { step_mib, every_ms } => {
                 words.extend(["hog".to_owned(), step_mib.to_string(), every_ms.to_string()]);
@@ -104,12 +107,12 @@ impl Job {
                 mib: mib.parse().ok()?,
                 pause_ms: pause.parse().ok()?,
             },
-            ["model", kernel, mib, weights, pause, seconds] => Self::Model {
+            ["model", kernel, mib, weights, pause, ends] => Self::Model {
                 kernel: (*kernel).to_owned(),
                 mib: mib.parse().ok()?,
                 weights_mib: weights.parse().ok()?,
                 pause_ms: pause.parse().ok()?,
-                seconds: seconds.parse().ok()?,
+                ends: ends.parse().ok()?,
             },
             ["hog", step, every] => Self::Hog {
                 step_mib: step.parse().ok()?,
@@ -140,7 +143,12 @@ impl Job {
                 let mut work = Work::new(&context, kernel)?;
                 let _held = context.alloc(mib << 20)?;
                 loop {
-                    work.launch(&context, *grid, *block)?;
+                    work.launches(
+                        if *pause_ms == 0 { AT_A_TIME } else { 1 },
+                        &context,
+                        *grid,
+                        *block,
+                    )?;
                     std::thread::sleep(Duration::from_millis(*pause_ms));
                 }
             }
@@ -149,13 +157,16 @@ impl Job {
                 mib,
                 weights_mib,
                 pause_ms,
-                seconds,
+                ends,
             } => {
                 let _held = context.alloc(mib << 20)?;
                 let weights = Weights::new(&context, weights_mib << 20)?;
                 let pause = Duration::from_millis(*pause_ms);
-                let life = (*seconds > 0).then(|| Duration::from_secs(*seconds));
-                model(&context, kernel, &weights, pause, life)
+                let done = Arc::new(AtomicBool::new(false));
+                if *ends {
+                    when_input_ends(&done);
+                }
+                model(&context, kernel, &weights, pause, &done)
             }
             Self::Hog { step_mib, every_ms } => {
                 hog(&context, step_mib << 20, Duration::from_millis(*every_ms))
@@ -175,17 +186,25 @@ impl Job {
 /// Between two checksums of a model's weights.
 const CHECKSUM: Duration = Duration::from_millis(500);
 
+/// Sets it when the input ends; nothing that is read there means anything.
+fn when_input_ends(done: &Arc<AtomicBool>) {
+    let done = Arc::clone(done);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
 fn model(
     context: &Context,
     kernel: &str,
     weights: &Weights,
     pause: Duration,
-    life: Option<Duration>,
+    done: &AtomicBool,
 ) -> Result<(), CudaError> {
     let mut work = Work::new(context, kernel)?;
-    let started = Instant::now();
-    let mut next = started;
-    while life.is_none_or(|life| started.elapsed() < life) {
+    let mut next = Instant::now();
+    while !done.load(Ordering::Relaxed) {
         // Several at a time, as trainings do: the GPU has work while the processor is with others.
         work.launches(AT_A_TIME, context, 528, 256)?;
         std::thread::sleep(pause);
@@ -198,7 +217,7 @@ fn model(
     Ok(())
 }
 
-/// Launches of a model between two pauses.
+/// Launches of a job that computes all the time, before it looks at what came of them.
 const AT_A_TIME: u64 = 4;
 /// How a line begins that ends with the checksum of a model's weights.
 pub(super) const WEIGHTS: &str = "checksum of the weights ";
@@ -239,7 +258,7 @@ fn hog(context: &Context, step: usize, every: Duration) -> Result<(), CudaError>
     let mut next = Instant::now() + every;
     let mut full = false;
     loop {
-        work.launch(context, 256, 128)?;
+        work.launches(AT_A_TIME, context, 256, 128)?;
         if full || Instant::now() < next {
             continue;
         }
@@ -350,7 +369,7 @@ mod tests {
                 mib: 1,
                 weights_mib: 2,
                 pause_ms: 3,
-                seconds: 4,
+                ends: true,
             },
         ] {
             let words = job.arguments();

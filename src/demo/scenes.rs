@@ -7,7 +7,7 @@ use gshare_ui::{Failure, Feeder, Request, Update, UpdateSender};
 
 use super::actors::{ACTORS, Actor};
 use super::captions::Narrator;
-use super::{Cast, enter};
+use super::{Cast, direct};
 use crate::cli::args::DemoArgs;
 use crate::station::Station;
 
@@ -47,8 +47,13 @@ fn play(
     let mut waiting: Vec<&Actor> = ACTORS.iter().collect();
     let mut narrator = Narrator::default();
     let mut paused = false;
+    // Time of the play, which a pause stops.
+    let (mut at, mut looked) = (Duration::ZERO, Instant::now());
     while !feeder.updates.is_closed() && args.duration.is_none_or(|d| started.elapsed() < d) {
-        enter(station, cast, &mut waiting, started.elapsed())?;
+        let passed = looked.elapsed();
+        looked += passed;
+        at += if paused { Duration::ZERO } else { passed };
+        direct(station, cast, &mut waiting, at, &narrator)?;
         while let Ok(request) = feeder.requests.try_recv() {
             match request {
                 Request::Captions { paused: still } => paused = still,
@@ -58,8 +63,8 @@ fn play(
         }
         match station.snapshot() {
             Ok(snapshot) => {
-                let words = narrator.say(station, &snapshot, started.elapsed());
                 if !paused {
+                    let words = narrator.say(station, &snapshot, at);
                     feeder.updates.send(Update::Caption(words));
                 }
                 feeder.updates.send(Update::Snapshot(Box::new(snapshot)));
