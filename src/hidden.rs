@@ -17,7 +17,9 @@ pub fn run() -> Option<ExitCode> {
         PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
         COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
         ENGINE_ARGUMENT => engine(&args.collect::<Vec<_>>()),
-        NOTEBOOKS_ARGUMENT => crate::kernel::helper::run().map_err(|e| e.to_string()),
+        NOTEBOOKS_ARGUMENT => {
+            crate::kernel::helper::run(&args.collect::<Vec<_>>()).map_err(|e| e.to_string())
+        }
         JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
         bench::WORKER_ARGUMENT => {
             bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))

@@ -6,6 +6,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,14 +44,20 @@ impl Person {
 
     fn owns(&self, path: &Path) {
         if Uid::effective().is_root() {
-            chown(path, Some(self.uid), Some(self.uid)).expect("given");
+            chown(path, Some(self.uid), Some(self.gid())).expect("given");
         }
+    }
+
+    /// A group that is not this user's first one, as after `newgrp` or from a spawner of notebooks.
+    fn gid(&self) -> u32 {
+        self.uid + 100_000
     }
 
     fn command(&self, mut command: Command) -> Command {
         command.current_dir(self.home.path());
         if Uid::effective().is_root() {
             command = as_user(command, self.uid);
+            command.gid(self.gid());
         }
         command
     }
@@ -263,6 +270,8 @@ fn servers_of_every_kind_name_their_notebooks_and_say_what_kernels_do() {
             let by_server = idle.source.as_deref().is_some_and(|s| s.contains("server"));
             (by_server && idle.kernel.as_deref() == Some("idle")).then_some(())
         });
+        let words = format!("gshare keep {}", claim.id);
+        server.act(&json!({ "do": "hear", "kernel": kernel, "words": words }));
         let pid = again.pid.expect("it runs");
         server.act(&json!({ "do": "close", "session": session }));
         ends_with_it(&station, &claim.id, pid);

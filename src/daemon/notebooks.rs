@@ -1,24 +1,24 @@
 //! Notebooks, as their Jupyter servers know them: names that follow a rename, and whether kernels work. Asked by a
-//! process with the user's own rights ([`crate::kernel::helper`]), one for each user who has kernels, because the files
-//! of his servers are his. What it says is what users say of themselves.
+//! process with the rights of the user's kernels ([`crate::kernel::helper`]), because the files of his servers are his.
+//! What it says is what users say of themselves.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
+use gshare_enforcer::proc::{self, Rights};
 use gshare_proto::Named;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use super::service::Service;
+use super::service::{Live, Service};
 use super::{Msg, unix_ms};
 use crate::figures::printable;
-use crate::kernel::helper::{ARGUMENT, Wanted};
+use crate::kernel::helper::{self, ARGUMENT, Wanted};
 use crate::kernel::servers::{Seen, Sought};
 
 /// Between two questions to the servers of a user, at most and at least.
@@ -35,7 +35,8 @@ const NAME: usize = 300;
 /// What is known of notebooks.
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
-    helpers: BTreeMap<u32, SyncSender<Wanted>>,
+    /// By the rights of the kernels that they are for.
+    helpers: BTreeMap<Rights, SyncSender<Wanted>>,
     seen: BTreeMap<ClaimId, (Seen, Instant)>,
     looked: Option<Instant>,
 }
@@ -54,41 +55,46 @@ impl Service {
             return;
         }
         self.notebooks.looked = Some(Instant::now());
-        let mut sought: BTreeMap<u32, Vec<Sought>> = BTreeMap::new();
+        let mut sought: BTreeMap<Rights, Vec<Sought>> = BTreeMap::new();
         for live in self.claims.values() {
             let (Some(kernel), Some(process)) = (&live.record.kernel, live.record.process) else {
                 continue;
             };
-            if let (Some(dir), true) = (kernel.connection.parent(), live.command_alive) {
-                sought.entry(live.record.uid).or_default().push(Sought {
+            let rights = live.command_alive.then(|| rights(live)).flatten();
+            if let (Some(dir), Some(rights)) = (kernel.connection.parent(), rights) {
+                sought.entry(rights).or_default().push(Sought {
                     id: kernel.id.clone(),
                     dir: dir.to_owned(),
                     pid: process.pid,
                 });
             }
         }
-        // A helper whose user has no kernels ends when its sender goes.
+        // A helper for which there are no kernels ends when its sender goes.
         self.notebooks
             .helpers
-            .retain(|uid, _| sought.contains_key(uid));
+            .retain(|rights, _| sought.contains_key(rights));
         let claims = &self.claims;
         self.notebooks.seen.retain(|id, _| claims.contains_key(id));
-        for (uid, sought) in sought {
-            self.ask_helper(uid, Wanted::Look(sought));
+        for (rights, sought) in sought {
+            self.ask_helper(rights, Wanted::Look(sought));
         }
     }
 
-    fn ask_helper(&mut self, uid: u32, wanted: Wanted) {
-        let events = &self.events;
-        let helper = self.notebooks.helpers.entry(uid).or_insert_with(|| {
-            let (sender, receiver) = sync_channel(AHEAD);
-            let events = events.clone();
-            let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
-            if let Err(error) = started.spawn(move || serve(uid, &receiver, &events)) {
-                tracing::warn!(%error, uid, "no thread for the notebooks of a user");
-            }
-            sender
-        });
+    fn ask_helper(&mut self, rights: Rights, wanted: Wanted) {
+        let (uid, events) = (rights.uid, &self.events);
+        let helper = self
+            .notebooks
+            .helpers
+            .entry(rights)
+            .or_insert_with_key(|rights| {
+                let (sender, receiver) = sync_channel(AHEAD);
+                let (rights, events) = (rights.clone(), events.clone());
+                let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
+                if let Err(error) = started.spawn(move || serve(&rights, &receiver, &events)) {
+                    tracing::warn!(%error, uid, "no thread for the notebooks of a user");
+                }
+                sender
+            });
         if helper.try_send(wanted).is_err() {
             tracing::debug!(uid, "the helper for notebooks is behind, or gone");
         }
@@ -148,15 +154,22 @@ impl Service {
         let Some(live) = self.claims.get(&id).filter(|l| l.command_alive) else {
             return;
         };
-        if let (Some(_), Some(process)) = (&live.record.kernel, live.record.process) {
+        let known = live.record.kernel.as_ref().and(live.record.process);
+        if let (Some(process), Some(rights)) = (known, rights(live)) {
             let say = Wanted::Say {
                 pid: process.pid,
                 start_ticks: process.start_ticks,
                 text: text.to_owned(),
             };
-            self.ask_helper(live.record.uid, say);
+            self.ask_helper(rights, say);
         }
     }
+}
+
+/// As whom the kernel of a claim was started. Nobody but the claim's owner is meant, whoever has the number by now.
+fn rights(live: &Live) -> Option<Rights> {
+    let found = proc::rights(live.record.process?.pid)?;
+    (found.uid == live.record.uid).then_some(found)
 }
 
 /// A helper that runs.
@@ -167,8 +180,8 @@ struct Helper {
 }
 
 impl Helper {
-    /// Starts one as the user, with nothing of the service's but a way to talk.
-    fn start(uid: u32) -> std::io::Result<Self> {
+    /// Starts one, with nothing of the service's but a way to talk; the service of a user has no other rights to give.
+    fn start(rights: &Rights) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg(ARGUMENT)
@@ -178,9 +191,7 @@ impl Helper {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         if nix::unistd::Uid::effective().is_root() {
-            // No groups of the service's either: the standard library takes those away with the uid.
-            let gid = gshare_enforcer::proc::primary_gid(uid);
-            command.gid(gid.unwrap_or(uid)).uid(uid);
+            command.args(helper::arguments(rights));
         }
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
@@ -222,10 +233,11 @@ impl Drop for Helper {
 }
 
 /// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
-fn serve(uid: u32, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSender<Msg>) {
+fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSender<Msg>) {
+    let uid = rights.uid;
     let mut helper = None;
     while let Ok(wanted) = wanted.recv() {
-        let mut running = match helper.take().map_or_else(|| Helper::start(uid), Ok) {
+        let mut running = match helper.take().map_or_else(|| Helper::start(rights), Ok) {
             Ok(running) => running,
             Err(error) => {
                 tracing::warn!(uid, %error, "no helper for the notebooks of a user");

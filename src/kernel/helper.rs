@@ -1,6 +1,6 @@
 //! A small process with a user's own rights, for what the service must not do as root: reading the files of the user's
 //! Jupyter servers, asking them, and writing into the output of his notebooks. The service starts one for each user
-//! who has kernels.
+//! who has kernels; more than one if his kernels were not all started with the same groups.
 //!
 //! A line of JSON in, a line out for each that asks. It ends when the service does.
 
@@ -8,6 +8,8 @@ use std::fs;
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
+use gshare_enforcer::proc::Rights;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use serde::{Deserialize, Serialize};
 
 use super::servers::{Asker, Seen, Sought};
@@ -32,11 +34,37 @@ pub enum Wanted {
     },
 }
 
+/// The arguments with which a process takes those rights for good; one without them keeps what it has.
+#[must_use]
+pub fn arguments(rights: &Rights) -> Vec<String> {
+    let numbers = [rights.uid, rights.gid].into_iter();
+    let all = numbers.chain(rights.groups.iter().copied());
+    all.map(|id| id.to_string()).collect()
+}
+
+/// Becomes the user: the standard library can give a process a user and a group, but not his other groups, and a home
+/// may lie where only a group may go.
+fn become_user(arguments: &[String]) -> io::Result<()> {
+    let wrong = || io::Error::other("its arguments are a user and groups, as numbers");
+    let ids = arguments.iter().map(|a| a.parse::<u32>());
+    let ids: Vec<u32> = ids.collect::<Result<_, _>>().map_err(|_| wrong())?;
+    let [uid, gid, groups @ ..] = ids.as_slice() else {
+        return if ids.is_empty() { Ok(()) } else { Err(wrong()) };
+    };
+    let groups: Vec<Gid> = groups.iter().map(|g| Gid::from_raw(*g)).collect();
+    let (uid, gid) = (Uid::from_raw(*uid), Gid::from_raw(*gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    Ok(())
+}
+
 /// Serves until its input ends.
 ///
 /// # Errors
-/// When the answers cannot be written.
-pub fn run() -> io::Result<()> {
+/// When it may not act as the user of its arguments, or the answers cannot be written.
+pub fn run(arguments: &[String]) -> io::Result<()> {
+    become_user(arguments)?;
     // Another process of the same user must not steer one that the service has started.
     let _ = nix::sys::prctl::set_dumpable(false);
     let mut out = io::stdout().lock();

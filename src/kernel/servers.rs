@@ -28,9 +28,10 @@ const LONGEST: usize = 1 << 20;
 const NAME: usize = 1024;
 /// Longest file of a server, in bytes.
 const FILE: u64 = 64 << 10;
-/// Most files that are looked into, and most servers that are asked, at a time.
+/// Most files that are looked into, most servers that are asked, and most tokens that one is asked with, at a time.
 const FILES: usize = 256;
 const SERVERS: usize = 16;
+const TOKENS: usize = 4;
 
 /// A kernel of which something is to be known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,8 +127,7 @@ fn servers(dir: &Path) -> Vec<Server> {
     found.take(SERVERS).collect()
 }
 
-/// A server under JupyterHub has no token of its own in the file: whoever it lets in is the hub's business, and the hub
-/// gave it, and through it its kernels, one in the environment.
+/// The token that JupyterHub gave a process in its environment.
 fn token_in(pid: i32) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let lines = environ.split(|b| *b == 0);
@@ -248,6 +248,25 @@ impl Asker {
     }
 }
 
+/// What a server may take as its token. One of JupyterHub has none in its file; the hub gave it its own, and through it
+/// its kernels. Somebody may have several such servers at a time, each with another token.
+fn tokens(server: &Server, open: &[&Sought]) -> Vec<String> {
+    if !server.token.is_empty() {
+        return vec![server.token.clone()];
+    }
+    let mut found: Vec<String> = Vec::new();
+    for pid in [server.pid].into_iter().chain(open.iter().map(|w| w.pid)) {
+        if found.len() == TOKENS {
+            break;
+        }
+        found.extend(token_in(pid).filter(|token| !found.contains(token)));
+    }
+    if found.is_empty() {
+        found.push(String::new());
+    }
+    found
+}
+
 /// Asks one server of the kernels that are still sought in its directory.
 fn ask(
     server: &Server,
@@ -255,18 +274,31 @@ fn ask(
     found: &mut Vec<Seen>,
     patience: Duration,
 ) -> io::Result<()> {
-    let token = match server.token.as_str() {
-        "" => {
-            let pids = open.iter().map(|w| w.pid).chain([server.pid]);
-            pids.filter_map(token_in).next().unwrap_or_default()
+    let end = Instant::now() + patience;
+    let mut answered = Ok(());
+    for token in tokens(server, open) {
+        let left = end.saturating_duration_since(Instant::now());
+        answered = ask_with(&token, server, open, found, left);
+        let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
+        if !answered.as_ref().is_err_and(refused) {
+            break;
         }
-        token => token.to_owned(),
-    };
+    }
+    answered
+}
+
+fn ask_with(
+    token: &str,
+    server: &Server,
+    open: &mut Vec<&Sought>,
+    found: &mut Vec<Seen>,
+    patience: Duration,
+) -> io::Result<()> {
     for ask in [Server::sessions, Server::others] {
         if open.is_empty() {
             break;
         }
-        let seen = ask(server, &token, patience)?;
+        let seen = ask(server, token, patience)?;
         open.retain(|w| match seen.iter().find(|s| s.id == w.id) {
             Some(one) => {
                 found.push(one.clone());
@@ -285,8 +317,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers as Jupyter does; gives what it was asked.
-    fn serve(answers: usize) -> (u16, std::thread::JoinHandle<Vec<String>>) {
+    /// A server that answers as Jupyter does, to whoever has its token; gives what it was asked.
+    fn serve(answers: usize, taken: &'static str) -> (u16, std::thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = listener.local_addr().expect("named").port();
         let thread = std::thread::spawn(move || {
@@ -312,8 +344,12 @@ mod tests {
                 } else {
                     r#"[{"id": "k3", "execution_state": "busy"}]"#
                 };
+                let status = match token.strip_suffix(taken) {
+                    Some(_) => "200 OK",
+                    None => "403 Forbidden",
+                };
                 let head = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close",
+                    "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close",
                     text.len()
                 );
                 let _ = stream.write_all(format!("{head}\r\n\r\n{text}").as_bytes());
@@ -327,7 +363,7 @@ mod tests {
     #[test]
     fn names_and_states_come_from_the_server_under_its_prefix() {
         let dir = tempfile::tempdir().expect("made");
-        let (port, thread) = serve(2);
+        let (port, thread) = serve(2, "token s3");
         let own = std::process::id();
         let text = format!(
             r#"{{"url": "http://127.0.0.1:{port}/user/ada/", "token": "s3", "pid": {own}, "root_dir": "/home/ada"}}"#
@@ -368,6 +404,45 @@ mod tests {
         );
         assert_eq!(found[0].active_ms, Some(1_767_323_045_678));
         assert_eq!(found[0].connections, Some(2));
+    }
+
+    #[test]
+    fn each_server_of_a_hub_is_asked_with_a_token_that_it_takes() {
+        let dir = tempfile::tempdir().expect("made");
+        let sleeper = |token: Option<&str>| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").env_remove("JUPYTERHUB_API_TOKEN");
+            command.envs(token.map(|token| ("JUPYTERHUB_API_TOKEN", token)));
+            command.spawn().expect("started")
+        };
+        let mut processes = [None, Some("one"), Some("two")].map(sleeper);
+        let [server, kernels @ ..] = processes.each_ref().map(|p| p.id().cast_signed());
+        // Both kernels have their connection files in one directory, as a user's servers have by default.
+        let hub = [
+            ("one", serve(2, "token one")),
+            ("two", serve(3, "token two")),
+        ];
+        for (name, (port, _)) in &hub {
+            let text = format!(r#"{{"url": "http://127.0.0.1:{port}/", "pid": {server}}}"#);
+            fs::write(dir.path().join(format!("jpserver-{name}.json")), text).expect("written");
+        }
+        let sought = kernels.map(|pid| Sought {
+            id: format!("of {pid}"),
+            dir: dir.path().into(),
+            pid,
+        });
+        assert_eq!(Asker::default().look(&sought), []);
+        let asked = hub.map(|(_, (_, thread))| {
+            let asked = thread.join().expect("served");
+            let with = asked.iter().filter_map(|a| a.split(' ').next_back());
+            with.map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(asked[0], ["one", "one"], "the sessions and the kernels");
+        assert_eq!(asked[1], ["one", "two", "two"]);
+        for process in &mut processes {
+            process.kill().expect("killed");
+            process.wait().expect("ended");
+        }
     }
 
     #[test]

@@ -217,7 +217,12 @@ fn ask(mut stream: impl Read + Write, question: &str, longest: usize) -> io::Res
     };
     let status = head.split_ascii_whitespace().nth(1).unwrap_or("none");
     if status != "200" {
-        return Err(io::Error::other(format!("it answers with status {status}")));
+        let kind = match status {
+            "401" | "403" => io::ErrorKind::PermissionDenied,
+            _ => io::ErrorKind::Other,
+        };
+        let why = format!("it answers with status {status}");
+        return Err(io::Error::new(kind, why));
     }
     let body = answer.split_off(start);
     if body.len() > longest {
@@ -307,6 +312,13 @@ impl Write for Bounded {
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
+impl AnyCertificate {
+    /// A signature by a certificate that says nothing says nothing either.
+    fn signature() -> HandshakeSignatureValid {
+        HandshakeSignatureValid::assertion()
+    }
+}
+
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
@@ -325,7 +337,7 @@ impl ServerCertVerifier for AnyCertificate {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
+        Ok(Self::signature())
     }
 
     fn verify_tls13_signature(
@@ -334,7 +346,7 @@ impl ServerCertVerifier for AnyCertificate {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
+        Ok(Self::signature())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -1,7 +1,7 @@
 """A Jupyter server without a browser, driven line by line: a JSON object in, a JSON object out.
 
-start (dir, options, env), open (path, kernel), run (kernel, code), list, rename (session, to), interrupt, restart, close
-(session), stop. It knows nothing of gshare.
+start (dir, options, env), open (path, kernel), run (kernel, code), hear (kernel, words: what comes under its last cell),
+list, rename (session, to), interrupt, restart, close (session), stop. It knows nothing of gshare.
 """
 
 import http.client
@@ -109,6 +109,15 @@ def run(kernel, code):
     return {"printed": "".join(printed), "error": answer["content"].get("ename")}
 
 
+def hear(kernel, words):
+    heard, deadline = "", time.monotonic() + 60
+    while words not in heard:
+        message = client_of(kernel).get_iopub_msg(timeout=max(deadline - time.monotonic(), 0.1))
+        if message["msg_type"] == "stream":
+            heard += message["content"]["text"]
+    return {"heard": heard}
+
+
 def act(step):
     what = step["do"]
     if what == "start":
@@ -119,6 +128,8 @@ def act(step):
         return {"session": session["id"], "kernel": session["kernel"]["id"]}
     if what == "run":
         return run(step["kernel"], step["code"])
+    if what == "hear":
+        return hear(step["kernel"], step["words"])
     if what == "list":
         return {"server": about["pid"], "sessions": ask("GET", "sessions"), "kernels": ask("GET", "kernels")}
     if what == "rename":

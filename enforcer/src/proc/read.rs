@@ -43,6 +43,18 @@ pub struct Uids {
     pub effective: u32,
 }
 
+/// As whom a process was started. Another one sees into it (its environment, its descriptors) only if it is started
+/// with the same user and group: the user alone is not enough (ptrace(2), "access mode checking").
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rights {
+    /// The real user.
+    pub uid: u32,
+    /// The real group: not always the first one of the user (`newgrp`, `sg`, spawners of notebooks).
+    pub gid: u32,
+    /// The other groups.
+    pub groups: Vec<u32>,
+}
+
 impl Stat {
     /// Reads the text of the file.
     #[must_use]
@@ -80,6 +92,22 @@ impl Uids {
         Some(Self {
             real: ids.next()?.ok()?,
             effective: ids.next()?.ok()?,
+        })
+    }
+}
+
+impl Rights {
+    /// Reads the text of `/proc/<pid>/status`.
+    fn parse(text: &str) -> Option<Self> {
+        let numbers = |name: &str| -> Option<Vec<u32>> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let words = line.split_ascii_whitespace();
+            words.map(|word| word.parse().ok()).collect()
+        };
+        Some(Self {
+            uid: *numbers("Uid:")?.first()?,
+            gid: *numbers("Gid:")?.first()?,
+            groups: numbers("Groups:")?,
         })
     }
 }
@@ -135,6 +163,12 @@ pub fn key(pid: i32) -> Option<ProcessKey> {
 #[must_use]
 pub fn uids(pid: i32) -> Option<Uids> {
     Uids::parse(&String::from_utf8_lossy(&bytes(pid, "status")?))
+}
+
+/// As whom a process was started.
+#[must_use]
+pub fn rights(pid: i32) -> Option<Rights> {
+    Rights::parse(&String::from_utf8_lossy(&bytes(pid, "status")?))
 }
 
 /// The arguments; empty for a zombie or a kernel thread.
@@ -276,6 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn parses_rights() {
+        let text = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t5 27 \n";
+        let found = Rights::parse(text).map(|r| (r.uid, r.gid, r.groups));
+        assert_eq!(found, Some((1, 5, vec![5, 27])));
+        let none = text.replace("5 27 ", "");
+        assert_eq!(Rights::parse(&none).map(|r| r.groups), Some(Vec::new()));
+        for part in ["Uid:\t1", "Gid:\t5", "Groups:"] {
+            assert_eq!(Rights::parse(&text.replace(part, "x")), None, "{part}");
+        }
+    }
+
+    #[test]
     fn splits_arguments() {
         let check = |bytes: &[u8], expect: &[&str]| assert_eq!(split_nul(bytes), expect);
         check(b"", &[]);
@@ -291,6 +337,7 @@ mod tests {
         assert_eq!(own_stat.ppid, nix::unistd::getppid().as_raw());
         assert_eq!(key(own), Some(own_stat.key()));
         assert_eq!(uids(own).unwrap().real, nix::unistd::getuid().as_raw());
+        assert_eq!(rights(own).unwrap().gid, nix::unistd::getgid().as_raw());
         assert_eq!(exe(own), std::env::current_exe().ok());
         let args: Vec<OsString> = std::env::args_os().collect();
         assert_eq!(cmdline(own), Some(args));
