@@ -182,7 +182,11 @@ impl Service {
             Some((state, ago)) => {
                 let idle = match state.as_str() {
                     "idle" => ago.unwrap_or(rest.gpu),
-                    _ => Duration::ZERO,
+                    _ => {
+                        // Should its server fall silent, this was the last that is known of a cell which sleeps.
+                        rest.worked = Instant::now();
+                        Duration::ZERO
+                    }
                 };
                 Some((state, idle, "Jupyter server"))
             }
