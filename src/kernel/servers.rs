@@ -64,6 +64,9 @@ pub struct Seen {
 /// A server's own file.
 #[derive(Debug, Deserialize)]
 struct Server {
+    /// Where that lies.
+    #[serde(skip)]
+    file: PathBuf,
     url: String,
     #[serde(default)]
     token: String,
@@ -111,7 +114,8 @@ fn read(path: &Path) -> Option<Server> {
     }
     let mut text = String::new();
     file.take(FILE).read_to_string(&mut text).ok()?;
-    let server: Server = serde_json::from_str(&text).ok()?;
+    let mut server: Server = serde_json::from_str(&text).ok()?;
+    path.clone_into(&mut server.file);
     let alive = Path::new("/proc").join(server.pid.to_string()).exists();
     (alive && server.pid > 0).then_some(server)
 }
@@ -199,8 +203,9 @@ impl Server {
 /// not keep the others waiting.
 #[derive(Debug, Default)]
 pub struct Asker {
-    /// Servers by their process: how often in a row they have not answered, and when they are asked again.
-    silent: BTreeMap<i32, (u32, Instant)>,
+    /// Servers by their file, since a file may name any process: how often in a row they have not answered, and
+    /// when they are asked again.
+    silent: BTreeMap<PathBuf, (u32, Instant)>,
 }
 
 impl Asker {
@@ -213,27 +218,30 @@ impl Asker {
         dirs.dedup();
         for dir in dirs {
             let mut open: Vec<&Sought> = sought.iter().filter(|s| s.dir == dir).collect();
-            for server in servers(dir) {
+            let mut servers = servers(dir);
+            // Those that answer do not wait for those that do not.
+            servers.sort_by_key(|server| self.silent.get(&server.file).map(|(times, _)| *times));
+            for server in servers {
                 let left = end.saturating_duration_since(Instant::now());
                 if open.is_empty() || left.is_zero() {
                     break;
                 }
-                if self.is_silent(server.pid) {
+                if self.is_silent(&server.file) {
                     continue;
                 }
                 let answered = ask(&server, &mut open, &mut found, left);
-                self.note(server.pid, answered.is_ok());
+                self.note(server.file, answered.is_ok());
             }
         }
         found
     }
 
-    fn is_silent(&self, server: i32) -> bool {
-        let silent = self.silent.get(&server);
+    fn is_silent(&self, server: &Path) -> bool {
+        let silent = self.silent.get(server);
         silent.is_some_and(|(_, until)| Instant::now() < *until)
     }
 
-    fn note(&mut self, server: i32, answered: bool) {
+    fn note(&mut self, server: PathBuf, answered: bool) {
         if answered {
             self.silent.remove(&server);
             return;
