@@ -38,7 +38,7 @@ def start(play, folder):
     options += ["--ServerApp.base_url=/user/ada/", "--LabApp.expose_app_in_browser=True"]
     log = open(pathlib.Path(folder) / "server.log", "wb")
     command = [sys.executable, "-m", "jupyterlab", *options]
-    server = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+    server = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     told = wait("the server", lambda: list(runtime.glob("jpserver-*.json")))
     about = json.loads(told[0].read_text())
     browser = play.chromium.launch(

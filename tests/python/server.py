@@ -78,7 +78,7 @@ def start(step):
     environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(runtime), **step.get("env", {})}
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--ServerApp.root_dir={work}"]
     log = open(work / "server.log", "wb")
-    server = subprocess.Popen([*command, *step["options"]], env=environ, stdout=log, stderr=log, cwd=work)
+    server = subprocess.Popen([*command, *step["options"]], env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=work)
     name = f"jpserver-{server.pid}.json"
     about = wait("the server", lambda: (runtime / name).exists() and whole(runtime / name))
     token = about["token"] or environ.get("JUPYTERHUB_API_TOKEN", "")

@@ -42,7 +42,7 @@ def start(name):
     environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(runtime)}
     log = open(home / "server.log", "wb")
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--port=0"]
-    server = subprocess.Popen([*command, f"--ServerApp.root_dir={home}"], env=environ, stdout=log, stderr=log)
+    server = subprocess.Popen([*command, f"--ServerApp.root_dir={home}"], env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     told = wait("the server", lambda: list(runtime.glob("jpserver-*.json")))
     about = json.loads(told[0].read_text())
     session = {"path": "a.ipynb", "name": "a.ipynb", "type": "notebook", "kernel": {"name": name}}

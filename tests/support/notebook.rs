@@ -56,6 +56,9 @@ impl Script {
         writeln!(self.stdin, "{step}").expect("it reads");
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it answers");
+        if line.is_empty() {
+            panic!("{step} ended the script: {:?}", self.child.wait());
+        }
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step} was answered with `{line}`"))
     }
 }
