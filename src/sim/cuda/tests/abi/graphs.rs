@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::support::{Context, download, kernel, launch, upload};
-use crate::time::{alone, close, elapsed, event, stream};
+use crate::time::{alone, close, elapsed, event, measured, stream};
 use crate::{cu, ok};
 
 /// `x = 3 x + 1` on one word; and a kernel whose blocks wait for each other.
@@ -115,37 +115,38 @@ fn work_behind_host_functions_keeps_its_order() {
 
 #[test]
 fn branches_of_a_graph_run_side_by_side() {
-    let (_one, _c, f) = alone();
-    let s = stream(1);
-    let (a, b) = (stream(1), stream(1));
-    let (fork, join) = (event(), event());
-    // Captured: one kernel, then two branches of one and two, each of 5 ms.
-    ok!(cuStreamBeginCapture_v2(a, 0u32));
-    assert_eq!(launch(f, 1, 32, a, &mut []), 0);
-    ok!(cuEventRecord(fork, a));
-    ok!(cuStreamWaitEvent(b, fork, 0u32));
-    assert_eq!(launch(f, 1, 32, b, &mut []), 0);
-    assert_eq!(launch(f, 1, 32, b, &mut []), 0);
-    assert_eq!(launch(f, 1, 32, a, &mut []), 0);
-    ok!(cuEventRecord(join, b));
-    ok!(cuStreamWaitEvent(a, join, 0u32));
-    let (mut g, mut e) = (0u64, 0u64);
-    ok!(cuStreamEndCapture(a, &raw mut g));
-    ok!(cuGraphInstantiateWithFlags(&raw mut e, g, 0u64));
-    let (start, end) = (event(), event());
-    ok!(cuEventRecord(start, s));
-    ok!(cuGraphLaunch(e, s));
-    ok!(cuEventRecord(end, s));
-    assert_eq!(cu!(cuStreamQuery(s)), 600);
-    ok!(cuStreamSynchronize(s));
-    close(elapsed(start, end), 15.0);
-    // An instance comes after its own last launch, also in another stream.
-    ok!(cuEventRecord(start, s));
-    ok!(cuGraphLaunch(e, s));
-    ok!(cuGraphLaunch(e, b));
-    ok!(cuEventRecord(end, b));
-    ok!(cuStreamSynchronize(b));
-    close(elapsed(start, end), 30.0);
+    measured(|f| {
+        let s = stream(1);
+        let (a, b) = (stream(1), stream(1));
+        let (fork, join) = (event(), event());
+        // Captured: one kernel, then two branches of one and two, each of 5 ms.
+        ok!(cuStreamBeginCapture_v2(a, 0u32));
+        assert_eq!(launch(f, 1, 32, a, &mut []), 0);
+        ok!(cuEventRecord(fork, a));
+        ok!(cuStreamWaitEvent(b, fork, 0u32));
+        assert_eq!(launch(f, 1, 32, b, &mut []), 0);
+        assert_eq!(launch(f, 1, 32, b, &mut []), 0);
+        assert_eq!(launch(f, 1, 32, a, &mut []), 0);
+        ok!(cuEventRecord(join, b));
+        ok!(cuStreamWaitEvent(a, join, 0u32));
+        let (mut g, mut e) = (0u64, 0u64);
+        ok!(cuStreamEndCapture(a, &raw mut g));
+        ok!(cuGraphInstantiateWithFlags(&raw mut e, g, 0u64));
+        let (start, end) = (event(), event());
+        ok!(cuEventRecord(start, s));
+        ok!(cuGraphLaunch(e, s));
+        ok!(cuEventRecord(end, s));
+        assert_eq!(cu!(cuStreamQuery(s)), 600);
+        ok!(cuStreamSynchronize(s));
+        close(elapsed(start, end), 15.0);
+        // An instance comes after its own last launch, also in another stream.
+        ok!(cuEventRecord(start, s));
+        ok!(cuGraphLaunch(e, s));
+        ok!(cuGraphLaunch(e, b));
+        ok!(cuEventRecord(end, b));
+        ok!(cuStreamSynchronize(b));
+        close(elapsed(start, end), 30.0);
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Streams and events: what the board's time makes of them.
 
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +15,20 @@ pub(crate) fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
     let c = Context::on(2);
     let f = kernel(PTX, "slow");
     (guard, c, f)
+}
+
+/// Does what measures on a GPU of its own, and once more where a figure is wrong: on a busy machine a launch may come late
+/// by any time, seldom five times in a row.
+pub(crate) fn measured(what: impl Fn(u64)) {
+    let (_one, _c, f) = alone();
+    for again in (0..5).rev() {
+        match catch_unwind(AssertUnwindSafe(|| what(f))) {
+            Ok(()) => return,
+            Err(why) if again == 0 => resume_unwind(why),
+            Err(_) => println!("measured once more"),
+        }
+        ok!(cuCtxSynchronize());
+    }
 }
 
 pub(crate) fn stream(flags: u32) -> u64 {
@@ -45,89 +60,92 @@ pub(crate) fn close(ms: f32, expect: f32) {
 
 #[test]
 fn one_stream_is_a_queue_and_two_run_side_by_side() {
-    let (_one, _c, f) = alone();
-    let (s, t) = (stream(1), stream(1));
-    let (start, end, end_t) = (event(), event(), event());
-    ok!(cuEventRecord(start, s));
-    for _ in 0..3 {
+    measured(|f| {
+        let (s, t) = (stream(1), stream(1));
+        let (start, end, end_t) = (event(), event(), event());
+        ok!(cuEventRecord(start, s));
+        for _ in 0..3 {
+            assert_eq!(launch(f, 10, 128, s, &mut []), 0);
+        }
+        ok!(cuEventRecord(end, s));
+        assert_eq!(cu!(cuStreamQuery(s)), 600);
+        assert_eq!(cu!(cuEventQuery(end)), 600);
+        let mut ms = 0f32;
+        assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, end)), 600);
+        ok!(cuEventSynchronize(end));
+        ok!(cuStreamQuery(s));
+        close(elapsed(start, end), 15.0);
+        // Two kernels of 10 blocks leave SMs for each other.
+        ok!(cuEventRecord(start, s));
         assert_eq!(launch(f, 10, 128, s, &mut []), 0);
-    }
-    ok!(cuEventRecord(end, s));
-    assert_eq!(cu!(cuStreamQuery(s)), 600);
-    assert_eq!(cu!(cuEventQuery(end)), 600);
-    let mut ms = 0f32;
-    assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, end)), 600);
-    ok!(cuEventSynchronize(end));
-    ok!(cuStreamQuery(s));
-    close(elapsed(start, end), 15.0);
-    // Two kernels of 10 blocks leave SMs for each other.
-    ok!(cuEventRecord(start, s));
-    assert_eq!(launch(f, 10, 128, s, &mut []), 0);
-    assert_eq!(launch(f, 10, 128, t, &mut []), 0);
-    ok!(cuEventRecord(end, s));
-    ok!(cuEventRecord(end_t, t));
-    ok!(cuCtxSynchronize());
-    close(elapsed(start, end), 5.0);
-    close(elapsed(start, end_t), 5.0);
-    // Three waves on 132 SMs of 16 resident blocks each.
-    ok!(cuEventRecord(start, s));
-    assert_eq!(launch(f, 132 * 16 * 2 + 1, 128, s, &mut []), 0);
-    ok!(cuEventRecord(end, s));
-    ok!(cuStreamSynchronize(s));
-    close(elapsed(start, end), 15.0);
+        assert_eq!(launch(f, 10, 128, t, &mut []), 0);
+        ok!(cuEventRecord(end, s));
+        ok!(cuEventRecord(end_t, t));
+        ok!(cuCtxSynchronize());
+        close(elapsed(start, end), 5.0);
+        close(elapsed(start, end_t), 5.0);
+        // Three waves on 132 SMs of 16 resident blocks each.
+        ok!(cuEventRecord(start, s));
+        assert_eq!(launch(f, 132 * 16 * 2 + 1, 128, s, &mut []), 0);
+        ok!(cuEventRecord(end, s));
+        ok!(cuStreamSynchronize(s));
+        close(elapsed(start, end), 15.0);
+    });
 }
 
 #[test]
 fn events_order_work_across_streams() {
-    let (_one, _c, f) = alone();
-    let (s, t) = (stream(1), stream(1));
-    let (start, half, end) = (event(), event(), event());
-    ok!(cuEventRecord(start, s));
-    assert_eq!(launch(f, 1, 32, s, &mut []), 0);
-    ok!(cuEventRecord(half, s));
-    ok!(cuStreamWaitEvent(t, half, 0u32));
-    assert_eq!(launch(f, 1, 32, t, &mut []), 0);
-    ok!(cuEventRecord(end, t));
-    ok!(cuStreamSynchronize(t));
-    close(elapsed(start, end), 10.0);
-    let unrecorded = event();
-    ok!(cuStreamWaitEvent(t, unrecorded, 0u32));
-    let mut ms = 0f32;
-    assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, unrecorded)), 400);
-    ok!(cuEventDestroy_v2(half));
-    assert_eq!(cu!(cuEventQuery(half)), 400);
+    measured(|f| {
+        let (s, t) = (stream(1), stream(1));
+        let (start, half, end) = (event(), event(), event());
+        ok!(cuEventRecord(start, s));
+        assert_eq!(launch(f, 1, 32, s, &mut []), 0);
+        ok!(cuEventRecord(half, s));
+        ok!(cuStreamWaitEvent(t, half, 0u32));
+        assert_eq!(launch(f, 1, 32, t, &mut []), 0);
+        ok!(cuEventRecord(end, t));
+        ok!(cuStreamSynchronize(t));
+        close(elapsed(start, end), 10.0);
+        let unrecorded = event();
+        ok!(cuStreamWaitEvent(t, unrecorded, 0u32));
+        let mut ms = 0f32;
+        assert_eq!(cu!(cuEventElapsedTime(&raw mut ms, start, unrecorded)), 400);
+        ok!(cuEventDestroy_v2(half));
+        assert_eq!(cu!(cuEventQuery(half)), 400);
+    });
 }
 
 #[test]
 fn the_legacy_stream_joins_blocking_streams_only() {
-    let (_one, _c, f) = alone();
-    let (blocking, free) = (stream(0), stream(1));
-    let (start, end) = (event(), event());
-    let timed = |first: u64, second: u64, ptsz: bool| {
-        ok!(cuCtxSynchronize());
-        ok!(cuEventRecord(start, first));
-        assert_eq!(launch(f, 1, 32, first, &mut []), 0);
-        let none = std::ptr::null_mut::<c_void>();
-        let one = 1u32;
-        if ptsz {
-            ok!(cuLaunchKernel_ptsz(
-                f, one, one, one, 32u32, one, one, 0u32, second, none, none
-            ));
-            ok!(cuEventRecord_ptsz(end, second));
-        } else {
-            assert_eq!(launch(f, 1, 32, second, &mut []), 0);
-            ok!(cuEventRecord(end, second));
-        }
-        ok!(cuCtxSynchronize());
-        elapsed(start, end)
-    };
-    close(timed(blocking, 0, false), 10.0);
-    close(timed(0, blocking, false), 10.0);
-    close(timed(blocking, 1, false), 10.0);
-    close(timed(free, free, false), 10.0);
-    // The per-thread default stream is a blocking stream of its own.
-    close(timed(blocking, 0, true), 5.0);
-    close(timed(0, 0, true), 10.0);
+    measured(|f| {
+        let (blocking, free) = (stream(0), stream(1));
+        let (start, end) = (event(), event());
+        let timed = |first: u64, second: u64, ptsz: bool| {
+            ok!(cuCtxSynchronize());
+            ok!(cuEventRecord(start, first));
+            assert_eq!(launch(f, 1, 32, first, &mut []), 0);
+            let none = std::ptr::null_mut::<c_void>();
+            let one = 1u32;
+            if ptsz {
+                ok!(cuLaunchKernel_ptsz(
+                    f, one, one, one, 32u32, one, one, 0u32, second, none, none
+                ));
+                ok!(cuEventRecord_ptsz(end, second));
+            } else {
+                assert_eq!(launch(f, 1, 32, second, &mut []), 0);
+                ok!(cuEventRecord(end, second));
+            }
+            ok!(cuCtxSynchronize());
+            elapsed(start, end)
+        };
+        close(timed(blocking, 0, false), 10.0);
+        close(timed(0, blocking, false), 10.0);
+        close(timed(blocking, 1, false), 10.0);
+        close(timed(free, free, false), 10.0);
+        // The per-thread default stream is a blocking stream of its own.
+        close(timed(blocking, 0, true), 5.0);
+        close(timed(0, 0, true), 10.0);
+    });
 }
 
 #[test]
@@ -202,36 +220,37 @@ fn destroying_a_stream_lets_its_work_finish() {
 #[test]
 fn long_copies_take_time_in_their_stream() {
     const BYTES: usize = 64 << 20;
-    let (_one, _c, f) = alone();
-    let (s, t) = (stream(1), stream(1));
-    let (start, end) = (event(), event());
-    let mut host = std::ptr::null_mut::<c_void>();
-    ok!(cuMemHostAlloc(&raw mut host, BYTES, 0u32));
-    let (a, b) = (alloc(BYTES), alloc(BYTES));
-    // Touched once, so that the kernel's page faults are over.
-    ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
-    ok!(cuMemcpyDtoDAsync_v2(b, a, BYTES, s));
-    ok!(cuCtxSynchronize());
-    let begun = std::time::Instant::now();
-    ok!(cuMemcpyHtoD_v2(a, host, BYTES));
-    let took = begun.elapsed().as_secs_f32() * 1e3;
-    // 64 MiB at 2 GB/s are 33.6 ms: the call that waits takes at least that.
-    assert!(took > 33.5, "{took} ms");
-    assert_eq!(launch(f, 10, 128, t, &mut []), 0);
-    ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
-    assert_eq!(cu!(cuStreamQuery(s)), 600, "it is under way");
-    ok!(cuStreamSynchronize(s));
-    // Between events; within the device it is much faster.
-    ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
-    ok!(cuEventRecord(start, s));
-    ok!(cuMemsetD8Async(b, 7u32, BYTES, s));
-    ok!(cuEventRecord(end, s));
-    ok!(cuStreamSynchronize(s));
-    close(elapsed(start, end), 0.04);
-    // Short ones are over at once.
-    ok!(cuMemcpyHtoDAsync_v2(a, host, 4096usize, s));
-    assert_eq!(cu!(cuStreamQuery(s)), 0);
-    ok!(cuMemFree_v2(a));
-    ok!(cuMemFree_v2(b));
-    ok!(cuMemFreeHost(host));
+    measured(|f| {
+        let (s, t) = (stream(1), stream(1));
+        let (start, end) = (event(), event());
+        let mut host = std::ptr::null_mut::<c_void>();
+        ok!(cuMemHostAlloc(&raw mut host, BYTES, 0u32));
+        let (a, b) = (alloc(BYTES), alloc(BYTES));
+        // Touched once, so that the kernel's page faults are over.
+        ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
+        ok!(cuMemcpyDtoDAsync_v2(b, a, BYTES, s));
+        ok!(cuCtxSynchronize());
+        let begun = std::time::Instant::now();
+        ok!(cuMemcpyHtoD_v2(a, host, BYTES));
+        let took = begun.elapsed().as_secs_f32() * 1e3;
+        // 64 MiB at 2 GB/s are 33.6 ms: the call that waits takes at least that.
+        assert!(took > 33.5, "{took} ms");
+        assert_eq!(launch(f, 10, 128, t, &mut []), 0);
+        ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
+        assert_eq!(cu!(cuStreamQuery(s)), 600, "it is under way");
+        ok!(cuStreamSynchronize(s));
+        // Between events; within the device it is much faster.
+        ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
+        ok!(cuEventRecord(start, s));
+        ok!(cuMemsetD8Async(b, 7u32, BYTES, s));
+        ok!(cuEventRecord(end, s));
+        ok!(cuStreamSynchronize(s));
+        close(elapsed(start, end), 0.04);
+        // Short ones are over at once.
+        ok!(cuMemcpyHtoDAsync_v2(a, host, 4096usize, s));
+        assert_eq!(cu!(cuStreamQuery(s)), 0);
+        ok!(cuMemFree_v2(a));
+        ok!(cuMemFree_v2(b));
+        ok!(cuMemFreeHost(host));
+    });
 }
