@@ -519,3 +519,58 @@ fn bench_kernel_ends_with_its_figures() {
         "{line}"
     );
 }
+
+#[test]
+fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gshare"));
+        command.args(["bench", "attribution"]).args(args);
+        command.output().expect("starts")
+    };
+    let figures = |args: &[&str]| -> (String, Value) {
+        let output = run(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success(), "{text}{errors}");
+        let line = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+        (text, line)
+    };
+    // One to four claims, in turns, without and with a figure of the GPU: the worst is known to be within the goals.
+    let (text, line) = figures(&["--only", "h100 turns", "--seeds", "1000..1003"]);
+    assert_eq!(
+        (&line["mixes"], &line["judged"], &line["simulation"]),
+        (&4.into(), &false.into(), &true.into())
+    );
+    assert_eq!(line["seeds"], serde_json::json!([1000, 1003]));
+    assert_eq!(line["mixes_over"], 0, "{text}");
+    assert_eq!(line["windows"], 30, "three of each claim: {text}");
+    for (name, goal) in [
+        ("sm_points", 3.0),
+        ("sm_points_with_device", 3.0),
+        ("occupancy_points", 5.0),
+        ("occupancy_points_with_device", 5.0),
+    ] {
+        let off = line["measured"][name].as_f64().expect("a figure");
+        assert!(off > 0.0 && off <= goal, "{name}: {text}");
+    }
+    let naive = line["baseline"]["naive_sm_points"].as_f64();
+    assert!(
+        naive > Some(3.0),
+        "time busy times the grids must fail: {text}"
+    );
+    assert!(
+        text.contains("simulation, no GPU") && text.contains("seeds 1000 to 1003"),
+        "{text}"
+    );
+
+    let wrong = run(&["--only", "voodoo"]);
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        !wrong.status.success() && errors.contains("rtx4090"),
+        "{errors}"
+    );
+    let wrong = run(&["--seeds", "9..3"]);
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(64), "{errors}");
+    assert!(errors.contains("no range of seeds"), "{errors}");
+}

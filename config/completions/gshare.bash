@@ -1110,7 +1110,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__bench)
-            opts="-h --runs --quick --only --device --traces --socket --help"
+            opts="-h --runs --quick --only --seeds --device --traces --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1121,6 +1121,10 @@ _gshare() {
                     return 0
                     ;;
                 --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seeds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -438,7 +438,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand replay" -l socket -d 'Sock
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l runs -d 'Runs [default: the benchmark\'s own]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l only -d 'Only mixes whose name contains this (gate), or core-step alone (schedule)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l only -d 'Only mixes whose name contains this (gate), only GPU models and ways of sharing whose names do, e.g. "h100" or "h100 turns" (attribution), or core-step alone (schedule)' -r
+complete -c gshare -n "__fish_gshare_using_subcommand bench" -l seeds -d 'Seeds of the mixes, both included, e.g. 7000..7047 (attribution)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l device -d 'GPU that is shared (gate): `sim`, or `real` for the machine\'s first one' -r -f -a "sim\t''
 real\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand bench" -l traces -d 'Directory with the lists of claims (schedule) [default: one that is made up]' -r -f -a "(__fish_complete_directories)"

@@ -20,6 +20,9 @@ const CLAIMS: usize = 6;
 /// Points of a percent by which a mean over ten seconds may be off: SM activity, occupancy.
 const GOALS: [f64; 2] = [3.0, 5.0];
 
+/// The first seed, unless others are asked for.
+const FIRST_SEED: u64 = 1000;
+
 /// What was found for one model, one way of sharing.
 struct Row {
     model: &'static Model,
@@ -27,29 +30,59 @@ struct Row {
     errors: Vec<Error>,
     /// The worst mix: error, claims, seed.
     worst: (f64, usize, u64),
+    /// Mixes, and those of them with a claim that is over a goal in some window.
+    mixes: usize,
+    over: Vec<u64>,
+}
+
+impl Error {
+    fn is_over(&self) -> bool {
+        [self.alone, self.device]
+            .iter()
+            .any(|e| e[0] > GOALS[0] || e[1] > GOALS[1])
+    }
+}
+
+/// How many claims the mix of a seed has: as often one as any other number.
+fn claims_of(seed: u64) -> usize {
+    (seed + 2) as usize % CLAIMS + 1
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { 4 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
+    let last = FIRST_SEED + u64::from(runs) * CLAIMS as u64 - 1;
+    let (from, to) = args.seeds.unwrap_or((FIRST_SEED, last));
     let windows = if args.quick { 1 } else { 3 };
+    let wanted = |slug: &str, sharing: Sharing| {
+        let name = format!("{slug} {}", sharing.name());
+        args.only.as_ref().is_none_or(|text| name.contains(text))
+    };
+    let ways = [Sharing::Turns, Sharing::Mps, Sharing::Overlapping];
+    let all = MODELS.iter().flat_map(|slug| ways.map(|way| (*slug, way)));
+    let chosen: Vec<_> = all.filter(|(slug, way)| wanted(slug, *way)).collect();
+    anyhow::ensure!(
+        !chosen.is_empty(),
+        "--only {}: there are the models {} and the ways {}",
+        args.only.as_deref().unwrap_or_default(),
+        MODELS.join(", "),
+        ways.map(Sharing::name).join("; ")
+    );
     say(&format!(
-        "simulation, no GPU: per model and way of sharing {runs} mixes each of 1 to {CLAIMS} claims, {windows} windows of 10 s of virtual time;\n\
-         long and short kernels, small and large grids, memory-bound ones, bursts, graphs, two streams; seeds 1000 to {}",
-        1000 + u64::from(runs) * CLAIMS as u64 - 1
+        "simulation, no GPU: per model and way of sharing {} mixes of 1 to {CLAIMS} claims, {windows} windows of 10 s of virtual time;\n\
+         long and short kernels, small and large grids, memory-bound ones, bursts, graphs, two streams; seeds {from} to {to}",
+        to - from + 1
     ));
     say("error of a claim's mean over 10 s, in points of a percent: nine in ten below, largest");
     say(&format!(
-        "{:<14} {:<20} {:>15} {:>15} {:>15} {:>15} {:>15}  worst mix",
+        "{:<14} {:<20} {:>15} {:>15} {:>15} {:>15} {:>15}  mixes over  worst mix",
         "model", "by", "SM", "SM with GPM", "occupancy", "occ. with GPM", "naive SM"
     ));
     let mut rows = Vec::new();
-    for slug in MODELS {
-        for sharing in [Sharing::Turns, Sharing::Mps, Sharing::Overlapping] {
-            let row = measure(slug, sharing, runs, windows)?;
-            print_row(&row);
-            rows.push(row);
-        }
+    for (slug, sharing) in chosen {
+        let row = measure(slug, sharing, from..=to, windows)?;
+        print_row(&row);
+        rows.push(row);
     }
     let largest = |of: fn(&Error) -> f64| {
         let judged = rows
@@ -72,41 +105,62 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         && measured[2..].iter().all(|e| *e <= GOALS[1])
         && naive > GOALS[0];
     let [sm, sm_device, occupancy, occupancy_device] = measured;
+    let judged = rows
+        .iter()
+        .filter(|row| row.sharing != Sharing::Overlapping);
+    let (mixes, over) = judged.fold((0, 0), |(mixes, over), row| {
+        (mixes + row.mixes, over + row.over.len())
+    });
+    say(&format!(
+        "{over} of {mixes} mixes that are judged have a claim over a goal in some window"
+    ));
     say(&json!({
         "bench": "attribution",
         "simulation": true,
-        "mixes": rows.len() * runs as usize * CLAIMS,
+        "seeds": [from, to],
+        "only": args.only,
+        "mixes": mixes,
+        "mixes_over": over,
         "not_judged": "MPS with shares that overlap",
         "windows": rows.iter().map(|row| row.errors.len()).sum::<usize>(),
         "measured": { "sm_points": sm, "sm_points_with_device": sm_device,
             "occupancy_points": occupancy, "occupancy_points_with_device": occupancy_device },
         "baseline": { "naive_sm_points": naive },
         "goals": { "sm_points": GOALS[0], "occupancy_points": GOALS[1], "naive_fails": true },
-        "judged": !args.quick,
+        "judged": !args.quick && args.only.is_none() && args.seeds.is_none(),
         "ok": ok,
     })
     .to_string());
     Ok(0)
 }
 
-fn measure(slug: &'static str, sharing: Sharing, runs: u32, windows: u64) -> anyhow::Result<Row> {
+fn measure(
+    slug: &'static str,
+    sharing: Sharing,
+    seeds: std::ops::RangeInclusive<u64>,
+    windows: u64,
+) -> anyhow::Result<Row> {
     let mut row = Row {
         model: ImaginedBoard::new(slug, 0)?.model(),
         sharing,
         errors: Vec::new(),
         worst: (0.0, 0, 0),
+        mixes: 0,
+        over: Vec::new(),
     };
-    for run in 0..runs as usize {
-        for many in 1..=CLAIMS {
-            let seed = (1000 + run * CLAIMS + many - 1) as u64;
-            let errors = mix::run(slug, sharing, many, seed, windows)?;
-            let worst = errors.iter().map(|e| e.alone[0].max(e.device[0]));
-            let worst = worst.fold(0.0, f64::max);
-            if worst >= row.worst.0 {
-                row.worst = (worst, many, seed);
-            }
-            row.errors.extend(errors);
+    for seed in seeds {
+        let many = claims_of(seed);
+        let errors = mix::run(slug, sharing, many, seed, windows)?;
+        let worst = errors.iter().map(|e| e.alone[0].max(e.device[0]));
+        let worst = worst.fold(0.0, f64::max);
+        if worst >= row.worst.0 {
+            row.worst = (worst, many, seed);
         }
+        row.mixes += 1;
+        if errors.iter().any(Error::is_over) {
+            row.over.push(seed);
+        }
+        row.errors.extend(errors);
     }
     Ok(row)
 }
@@ -119,7 +173,7 @@ fn print_row(row: &Row) {
     };
     let (error, many, seed) = row.worst;
     say(&format!(
-        "{:<14} {:<20} {} {} {} {} {}  {many} claims, seed {seed}: {error:.1}",
+        "{:<14} {:<20} {} {} {} {} {}  {:>3} of {:<3}  {many} claims, seed {seed}: {error:.1}",
         crate::figures::short_name(row.model.name),
         row.sharing.name(),
         both(|e| e.alone[0]),
@@ -127,5 +181,15 @@ fn print_row(row: &Row) {
         both(|e| e.alone[1]),
         both(|e| e.device[1]),
         both(|e| e.naive),
+        row.over.len(),
+        row.mixes,
     ));
+    if !row.over.is_empty() {
+        let seeds: Vec<String> = row.over.iter().map(u64::to_string).collect();
+        say(&format!(
+            "{:<35} over a goal: seeds {}",
+            "",
+            seeds.join(", ")
+        ));
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod adopt;
+mod bench;
 mod class;
 mod config;
 pub mod kernel;
@@ -21,6 +22,7 @@ use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Class, ModeWish, Share};
 
 pub use adopt::AdoptArgs;
+pub use bench::BenchArgs;
 use class::ClassParser;
 pub use config::{ConfigArgs, ConfigCommand};
 pub use levers::ReleaseArgs;
@@ -481,28 +483,6 @@ pub struct DemoArgs {
     /// Print all screens of the final state (with --headless)
     #[arg(long, requires = "headless", conflicts_with_all = ["json", "size"])]
     pub screens: bool,
-}
-
-/// `gshare bench`.
-#[derive(Args, Clone, Debug)]
-pub struct BenchArgs {
-    /// Benchmark
-    pub name: String,
-    /// Runs [default: the benchmark's own]
-    #[arg(long, value_name = "N")]
-    pub runs: Option<u32>,
-    /// Fewer runs, for a quick look; the goals are not judged
-    #[arg(long)]
-    pub quick: bool,
-    /// Only mixes whose name contains this (gate), or core-step alone (schedule)
-    #[arg(long, value_name = "TEXT")]
-    pub only: Option<String>,
-    /// GPU that is shared (gate): `sim`, or `real` for the machine's first one
-    #[arg(long, value_name = "DEVICE", default_value = "sim", value_parser = ["sim", "real"])]
-    pub device: String,
-    /// Directory with the lists of claims (schedule) [default: one that is made up]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub traces: Option<PathBuf>,
 }
 
 fn mode(text: &str) -> Result<ModeWish, String> {
