@@ -166,19 +166,15 @@ impl Machine {
         })
     }
 
-    /// The largest share of a GPU that a claim made now would get there at once, with the charges that were read last:
-    /// nothing where somebody waits already, since he comes first.
+    /// The largest share of a GPU that a claim made now would get there at once, with the charges that were read last,
+    /// if it came after all who wait.
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
-        if self.queue.iter().any(|w| w.blocks.contains(&gpu)) {
-            return Share::ZERO;
+        if self.queue.is_empty() && self.reclaim.transit.is_empty() {
+            return self.ledger.claimable(gpu);
         }
-        let now = self.ledger.claimable(gpu);
-        if self.reclaim.transit.is_empty() {
-            return now;
-        }
-        // What is on its way has its place.
-        now.min(self.all_arrived(self.past.at()).ledger.claimable(gpu))
+        let (kept, future) = self.behind_all();
+        self.left(gpu, &kept, &future)
     }
 
     /// Why a waiting claim waits, as last told.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use super::board::Problem;
 use super::plan::{Future, Who};
-use super::{Machine, Now};
+use super::{Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::largest_part;
 use crate::sched::solve::MAX_GPUS;
@@ -55,9 +55,10 @@ impl Machine {
     /// What a claim made now could have: at once, or as soon as others have been moved for it. Found by what decides
     /// about claims that wait, so a claim of this size is granted or gets a plan of moves, and a larger one does not, unless
     /// more is done to others: two that change places (one waits in the host), or something that is taken for whoever is
-    /// guaranteed that much. While somebody waits nobody is moved for whoever comes after him, and of a GPU that is kept
-    /// for him there is nothing. `charges` are those of this moment: while nobody waits the machine has none that are as
-    /// fresh.
+    /// guaranteed that much. It comes after all who wait. While somebody does, it is what it would get at once: of a GPU
+    /// that is kept there is nothing, and where room is made, there is what will be left. Of moves nothing is promised
+    /// then, since those who are suspended for somebody come back before it. `charges` are those of this moment: while
+    /// nobody waits the machine has none that are as fresh.
     #[must_use]
     pub fn claimable_now(&self, charges: Vec<(ClaimId, usize, Bytes)>) -> Claimable {
         let mut fresh = self.clone();
@@ -69,7 +70,7 @@ impl Machine {
     fn room(&self) -> Claimable {
         let gpus = self.ledger.gpus().len().min(MAX_GPUS);
         let asker = self.asker();
-        let direct: Vec<Share> = (0..gpus).map(|g| self.claimable(g)).collect();
+        let direct: Vec<Share> = (0..gpus).map(|g| asker.direct(g)).collect();
         let sum = direct
             .iter()
             .fold(Share::ZERO, |sum, s| sum.saturating_add(*s));
@@ -100,15 +101,35 @@ impl Machine {
         }
     }
 
-    fn asker(&self) -> Asker<'_> {
-        let now = self.past.at();
-        let mut blocked = vec![false; self.ledger.gpus().len()];
+    pub(super) fn left(&self, gpu: usize, kept: &[bool], future: &Future) -> Share {
+        if kept.get(gpu).copied().unwrap_or(false) {
+            return Share::ZERO;
+        }
+        let now = self.ledger.claimable(gpu);
+        now.min(future.ledger.claimable(gpu))
+    }
+
+    /// The machine as whoever comes after all who wait finds it: the GPUs that are kept for some of them, and where the
+    /// others will be.
+    pub(super) fn behind_all(&self) -> (Vec<bool>, Future) {
+        let mut future = self.all_arrived(self.past.at());
+        let mut kept = vec![false; self.ledger.gpus().len()];
         for waiting in &self.queue {
-            for &g in &waiting.blocks {
-                blocked[g] = true;
+            let plan = self.plan_of(waiting.id());
+            let planned = match (&waiting.ask, plan) {
+                (Ask::Claim { request, .. }, Some(plan)) => future.take(plan, request),
+                _ => false,
+            };
+            if !planned {
+                waiting.blocks.iter().for_each(|g| kept[*g] = true);
             }
         }
-        let future = self.all_arrived(now);
+        (kept, future)
+    }
+
+    fn asker(&self) -> Asker<'_> {
+        let now = self.past.at();
+        let (blocked, future) = self.behind_all();
         let nobody = Request::anybody(Share::ZERO, 0);
         let problem = (self.queue.is_empty() && self.reclaim.rules.enabled)
             .then(|| self.problem(now, &future))
@@ -162,6 +183,11 @@ impl Asker<'_> {
             self.machine.goes_in_turn(ledger, &plan.steps)
                 && self.future.after(&plan, request).is_some()
         })
+    }
+
+    /// The largest part of a GPU that is free as it is.
+    fn direct(&self, gpu: usize) -> Share {
+        self.machine.left(gpu, &self.blocked, &self.future)
     }
 
     /// The largest part of one of these GPUs; `direct` of it without a move.

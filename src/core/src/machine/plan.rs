@@ -421,7 +421,7 @@ impl Future {
 
     /// Takes a plan in: as if it had been carried out. False, and nothing is changed, if its claim has no room
     /// then.
-    fn take(&mut self, plan: &Plan, request: &Request) -> bool {
+    pub(super) fn take(&mut self, plan: &Plan, request: &Request) -> bool {
         let Some(later) = self.after(plan, request) else {
             return false;
         };

@@ -290,24 +290,35 @@ proptest! {
         }
     }
 
-    /// While somebody waits, what is told is what there is beside what is kept for him.
+    /// While somebody waits, what is told is what whoever comes after him can have beside what is kept for him.
     #[test]
-    fn beside_somebody_who_waits_what_is_told_can_be_claimed(
+    fn beside_somebody_who_waits_what_is_told_can_be_claimed_and_no_more(
         gpus in gpus(),
         runs in runs(),
-        waits in (1u32..=4, 30u32..=100),
+        waits in prop::collection::vec((1u32..=4, 30u32..=100), 1..4),
     ) {
         let mut w = world(&gpus, &runs);
-        let mut request = Request::anybody(part(waits.1), 2);
-        request.gpus = waits.0.min(u32::try_from(gpus.len()).unwrap());
-        request.mode = Some(ModeWish::Timeslice);
-        w.submit_request(50, request, None);
+        // Whoever asks now has had most: he comes after all who wait.
+        w.send(Event::Remember(vec![(9, 1 << 40)]));
+        for (id, (count, hundredths)) in (50..).zip(waits) {
+            let mut request = Request::anybody(part(hundredths), 2);
+            request.gpus = count.min(u32::try_from(gpus.len()).unwrap());
+            request.mode = Some(ModeWish::Timeslice);
+            w.submit_request(id, request, None);
+        }
         let room = w.machine.claimable_now(charges(&w));
         for (g, now) in room.by_gpu.iter().enumerate() {
-            let waits = w.machine.queue().next().is_some();
-            if waits && *now > Share::ZERO {
-                prop_assert_eq!(*now, room.direct[g], "nobody is moved for whoever comes after him");
+            if w.machine.queue().next().is_none() {
+                agrees(&w, &[g], *now, 1, more(*now))?;
+                continue;
+            }
+            prop_assert_eq!(*now, room.direct[g], "nothing is promised of moves");
+            if *now > Share::ZERO {
                 prop_assert!(ask(&w, &[g], *now, 1).granted(NEW.0).is_some(), "{:?} of GPU {}", now, g);
+            }
+            if let Some((share, count)) = more(*now) {
+                let asked = ask(&w, &[g], share, count);
+                prop_assert!(asked.granted(NEW.0).is_none(), "{share:?} of GPU {g} starts");
             }
         }
     }
