@@ -40,6 +40,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Cli, Command};
 use failure::Failure;
@@ -72,12 +73,29 @@ fn usage(e: &clap::Error) -> ExitCode {
         let _ = e.print();
         return ExitCode::SUCCESS;
     }
+    if let Some(failure) = size_or_gpu(e, std::env::args().nth(1).as_deref()) {
+        out::failure(&failure);
+        return ExitCode::from(failure.code);
+    }
     let text = e.to_string();
     out::note(&format!(
         "gshare: {}",
         text.strip_prefix("error: ").unwrap_or(&text).trim_end()
     ));
     ExitCode::from(failure::USAGE)
+}
+
+/// Whoever writes `--gpu 1` may mean a size or a certain GPU: both have flags.
+fn size_or_gpu(e: &clap::Error, command: Option<&str>) -> Option<Failure> {
+    let Some(ContextValue::String(wrong)) = e.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let claims = matches!(command, Some("claim" | "run" | "shell"));
+    (claims && e.kind() == ErrorKind::UnknownArgument && wrong == "--gpu").then(|| {
+        let text = "--gpu does not say whether a size or a certain GPU is meant";
+        Failure::new(failure::USAGE, text)
+            .with_hint("half of one is -g 0.5 (--gpus), GPU 1 and no other is --gpu-ids 1")
+    })
 }
 
 /// A program called `gshared` is `gshare daemon`.
@@ -152,6 +170,21 @@ fn exit_code(result: anyhow::Result<i32>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_by_its_number_is_told_from_a_size() {
+        let wrong = |argv: &[&str]| Cli::try_parse_from(argv).expect_err("refused");
+        let failure = size_or_gpu(&wrong(&["gshare", "claim", "--gpu", "1"]), Some("claim"));
+        let hint = failure.and_then(|f| f.hint).expect("says what to write");
+        assert!(
+            hint.contains("--gpus") && hint.contains("--gpu-ids 1"),
+            "{hint}"
+        );
+        let other = wrong(&["gshare", "claim", "--gpo", "1"]);
+        assert!(size_or_gpu(&other, Some("claim")).is_none());
+        let else_where = wrong(&["gshare", "ps", "--gpu", "1"]);
+        assert!(size_or_gpu(&else_where, Some("ps")).is_none());
+    }
 
     #[test]
     fn gshared_is_the_daemon() {

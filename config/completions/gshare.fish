@@ -420,7 +420,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand setup" -l socket -d 'Socke
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l dry-run -d 'Print what would be done, and do nothing'
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l undo -d 'Put everything back as it was before the first setup'
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand demo" -l gpus -d 'Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000' -r
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l gpus -d 'Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000; one that is divided by MIG has its instances behind a colon: a100-80gb:3g.40gb+2g.20gb' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l for -d 'How long it runs [default: until you quit; 30s without the screen]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l size -d 'Size of the screen in columns and rows, e.g. 120x40 [default: the terminal\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F

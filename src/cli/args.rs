@@ -213,7 +213,8 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare demo\n  \
             gshare demo --headless --for 10s --json    the final state as one JSON object\n  \
-            gshare demo --shell                        a shell there: gshare claim, gshare ps, your own programs")]
+            gshare demo --shell                        a shell there: gshare claim, gshare ps, your own programs\n  \
+            gshare demo --shell --gpus a100-80gb:3g.40gb+2g.20gb+1g.10gb,h100    with an A100 that MIG divides")]
     Demo(DemoArgs),
     /// Replay a list of claims under other policies: what would the waits have been?
     #[command(after_long_help = "Examples:\n  \
@@ -468,7 +469,8 @@ pub struct DemoArgs {
     /// Open a shell on the simulated workstation instead, to try commands and programs of your own
     #[arg(long, conflicts_with_all = ["headless", "duration"])]
     pub shell: bool,
-    /// Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000
+    /// Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000; one that is
+    /// divided by MIG has its instances behind a colon: a100-80gb:3g.40gb+2g.20gb
     #[arg(long, value_name = "MODELS", value_delimiter = ',', requires = "shell")]
     pub gpus: Vec<String>,
     /// How long it runs [default: until you quit; 30s without the screen]

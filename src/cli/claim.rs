@@ -212,12 +212,21 @@ fn await_grant(
         // The claim itself, if it was granted in that moment, is found again by this process.
         match connect::again(socket, answered + connect::patience(), waiting)? {
             Some(again) => *client = again,
-            None => return Err(lost.into()),
+            None => return Err(gone_for_good(&lost)),
         }
         if let Wait::Seconds(seconds) = wait {
             spec.wait = Wait::Seconds(seconds.saturating_sub(asked.elapsed().as_secs()));
         }
     }
+}
+
+/// The service went away and did not come back.
+fn gone_for_good(lost: &ClientError) -> Failure {
+    let waited = gshare_core::units::show_duration(connect::patience());
+    let text = format!("{lost}, and none was there again within {waited}");
+    Failure::new(failure::NO_SERVICE, text).with_hint(
+        "claims that run keep their GPUs; gshare doctor looks for the service, GSHARE_RECONNECT=5m waits longer for it",
+    )
 }
 
 pub(crate) fn granted(reply: Reply) -> Result<Granted, Failure> {

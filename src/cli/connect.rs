@@ -1,5 +1,7 @@
 //! Finds the service's socket and connects.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,7 +46,32 @@ pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
 /// # Errors
 /// When no service answers.
 pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
-    Ok(Client::connect(&socket(flag)?)?)
+    let path = socket(flag)?;
+    Client::connect(&path).map_err(|e| explained(flag, &path, e))
+}
+
+/// A socket that somebody named may be named wrongly: then no installation helps.
+fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
+    let named = matches!(&error, ClientError::NoService { source, .. } if matches!(
+        source.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused
+    ));
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|m| m.file_type().is_socket());
+    let by = match flag {
+        Some(_) => "--socket",
+        None if std::env::var_os("GSHARE_SOCKET").is_some_and(|p| !p.is_empty()) => "GSHARE_SOCKET",
+        None => "",
+    };
+    let failure = Failure::from(error);
+    if !named || is_socket || by.is_empty() {
+        return failure;
+    }
+    failure.with_hint(format!(
+        "{by} names no socket; without it gshare looks in the usual places (gshare config path). A service is started by \
+         `sudo systemctl start gshared`, or your own by `gshare daemon --user`"
+    ))
 }
 
 /// As [`connect`]; a service that goes away while it is greeted is waited for. So is one that is not there
@@ -53,11 +80,12 @@ pub(crate) fn patiently(flag: Option<&Path>, waiting: &Waiting) -> Result<Client
     if is_main_of_unit() {
         return expect_service(flag);
     }
-    match Client::connect(&socket(flag)?) {
+    let path = socket(flag)?;
+    match Client::connect(&path) {
         Err(lost @ ClientError::Io(_)) => {
             again(flag, Instant::now() + patience(), waiting)?.ok_or_else(|| lost.into())
         }
-        other => Ok(other?),
+        other => other.map_err(|e| explained(flag, &path, e)),
     }
 }
 
