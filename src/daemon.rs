@@ -368,7 +368,7 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
     let me = nix::unistd::Uid::effective().as_raw();
     anyhow::ensure!(
         meta.mode() & 0o002 == 0,
-        "{} is for everybody to write\nhint: name a directory below it in the config",
+        "{} is for everybody to write\nhint: name a directory below it as state-dir or runtime-dir in the config",
         dir.display()
     );
     anyhow::ensure!(

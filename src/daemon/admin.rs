@@ -146,8 +146,6 @@ fn in_brackets(reason: Option<&str>) -> String {
 }
 
 fn unwritten(error: &JournalError) -> WireError {
-    WireError::new(
-        ErrorCode::Internal,
-        format!("nothing was changed: the journal cannot be used: {error}"),
-    )
+    WireError::new(ErrorCode::Internal, format!("nothing was changed: {error}"))
+        .with_hint("is there room on the disk of the state directory (gshare config path)?")
 }

@@ -311,20 +311,20 @@ impl Service {
     fn journal_row(&self) -> Check {
         let dir = self.paths.state_dir.display();
         let waiting = self.unwritten.len();
-        if waiting == 0 {
-            return check(
-                "journal",
-                "ok",
-                format!("{dir}; starts so far: {}", self.epoch),
-            );
-        }
+        let trouble = match (waiting, self.journal.try_out()) {
+            (0, Ok(())) => {
+                return check(
+                    "journal",
+                    "ok",
+                    format!("{dir}; starts so far: {}", self.epoch),
+                );
+            }
+            (0, Err(error)) => format!("{dir} takes nothing, so no claim starts: {error}"),
+            _ => format!("{dir} does not take the ends of {waiting} claims"),
+        };
         Check {
             fix: Some(format!("make room: df -h {dir}")),
-            ..check(
-                "journal",
-                "limited",
-                format!("{dir} does not take the ends of {waiting} claims"),
-            )
+            ..check("journal", "limited", trouble)
         }
     }
 

@@ -42,11 +42,18 @@ pub(crate) enum JournalError {
         known: i64,
     },
     /// A statement failed: a full disk, a damaged file.
-    #[error("cannot use the journal")]
-    Sql(#[from] rusqlite::Error),
+    #[error("cannot use the journal: {0}")]
+    Sql(rusqlite::Error),
     /// A record could not be turned into text or back.
     #[error("a record of the journal is damaged")]
     Record(#[from] serde_json::Error),
+}
+
+// Its cause stands in its own text, so that every line of the log has it; as a source it would be told twice.
+impl From<rusqlite::Error> for JournalError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
 }
 
 /// A claim's part of one GPU, as journaled.
@@ -441,6 +448,11 @@ impl Journal {
             .db
             .query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
             .optional()?)
+    }
+
+    /// Whether it takes anything.
+    pub(crate) fn try_out(&self) -> Result<(), JournalError> {
+        self.set_meta("tried", "")
     }
 
     /// Remembers a word under a key.
