@@ -65,8 +65,10 @@ impl CudaError {
 /// When the driver, the GPU or NVML cannot be used.
 pub fn measure_context(libcuda: &Path, nvml: &Path, uuid: &str) -> Result<u64, CudaError> {
     let driver = Driver::load(libcuda)?;
+    // An instance is the only device that is shown, with its own UUID or its GPU's.
+    let instance = uuid.starts_with("MIG-");
     let index = (0..driver.device_count()?)
-        .find(|i| driver.uuid(*i).is_ok_and(|found| found == uuid))
+        .find(|i| instance || driver.uuid(*i).is_ok_and(|found| found == uuid))
         .ok_or_else(|| CudaError::NoGpu(uuid.to_owned()))?;
     let _context = driver.context(index)?;
     let nvml = Nvml::builder()

@@ -101,7 +101,8 @@ impl Service {
     /// A GPU that did not answer when the service started may do so later.
     pub(crate) fn meet_gpus(&mut self) {
         let Some(sample) = &self.sample else { return };
-        for (gpu, reading) in self.gpus.iter_mut().zip(&sample.gpus) {
+        let whole = |(gpu, _): &(&mut Gpu, &GpuReading)| gpu.parent.is_none();
+        for (gpu, reading) in self.gpus.iter_mut().zip(&sample.gpus).filter(whole) {
             if let (Some(uuid), false) = (&reading.uuid, gpu.uuid.starts_with("GPU-")) {
                 tracing::info!("GPU {} answers now", reading.index);
                 gpu.uuid.clone_from(uuid);

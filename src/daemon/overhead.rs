@@ -105,7 +105,12 @@ impl Service {
 }
 
 fn probe(libcuda: &std::path::Path, nvml: &std::path::Path, uuid: &str) -> anyhow::Result<u64> {
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    if uuid.starts_with("MIG-") {
+        // The driver shows a program one instance, and only if it is named.
+        command.env("CUDA_VISIBLE_DEVICES", uuid);
+    }
+    let mut child = command
         .arg(PROBE_ARGUMENT)
         .arg(libcuda)
         .arg(nvml)

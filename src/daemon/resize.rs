@@ -13,7 +13,7 @@ use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
 use super::convert::short_share;
-use super::journal::ClaimRecord;
+use super::journal::{ClaimRecord, HeldRecord};
 use super::server::{ConnId, Peer, Sender};
 use super::service::Service;
 
@@ -122,6 +122,21 @@ impl Service {
         };
         if live.ending.as_ref().is_some_and(|e| e.kill_at.is_some()) {
             return Err(WireError::new(ErrorCode::Ended, format!("{id} is ending")));
+        }
+        let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
+        let slices = &live.record.slices;
+        if let Some(whole) = slices.iter().find(|s| s.held == HeldRecord::Whole)
+            && of_the_gpu
+        {
+            let why = if whole.uuid.starts_with("GPU-") {
+                "it has its GPU for itself (mode exclusive), and nobody gets what it gives back"
+            } else {
+                "a MIG instance has its size for good"
+            };
+            let text = format!("{id} keeps its size: {why}");
+            return Err(WireError::new(ErrorCode::Usage, text).with_hint(format!(
+                "to have another one: gshare release {id}, then claim again; --gpu-mem alone lowers what it has of the memory"
+            )));
         }
         Ok((id, change))
     }

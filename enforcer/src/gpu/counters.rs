@@ -145,7 +145,10 @@ pub fn chosen(gpu: &GpuReading, found: &Found) -> (Option<CounterSource>, String
             Err(reason) => why.push(format!("{}: {reason}", source.name())),
         }
     }
-    let text = "SM activity from the claims' own launches, time busy by NVML".to_owned();
+    // NVML has no time busy of an instance.
+    let divided = gpu.name.as_ref().is_some_and(|n| n.contains(" MIG "));
+    let busy = if divided { "" } else { ", time busy by NVML" };
+    let text = format!("SM activity from the claims' own launches{busy}");
     (None, [vec![text], why].concat().join("; "))
 }
 

@@ -28,6 +28,15 @@ pub enum Reason {
         /// Most bytes that claims can divide on one GPU.
         largest: Bytes,
     },
+    /// Nothing but MIG instances, of which none is large enough.
+    Instances {
+        /// GPUs that are asked for.
+        gpus: u32,
+        /// Part of a GPU's memory that is asked for, if not in bytes, and of its SMs.
+        wanted: (Option<Share>, Share),
+        /// The same of the largest instance; of SMs that of those with the memory.
+        largest: (Share, Share),
+    },
     /// Too few of the GPUs that it could use take new claims.
     Drained {
         /// Asked.
@@ -150,6 +159,29 @@ impl fmt::Display for Reason {
                     "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
                 )
             }
+            Self::Instances { gpus: 2.., .. } => f.write_str(
+                "a claim of several GPUs gets no MIG instances, and there is nothing else",
+            ),
+            Self::Instances {
+                wanted: (Some(mem), sm),
+                largest,
+                ..
+            } => write!(
+                f,
+                "wants {} % of a GPU's memory and {} % of its SMs; the largest MIG instance has {} % and {} %",
+                mem.percent(),
+                sm.percent(),
+                largest.0.percent(),
+                largest.1.percent()
+            ),
+            Self::Instances {
+                wanted, largest, ..
+            } => write!(
+                f,
+                "wants {} % of a GPU's SMs; the largest MIG instance with this memory has {} %",
+                wanted.1.percent(),
+                largest.1.percent()
+            ),
             Self::Quota(over) => over.fmt(f),
             Self::Hours {
                 class,
@@ -239,6 +271,9 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
     if place::of_one_model(ledger, possible) >= request.gpus as usize {
         return None;
     }
+    if let Some(reason) = no_instance(ledger, request, &known) {
+        return Some(reason);
+    }
     let largest = known
         .iter()
         .filter_map(|&g| ledger.gpus()[g].capacity())
@@ -246,6 +281,25 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
         .unwrap_or_default();
     let wanted = Ledger::mem_wanted(request, largest);
     Some(Reason::TooBig { wanted, largest })
+}
+
+/// Why no instance is large enough, where there are only instances and bytes of memory are not the cause.
+fn no_instance(ledger: &Ledger, request: &Request, known: &[usize]) -> Option<Reason> {
+    let part = |g: &usize| match ledger.gpus()[*g].sharing {
+        Sharing::Instance { mem, sm } => Some((*g, mem, sm)),
+        _ => None,
+    };
+    let parts: Vec<(usize, Share, Share)> = known.iter().map(part).collect::<Option<_>>()?;
+    let has = |g: usize, bytes| ledger.gpus()[g].capacity().is_some_and(|all| bytes <= all);
+    let with_memory = parts
+        .iter()
+        .filter(|(g, ..)| request.mem.is_none_or(|bytes| has(*g, bytes)));
+    let largest = with_memory.map(|(_, mem, sm)| (*mem, *sm)).max()?;
+    Some(Reason::Instances {
+        gpus: request.gpus,
+        wanted: (request.mem.is_none().then_some(request.share), request.sm),
+        largest,
+    })
 }
 
 /// The GPUs that a request may use and that take new claims.

@@ -46,6 +46,8 @@ impl Service {
             |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
         let closed: Vec<String> = (0..self.gpus.len())
             .filter(meant)
+            // Nobody means a GPU as a whole that is divided, unless he names it.
+            .filter(|g| !only.is_empty() || !self.is_divided(*g))
             .filter_map(|g| self.why_closed(g))
             .collect();
         (!closed.is_empty()).then(|| closed.join(", "))
@@ -61,6 +63,16 @@ impl Service {
             let view = self.health_view(self.gpus[g].parent.unwrap_or(g));
             let why = view.and_then(|v| v.reasons.into_iter().next());
             return Some(format!("GPU {g} is sick{}", in_brackets(why.as_deref())));
+        }
+        if self.is_divided(g) {
+            let parts = (0..self.gpus.len()).filter(|i| self.gpus[*i].parent == Some(g));
+            let parts: Vec<String> = parts.map(|i| i.to_string()).collect();
+            let them = if parts.is_empty() {
+                "it has none yet".to_owned()
+            } else {
+                format!("GPUs {}", parts.join(", "))
+            };
+            return Some(format!("GPU {g} is divided into MIG instances ({them})"));
         }
         let modes = self.gpus[g].modes;
         match modes.next {

@@ -8,7 +8,7 @@ use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Share};
 
 use super::track::RunTrack;
-use crate::daemon::journal::{HoldingRecord, SliceRecord};
+use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
 use crate::daemon::service::Service;
 
 /// Sizes are multiples of this.
@@ -104,7 +104,13 @@ impl Service {
             let Some(slice) = record.slices.first() else {
                 continue;
             };
-            if live.ending.is_some() || record.holding != HoldingRecord::Here || !track.known {
+            // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
+            let alone = slice.held == HeldRecord::Whole;
+            if alone
+                || live.ending.is_some()
+                || record.holding != HoldingRecord::Here
+                || !track.known
+            {
                 continue;
             }
             if sizes.auto_shrink == AutoShrink::Burst

@@ -149,4 +149,22 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
         Some((0, Held::Whole))
     );
     assert_eq!(place(&mut ledger, 6, &ask(2000, Class::Batch, 1)), None);
+    // What no instance will ever hold is refused with what it lacks: half of the memory is there, half of the SMs not.
+    let refused = |request: &Request| crate::reason::never(&ledger, request).map(|r| r.to_string());
+    assert_eq!(
+        refused(&ask(500, Class::Batch, 1)).as_deref(),
+        Some(
+            "wants 50 % of a GPU's memory and 50 % of its SMs; the largest MIG instance has 50 % and 42.8 %"
+        )
+    );
+    bytes.sm = Share::from_milli(500);
+    assert_eq!(
+        refused(&bytes).as_deref(),
+        Some("wants 50 % of a GPU's SMs; the largest MIG instance with this memory has 42.8 %")
+    );
+    bytes.mem = Some(Bytes::gib(64));
+    assert_eq!(
+        refused(&bytes).as_deref(),
+        Some("wants 64.0 GiB on one GPU; the largest share of a GPU here is 39.0 GiB")
+    );
 }
