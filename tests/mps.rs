@@ -512,6 +512,18 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
         text.contains("those that run keep 32 SMs, those started from now on get 52"),
         "{text}"
     );
+    let listed = || {
+        let listed = station.command().arg("ps").output().expect("runs");
+        String::from_utf8_lossy(&listed.stdout).into_owned()
+    };
+    let ps = listed();
+    let had = "has 32 of the 132 SMs of GPU 0 through MPS: 24.2 %, asked for 40.0 %";
+    assert!(ps.contains(had), "{ps}");
+    let text = resize(&["--limit", "0.8"]);
+    assert!(
+        text.contains("the limit of SMs counts for nothing through MPS"),
+        "{text}"
+    );
     let text = resize(&["--gpu-mem", "10G"]);
     assert!(
         text.contains("the memory limit holds at once") && !text.contains("that run keep"),
@@ -599,4 +611,28 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     let starts = std::fs::read_to_string(&log).expect("written");
     assert_eq!(starts.lines().count(), 3, "two commands, one of them twice");
     assert_ne!(servers(&station).remove(0).id, server.id);
+}
+
+#[test]
+fn a_program_that_misses_the_pipe_is_told_and_listed_as_what_it_is() {
+    let station = workstation("");
+    said(&station, "MPS on GPU 0 is up");
+    let mut command = station.command();
+    command.args(["claim", "-q", "-g", "0.25", "--", "env", "-u"]);
+    command.arg("CUDA_MPS_PIPE_DIRECTORY");
+    command.arg(support::example("raw_client"));
+    let mut raw = Raw::start(command);
+    assert_eq!(
+        (raw.ask("mps"), raw.ask("sms")),
+        ("ok 0".into(), "ok 132".into())
+    );
+    let words = said(&station, "beside MPS: nothing limits its SMs");
+    assert!(words.contains(&format!("process {}", raw.pid())), "{words}");
+    let snapshot = station.snapshot().expect("served");
+    let part = &claim_of(&snapshot, raw.pid()).expect("its claim").gpus[0];
+    assert_eq!((part.mps_sms, &part.beside_mps), (None, &vec![raw.pid()]));
+    let listed = station.command().arg("ps").output().expect("runs");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let line = format!("pid {} runs on GPU 0 beside MPS", raw.pid());
+    assert!(text.contains(&line), "{text}");
 }

@@ -28,8 +28,44 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
         }
         let table = rows::claims(snapshot, args.all);
         let text = table.text(out::columns(), out::colour());
-        out::print(&(text + &stay(snapshot)))
+        out::print(&(text + &through_mps(snapshot) + &stay(snapshot)))
     })
+}
+
+/// What MPS made of the SMs that claims asked for, where that is something else, and who runs beside it.
+fn through_mps(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for claim in &snapshot.claims {
+        let id = &claim.id;
+        for part in &claim.gpus {
+            let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
+            let all = gpu.and_then(|g| g.sms).filter(|all| *all > 0);
+            if let (Some(sms), Some(all)) = (part.mps_sms, all) {
+                let given = sms.value / f64::from(all) * 100.0;
+                let asked = part.sm_request * 100.0;
+                if (given - asked).abs() >= 0.05 {
+                    let about = if sms.estimate { "~" } else { "" };
+                    text.push_str(&format!(
+                        "{id} has {about}{:.0} of the {all} SMs of GPU {} through MPS: {given:.1} %, asked for {asked:.1} %\n",
+                        sms.value, part.gpu
+                    ));
+                }
+            }
+            if !part.beside_mps.is_empty() {
+                let pids: Vec<String> = part.beside_mps.iter().map(u32::to_string).collect();
+                let (pid, run) = match pids.len() {
+                    1 => ("pid", "runs"),
+                    _ => ("pids", "run"),
+                };
+                text.push_str(&format!(
+                    "{id}: {pid} {} {run} on GPU {} beside MPS: nothing limits its SMs\n",
+                    pids.join(", "),
+                    part.gpu
+                ));
+            }
+        }
+    }
+    text
 }
 
 /// Which claims cannot be detached, which of the others cannot be moved, and why: a line for each reason.
@@ -53,8 +89,13 @@ fn stay(snapshot: &Snapshot) -> String {
     }
     // What can be done least comes first.
     reasons.sort_by_key(|(what, ..)| *what);
-    let line = |(what, why, ids): (&str, &str, Vec<&str>)| {
-        format!("{} cannot be {what}: {}\n", ids.join(", "), plain(why))
+    let line = |(what, why, ids): (&str, &str, Vec<&str>)| match ids.as_slice() {
+        [id] => format!("{id} cannot be {what}: {}\n", plain(why)),
+        _ => format!(
+            "{} cannot be {what}, each because {}\n",
+            ids.join(", "),
+            plain(why)
+        ),
     };
     reasons.into_iter().map(line).collect()
 }
@@ -208,4 +249,75 @@ fn filtered(mut snapshot: Snapshot, user: Option<&str>) -> Snapshot {
             .is_some_and(|id| is(p.user.as_deref().unwrap_or_default(), id))
     });
     snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuView, Source};
+
+    use super::*;
+
+    fn claim(id: &str, why: Option<&str>) -> ClaimView {
+        let mut claim = ClaimView {
+            id: id.to_owned(),
+            gpus: vec![ClaimGpu {
+                sm_request: 0.25,
+                ..ClaimGpu::default()
+            }],
+            ..ClaimView::default()
+        };
+        claim.place.levers.not_detachable = why.map(str::to_owned);
+        claim
+    }
+
+    #[test]
+    fn a_reason_suits_one_claim_and_several() {
+        let mut snapshot = Snapshot {
+            claims: vec![
+                claim("c1", Some("it uses managed memory")),
+                claim("c2", None),
+            ],
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            stay(&snapshot),
+            "c1 cannot be detached: it uses managed memory\n"
+        );
+        let more = claim("c3", Some("it uses managed memory"));
+        snapshot.claims.push(more);
+        assert_eq!(
+            stay(&snapshot),
+            "c1, c3 cannot be detached, each because it uses managed memory\n"
+        );
+    }
+
+    #[test]
+    fn what_mps_gives_is_said_where_it_is_not_what_was_asked_for() {
+        let mut snapshot = Snapshot {
+            gpus: vec![GpuView {
+                sms: Some(132),
+                ..GpuView::default()
+            }],
+            claims: vec![claim("c1", None)],
+            ..Snapshot::default()
+        };
+        let given = |value, estimate| Figure {
+            value,
+            source: Source::Shim,
+            estimate,
+        };
+        snapshot.claims[0].gpus[0].mps_sms = Some(given(33.0, false));
+        assert_eq!(through_mps(&snapshot), "");
+        snapshot.claims[0].gpus[0].mps_sms = Some(given(32.0, true));
+        assert_eq!(
+            through_mps(&snapshot),
+            "c1 has ~32 of the 132 SMs of GPU 0 through MPS: 24.2 %, asked for 25.0 %\n"
+        );
+        snapshot.claims[0].gpus[0].mps_sms = None;
+        snapshot.claims[0].gpus[0].beside_mps = vec![7, 8];
+        assert_eq!(
+            through_mps(&snapshot),
+            "c1: pids 7, 8 run on GPU 0 beside MPS: nothing limits its SMs\n"
+        );
+    }
 }

@@ -133,7 +133,10 @@ fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
     let cap: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
     let used = used.map_or_else(unknown, gib);
-    let time = mean(claim.gpus.iter().map(|g| g.time_busy.as_ref()));
+    // As on the screen: the driver's figure, else the claim's own counters.
+    let time = |g: &ClaimGpu| g.time_busy.or(g.time_got);
+    let times: Vec<Option<Figure>> = claim.gpus.iter().map(time).collect();
+    let time = mean(times.iter().map(Option::as_ref));
     // What has no cap requests nothing and is limited to nothing.
     let nothing = || "-".to_owned();
     vec![

@@ -14,7 +14,7 @@ use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, T
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
-use super::journal::{ClaimRecord, JournalError, SliceRecord};
+use super::journal::{ClaimRecord, HeldRecord, JournalError, SliceRecord};
 use super::server::Peer;
 use super::service::{Asked, Live, Seat, Service};
 use super::{convert, die, millis, unix_ms};
@@ -330,7 +330,8 @@ impl Service {
         })
     }
 
-    /// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`; nothing for a claim without GPUs.
+    /// `0.50 of GPU 1 (11.8 GiB, SMs >= 50 %, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
+    /// nothing for a claim without GPUs.
     pub(crate) fn size_text(&self, record: &ClaimRecord) -> Option<String> {
         let gpus: Vec<String> = record
             .slices
@@ -339,6 +340,19 @@ impl Service {
             .map(|g| g.to_string())
             .collect();
         let first = record.slices.first()?;
+        let g = self.gpu_index(&first.uuid);
+        let instance = g.filter(|g| self.gpus[*g].parent.is_some());
+        if let (Some(g), Some((_, profile))) = (
+            instance,
+            instance.and_then(|g| self.gpus[g].model.rsplit_once(' ')),
+        ) {
+            let sms = self.last_reading(g).and_then(|r| r.sm_count);
+            let sms = sms.map_or_else(String::new, |n| format!(", {n} SMs"));
+            return Some(format!(
+                "GPU {g}, a MIG instance {profile} ({}{sms})",
+                Bytes(first.mem)
+            ));
+        }
         let limit = if first.mem_limit > first.mem {
             format!(", up to {} while free", Bytes(first.mem_limit))
         } else {
@@ -356,11 +370,17 @@ impl Service {
             ("s", " each")
         };
         let of = format!("GPU{s} {}", gpus.join(","));
+        let sms = match self.mps_sms_of(first) {
+            Some((given, all)) => format!("{given} of {all} SMs"),
+            None => format!(
+                "SMs >= {} %, up to {} %",
+                first.sm_milli / 10,
+                first.sm_limit_milli / 10
+            ),
+        };
         Some(format!(
-            "{share} of {of} ({}{each}{limit}, SMs >= {} %, up to {} %)",
-            Bytes(first.mem),
-            first.sm_milli / 10,
-            first.sm_limit_milli / 10,
+            "{share} of {of} ({}{each}{limit}, {sms})",
+            Bytes(first.mem)
         ))
     }
 
@@ -380,8 +400,15 @@ impl Service {
         } else {
             "cooperative"
         };
+        let side_by_side = record.slices.iter().all(|s| s.held == HeldRecord::Mps);
+        let mut gpus = record.slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
+        let mixed = gpus.any(|g| self.is_mixed(g));
         let caps = match self.gate_in_force() {
+            Ok(()) if mixed => {
+                format!("{way} (SM share not held between claims through MPS and others there)")
+            }
             Ok(()) => way.to_owned(),
+            Err(_) if side_by_side && self.libcuda.is_ok() => way.to_owned(),
             Err(_) if self.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
             Err(_) => "not enforced (no libcuda found)".to_owned(),
         };

@@ -41,7 +41,7 @@ pub(crate) struct OnGpu {
     pub(crate) why: Option<String>,
     pub(crate) servers: Vec<Server>,
     /// Processes of claims that run beside MPS, and were told.
-    beside: BTreeSet<i32>,
+    beside: BTreeMap<i32, ClaimId>,
 }
 
 /// MPS daemons by GPU.
@@ -105,7 +105,7 @@ impl Service {
             up: false,
             why: None,
             servers: Vec::new(),
-            beside: BTreeSet::new(),
+            beside: BTreeMap::new(),
         };
         self.mps.insert(g, on);
     }
@@ -310,7 +310,7 @@ impl Service {
                 continue;
             }
             let uuid = self.gpus[g].uuid.clone();
-            let stray: Vec<(i32, ClaimId)> = self
+            let stray: BTreeMap<i32, ClaimId> = self
                 .reading(g)
                 .iter()
                 .flat_map(|r| r.processes.iter().flatten())
@@ -328,12 +328,14 @@ impl Service {
                     })
                 })
                 .collect();
-            let now: BTreeSet<i32> = stray.iter().map(|(pid, _)| *pid).collect();
             let Some(on) = self.mps.get_mut(&g) else {
                 continue;
             };
-            let before = std::mem::replace(&mut on.beside, now);
-            for (pid, id) in stray.into_iter().filter(|(pid, _)| !before.contains(pid)) {
+            let before = std::mem::replace(&mut on.beside, stray.clone());
+            for (pid, id) in stray
+                .into_iter()
+                .filter(|(pid, _)| !before.contains_key(pid))
+            {
                 self.tell_owner(
                     id,
                     &format!(
@@ -394,8 +396,9 @@ impl Service {
         let (slice, old) = (part(now)?, part(old)?);
         let (next, before) = (self.mps_sms(&slice), self.mps_sms(&old));
         let mut words = Vec::new();
-        if let Some(next) = next.filter(|_| next != before) {
-            let keep = self.sms_of_runners(now, &slice.uuid);
+        let keep = self.sms_of_runners(now, &slice.uuid);
+        let as_it_is = |next: u32| keep.iter().eq([&u64::from(next)]);
+        if let Some(next) = next.filter(|next| Some(*next) != before && !as_it_is(*next)) {
             let keep: Vec<String> = keep.iter().map(u64::to_string).collect();
             let runners = if keep.is_empty() {
                 String::new()
@@ -405,6 +408,13 @@ impl Service {
             words.push(format!(
                 "through MPS a program has its SMs from its start: {runners}those started from now on get {next}"
             ));
+        }
+        if slice.sm_limit_milli != old.sm_limit_milli && self.config.mps.share == MpsShare::Request
+        {
+            words.push(
+                "the limit of SMs counts for nothing through MPS ([mps] share = \"request\")"
+                    .to_owned(),
+            );
         }
         if slice.mem_limit != old.mem_limit {
             words.push("the memory limit holds at once".to_owned());
@@ -441,7 +451,14 @@ impl Service {
         }
     }
 
-    /// SMs that a claim's programs have through MPS: what the driver showed the newest of them, else what MPS
+    /// Processes of a claim that run on a GPU beside MPS.
+    pub(crate) fn beside_mps(&self, id: ClaimId, g: usize) -> Vec<u32> {
+        let beside = self.mps.get(&g).into_iter().flat_map(|on| &on.beside);
+        let own = beside.filter(|(_, of)| **of == id);
+        own.map(|(pid, _)| pid.cast_unsigned()).collect()
+    }
+
+    /// SMs that a claim's programs have through MPS: the most that the driver showed one of them, else what MPS
     /// would make of what is asked.
     pub(crate) fn mps_figure(&self, slice: &SliceRecord, slots: &[SlotView]) -> Option<Figure> {
         let told = slots.iter().filter_map(|s| s.mps_sms).max();
@@ -462,8 +479,14 @@ impl Service {
 
     /// SMs that a claim's programs get through MPS by what is asked: a prediction.
     pub(crate) fn mps_sms(&self, slice: &SliceRecord) -> Option<u32> {
+        self.mps_sms_of(slice).map(|(given, _)| given)
+    }
+
+    /// The same, and how many the GPU has.
+    pub(crate) fn mps_sms_of(&self, slice: &SliceRecord) -> Option<(u32, u32)> {
         let g = self.gpu_index(&slice.uuid)?;
         let all = self.last_reading(g)?.sm_count?;
-        (slice.held == HeldRecord::Mps).then(|| mps::sms_of(all, self.mps_percentage(slice)))
+        let given = || (mps::sms_of(all, self.mps_percentage(slice)), all);
+        (slice.held == HeldRecord::Mps).then(given)
     }
 }

@@ -306,12 +306,17 @@ impl Service {
             estimate: false,
         };
         let measured = |figure: Option<Figure>| figure.filter(|f| alone && f.source == Source::Gpm);
+        let beside_mps = self.beside_mps(id, gpu.index as usize);
         let mut part = ClaimGpu {
             gpu: gpu.index,
             uuid: slice.uuid.clone(),
             sm_request: f64::from(slice.sm_milli) / 1000.0,
             sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
-            mps_sms: self.mps_figure(slice, slots),
+            mps_sms: self
+                .mps_figure(slice, slots)
+                // Who is no client has the SMs of nobody's choice.
+                .filter(|sms| !sms.estimate || beside_mps.is_empty()),
+            beside_mps,
             mem_request: slice.mem,
             mem_limit: slice.mem_limit,
             mem_charge: Some(

@@ -50,8 +50,8 @@ pub(super) const DETACH: &str = "Examples:\n  \
     gshare detach sweep --json\n\n\
     Its memory goes to the host and its place on the GPU to others. The next CUDA call of one of its programs waits until\n\
     there is room, and brings it back by itself; calls that only ask (cuMemGetInfo, cuStreamQuery, ...) do so after\n\
-    10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL's multicast\n\
-    cannot be detached: gshare ps says so.";
+    10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL\n\
+    cannot be detached: gshare ps says why.";
 pub(super) const ATTACH: &str = "Example:\n  \
     gshare attach c3            bring it back now; waits for room";
 pub(super) const SUSPEND: &str = "Example:\n  \

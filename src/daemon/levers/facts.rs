@@ -55,7 +55,10 @@ impl Service {
         }
         let held = |held| live.record.slices.iter().any(|s| s.held == held);
         if held(HeldRecord::Mps) {
-            return Err("it runs through MPS, which the driver cannot checkpoint".to_owned());
+            return Err(
+                "it shares its GPU through MPS, whose clients the driver cannot checkpoint"
+                    .to_owned(),
+            );
         }
         if live
             .record
@@ -168,11 +171,9 @@ impl Service {
         let able = |pick: fn(&Levers) -> bool| {
             let claims = self.claims.keys().map(|id| self.levers_of(*id));
             let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
-            format!(
-                "{} claims can, {} cannot (gshare ps says why)",
-                can.len(),
-                cannot.len()
-            )
+            let s = if can.len() == 1 { "" } else { "s" };
+            let (can, cannot) = (can.len(), cannot.len());
+            format!("{can} claim{s} can, {cannot} cannot (gshare ps says why)")
         };
         let release = self.driver_release();
         let moves = match release {

@@ -55,6 +55,14 @@ impl Service {
                     )),
                 ),
             },
+            GpuMode::Auto if self.is_mixed(g) => row(
+                "limited",
+                "auto, now some claims run through MPS and others take turns: the driver divides the time between the two kinds, and no share is held there".to_owned(),
+                SIMULATION,
+                Some(format!(
+                    "more GPUs with mode auto keep them apart; gshare admin mode {g} timeslice --wait, or mps, has one kind"
+                )),
+            ),
             GpuMode::Auto => match (mps, self.runs_through_mps(g)) {
                 (Ok(detail), Some(true)) => {
                     let detail = format!("auto, now {detail}");
@@ -67,7 +75,7 @@ impl Service {
                 }
                 (Ok(detail), None) => {
                     let detail = format!(
-                        "auto, nobody there: {detail} for batch and inference of one owner; others take turns (C5)"
+                        "auto, nobody there: {detail}; that is for batch and inference of one owner, others take turns (C5)"
                     );
                     row("ok", detail, MPS, self.above_mps())
                 }
@@ -106,10 +114,23 @@ impl Service {
 
     /// Whether the claims on a GPU run through MPS now; `None` where there are none.
     fn runs_through_mps(&self, g: usize) -> Option<bool> {
+        self.held_there(g)
+            .next()
+            .map(|held| held == HeldRecord::Mps)
+    }
+
+    /// Whether some claims on a GPU run through MPS and others take turns.
+    pub(crate) fn is_mixed(&self, g: usize) -> bool {
+        let mps = |held| held == HeldRecord::Mps;
+        self.held_there(g).any(mps) && !self.held_there(g).all(mps)
+    }
+
+    /// How each claim on a GPU holds its part.
+    fn held_there(&self, g: usize) -> impl Iterator<Item = HeldRecord> {
         let uuid = &self.gpus[g].uuid;
         let records = self.claims.values().map(|live| &live.record);
-        let mut there = records.flat_map(|r| &r.slices).filter(|s| s.uuid == *uuid);
-        there.next().map(|s| s.held == HeldRecord::Mps)
+        let slices = records.flat_map(|r| &r.slices);
+        slices.filter(move |s| s.uuid == *uuid).map(|s| s.held)
     }
 
     /// What would let more claims run side by side than MPS does now.

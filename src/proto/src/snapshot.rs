@@ -244,6 +244,9 @@ pub struct ClaimGpu {
     /// SMs that its programs have through MPS: read back where they told, else as MPS rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_sms: Option<Figure>,
+    /// Processes that run beside MPS where they should be its clients: nothing limits their SMs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside_mps: Vec<u32>,
     /// Guaranteed bytes.
     pub mem_request: u64,
     /// Most bytes (the cap).

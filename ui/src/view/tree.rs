@@ -318,7 +318,7 @@ fn claim_gpu(
             } else {
                 format!(
                     "{} of the GPU's time got, {}% requested",
-                    figure_percent(part.time_busy, glyphs),
+                    figure_percent(time_got, glyphs),
                     percent(part.sm_request * 100.0)
                 )
             },

@@ -190,7 +190,12 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
         ));
         if let Some(sms) = g.mps_sms {
             let about = if sms.estimate { "~" } else { "" };
-            let text = format!("{about}{:.0} SMs, side by side with others", sms.value);
+            let text = format!("{about}{:.0} SMs, fixed when a program starts", sms.value);
+            out.push(("  MPS", text));
+        }
+        if !g.beside_mps.is_empty() {
+            let pids: Vec<String> = g.beside_mps.iter().map(u32::to_string).collect();
+            let text = format!("pid {} beside it: nothing limits its SMs", pids.join(", "));
             out.push(("  MPS", text));
         }
         out.push((
