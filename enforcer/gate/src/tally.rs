@@ -16,6 +16,8 @@ use crate::{
 };
 
 const ROWS: usize = 2048;
+/// A stream has one of two cells, one in each half: so that two that meet in one place do not drive each other out at
+/// every launch.
 const CELLS: usize = 128;
 /// Predicted GPU time of a stream between two measurements, in nanoseconds; half of it to three halves.
 pub const SAMPLE_NS: u64 = 4_000_000;
@@ -150,9 +152,13 @@ impl Cell {
     }
 
     fn put(&self, load: Load) {
-        self.busy_ns.fetch_add(load.busy_ns, Relaxed);
-        self.sm_ns.fetch_add(load.sm_ns, Relaxed);
-        self.warp_ns.fetch_add(load.warp_ns, Relaxed);
+        for (to, by) in [
+            (&self.busy_ns, load.busy_ns),
+            (&self.sm_ns, load.sm_ns),
+            (&self.warp_ns, load.warp_ns),
+        ] {
+            to.fetch_add(by, Relaxed);
+        }
     }
 }
 
@@ -207,22 +213,62 @@ impl Tally {
             .find(|row| row.key.load(Relaxed) == key.number())
     }
 
+    /// The two places of a stream as one thread uses it, and its tag.
     #[inline]
-    fn cell(&self, stream: usize, thread: usize) -> (&Cell, u64) {
+    fn places(&self, stream: usize, thread: usize) -> ([&Cell; 2], u64) {
         let mixed = spread((stream as u64).wrapping_add((thread as u64).rotate_left(32)));
-        (&self.cells[mixed as usize % CELLS], mixed | 1)
+        let at = mixed as usize % CELLS;
+        ([&self.cells[at], &self.cells[at ^ (CELLS / 2)]], mixed | 1)
+    }
+
+    /// The cell that the stream has.
+    #[inline]
+    fn cell(&self, stream: usize, thread: usize) -> Option<&Cell> {
+        let (places, tag) = self.places(stream, thread);
+        places
+            .into_iter()
+            .find(|cell| cell.tag.load(Relaxed) == tag)
+    }
+
+    fn roll(&self) -> u64 {
+        spread(self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
+    }
+
+    /// The cell that the stream has, or gets: what another one had left in it comes along.
+    fn claim(&self, stream: usize, thread: usize) -> &Cell {
+        if let Some(own) = self.cell(stream, thread) {
+            return own;
+        }
+        let ([one, other], tag) = self.places(stream, thread);
+        let is_free = |cell: &Cell| cell.tag.load(Relaxed) == 0;
+        // By chance: of the owners some have gone, and whoever is still there comes back.
+        let cell = match (is_free(one), is_free(other)) {
+            (true, _) => one,
+            (false, true) => other,
+            (false, false) if self.roll() & 1 == 0 => one,
+            (false, false) => other,
+        };
+        cell.limit_ns.store(0, Relaxed);
+        cell.tag.store(tag, Relaxed);
+        cell
+    }
+
+    /// From now on so much of the stream is only counted, then one is measured again.
+    fn go_on(&self, cell: &Cell) {
+        let ahead = SAMPLE_NS / 2 + self.roll() % SAMPLE_NS;
+        let limit = cell.busy_ns.load(Relaxed).saturating_add(ahead);
+        cell.limit_ns.store(limit, Relaxed);
     }
 
     /// Counts a launch by what is known of its kind. `false`: it is not counted, and has to be measured.
     #[inline]
     pub fn add(&self, key: Key, stream: usize, thread: usize) -> bool {
-        let Some(row) = self.row(key) else {
+        let Some((row, cell)) = self.row(key).zip(self.cell(stream, thread)) else {
             return false;
         };
-        let (cell, tag) = self.cell(stream, thread);
         let one = row.busy_ns.load(Relaxed);
         let busy = cell.busy_ns.load(Relaxed) + one;
-        if one == 0 || cell.tag.load(Relaxed) != tag || busy > cell.limit_ns.load(Relaxed) {
+        if one == 0 || busy > cell.limit_ns.load(Relaxed) {
             return false;
         }
         let more = |to: &AtomicU64, by: &AtomicU64| {
@@ -276,29 +322,23 @@ impl Tally {
         (ns > 0).then(|| row.fill().during(ns))
     }
 
-    /// What the stream was given since its last measurement goes with the next one. The cell is the stream's from
-    /// now on; what another one had left in it comes along.
+    /// What the stream was given since its last measurement goes with the next one.
     pub fn begin(&self, stream: usize, thread: usize) -> Load {
-        let (cell, tag) = self.cell(stream, thread);
+        let cell = self.claim(stream, thread);
         let load = cell.take();
-        let dice = spread(self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed));
-        cell.limit_ns
-            .store(SAMPLE_NS / 2 + dice % SAMPLE_NS, Relaxed);
-        cell.tag.store(tag, Relaxed);
+        self.go_on(cell);
         load
     }
 
     /// What the stream was given since its last measurement, to count with another one.
     pub fn take(&self, stream: usize, thread: usize) -> Load {
-        self.cell(stream, thread).0.take()
+        self.cell(stream, thread)
+            .map_or_else(Load::default, Cell::take)
     }
 
-    /// A measurement did not come about: what would have gone with it counts later.
-    pub fn put_back(&self, stream: usize, thread: usize, load: Load) {
-        self.cell(stream, thread).0.put(load);
-    }
-
-    /// Counts a launch that is not measured; what it fills, where nobody knows how long it takes.
+    /// Counts a launch that is not measured; what it fills, where nobody knows how long it takes. The next ones of
+    /// the stream are only counted for a while: a stream that is far ahead of the GPU would else be looked at more
+    /// closely at every launch.
     pub fn add_unmeasured(&self, key: Key, stream: usize, thread: usize) -> Option<Fill> {
         let row = self.row(key)?;
         let load = Load {
@@ -309,7 +349,11 @@ impl Tally {
         if load.busy_ns == 0 {
             return Some(row.fill());
         }
-        self.put_back(stream, thread, load);
+        let cell = self.claim(stream, thread);
+        cell.put(load);
+        if cell.busy_ns.load(Relaxed) > cell.limit_ns.load(Relaxed) {
+            self.go_on(cell);
+        }
         None
     }
 
@@ -412,6 +456,49 @@ mod tests {
         total.busy_ns += measured * 100_000;
         assert_eq!(total.busy_ns, 1_000_000_000, "nothing is lost");
         assert!((150..400).contains(&measured), "{measured} measurements");
+    }
+
+    #[test]
+    fn a_stream_that_is_not_measured_goes_on_being_counted() {
+        let tally = Tally::default();
+        let key = Key::kernel(0x5000, 4, 256);
+        let fill = Fill::of_grid(4, 2, 4, 8);
+        tally.know(key, fill);
+        tally.learn(key, 10_000, 10_000);
+        // Nothing can be measured: the GPU is far behind.
+        let looks = (0..10_000)
+            .filter(|_| !tally.add(key, 7, 3))
+            .map(|_| assert_eq!(tally.add_unmeasured(key, 7, 3), None))
+            .count();
+        assert!((10..40).contains(&looks), "{looks} of 10000 looked closer");
+        assert_eq!(tally.begin(7, 3), fill.during(10_000).times(10_000));
+    }
+
+    #[test]
+    fn streams_that_meet_in_one_place_do_not_drive_each_other_out() {
+        let tally = Tally::default();
+        let key = Key::kernel(0x5000, 4, 256);
+        tally.know(key, Fill::of_grid(4, 2, 4, 8));
+        tally.learn(key, 1000, 1000);
+        let home = |stream: usize| std::ptr::from_ref(tally.places(stream, 1).0[0]);
+        let other = (2..10_000).find(|stream| home(*stream) == home(1));
+        let Some(other) = other else {
+            panic!("some two streams meet");
+        };
+        // Streams of before have the places.
+        for stream in 10_000..20_000 {
+            tally.begin(stream, 1);
+        }
+        let mut looks = 0;
+        for _ in 0..1000 {
+            for stream in [1, other] {
+                if !tally.add(key, stream, 1) {
+                    tally.begin(stream, 1);
+                    looks += 1;
+                }
+            }
+        }
+        assert!(looks < 40, "{looks} of 2000 looked closer");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use gshare_abi::{HAS_CROWD, MARKS, Mark, STRIPES};
@@ -194,22 +194,46 @@ impl Drop for Inside {
     }
 }
 
-/// Threads that have counted something.
-static THREADS: AtomicU32 = AtomicU32::new(0);
+/// Numbers that are given again when their thread has ended, by bits: 1 to 64.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Threads that came when those were taken; their numbers are not given again.
+static LATER: AtomicU32 = AtomicU32::new(0);
 
+/// Gives the number back when its thread ends. A forked child keeps those of threads that it does not have.
+struct Numbered(u32);
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        set_number(0);
+        // What the thread has counted comes before whatever the next one counts in its place.
+        NUMBERS.fetch_and(!(1 << (self.0 - 1)), Ordering::Release);
+    }
+}
+
+/// Gives the calling thread a number.
 #[cold]
 fn next_thread() -> u32 {
-    // 0 means that a thread has none.
-    THREADS
-        .fetch_add(1, Ordering::Relaxed)
-        .wrapping_add(1)
-        .max(1)
+    thread_local!(static ENDS: std::cell::RefCell<Option<Numbered>> = const { std::cell::RefCell::new(None) });
+    let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+    // A thread that is ending cannot give one back any more.
+    let given = ENDS.try_with(|ends| {
+        let taken = NUMBERS.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
+        let number = taken.ok()?.trailing_ones() + 1;
+        ends.borrow_mut().replace(Numbered(number));
+        Some(number)
+    });
+    let number = given.ok().flatten().unwrap_or_else(|| {
+        let later = LATER.fetch_add(1, Ordering::Relaxed);
+        u64::BITS + 1 + later % (u32::MAX / 2)
+    });
+    set_number(number);
+    number
 }
 
 /// Threads that have a stripe to themselves; the later ones share out the rest.
 const OWNERS: usize = STRIPES / 2;
 
-/// A thread, by its number among those that have counted something; the first is 1.
+/// A thread, by its number among those that count something now; the first is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Thread(u32);
 
@@ -260,27 +284,34 @@ pub(crate) fn entry() -> Option<u32> {
 fn thread() -> u32 {
     // SAFETY: the thread's own second word.
     unsafe {
-        let place = word().add(1);
-        if place.read() == 0 {
-            place.write(next_thread());
+        match word().add(1).read() {
+            0 => next_thread(),
+            number => number,
         }
-        place.read()
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+fn set_number(number: u32) {
+    // SAFETY: the thread's own second word.
+    unsafe { word().add(1).write(number) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+thread_local!(static NUMBER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 fn thread() -> u32 {
-    use std::cell::Cell;
-    thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });
-    NUMBER
-        .try_with(|place| {
-            if place.get() == 0 {
-                place.set(next_thread());
-            }
-            place.get()
-        })
-        .unwrap_or(u32::MAX)
+    match NUMBER.get() {
+        0 => next_thread(),
+        number => number,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn set_number(number: u32) {
+    NUMBER.set(number);
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -302,6 +333,32 @@ mod tests {
             .collect();
         assert_eq!(others.len(), 4);
         assert!(others.iter().all(|other| *other != first));
+
+        for _ in 0..200 {
+            let next = std::thread::spawn(|| Thread::current().number()).join();
+            assert!(
+                next.is_ok_and(|number| number <= 64),
+                "numbers of threads that have ended are given again"
+            );
+        }
+        let there = AtomicU32::new(0);
+        let count = || {
+            let number = Thread::current().number();
+            there.fetch_add(1, Ordering::SeqCst);
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while there.load(Ordering::SeqCst) < 100 && std::time::Instant::now() < until {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            number
+        };
+        let mut numbers: Vec<usize> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..100).map(|_| scope.spawn(count)).collect();
+            let joined = threads.into_iter().filter_map(|thread| thread.join().ok());
+            joined.collect()
+        });
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 100, "no two at a time have the same");
 
         let all: Vec<Thread> = (1..100).map(Thread).collect();
         let (own, shared): (Vec<Thread>, Vec<Thread>) =
