@@ -2,7 +2,7 @@
 //! back after.
 
 use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
+    Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
     atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -49,6 +49,10 @@ pub(crate) struct Gpu {
 #[derive(Debug)]
 struct Apart<T>(T);
 
+/// For so long the ledger is left to who holds it, at first, and how often that is done.
+const AWAY_NS: u64 = 2_000;
+const PATIENT_ROUNDS: u32 = 6;
+
 /// A service that was silent for so long is taken for gone where nothing else tells.
 const HEARTBEAT_NS: u64 = 5_000_000_000;
 
@@ -89,6 +93,31 @@ impl Gpu {
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        match self.ledger.0.try_lock() {
+            Ok(ledger) => ledger,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.contended_ledger(),
+        }
+    }
+
+    /// The ledger is held for less than it takes to bring its cache lines to another processor, let alone than a call
+    /// of the kernel. Who meets it held leaves it for some microseconds to the processor that has it, which is then
+    /// as quick as if it were alone; threads that take it from each other at every call are several times as slow.
+    /// Who comes in vain for long sleeps.
+    #[cold]
+    #[inline(never)]
+    fn contended_ledger(&self) -> MutexGuard<'_, Ledger> {
+        for round in 0..PATIENT_ROUNDS {
+            let until = monotonic_ns() + (AWAY_NS << round.min(3));
+            while monotonic_ns() < until {
+                std::hint::spin_loop();
+            }
+            match self.ledger.0.try_lock() {
+                Ok(ledger) => return ledger,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
         self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,6 +203,13 @@ impl Gpu {
         self.usage().launches(self.number.load(Ordering::Acquire))
     }
 
+    /// Bytes that all members of the claim are charged; takes no lock.
+    #[inline]
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.usage().charged_bytes()
+    }
+
+    #[inline]
     fn usage(&self) -> &'static UsagePage {
         // SAFETY: points to a page that stays mapped for the rest of the process.
         unsafe { &*self.usage.load(Ordering::Acquire) }
@@ -276,7 +312,7 @@ impl Gpu {
         let limits = self.limits();
         let free = limits.claimable_bytes.load(Ordering::Relaxed);
         let request = limits.memory_request_bytes.load(Ordering::Relaxed);
-        let charged = self.ledger().seat.usage.charged_bytes();
+        let charged = self.charged_bytes();
         (free != u64::MAX).then(|| request.max(charged).saturating_add(free))
     }
 
@@ -291,38 +327,43 @@ impl Gpu {
     /// Charges an allocation before the driver is asked for it, and counts it. A small one for which
     /// there is no room below the cap may still go into a block of the same heap that is charged
     /// already.
-    pub(crate) fn reserve(&self, heap: u64, bytes: u64) -> Result<Reservation, Refusal> {
+    pub(crate) fn reserve(
+        &self,
+        heap: u64,
+        bytes: u64,
+        reservation: &mut Reservation,
+    ) -> Result<(), Refusal> {
         let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
-        let reservation = |charged, counts_on_room| Reservation {
-            charged,
-            asked: bytes,
-            counts_on_room,
-        };
-        let reserved = match ledger.grow(whole) {
-            Ok(()) => reservation(whole, false),
+        let counts_on_room = match ledger.grow(whole) {
+            Ok(()) => false,
             Err(Refusal::AtCap { .. })
                 if !ledger.room_spoken_for && ledger.blocks.has_room(heap, bytes) =>
             {
                 ledger.room_spoken_for = true;
-                reservation(0, true)
+                true
             }
             Err(refusal) => return Err(refusal),
         };
         ledger.born(bytes);
-        Ok(reserved)
+        drop(ledger);
+        reservation.charged = if counts_on_room { 0 } else { whole };
+        reservation.asked = bytes;
+        reservation.counts_on_room = counts_on_room;
+        Ok(())
     }
 
     /// The driver refused: nothing is charged.
-    pub(crate) fn roll_back(&self, reservation: Reservation) {
-        self.ledger().undo(&reservation);
+    pub(crate) fn roll_back(&self, reservation: &Reservation) {
+        self.ledger().undo(reservation);
     }
 
     /// The driver gave memory at `pointer`: charges what it really takes. An error means that it
     /// takes more than the cap allows; then nothing is charged and the memory has to go back.
+    #[inline]
     pub(crate) fn commit(
         &self,
-        reservation: Reservation,
+        reservation: &Reservation,
         heap: u64,
         pointer: u64,
         bytes: u64,
@@ -333,33 +374,44 @@ impl Gpu {
         if !shared && reservation.charged == whole && reservation.asked == bytes {
             return Ok(Charge::Own(whole));
         }
+        self.correct(reservation, shared.then_some(heap), pointer, bytes)
+    }
+
+    /// Charges what an allocation takes, in a block of its heap or by itself.
+    fn correct(
+        &self,
+        reservation: &Reservation,
+        heap: Option<u64>,
+        pointer: u64,
+        bytes: u64,
+    ) -> Result<Charge, Refusal> {
+        let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
-        let (charge, cost) = if shared {
-            (Charge::Shared, ledger.blocks.add(heap, pointer, bytes))
-        } else {
-            (Charge::Own(whole), whole)
+        let (charge, cost) = match heap {
+            Some(heap) => (Charge::Shared, ledger.blocks.add(heap, pointer, bytes)),
+            None => (Charge::Own(whole), whole),
         };
         if cost > reservation.charged
             && let Err(refusal) = ledger.grow(cost - reservation.charged)
         {
-            if shared {
+            if heap.is_some() {
                 ledger.blocks.remove(pointer, bytes);
             }
-            ledger.undo(&reservation);
+            ledger.undo(reservation);
             return Err(refusal);
         }
         ledger.shrink(reservation.charged.saturating_sub(cost));
-        ledger.made(&reservation, bytes);
+        ledger.made(reservation, bytes);
         Ok(charge)
     }
 
     /// The driver gave memory that has no address of its own.
-    pub(crate) fn keep(&self, reservation: Reservation, bytes: u64) {
+    pub(crate) fn keep(&self, reservation: &Reservation, bytes: u64) {
         let whole = self.rounded(bytes);
         let mut ledger = self.ledger();
         ledger.force(whole.saturating_sub(reservation.charged));
         ledger.shrink(reservation.charged.saturating_sub(whole));
-        ledger.made(&reservation, bytes);
+        ledger.made(reservation, bytes);
     }
 
     /// Notes the SMs of a client of MPS.

@@ -42,8 +42,9 @@ pub(crate) enum Refusal {
     SeatLost,
 }
 
-/// Bytes charged for an allocation that the driver has not made yet.
-#[derive(Debug)]
+/// Bytes charged for an allocation that the driver has not made yet. It is filled and read in place: copies of what
+/// was just written word by word make the processor wait.
+#[derive(Debug, Default)]
 pub(crate) struct Reservation {
     pub(crate) charged: u64,
     /// As the program asked for them.

@@ -12,14 +12,19 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
+use gshare_abi::STRIPES;
+
 use crate::{
     cuda::Handle,
     gpu::Charge,
+    mark::Thread,
     process::{Family, Live},
 };
 
-const SHARDS: usize = 64;
+/// Shards of each home.
+const SHARDS: usize = 4;
 const SMALLEST: usize = 64;
+const _: () = assert!(STRIPES.is_power_of_two());
 
 /// An allocation in four words; key 0 is none.
 #[derive(Debug)]
@@ -48,6 +53,7 @@ fn pack(live: &Live) -> u64 {
 }
 
 impl Cell {
+    #[inline]
     fn read(&self) -> Live {
         let how = self.how.load(Ordering::Relaxed);
         let value = how & VALUE;
@@ -123,6 +129,16 @@ fn mix(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Lets whoever changes a shard come to an end.
+fn pause(tries: &mut u32) {
+    *tries += 1;
+    if tries.is_multiple_of(64) {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
 #[derive(Debug)]
 #[repr(align(64))]
 struct Shard {
@@ -160,7 +176,7 @@ impl Shard {
     }
 
     fn write(&self) -> Turn<'_> {
-        let mut tries = 0_u32;
+        let mut tries = 0;
         loop {
             let now = self.turn.load(Ordering::Relaxed);
             let even = now & 1 == 0;
@@ -178,17 +194,13 @@ impl Shard {
                     mine: next,
                 };
             }
-            tries += 1;
-            if tries.is_multiple_of(64) {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
+            pause(&mut tries);
         }
     }
 
+    #[cfg(test)]
     fn knows(&self, key: u64) -> bool {
-        let mut tries = 0_u32;
+        let mut tries = 0;
         loop {
             let before = self.turn.load(Ordering::Acquire);
             if before & 1 == 0 {
@@ -198,12 +210,7 @@ impl Shard {
                     return found;
                 }
             }
-            tries += 1;
-            if tries.is_multiple_of(64) {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
+            pause(&mut tries);
         }
     }
 
@@ -239,11 +246,41 @@ impl Shard {
         large
     }
 
-    fn remove(&self, key: u64) -> Option<Live> {
-        let _turn = self.write();
-        let cells = self.cells()?;
-        let mut hole = cells.find(key).ok()?;
-        let live = cells.cells[hole].read();
+    /// Looks first, and takes the right to change the shard only for what is there, and only if nothing has changed
+    /// since: then it is still where it was found.
+    fn remove(&self, key: u64, live: &mut Live) -> bool {
+        let mut tries = 0;
+        loop {
+            let before = self.turn.load(Ordering::Acquire);
+            if before & 1 == 0 {
+                let cells = self.cells();
+                let found = cells.and_then(|cells| Some((cells, cells.find(key).ok()?)));
+                let Some((cells, at)) = found else {
+                    fence(Ordering::Acquire);
+                    if self.turn.load(Ordering::Relaxed) == before {
+                        return false;
+                    }
+                    pause(&mut tries);
+                    continue;
+                };
+                let mine = before.wrapping_add(1);
+                // The look comes before it, what is written after.
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                let taken = self.turn.compare_exchange(before, mine, order.0, order.1);
+                if taken.is_ok() {
+                    fence(Ordering::Release);
+                    let _turn = Turn { shard: self, mine };
+                    *live = cells.cells[at].read();
+                    self.empty(cells, at);
+                    return true;
+                }
+            }
+            pause(&mut tries);
+        }
+    }
+
+    /// Empties a cell; the caller has the right to change the shard.
+    fn empty(&self, cells: &Cells, mut hole: usize) {
         let used = self.used.load(Ordering::Relaxed);
         self.used.store(used.saturating_sub(1), Ordering::Relaxed);
         let mask = cells.cells.len() - 1;
@@ -262,7 +299,6 @@ impl Shard {
             at = cells.after(at);
         }
         cells.cells[hole].key.store(0, Ordering::Relaxed);
-        Some(live)
     }
 
     fn keys(&self, wanted: &impl Fn(&Live) -> bool) -> Vec<u64> {
@@ -279,46 +315,58 @@ impl Shard {
     }
 }
 
-/// The allocations of a process.
+/// The allocations of a process. Each thread keeps what it made in shards of its own, as it counts in a stripe of its
+/// own: what it also frees never meets other threads.
 #[derive(Debug)]
 pub(crate) struct LiveMap {
-    shards: [Shard; SHARDS],
+    homes: [[Shard; SHARDS]; STRIPES],
 }
 
 impl LiveMap {
     pub(crate) const fn new() -> Self {
         Self {
-            shards: [const { Shard::new() }; SHARDS],
+            homes: [const { [const { Shard::new() }; SHARDS] }; STRIPES],
         }
     }
 
-    fn shard(&self, key: u64) -> &Shard {
-        &self.shards[(mix(key) >> 58) as usize % SHARDS]
+    fn shard(&self, home: usize, key: u64) -> &Shard {
+        &self.homes[home % STRIPES][(mix(key) >> 58) as usize % SHARDS]
     }
 
     /// Whether an address is known; takes no lock.
-    #[inline]
-    pub(crate) fn knows(&self, key: u64) -> bool {
-        key != 0 && self.shard(key).knows(key)
+    #[cfg(test)]
+    fn knows(&self, key: u64) -> bool {
+        (0..STRIPES).any(|home| self.shard(home, key).knows(key))
     }
 
-    /// Remembers an allocation.
+    /// Remembers an allocation of the calling thread.
     pub(crate) fn insert(&self, key: u64, live: &Live) {
         if key != 0 {
-            self.shard(key).insert(key, live);
+            let home = Thread::current().stripe();
+            self.shard(home, key).insert(key, live);
         }
     }
 
-    /// Takes an allocation out.
-    pub(crate) fn remove(&self, key: u64) -> Option<Live> {
-        self.knows(key).then(|| self.shard(key).remove(key))?
+    /// Takes an allocation out; `false`: it is not known, which takes no lock.
+    pub(crate) fn remove(&self, key: u64, live: &mut Live) -> bool {
+        if key == 0 {
+            return false;
+        }
+        let own = Thread::current().stripe();
+        // From the own ones on: XOR comes to all of them.
+        (0..STRIPES).any(|other| self.shard(own ^ other, key).remove(key, live))
     }
 
     /// Takes out all that are wanted.
     pub(crate) fn remove_all(&self, wanted: impl Fn(&Live) -> bool) -> Vec<(u64, Live)> {
-        let keys = self.shards.iter().flat_map(|shard| shard.keys(&wanted));
-        keys.filter_map(|key| Some((key, self.remove(key)?)))
-            .collect()
+        let shards = self.homes.iter().flatten();
+        let keys: Vec<u64> = shards.flat_map(|shard| shard.keys(&wanted)).collect();
+        let keys = keys.into_iter();
+        keys.filter_map(|key| {
+            let mut live = Live::NONE;
+            self.remove(key, &mut live).then_some((key, live))
+        })
+        .collect()
     }
 }
 
@@ -341,6 +389,11 @@ mod tests {
         }
     }
 
+    fn take(map: &LiveMap, key: u64) -> Option<Live> {
+        let mut live = Live::NONE;
+        map.remove(key, &mut live).then_some(live)
+    }
+
     fn same(one: &Live, other: &Live) -> bool {
         format!("{one:?}") == format!("{other:?}")
     }
@@ -359,7 +412,7 @@ mod tests {
                 map.insert(key, &live(step));
                 model.insert(key, live(step));
             } else {
-                match (map.remove(key), model.remove(&key)) {
+                match (take(&map, key), model.remove(&key)) {
                     (None, None) => {}
                     (Some(found), Some(expected)) => assert!(same(&found, &expected)),
                     other => panic!("{other:?}"),
@@ -375,6 +428,29 @@ mod tests {
         }));
         assert!(model.values().all(|live| live.bytes % 2 == 1));
         assert!(model.keys().all(|key| map.knows(*key)));
+    }
+
+    #[test]
+    fn what_one_thread_made_another_one_frees() {
+        let map = LiveMap::new();
+        let keys: Vec<u64> = (1..500).map(|number| number * 512).collect();
+        let all = std::sync::Barrier::new(20);
+        std::thread::scope(|scope| {
+            for thread in 0..20_usize {
+                let (map, keys, all) = (&map, &keys, &all);
+                scope.spawn(move || {
+                    for key in keys.iter().skip(thread).step_by(20) {
+                        map.insert(*key, &live(*key));
+                    }
+                    all.wait();
+                    for key in keys.iter().skip((thread + 7) % 20).step_by(20) {
+                        assert!(take(map, *key).is_some_and(|found| same(&found, &live(*key))));
+                        assert!(take(map, *key).is_none(), "once");
+                    }
+                });
+            }
+        });
+        assert!(map.remove_all(|_| true).is_empty());
     }
 
     #[test]
@@ -395,7 +471,7 @@ mod tests {
                             map.insert(own(number), &live(number + round));
                         }
                         for number in 1..600 {
-                            let found = map.remove(own(number));
+                            let found = take(map, own(number));
                             assert!(found.is_some_and(|found| same(&found, &live(number + round))));
                         }
                     }

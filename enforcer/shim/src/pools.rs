@@ -69,12 +69,23 @@ impl Pools {
     }
 }
 
-/// Charged for an allocation that the driver has not made yet.
-#[derive(Debug)]
+/// What became of a wish for memory of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Not the claim's to charge.
+    Free,
+    /// The claim does not hold the GPU.
+    NotGranted,
+    /// It is charged.
+    Charged,
+}
+
+/// Charged for an allocation that the driver has not made yet; filled and read in place.
+#[derive(Debug, Default)]
 pub(crate) struct PoolTicket {
     pool: u64,
     handle: Handle,
-    gpu: usize,
+    pub(crate) gpu: usize,
     bytes: u64,
 }
 
@@ -107,19 +118,15 @@ impl Process {
         self.pools().add(handle, gpu);
     }
 
-    /// The claim's GPU that a pool is on. `None` is host memory or a GPU outside the claim; `here`
-    /// stands for a pool that the proxy has not seen being made.
-    pub(crate) fn gpu_of_pool(&self, handle: Handle, here: usize) -> Option<usize> {
-        if let Some(pool) = self.pools().by_handle(handle) {
-            return pool.gpu;
-        }
+    /// Sees to it that a pool is known; `here` stands for the GPU of one that the proxy has not seen being made.
+    #[cold]
+    fn meet_pool(&self, handle: Handle, here: usize) {
         // A device's default pool is never made by the program.
         let gpu = self.default_pool_device(handle).unwrap_or(here);
         let mut pools = self.pools();
         // Another thread may have met it meanwhile.
-        match pools.by_handle(handle) {
-            Some(pool) => pool.gpu,
-            None => pools.add(handle, Some(gpu)).gpu,
+        if pools.by_handle(handle).is_none() {
+            pools.add(handle, Some(gpu));
         }
     }
 
@@ -135,23 +142,35 @@ impl Process {
 
     /// Charges an allocation from a pool as if the pool had to grow for all of it. Where the cap
     /// forbids that and the pool has been squeezed, one that fits into the rest of the pool's last
-    /// block may still be tried: the pool need not grow for it.
+    /// block may still be tried: the pool need not grow for it. `here` stands for the GPU of a pool that
+    /// the proxy has not seen being made.
     pub(crate) fn reserve_in_pool(
         &self,
         handle: Handle,
+        here: usize,
         bytes: u64,
         squeezed: bool,
-    ) -> Result<Option<PoolTicket>, Refusal> {
+        ticket: &mut PoolTicket,
+    ) -> Result<Asked, Refusal> {
         let mut pools = self.pools();
+        if pools.by_handle(handle).is_none() {
+            drop(pools);
+            self.meet_pool(handle, here);
+            pools = self.pools();
+        }
         let Some(pool) = pools.by_handle(handle) else {
-            return Ok(None);
+            return Ok(Asked::Free);
         };
         let Some((index, gpu)) = pool
             .gpu
             .and_then(|index| Some((index, self.gpus.get(index)?)))
         else {
-            return Ok(None);
+            return Ok(Asked::Free);
         };
+        ticket.gpu = index;
+        if !gpu.granted() {
+            return Ok(Asked::NotGranted);
+        }
         let whole = gpu.rounded(bytes).max(pool.step);
         let unused = pool.charged.saturating_sub(pool.used);
         let fits = unused >= units(bytes) && bytes < gpu.rounded(1).max(pool.step);
@@ -165,12 +184,10 @@ impl Process {
         pool.used = pool.used.saturating_add(units(bytes));
         pool.live += 1;
         pool.changes += 1;
-        Ok(Some(PoolTicket {
-            pool: pool.id,
-            handle,
-            gpu: index,
-            bytes: growth,
-        }))
+        ticket.pool = pool.id;
+        ticket.handle = handle;
+        ticket.bytes = growth;
+        Ok(Asked::Charged)
     }
 
     /// The driver has decided; with `made`, charges what the pool holds now. An error means that

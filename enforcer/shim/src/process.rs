@@ -39,6 +39,16 @@ pub(crate) enum Family {
     Pool(u64),
 }
 
+impl Live {
+    /// Stands where none was found.
+    pub(crate) const NONE: Self = Self {
+        bytes: 0,
+        gpu: 0,
+        context: 0,
+        family: Family::Plain(Charge::Shared),
+    };
+}
+
 /// A member of a claim.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -116,6 +126,7 @@ impl Process {
     }
 
     /// Index of the GPU of the current context, and the context.
+    #[inline]
     pub(crate) fn here(&self) -> Option<(usize, Handle)> {
         let helpers = driver::helpers();
         let mut context: Handle = 0;
@@ -142,9 +153,9 @@ impl Process {
     }
 
     /// Takes an allocation out before the driver frees it, because its address may be handed out
-    /// again the moment the driver has it back.
-    pub(crate) fn take(&self, pointer: u64) -> Option<Live> {
-        self.live.remove(pointer)
+    /// again the moment the driver has it back. `false`: it is not known.
+    pub(crate) fn take(&self, pointer: u64, live: &mut Live) -> bool {
+        self.live.remove(pointer, live)
     }
 
     /// Gives back what a freed allocation was charged.

@@ -120,7 +120,7 @@ fn inside(driver_free: u64, driver_total: u64) -> Option<(u64, u64)> {
         let (gpu, _) = process.here()?;
         let gpu = process.gpus.get(gpu)?;
         let total = cap(gpu).min(driver_total);
-        let charged = gpu.ledger().seat.usage.charged_bytes();
+        let charged = gpu.charged_bytes();
         Some((total.saturating_sub(charged).min(driver_free), total))
     })
     .flatten()

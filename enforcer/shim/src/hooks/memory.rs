@@ -11,8 +11,9 @@ use crate::{
     process::{self, Family, Live, Process},
 };
 
-/// An allocation that is charged and not yet made.
-pub(crate) struct Asked {
+/// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
+#[derive(Default)]
+struct Asked {
     gpu: usize,
     context: Handle,
     heap: u64,
@@ -25,21 +26,22 @@ pub(crate) fn ask(
     index: usize,
     heap: u64,
     bytes: u64,
-) -> Result<Reservation, CuResult> {
+    reservation: &mut Reservation,
+) -> Result<(), CuResult> {
     process.keep_up();
     let gpu = &process.gpus[index];
     if !gpu.granted() {
         return Err(process.not_granted());
     }
-    let first = match gpu.reserve(heap, bytes) {
-        Ok(reservation) => return Ok(reservation),
+    let first = match gpu.reserve(heap, bytes, reservation) {
+        Ok(()) => return Ok(()),
         Err(refusal @ Refusal::SeatLost) => return Err(process.refuse(index, refusal, bytes)),
         Err(first) => first,
     };
     // What the process's own pools hold unused counts as free, as it does for the driver.
     process.squeeze_pools(index);
-    match gpu.reserve(heap, bytes) {
-        Ok(reservation) => Ok(reservation),
+    match gpu.reserve(heap, bytes, reservation) {
+        Ok(()) => Ok(()),
         Err(Refusal::SeatLost) => Err(process.refuse(index, first, bytes)),
         Err(refusal) => Err(process.refuse(index, refusal, bytes)),
     }
@@ -52,33 +54,31 @@ enum Kind {
     Apart,
 }
 
-fn ask_here(kind: Kind, bytes: u64) -> Option<Result<Asked, CuResult>> {
+/// `None` where the allocation is not the claim's to charge.
+fn ask_here(kind: Kind, bytes: u64, asked: &mut Asked) -> Option<Result<(), CuResult>> {
     process::with(|process| {
         let (gpu, context) = process.here()?;
-        let heap = match kind {
+        asked.gpu = gpu;
+        asked.context = context;
+        asked.heap = match kind {
             Kind::Device => context as u64,
             Kind::Apart => NO_HEAP,
         };
-        Some(ask(process, gpu, heap, bytes).map(|reservation| Asked {
-            gpu,
-            context,
-            heap,
-            reservation,
-        }))
+        Some(ask(process, gpu, asked.heap, bytes, &mut asked.reservation))
     })
     .flatten()
 }
 
-/// The driver has answered: keeps the charge or gives it back. `pointer` is `None` if it refused.
+/// The driver has answered: keeps the charge or gives it back. `pointer` is 0 if it refused.
 /// `Err` is the program's code for memory that had to go back.
-pub(crate) fn settle(asked: Asked, pointer: Option<u64>, bytes: u64) -> Result<(), CuResult> {
+fn settle(asked: &Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
     let settled = process::with(|process| {
         let gpu = &process.gpus[asked.gpu];
-        let Some(pointer) = pointer else {
-            gpu.roll_back(asked.reservation);
+        if pointer == 0 {
+            gpu.roll_back(&asked.reservation);
             return Ok(());
-        };
-        match gpu.commit(asked.reservation, asked.heap, pointer, bytes) {
+        }
+        match gpu.commit(&asked.reservation, asked.heap, pointer, bytes) {
             Ok(charge) => {
                 let live = Live {
                     bytes,
@@ -109,16 +109,17 @@ fn allocate(
     make: impl FnOnce() -> (CuResult, u64),
     sized: impl FnOnce() -> u64,
 ) -> CuResult {
-    match ask_here(kind, bytes) {
+    let mut asked = Asked::default();
+    match ask_here(kind, bytes, &mut asked) {
         None => make().0,
         Some(Err(code)) => code,
-        Some(Ok(asked)) => {
+        Some(Ok(())) => {
             let (result, pointer) = make();
             let made = result == SUCCESS && pointer != 0;
             let settled = if made {
-                settle(asked, Some(pointer), sized())
+                settle(&asked, pointer, sized())
             } else {
-                settle(asked, None, bytes)
+                settle(&asked, 0, bytes)
             };
             settled.map_or_else(|code| code, |()| result)
         }
@@ -161,18 +162,19 @@ pub(crate) fn take_unaddressed(
     bytes: u64,
     make: impl FnOnce() -> (CuResult, Option<(u64, u64)>),
 ) -> CuResult {
-    match ask_here(Kind::Apart, bytes) {
+    let mut asked = Asked::default();
+    match ask_here(Kind::Apart, bytes, &mut asked) {
         None => make().0,
         Some(Err(code)) => code,
-        Some(Ok(asked)) => {
+        Some(Ok(())) => {
             let (result, made) = make();
             process::with(|process| {
                 let gpu = &process.gpus[asked.gpu];
                 let Some((key, bytes)) = made else {
-                    gpu.roll_back(asked.reservation);
+                    gpu.roll_back(&asked.reservation);
                     return;
                 };
-                gpu.keep(asked.reservation, bytes);
+                gpu.keep(&asked.reservation, bytes);
                 let live = Live {
                     bytes,
                     gpu: asked.gpu,
@@ -274,9 +276,10 @@ pub(crate) unsafe fn alloc_managed(
 /// Runs `call`, which frees the pointer in whatever way. A pointer that the proxy does not know is
 /// the driver's to judge.
 pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult {
-    let taken = process::with(|process| process.take(pointer)).flatten();
+    let mut live = Live::NONE;
+    let known = process::with(|process| process.take(pointer, &mut live)) == Some(true);
     let result = call();
-    if let Some(live) = taken {
+    if known {
         process::with(|process| {
             if result == SUCCESS {
                 process.settle(pointer, &live);

@@ -7,19 +7,9 @@ use crate::{
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
     driver,
     ledger::Refusal,
-    pools::PoolTicket,
+    pools::{Asked, PoolTicket},
     process::{self, Family, Live, Process},
 };
-
-enum Asked {
-    /// Not the claim's to charge.
-    Free,
-    Pooled {
-        gpu: usize,
-        context: Handle,
-        ticket: PoolTicket,
-    },
-}
 
 /// The GPU on whose behalf a stream runs, and the current context.
 fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
@@ -47,40 +37,31 @@ fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
     (result == SUCCESS && pool != 0).then_some(pool)
 }
 
+/// Charges an allocation; the current context where that is the claim's to charge.
 fn ask(
     process: &Process,
     pool: Option<Handle>,
     stream: Handle,
     bytes: u64,
-) -> Result<Asked, CuResult> {
+    ticket: &mut PoolTicket,
+) -> Result<Option<Handle>, CuResult> {
     let Some((here, context)) = place(process, stream) else {
-        return Ok(Asked::Free);
+        return Ok(None);
     };
     let Some(handle) = pool.or_else(|| pool_of(process, here)) else {
-        return Ok(Asked::Free);
-    };
-    let Some(gpu) = process.gpu_of_pool(handle, here) else {
-        return Ok(Asked::Free);
+        return Ok(None);
     };
     process.keep_up();
-    if !process.gpus[gpu].granted() {
-        return Err(process.not_granted());
+    let mut asked = process.reserve_in_pool(handle, here, bytes, false, ticket);
+    if let Err(Refusal::AtCap { .. }) = asked {
+        process.squeeze_pools(ticket.gpu);
+        asked = process.reserve_in_pool(handle, here, bytes, true, ticket);
     }
-    let ticket = match process.reserve_in_pool(handle, bytes, false) {
-        Err(Refusal::AtCap { .. }) => {
-            process.squeeze_pools(gpu);
-            process.reserve_in_pool(handle, bytes, true)
-        }
-        first => first,
-    };
-    match ticket {
-        Ok(Some(ticket)) => Ok(Asked::Pooled {
-            gpu,
-            context,
-            ticket,
-        }),
-        Ok(None) => Ok(Asked::Free),
-        Err(refusal) => Err(process.refuse(gpu, refusal, bytes)),
+    match asked {
+        Ok(Asked::Charged) => Ok(Some(context)),
+        Ok(Asked::Free) => Ok(None),
+        Ok(Asked::NotGranted) => Err(process.not_granted()),
+        Err(refusal) => Err(process.refuse(ticket.gpu, refusal, bytes)),
     }
 }
 
@@ -90,15 +71,12 @@ fn allocate(
     bytes: u64,
     make: impl FnOnce() -> (CuResult, u64),
 ) -> CuResult {
-    let asked = process::with(|process| ask(process, pool, stream, bytes));
+    let mut ticket = PoolTicket::default();
+    let asked = process::with(|process| ask(process, pool, stream, bytes, &mut ticket));
     match asked {
         Some(Err(code)) => code,
-        None | Some(Ok(Asked::Free)) => make().0,
-        Some(Ok(Asked::Pooled {
-            gpu,
-            context,
-            ticket,
-        })) => {
+        None | Some(Ok(None)) => make().0,
+        Some(Ok(Some(context))) => {
             let (result, pointer) = make();
             let made = result == SUCCESS && pointer != 0;
             let code = process::with(|process| {
@@ -106,7 +84,7 @@ fn allocate(
                     Ok(pool) if made => {
                         let live = Live {
                             bytes,
-                            gpu,
+                            gpu: ticket.gpu,
                             context,
                             family: Family::Pool(pool),
                         };
@@ -120,8 +98,8 @@ fn allocate(
                             // and nobody else has it.
                             unsafe { free(pointer, stream) };
                         }
-                        process.squeeze_pools(gpu);
-                        process.refuse(gpu, refusal, bytes)
+                        process.squeeze_pools(ticket.gpu);
+                        process.refuse(ticket.gpu, refusal, bytes)
                     }
                 }
             });

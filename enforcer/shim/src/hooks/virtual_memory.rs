@@ -11,6 +11,7 @@ use gshare_abi::SHARES_MEMORY;
 use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
+    ledger::Reservation,
     process::{self, Process},
     vmm::{Gone, Virtual},
 };
@@ -51,15 +52,16 @@ pub(crate) unsafe fn create(
     let Some(device) = device else {
         return call();
     };
+    let mut reservation = Reservation::default();
     let asked = process::with(|process| {
         if process.is_foreign(device) {
             return Some(Err(NOT_PERMITTED));
         }
         let gpu = process.gpu_of_device(device)?;
-        let asked = ask(process, gpu, NO_HEAP, bytes as u64);
-        Some(asked.map(|reservation| (gpu, reservation)))
+        let asked = ask(process, gpu, NO_HEAP, bytes as u64, &mut reservation);
+        Some(asked.map(|()| gpu))
     });
-    let (gpu, reservation) = match asked.flatten() {
+    let gpu = match asked.flatten() {
         None => return call(),
         Some(Err(code)) => return code,
         Some(Ok(asked)) => asked,
@@ -68,10 +70,10 @@ pub(crate) unsafe fn create(
     process::with(|process| {
         let place = &process.gpus[gpu];
         if result != SUCCESS {
-            place.roll_back(reservation);
+            place.roll_back(&reservation);
             return;
         }
-        place.keep(reservation, bytes as u64);
+        place.keep(&reservation, bytes as u64);
         // SAFETY: the driver has just written there.
         let handle = unsafe { *handle };
         mapped(process).created(handle, gpu, bytes as u64);
