@@ -9,18 +9,59 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use gshare_abi::{HAS_CROWD, MARKS, Mark, STRIPES};
 
 use crate::{detach, process};
 
+/// Where the words lie from every thread's pointer, where that is the same for all threads; 0 as long as nobody has
+/// looked, and where it differs.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static WORDS: AtomicIsize = AtomicIsize::new(0);
+
+/// Looks whether the loader has put the words where they are the same way from every thread's pointer. Its descriptor
+/// then holds that distance, and its function gives it back; else the function finds each thread's block, and what the
+/// descriptor holds is an address that it needs for that. In a program (the tests) the linker has put the distance
+/// itself in the place of the descriptor's address.
+#[cfg(target_arch = "x86_64")]
+fn find_words() {
+    let (given, descriptor): (isize, *const [isize; 2]);
+    // SAFETY: as in `word`.
+    unsafe {
+        std::arch::asm!(
+            "leaq gshare_mark@tlsdesc(%rip), %rax",
+            "movq %rax, {descriptor}",
+            "callq *gshare_mark@tlscall(%rax)",
+            descriptor = out(reg) descriptor,
+            out("rax") given,
+            options(att_syntax),
+        );
+    }
+    // SAFETY: a descriptor is two words, which the loader has filled when the library was loaded.
+    if given == descriptor.addr().cast_signed() || given == unsafe { (*descriptor)[1] } {
+        WORDS.store(given, Ordering::Relaxed);
+    }
+}
+
 /// The calling thread's words: the hook it is in, counted from 1; its number; its place, see [`PLACES`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn word() -> *mut u32 {
     let at: *mut u32;
+    let words = WORDS.load(Ordering::Relaxed);
+    if words != 0 {
+        // SAFETY: the first word at the thread pointer is its own address (x86-64 ABI).
+        unsafe {
+            std::arch::asm!(
+                "addq %fs:0, {at}",
+                at = inout(reg) words => at,
+                options(att_syntax, pure, nomem, nostack),
+            );
+        }
+        return at;
+    }
     // SAFETY: a call of a TLS descriptor gives the offset from the thread pointer and keeps all
     // other registers; the first word at the thread pointer is its own address (x86-64 ABI). What comes
     // out depends on the thread alone, so that one look does for the whole of a hook.
@@ -95,6 +136,8 @@ impl Drop for Ends {
 #[cold]
 fn take_place() -> u32 {
     thread_local!(static ENDS: std::cell::RefCell<Option<Ends>> = const { std::cell::RefCell::new(None) });
+    #[cfg(target_arch = "x86_64")]
+    find_words();
     let own = std::process::id();
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     if taken.0 != own {
