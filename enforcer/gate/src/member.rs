@@ -408,7 +408,6 @@ impl Member {
         let marker = self.markers.pop_front()?;
         self.count(now);
         let alone = marker.alone && self.word.mode() != Mode::Closed && self.fallback.is_none();
-        let mut from = (now, marker.issued_ns);
         if let Some((then, issued)) = self.last_done
             && alone
         {
@@ -419,12 +418,9 @@ impl Member {
             if predicted > CHUNK_NS / 8 {
                 let ratio = (wall.saturating_mul(1024) / predicted).clamp(64, 4096);
                 self.scale = (self.scale * 7 + ratio) / 8;
-            } else {
-                // Too short to say anything by itself: it counts with the next one.
-                from = (then, issued);
             }
         }
-        self.last_done = self.has_markers().then_some(from);
+        self.last_done = self.has_markers().then_some((now, marker.issued_ns));
         let behind = self.issued_ns.saturating_sub(marker.issued_ns);
         self.end_ns = now.saturating_add(self.scaled(behind));
         let key = marker.key?;
