@@ -602,3 +602,55 @@ fn short_pauses_do_not_cost_a_claim_its_share() {
         assert!(got[0] > least && got[0] + got[1] > 0.95, "{got:?}");
     }
 }
+
+/// Two streams, in each a copy before every kernel: while one computes the other copies.
+fn copiers(claims: usize, copy: u64, seed: u64) -> Sim {
+    let mut sim = Sim::new(claims, seed);
+    for claim in 0..claims {
+        let p = sim.process(claim);
+        for _ in 0..2 {
+            sim.thread(p, Program::Copies { copy, kernel: MS }, 1.0);
+        }
+        sim.act((1 + claim as u64 * 3) * MS, Act::Start(p));
+    }
+    sim
+}
+
+/// GPU time of the kernels that are over by now.
+fn computed(sim: &Sim) -> f64 {
+    sim.threads.iter().map(|t| t.computed).sum()
+}
+
+/// What turns cost claims that copy while they compute, against one of them alone: the first kernel of a turn waits for
+/// its copy, so longer copies cost more.
+#[test]
+fn claims_that_copy_beside_their_kernels_lose_little_by_taking_turns() {
+    let seed = seed();
+    let from = SECOND + 300 * MS;
+    for (copy, least) in [(80 * US, 0.97), (160 * US, 0.95), (320 * US, 0.92)] {
+        let mut alone = copiers(1, copy, seed);
+        alone.run(from, &mut Open);
+        let before = computed(&alone);
+        alone.run(4 * SECOND, &mut Open);
+        let bare = (computed(&alone) - before) / (4 * SECOND) as f64;
+        for requests in [[300, 700], [500, 500], [100, 900]] {
+            let mut sim = copiers(2, copy, seed);
+            let mut gate = turns(&mut sim, &asked(&requests));
+            sim.run(from, &mut gate);
+            let (start, before) = (sim.now, computed(&sim));
+            let turns = gate.arbiter.hand_overs();
+            sim.run(8 * SECOND, &mut gate);
+            let got = (computed(&sim) - before) / (8 * SECOND) as f64;
+            let turns = gate.arbiter.hand_overs() - turns;
+            let lost_us = (bare - got) * (8 * SECOND) as f64 / turns as f64 / US as f64;
+            let worst = worst_window(&sim, &parts(&requests), start, 2 * SECOND);
+            println!(
+                "{requests:?}, copies of {} us: {:.1} % of one alone, {lost_us:.0} us lost in each of {turns} hand-overs, worst window {worst:.2}",
+                copy / US,
+                got / bare * 100.0
+            );
+            assert!(got >= least * bare, "{got} of {bare}");
+            assert!(worst <= 2.0, "{worst}");
+        }
+    }
+}

@@ -44,6 +44,8 @@ pub(crate) enum Program {
     Sync { kernel: u64, think: u64 },
     /// `count` launches, then nothing for a while.
     Burst { kernel: u64, count: u32, pause: u64 },
+    /// A copy, on which no SM works, and a kernel behind it, with two such pairs queued at most.
+    Copies { copy: u64, kernel: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +74,9 @@ pub(crate) enum Act {
 }
 
 struct Kernel {
+    length: f64,
     left: f64,
+    width: f64,
     began: Option<u64>,
     marker: Option<u64>,
     thread: usize,
@@ -89,7 +93,10 @@ pub(crate) struct Thread {
     version: u64,
     step: u32,
     syncing: bool,
+    waits_for_pair: bool,
     launched: u64,
+    /// GPU time of its kernels that are over, copies left out.
+    pub(crate) computed: f64,
     pub(crate) finished: u64,
     last_finish: u64,
     pub(crate) worst_stall: u64,
@@ -168,7 +175,9 @@ impl Sim {
             version: 0,
             step: 0,
             syncing: false,
+            waits_for_pair: false,
             launched: 0,
+            computed: 0.0,
             finished: 0,
             last_finish: 0,
             worst_stall: 0,
@@ -321,13 +330,25 @@ impl Sim {
             Program::Flood { kernel } => (kernel, 1),
             Program::Sync { kernel, .. } => (kernel, 1),
             Program::Burst { kernel, count, .. } => (kernel, count),
+            Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
+                (copy, u32::MAX)
+            }
+            Program::Copies { kernel, .. } => (kernel, u32::MAX),
         };
+        let copies =
+            matches!(self.threads[t].program, Program::Copies { copy, .. } if copy == kernel);
+        if copies && self.threads[t].queue.len() > 2 {
+            // Woken when a pair is over.
+            self.threads[t].waits_for_pair = true;
+            return;
+        }
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
             let (wait, pause) = match self.threads[t].program {
                 Program::Flood { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
                 Program::Burst { pause, .. } => (true, pause),
+                Program::Copies { .. } => (false, 0),
             };
             self.threads[t].step = 0;
             if wait && !idle {
@@ -366,8 +387,11 @@ impl Sim {
                 });
                 // Durations vary a little.
                 let length = kernel - kernel / 10 + self.rng.below(kernel / 5 + 1);
+                let width = if copies { 0.0 } else { self.threads[t].width };
                 self.threads[t].queue.push_back(Kernel {
+                    length: length as f64,
                     left: length as f64,
+                    width,
                     began: None,
                     marker,
                     thread: t,
@@ -396,7 +420,8 @@ impl Sim {
 
     fn rate(&self, p: usize) -> f64 {
         let heads = self.threads.iter().filter(|t| t.process == p);
-        let total: f64 = heads.filter(|t| !t.queue.is_empty()).map(|t| t.width).sum();
+        let heads = heads.filter_map(|t| t.queue.front());
+        let total: f64 = heads.map(|kernel| kernel.width).sum();
         (1.0 / total).min(1.0)
     }
 
@@ -457,6 +482,14 @@ impl Sim {
         self.processes[p].queued -= 1;
         let thread = &mut self.threads[t];
         thread.finished += 1;
+        thread.computed += kernel.length * kernel.width;
+        if thread.waits_for_pair && thread.queue.len() <= 2 {
+            thread.waits_for_pair = false;
+            thread.version += 1;
+            let (version, wake) = (thread.version, 10 * US);
+            self.at(at + wake, Event::Thread(t, version));
+        }
+        let thread = &mut self.threads[t];
         thread.worst_stall = thread.worst_stall.max(at - thread.last_finish);
         thread.last_finish = at;
         if thread.syncing && thread.queue.is_empty() {
