@@ -62,8 +62,8 @@ impl Service {
         if used == 0 || used >= asked {
             return;
         }
-        // The part of a client of MPS is fixed while it runs.
-        let fixed = slices.iter().any(|s| s.held == HeldRecord::Mps);
+        // The part of a client of MPS is fixed while it runs, and that of who has the GPU for himself.
+        let fixed = slices.iter().any(|s| s.held != HeldRecord::Timeslice);
         let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
         let before = self.size_text(&live.record).unwrap_or_default();
         let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
