@@ -102,6 +102,8 @@ def act(step):
     if what == "kill":
         os.kill(manager.provisioner.pid, signal.SIGKILL)
     elif what == "restart":
+        # Both would have one name for the kernel's sockets, and the answers would go to whichever came last.
+        client.stop_channels()
         manager.restart_kernel(now=True)
         connect()
         return {"pid": manager.provisioner.pid}
