@@ -10,7 +10,7 @@ use gshare_proto::ClaimView;
 use serde_json::json;
 use support::detach::station_of_sharers;
 use support::notebook::{Driven, Notebook};
-use support::{python, station_with, until};
+use support::{Raw, python, station_with, until};
 
 /// A loaded machine takes its time.
 const SOON: Duration = Duration::from_secs(60);
@@ -227,6 +227,44 @@ fn a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits() {
             .filter(|w| w == "detached")
     });
     assert!(idle.run(AGAIN).contains("same\non\n"));
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
+    let test = "an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing";
+    let Some(bin) = python::bin(test) else {
+        return;
+    };
+    let _alone = alone();
+    let station = station(1, "warn = \"1s\"\nalways = \"2s\"\n");
+    let mut idle = Notebook::start(&station, &bin);
+    assert!(idle.run(ARRAYS).contains("right"));
+    let word = || claim_of(&station, &idle)?.place.word;
+    until("it is detached", SOON, || {
+        word().filter(|w| w == "detached")
+    });
+    // Batch is not detached for idleness, and these are no borrowers.
+    let mut hogs: Vec<Raw> = (0..2)
+        .map(|_| Raw::claim(&station, &["-q", "-g", "0.5", "--limit", "0.5"]))
+        .collect();
+    for round in 0..3 {
+        let said =
+            idle.act(&json!({ "do": "run", "code": AGAIN, "until": "GPU memory in host RAM" }));
+        assert_eq!(said["ended"], false, "{round}: {said}");
+        let said = idle.act(&json!({ "do": "interrupt" }));
+        assert_eq!(said["error"], "KeyboardInterrupt", "{round}: {said}");
+        println!("interrupted within {} s", said["seconds"]);
+        let word = claim_of(&station, &idle).and_then(|c| c.place.word);
+        assert_eq!(
+            word.as_deref(),
+            Some("detached"),
+            "it was no end of the wait"
+        );
+        assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
+    }
+    hogs.clear();
+    let printed = idle.run(AGAIN);
+    assert!(printed.contains("same\non\n"), "{printed}");
 }
 
 #[test]

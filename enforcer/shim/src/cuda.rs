@@ -14,6 +14,7 @@ pub(crate) const OUT_OF_MEMORY: CuResult = 2;
 pub(crate) const INVALID_DEVICE: CuResult = 101;
 pub(crate) const NOT_FOUND: CuResult = 500;
 pub(crate) const NO_DEVICE: CuResult = 100;
+pub(crate) const NOT_READY: CuResult = 600;
 pub(crate) const NOT_PERMITTED: CuResult = 800;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes that a pool holds of the device.

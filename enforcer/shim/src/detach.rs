@@ -9,12 +9,14 @@ use std::{
 
 use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
-use crate::{hooks, paths, process, process::Process, say, trampoline};
+use crate::{hooks, paths, process, process::Process, say, trampoline, waiting::Ear};
 
 /// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
 /// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
 /// and the work on an array often begins with a question.
 const ASKS_AFTER: Duration = Duration::from_secs(10);
+/// An interrupt that another thread took is noticed within this.
+const NOTICE: Duration = Duration::from_millis(200);
 /// Between two knocks at the service, which may have started anew.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for the service's answer.
@@ -23,6 +25,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 static KNOCKED_NS: AtomicU64 = AtomicU64::new(0);
 static SPOKE_NS: AtomicU64 = AtomicU64::new(0);
 static BACK_NS: AtomicU64 = AtomicU64::new(0);
+/// When one last said that it waits no longer.
+static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether calls have to wait now.
 #[inline]
@@ -35,6 +39,21 @@ pub(crate) fn only_asks(name: &str) -> bool {
     ["Get", "Query", "IsCapturing", "TotalMem"]
         .iter()
         .any(|word| name.contains(word))
+}
+
+/// Whether a function gives something back: what it was to free would be lost if it failed.
+fn gives_back(name: &str) -> bool {
+    let words = [
+        "Free",
+        "Destroy",
+        "Unload",
+        "Release",
+        "Unregister",
+        "Unmap",
+        "Close",
+        "Pop",
+    ];
+    words.iter().any(|word| name.contains(word))
 }
 
 const fn starts_with(name: &str, start: &str) -> bool {
@@ -64,15 +83,19 @@ fn turn(last: &AtomicU64, pause: Duration) -> bool {
 }
 
 /// Waits until the claim holds its GPU, or never will again. The thread is marked as inside again by `enter` before
-/// the last look, so that the service sees it.
+/// the last look, so that the service sees it. False when an interrupt has ended the wait: the call must not be made,
+/// and fails with [`crate::cuda::NOT_READY`], which leaves nothing behind in the driver or the runtime and which those
+/// who poll take for what it says.
 #[cold]
-pub(crate) fn wait(asks: bool, enter: impl Fn()) {
+pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
+    let asks = only_asks(name);
     let Some(process) = process::current() else {
         // Its `cuInit` was put off: this is the first use.
         hooks::lookup::init_late();
         enter();
-        return;
+        return true;
     };
+    let ear = (!gives_back(name)).then(Ear::new);
     let begun = monotonic_ns();
     let mut was_detached = false;
     loop {
@@ -94,7 +117,21 @@ pub(crate) fn wait(asks: bool, enter: impl Fn()) {
                 knock(process);
             }
         }
-        let until = monotonic_ns().saturating_add(AGAIN.as_nanos() as u64);
+        if ear.as_ref().is_some_and(Ear::hears) {
+            if was_detached && turn(&LEFT_NS, AGAIN) {
+                say::line(&format!(
+                    "claim {}: stopped waiting for its GPU memory; the next CUDA call waits again",
+                    process.name
+                ));
+            }
+            // Whoever asks again is told again.
+            for last in [&KNOCKED_NS, &SPOKE_NS] {
+                last.store(0, Ordering::Relaxed);
+            }
+            return false;
+        }
+        let pause = if ear.is_some() { NOTICE } else { AGAIN };
+        let until = monotonic_ns().saturating_add(pause.as_nanos() as u64);
         futex_wait(gate, word, Some(until), Reach::Machine);
         process.keep_up();
     }
@@ -107,6 +144,7 @@ pub(crate) fn wait(asks: bool, enter: impl Fn()) {
         ));
     }
     KNOCKED_NS.store(0, Ordering::Relaxed);
+    true
 }
 
 /// Whether this is the thread that the process began with.
@@ -156,6 +194,15 @@ mod tests {
             "cuMemFree_v2",
         ] {
             assert!(!only_asks(name), "{name}");
+        }
+        for (name, lost) in [
+            ("cuMemFree_v2", true),
+            ("cuStreamDestroy_v2", true),
+            ("cuCtxPopCurrent_v2", true),
+            ("cuLaunchKernel", false),
+            ("cuCtxPushCurrent_v2", false),
+        ] {
+            assert_eq!(gives_back(name), lost, "{name}");
         }
         assert!(is_free("cuInit") && is_free("cuGetProcAddress_v2") && !is_free("cuIn"));
     }

@@ -208,21 +208,21 @@ impl Inside {
         }
     }
 
-    /// Waits outside while the claim is detached.
+    /// Waits outside while the claim is detached; false if the call is not to be made.
     #[cold]
     #[inline(never)]
-    pub(crate) fn hold_back(&self, name: &str) {
-        let asks = detach::only_asks(name);
+    pub(crate) fn hold_back(&self, name: &str) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
             let entry = self.place.swap(0, Ordering::SeqCst);
-            let wait = || detach::wait(asks, || self.place.store(entry, Ordering::SeqCst));
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).is_err() {
+            let wait = || detach::wait(name, || self.place.store(entry, Ordering::SeqCst));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).unwrap_or_else(|_| {
                 self.place.store(entry, Ordering::SeqCst);
-            }
+                true
+            })
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = std::panic::catch_unwind(|| detach::wait(asks, || {}));
+        std::panic::catch_unwind(|| detach::wait(name, || {})).unwrap_or(true)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_void};
 
 use crate::{
-    cuda::{CuResult, Device, DevicePtr, Handle, NOT_FOUND, PlacedProps},
+    cuda::{CuResult, Device, DevicePtr, Handle, NOT_FOUND, NOT_READY, PlacedProps},
     detach, driver,
     hooks::{
         self,
@@ -25,8 +25,11 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
             let inside = Inside::new(Entry::$name as u32);
-            if const { !detach::is_free(stringify!($name)) } && detach::is_due() {
-                inside.hold_back(stringify!($name));
+            if const { !detach::is_free(stringify!($name)) }
+                && detach::is_due()
+                && !inside.hold_back(stringify!($name))
+            {
+                return NOT_READY;
             }
             let original = driver::original(Entry::$name);
             if original.is_null() {

@@ -10,7 +10,7 @@ use std::{
 use gshare_abi::State;
 
 use crate::{
-    cuda::{CuResult, NOT_FOUND},
+    cuda::{CuResult, NOT_FOUND, NOT_READY},
     detach, driver,
     gpu::Gpu,
     mark, process,
@@ -62,13 +62,15 @@ extern "C" fn resolve(number: u32) -> Resolved {
     }
     let pick = std::panic::catch_unwind(|| {
         if number & FREE == 0 && detach::is_due() {
-            let asks = passed::NAMES.get(entry as usize);
-            let asks = asks.is_some_and(|name| detach::only_asks(name));
-            if number & UNMARKED == 0 {
+            let name = passed::NAMES.get(entry as usize).copied().unwrap_or("");
+            let goes_on = if number & UNMARKED == 0 {
                 let mark = place.swap(0, Ordering::SeqCst);
-                detach::wait(asks, || place.store(mark, Ordering::SeqCst));
+                detach::wait(name, || place.store(mark, Ordering::SeqCst))
             } else {
-                detach::wait(asks, || {});
+                detach::wait(name, || {})
+            };
+            if !goes_on {
+                return interrupted as *mut c_void;
             }
         }
         let place = passed::ORIGINALS.get(entry as usize);
@@ -106,6 +108,10 @@ fn state() -> State {
 
 extern "C" fn missing() -> CuResult {
     NOT_FOUND
+}
+
+extern "C" fn interrupted() -> CuResult {
+    NOT_READY
 }
 
 extern "C" fn refused() -> CuResult {

@@ -8,7 +8,7 @@ use std::{
     mem, ptr,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,18 +20,27 @@ use crate::say;
 /// Changes of the reason are told no more often than this.
 const PAUSE: Duration = Duration::from_secs(2);
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// How many came while somebody waited.
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 /// The program's handler, called by ours; with its flags, of which one says how it is called.
 static HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static TAKES_INFO: AtomicBool = AtomicBool::new(false);
 /// Threads that wait, and what stands to be put back behind the last of them.
-static WAITERS: Mutex<Option<(usize, Before)>> = Mutex::new(None);
+static WAITERS: Mutex<Waiters> = Mutex::new(Waiters {
+    count: 0,
+    before: None,
+});
+
+struct Waiters {
+    count: usize,
+    before: Option<Before>,
+}
 
 /// The program's disposition of SIGINT.
 struct Before(libc::sigaction);
 
 extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    INTERRUPTED.store(true, Ordering::SeqCst);
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
     let handler = HANDLER.load(Ordering::SeqCst);
     if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
         return;
@@ -56,47 +65,64 @@ fn disposition() -> Option<libc::sigaction> {
     (done == 0).then_some(now)
 }
 
-/// Takes a note of interrupts from now on. A program that ignores them, or dies of them, is left as it is.
-fn listen() {
-    let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((count, _)) = &mut *waiters {
-        *count += 1;
-        return;
+/// Hears interrupts while it lives. A program that ignores them, or dies of them, is left as it is.
+pub(crate) struct Ear {
+    /// Interrupts that came before it.
+    before: u32,
+}
+
+impl Ear {
+    pub(crate) fn new() -> Self {
+        let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
+        waiters.count += 1;
+        let before = INTERRUPTS.load(Ordering::SeqCst);
+        // Also where others wait already: the program may have set another handler since.
+        let now = disposition().filter(|now| {
+            let handler = now.sa_sigaction;
+            !matches!(handler, libc::SIG_DFL | libc::SIG_IGN) && handler != ours()
+        });
+        if let Some(now) = now {
+            HANDLER.store(now.sa_sigaction, Ordering::SeqCst);
+            TAKES_INFO.store(now.sa_flags & libc::SA_SIGINFO != 0, Ordering::SeqCst);
+            let action = libc::sigaction {
+                sa_sigaction: ours(),
+                sa_flags: now.sa_flags | libc::SA_SIGINFO,
+                ..now
+            };
+            // SAFETY: `note` has the type that SA_SIGINFO asks for and only stores to atomics before it calls on.
+            if unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) } == 0 {
+                waiters.before = Some(Before(now));
+            }
+        }
+        Self { before }
     }
-    INTERRUPTED.store(false, Ordering::SeqCst);
-    let Some(before) = disposition() else { return };
-    if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-        return;
-    }
-    HANDLER.store(before.sa_sigaction, Ordering::SeqCst);
-    TAKES_INFO.store(before.sa_flags & libc::SA_SIGINFO != 0, Ordering::SeqCst);
-    let ours = libc::sigaction {
-        sa_sigaction: note as *const () as usize,
-        sa_flags: before.sa_flags | libc::SA_SIGINFO,
-        ..before
-    };
-    // SAFETY: `note` has the type that SA_SIGINFO asks for and only stores to atomics before it calls on.
-    if unsafe { libc::sigaction(libc::SIGINT, &raw const ours, ptr::null_mut()) } == 0 {
-        *waiters = Some((1, Before(before)));
+
+    /// Whether an interrupt has come since.
+    pub(crate) fn hears(&self) -> bool {
+        INTERRUPTS.load(Ordering::SeqCst) != self.before
     }
 }
 
-/// Puts the program's handler back, unless it has installed another one meanwhile.
-fn hush() {
-    let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((count, _)) = &mut *waiters
-        && *count > 1
-    {
-        *count -= 1;
-        return;
+impl Drop for Ear {
+    /// The last one puts the program's handler back, unless that has installed another one meanwhile.
+    fn drop(&mut self) {
+        let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
+        waiters.count -= 1;
+        if waiters.count > 0 {
+            return;
+        }
+        let Some(Before(before)) = waiters.before.take() else {
+            return;
+        };
+        if disposition().is_some_and(|now| now.sa_sigaction == ours()) {
+            // SAFETY: what the program had set itself.
+            unsafe { libc::sigaction(libc::SIGINT, &raw const before, ptr::null_mut()) };
+        }
     }
-    let Some((_, Before(before))) = waiters.take() else {
-        return;
-    };
-    if disposition().is_some_and(|now| now.sa_sigaction == note as *const () as usize) {
-        // SAFETY: what the program had set itself.
-        unsafe { libc::sigaction(libc::SIGINT, &raw const before, ptr::null_mut()) };
-    }
+}
+
+fn ours() -> libc::sighandler_t {
+    note as *const () as usize
 }
 
 /// One wait.
@@ -104,6 +130,8 @@ pub(crate) struct Waiting {
     begun: Instant,
     /// The claim, its place and the reason, as told last, and when.
     told: Option<(u64, u32, String, Instant)>,
+    /// Since it was told first.
+    ear: Option<Ear>,
 }
 
 impl Waiting {
@@ -111,6 +139,7 @@ impl Waiting {
         Self {
             begun: Instant::now(),
             told: None,
+            ear: None,
         }
     }
 
@@ -152,18 +181,10 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if self.has_waited() {
-            hush();
-        }
-    }
-}
-
 impl Waits for Waiting {
     fn told(&mut self, claim: u64, position: u32, reason: &str) {
         match &self.told {
-            None => listen(),
+            None => self.ear = Some(Ear::new()),
             Some((_, place, why, at)) => {
                 let same = *place == position && (why == reason || at.elapsed() < PAUSE);
                 if same {
@@ -182,6 +203,6 @@ impl Waits for Waiting {
     }
 
     fn stops(&mut self) -> bool {
-        INTERRUPTED.load(Ordering::SeqCst)
+        self.ear.as_ref().is_some_and(Ear::hears)
     }
 }
