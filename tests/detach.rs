@@ -3,7 +3,8 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use gshare::station::Station;
 use support::detach::{GIB, SOON, claim, holder, ok, on_gpus, ready, run, station_that};
@@ -96,6 +97,63 @@ fn attach_brings_a_claim_back_without_a_call() {
     assert_eq!(raw.ask("sum 0"), sum);
 }
 
+/// One more process of a claim, which does nothing but count.
+struct Counter {
+    child: Child,
+    file: tempfile::NamedTempFile,
+}
+
+impl Counter {
+    fn join(station: &Station, id: &str) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = station.command();
+        command.args(["join", "-q", id, "--", "sh", "-c"]);
+        command.arg("while :; do printf x; sleep 0.01; done");
+        let out = file.reopen().expect("opened");
+        let child = command.stdout(out).spawn().expect("it starts");
+        Self { child, file }
+    }
+
+    fn count(&self) -> u64 {
+        self.file.as_file().metadata().expect("its size").len()
+    }
+
+    fn goes_on(&self) {
+        let from = self.count();
+        until("it counts", SOON, || (self.count() > from).then_some(()));
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asserts that no thread of a process runs or can; the processor time that it has had, in ticks.
+fn stands_still(pid: u32) -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).expect(path);
+    let cgroup = read(&format!("/proc/{pid}/cgroup"));
+    let path = cgroup.lines().find_map(|l| l.strip_prefix("0::"));
+    let mounts = read("/proc/mounts");
+    let mut mounts = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+    let root = mounts.find_map(|m| (m.get(2) == Some(&"cgroup2")).then(|| m[1].to_owned()));
+    let (root, path) = (root.expect("cgroup v2"), path.expect("its cgroup"));
+    let events = read(&format!("{root}{path}/cgroup.events"));
+    assert!(events.lines().any(|l| l == "frozen 1"), "{cgroup} {events}");
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    let ticks = threads.flatten().map(|thread| {
+        let stat = read(&thread.path().join("stat").display().to_string());
+        let (_, rest) = stat.rsplit_once(')').expect("a name in brackets");
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        assert_ne!(fields[0], "R", "{stat}");
+        let ticks = |i: usize| fields[i].parse::<u64>().expect("ticks");
+        ticks(11) + ticks(12)
+    });
+    ticks.sum()
+}
+
 #[test]
 fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     if !support::root("suspended_processes_stand_still_and_resume_where_they_stopped") {
@@ -104,22 +162,22 @@ fn suspended_processes_stand_still_and_resume_where_they_stopped() {
     let station = station();
     let (mut raw, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
+    let counter = Counter::join(&station, &id);
+    counter.goes_on();
     ok(&station, &["suspend", &id]);
     let view = claim(&station, raw.pid());
     assert_eq!(view.place.word.as_deref(), Some("suspended"));
     assert_eq!(on_gpus(&station, raw.pid()), 0);
     raw.tell("ping");
     raw.tell("sum 0");
-    let frozen = format!("/proc/{}/cgroup", raw.pid());
-    let cgroup = std::fs::read_to_string(frozen).expect("its cgroup");
-    assert!(cgroup.contains("claim-1"), "{cgroup}");
     // Neither its threads nor its calls go on, and no call brings it back.
-    let woken = until("it stands still", SOON, || {
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", raw.pid())).ok()?;
-        Some(state)
-    });
-    assert!(!woken.is_empty());
+    let all = [raw.pid(), counter.child.id()];
+    let before = (counter.count(), all.map(stands_still));
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!((counter.count(), all.map(stands_still)), before);
+    assert_eq!(on_gpus(&station, raw.pid()), 0);
     ok(&station, &["resume", &id]);
+    counter.goes_on();
     assert_eq!(raw.line(), "ok pong");
     assert_eq!(raw.line(), sum);
     // Detached without being frozen: its threads run.

@@ -32,27 +32,24 @@ fn log(station: &Station, id: &str) -> String {
     ok(station, &["log", id])
 }
 
-/// Engines of a station's service.
+/// Engines of a station's service. Whose child a process is, is asked of the process: the lists of children that threads
+/// have miss one whose thread ends while they are read.
 fn engines(station: &Station) -> Vec<i32> {
-    let service = station.service_pid().expect("it runs");
-    let children = std::fs::read_to_string(format!("/proc/{service}/task/{service}/children"));
-    let all = std::fs::read_dir(format!("/proc/{service}/task")).expect("its threads");
-    let all = all.flatten().filter_map(|task| {
-        let path = task.path().join("children");
-        std::fs::read_to_string(path).ok()
-    });
-    let text: String = all.collect::<Vec<String>>().join(" ") + &children.unwrap_or_default();
-    let mut pids: Vec<i32> = text
-        .split_whitespace()
-        .filter_map(|p| p.parse().ok())
-        .collect();
-    pids.sort_unstable();
-    pids.dedup();
+    let service = station.service_pid().expect("it runs").to_string();
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
+    let pids = all.filter_map(|p| p.file_name().to_str()?.parse::<i32>().ok());
     let is_engine = |pid: &i32| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
         line.is_ok_and(|l| l.contains("__checkpoint-engine"))
     };
-    pids.into_iter().filter(is_engine).collect()
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_whitespace().nth(1) == Some(&service)
+    };
+    let mut engines: Vec<i32> = pids.filter(is_engine).filter(is_child).collect();
+    engines.sort_unstable();
+    engines
 }
 
 #[test]
