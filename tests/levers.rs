@@ -153,8 +153,9 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     until("it watches", SOON, || {
         (raw.ask("watched") != "ok 0").then_some(())
     });
-    ok(&station, &["detach", &id]);
+    // Its wait begins somewhere in the command.
     let begun = std::time::Instant::now();
+    ok(&station, &["detach", &id]);
     until(
         "the watchdog has it back in the end",
         Duration::from_secs(30),
