@@ -230,6 +230,29 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
 }
 
 #[test]
+fn a_claim_on_its_way_is_not_taken_for_one_that_uses_gpus_of_others() {
+    let station = station_that("", |o| {
+        o.gpus = vec!["rtx4090".to_owned(); 2];
+        o.tick = "0.1s".to_owned();
+    });
+    let (raw, _) = holder(&station, &ON_GPU_0);
+    let id = claim(&station, raw.pid()).id;
+    // Many looks while its memory is on one side, on the other, and on neither.
+    let slow = board(&station).set_checkpoint_rate(Duration::from_millis(1500), 1 << 42);
+    slow.expect("set");
+    ok(&station, &["move", &id, "--gpu", "1"]);
+    ok(&station, &["suspend", &id]);
+    ok(&station, &["resume", &id]);
+    let log = ok(&station, &["log", &id]);
+    assert!(log.contains("moved to GPU 1"), "{log}");
+    assert!(
+        !log.contains("does not hold") && !log.contains("beyond"),
+        "{log}"
+    );
+    assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
 fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let station = station();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--no-movable"]);

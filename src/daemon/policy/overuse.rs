@@ -84,6 +84,10 @@ impl Service {
             }
         }
         let look = |(id, processes): (ClaimId, Vec<&GpuProcess>)| {
+            // On its way it has memory on both sides, and each is its own.
+            if self.machine.on_its_way(id) {
+                return None;
+            }
             let live = self.claims.get(&id).filter(|l| l.ending.is_none())?;
             Some(self.look(id, live, gpu, &processes, counted))
         };

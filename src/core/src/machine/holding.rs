@@ -106,6 +106,12 @@ impl Machine {
         })
     }
 
+    /// Whether it is on its way to the host, back, or to other GPUs.
+    #[must_use]
+    pub fn on_its_way(&self, id: ClaimId) -> bool {
+        self.reclaim.transit.contains_key(&id)
+    }
+
     /// All granted claims and where they are.
     #[must_use]
     pub fn holdings(&self) -> BTreeMap<ClaimId, Holding> {
