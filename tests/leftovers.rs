@@ -5,12 +5,12 @@ mod support;
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gshare::station::Station;
 use gshare_proto::ClaimState;
-use support::{Raw, root, station, until};
+use support::{Raw, example, root, station, until};
 
 /// A claim whose command starts `leftover` in a session of its own and exits as soon as it has said `ready`
 /// (empty: at once). What is written to the file
@@ -76,7 +76,7 @@ fn a_leftover_without_gpu_memory_loses_the_gpu_and_lives() {
 fn a_leftover_with_gpu_memory_keeps_the_claim_until_it_ends_or_is_released() {
     for release in [false, true] {
         let station = station();
-        let client = support::example("raw_client");
+        let client = example("raw_client");
         let flags = ["-g", "0.5", "--gpu-ids", "0", "--name", "left"];
         let (input, out) =
             leave_behind(&station, &flags, &client.display().to_string(), "ok ready");
@@ -135,10 +135,7 @@ fn a_lease_ends_a_running_claim_and_spares_who_does_not_use_the_gpu() {
         "--",
         "cat",
     ]);
-    let mut cat: Child = command
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .expect("starts");
+    let mut cat: Child = command.stdin(Stdio::piped()).spawn().expect("starts");
     let status = until("the one on the GPU ends", Duration::from_secs(10), || {
         user.child.try_wait().ok().flatten()
     });
@@ -156,6 +153,31 @@ fn a_lease_ends_a_running_claim_and_spares_who_does_not_use_the_gpu() {
 }
 
 #[test]
+fn a_script_whose_program_on_the_gpu_ends_with_the_lease_ends_with_124_unless_it_succeeds() {
+    let station = station();
+    let scripts = [
+        ("exit $?", 124),
+        ("exit 3", 124),
+        ("echo it goes on without", 0),
+    ];
+    // All at once: each has the whole lease to get its program onto the GPU.
+    let run = |(after, code): (&'static str, i32)| {
+        let mut command = station.command();
+        let line = format!("{}; {after}", example("raw_client").display());
+        let flags = ["claim", "-q", "-g", "0.25", "-t", "8s", "--", "sh", "-c"];
+        let child = command.args(flags).arg(line).stdin(Stdio::piped());
+        let mut child = child.stdout(Stdio::null()).spawn().expect("starts");
+        (child.stdin.take(), child, after, code)
+    };
+    for (_open, mut child, after, code) in scripts.map(run) {
+        let status = until("it ends", Duration::from_secs(60), || {
+            child.try_wait().ok().flatten()
+        });
+        assert_eq!(status.code(), Some(code), "{after}");
+    }
+}
+
+#[test]
 fn a_held_claim_is_joined_and_ends_by_release_alone() {
     let station = station();
     let mut command = station.command();
@@ -168,7 +190,7 @@ fn a_held_claim_is_joined_and_ends_by_release_alone() {
         let mut command = station.command();
         command
             .args(["join", "-q", &id, "--"])
-            .arg(support::example("raw_client"));
+            .arg(example("raw_client"));
         Raw::start(command)
     };
     let (mut a, mut b) = (join(), join());
@@ -220,11 +242,8 @@ fn more_processes_than_slots_disturb_nobody_and_places_come_back() {
             "-c",
             script,
         ])
-        .arg(support::example("raw_client"));
-    let mut child = command
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .expect("starts");
+        .arg(example("raw_client"));
+    let mut child = command.stderr(Stdio::null()).spawn().expect("starts");
     let lines = |wanted: usize| -> String {
         until("all have said something", Duration::from_secs(60), || {
             let text = std::fs::read_to_string(station.dir().join("all")).ok()?;

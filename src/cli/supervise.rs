@@ -77,7 +77,7 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
             ));
             continue;
         }
-        if became.over {
+        if became.over || (became.told && status.as_if_told()) {
             out::note(&format!(
                 "gshare: the lease of {id} ended before its command"
             ));
@@ -95,6 +95,17 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
 enum Ended {
     Exited(u8),
     Killed(i32),
+}
+
+impl Ended {
+    /// As the command of a script ends that waits for a program that was asked to end: a script that goes on without
+    /// it, and is successful, ended by itself.
+    fn as_if_told(&self) -> bool {
+        match self {
+            Self::Exited(code) => *code != 0,
+            Self::Killed(signal) => [libc::SIGTERM, libc::SIGKILL].contains(signal),
+        }
+    }
 }
 
 /// Passes signals on until the child has ended.

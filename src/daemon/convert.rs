@@ -146,6 +146,7 @@ pub(crate) fn request(
         sm_full: None,
         no_move: !request.movable,
         stopped: false,
+        told: false,
         mode: request.mode.map(|m| m.name().to_owned()),
         lazy: None,
         auto: spec.auto,

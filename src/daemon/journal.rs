@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
-pub(crate) use holding::{HoldingRecord, ParkedRecord};
+pub(crate) use holding::{HeldRecord, HoldingRecord, ParkedRecord};
 pub(crate) use memory::MemoryRecord;
 
 /// Why the journal failed.
@@ -74,39 +74,6 @@ pub(crate) struct SliceRecord {
     /// How the claim holds it.
     #[serde(default)]
     pub(crate) held: HeldRecord,
-}
-
-/// How a claim holds its part of a GPU, as journaled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum HeldRecord {
-    /// In turns.
-    #[default]
-    Timeslice,
-    /// Through MPS.
-    Mps,
-    /// Whole.
-    Whole,
-}
-
-impl From<HeldRecord> for gshare_core::Held {
-    fn from(record: HeldRecord) -> Self {
-        match record {
-            HeldRecord::Timeslice => Self::Timeslice,
-            HeldRecord::Mps => Self::Mps,
-            HeldRecord::Whole => Self::Whole,
-        }
-    }
-}
-
-impl From<gshare_core::Held> for HeldRecord {
-    fn from(held: gshare_core::Held) -> Self {
-        match held {
-            gshare_core::Held::Timeslice => Self::Timeslice,
-            gshare_core::Held::Mps => Self::Mps,
-            gshare_core::Held::Whole => Self::Whole,
-        }
-    }
 }
 
 /// A process for good: pids are used again, the pair is not.
@@ -190,6 +157,9 @@ pub(crate) struct ClaimRecord {
     /// Its command was asked to end because its lease was over.
     #[serde(default)]
     pub(crate) stopped: bool,
+    /// Programs of it were, whether its command was or not.
+    #[serde(default)]
+    pub(crate) told: bool,
     /// How its GPUs are to be shared; none named: in any way.
     #[serde(default)]
     pub(crate) mode: Option<String>,
@@ -514,6 +484,7 @@ mod tests {
             sm_full: None,
             no_move: false,
             stopped: false,
+            told: false,
             mode: None,
             lazy: None,
             auto: false,

@@ -112,6 +112,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             let command = live.record.process.map(super::convert::key);
             live.record.stopped = command.is_some_and(|c| holders.contains(&c));
+            live.record.told = !holders.is_empty();
         }
         if grace.is_zero() {
             self.terminate(id, LEASE_ENDED);
@@ -180,6 +181,7 @@ impl Service {
                 id: Some(ClaimId(live.record.id).to_string()),
                 ends_ms: live.record.ends_ms,
                 over: live.record.stopped,
+                told: live.record.told,
                 requeued: live.record.requeued,
             },
             None => {
@@ -194,6 +196,7 @@ impl Service {
                     id: Some(ClaimId(record.id).to_string()),
                     ends_ms: record.ends_ms,
                     over: record.stopped,
+                    told: record.told,
                     requeued: record.requeued,
                 })
             }

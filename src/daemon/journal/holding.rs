@@ -1,9 +1,42 @@
-//! Where claims are, as journaled.
+//! Where claims are and how they hold it, as journaled.
 
 use gshare_core::machine::lever::ParkedBy;
 use serde::{Deserialize, Serialize};
 
 use super::SliceRecord;
+
+/// How a claim holds its part of a GPU, as journaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HeldRecord {
+    /// In turns.
+    #[default]
+    Timeslice,
+    /// Through MPS.
+    Mps,
+    /// Whole.
+    Whole,
+}
+
+impl From<HeldRecord> for gshare_core::Held {
+    fn from(record: HeldRecord) -> Self {
+        match record {
+            HeldRecord::Timeslice => Self::Timeslice,
+            HeldRecord::Mps => Self::Mps,
+            HeldRecord::Whole => Self::Whole,
+        }
+    }
+}
+
+impl From<gshare_core::Held> for HeldRecord {
+    fn from(held: gshare_core::Held) -> Self {
+        match held {
+            gshare_core::Held::Timeslice => Self::Timeslice,
+            gshare_core::Held::Mps => Self::Mps,
+            gshare_core::Held::Whole => Self::Whole,
+        }
+    }
+}
 
 /// Where a claim is, as journaled; its slices are where its bytes are, or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

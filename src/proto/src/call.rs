@@ -412,6 +412,9 @@ pub struct LeaseView {
     /// The claim ends, or has ended, because its lease is over.
     #[serde(default)]
     pub over: bool,
+    /// Some of its programs were asked to end because of that.
+    #[serde(default)]
+    pub told: bool,
     /// It was ended so that others could start, and is to be claimed and started anew.
     #[serde(default)]
     pub requeued: bool,
