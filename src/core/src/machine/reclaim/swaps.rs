@@ -3,8 +3,9 @@
 use super::super::lever::{Failure, Holding, Lever, Levers};
 use super::super::*;
 use super::ReclaimRules;
+use super::histories::{come_back, restarted_with};
 use super::promises::{fits, lie_where_it_says};
-use super::tests::{Bench, s};
+use super::tests::{Bench, s, subject};
 use crate::claim::Class;
 use crate::quota::{Party, Quota};
 use crate::units::Bytes;
@@ -169,6 +170,7 @@ fn whatever_fails_in_the_middle_all_have_a_place_in_the_end() {
         Failure::TimedOut,
         Failure::Busy,
         Failure::HostRam,
+        Failure::Lost,
     ];
     for failure in failures {
         for nth in 1..=3 {
@@ -245,4 +247,151 @@ fn nobody_starts_in_the_place_of_one_that_waits_in_the_host() {
         assert!(hosted.values().all(|t| *t <= 5), "{hosted:?}");
         assert_eq!((b.at(11), b.at(12)), (Some(vec![1]), Some(vec![0])));
     });
+}
+
+/// A machine on which claims change places, and what is asked there.
+type Swap = (&'static str, fn(Class) -> Bench, u32);
+
+const SWAPS: [Swap; 2] = [("two", two, 400), ("three", three, 250)];
+
+/// Seconds after the request: the countdown ends after 30, all have their places by 44.
+fn moments() -> impl Iterator<Item = u64> {
+    [1, 15].into_iter().chain(28..=44)
+}
+
+/// In the end all who are left run, each where the machine says.
+fn all_run_in_the_end(b: &mut Bench) {
+    watched(b, 60);
+    // What failed is tried again after ten minutes.
+    for _ in 0..100 {
+        let all = b.w.machine.holdings().into_values();
+        let here = all.map(|h| matches!(h, Holding::Here(_)));
+        if here.fold(b.w.machine.queue().count() == 0, |a, b| a && b) {
+            break;
+        }
+        b.w.now += s(9);
+        watched(b, 1);
+    }
+    all_here(b);
+    for id in b.bytes.keys() {
+        assert!(b.at(id.0).is_some(), "{id} runs");
+    }
+}
+
+/// The processes of a claim die. Where something is being done to it that is seen first, and so many seconds later that
+/// they are gone.
+fn dies(b: &mut Bench, id: ClaimId, later: u64) {
+    let pulled = b.underway.iter().any(|(_, a)| subject(a) == Some(id));
+    if pulled {
+        b.underway.retain(|(_, a)| subject(a) != Some(id));
+        b.w.used.retain(|(c, _), _| *c != id);
+        b.send(Event::LeverFailed {
+            id,
+            failure: Failure::Lost,
+            why: String::new(),
+        });
+        for _ in 0..later {
+            b.pass(s(1));
+            fits(b).unwrap();
+            lie_where_it_says(b, Some(id)).unwrap();
+        }
+    }
+    b.send(Event::Gone { id });
+}
+
+#[test]
+fn whoever_dies_in_the_middle_the_others_have_a_place_in_the_end() {
+    let mut pulled = BTreeSet::new();
+    for (name, start, milli) in SWAPS {
+        for at in moments() {
+            let mut then = start(Class::Interactive);
+            ask(&mut then, milli);
+            watched(&mut then, at);
+            let all: Vec<ClaimId> = then.bytes.keys().copied().collect();
+            for id in all {
+                let mut deeds = then.underway.iter().map(|(_, a)| a);
+                let deed = deeds.find(|a| subject(a) == Some(id));
+                let later: &[u64] = if deed.is_some() { &[0, 1, 4] } else { &[0] };
+                pulled.extend(deed.map(|a| format!("{a:?}").split(' ').next().map(str::to_owned)));
+                for later in later {
+                    println!("{name}: {id} dies after {at} s, and is gone {later} s later");
+                    let mut b = then.clone();
+                    dies(&mut b, id, *later);
+                    all_run_in_the_end(&mut b);
+                    assert!(b.w.machine.holding(id).is_none());
+                    assert_eq!(b.w.machine.host_taken(), Bytes::ZERO);
+                }
+            }
+        }
+    }
+    assert_eq!(pulled.len(), 3, "on each of the ways: {pulled:?}");
+}
+
+#[test]
+fn a_service_started_anew_in_the_middle_goes_on_where_it_was() {
+    for (name, start, milli) in SWAPS {
+        for class in [Class::Batch, Class::Interactive] {
+            let mut b = start(class);
+            ask(&mut b, milli);
+            let mut undisturbed = b.clone();
+            watched(&mut undisturbed, 60);
+            let ids: Vec<u64> = undisturbed.bytes.keys().map(|id| id.0).collect();
+            let places = |b: &Bench| -> Vec<_> { ids.iter().map(|id| b.at(*id)).collect() };
+            for at in moments() {
+                println!("{name}, {class:?}: started anew after {at} s");
+                let mut b = b.clone();
+                watched(&mut b, at);
+                b.w = restarted_with(&b.w, b.w.machine.memory());
+                come_back(&mut b, false);
+                watched(&mut b, 60 - at);
+                assert_eq!(places(&b), places(&undisturbed));
+                all_here(&b);
+                assert_eq!(parks(&b), 1);
+            }
+        }
+    }
+}
+
+/// What it knows beside where claims are was written down before its last decisions, and then something fails; or who
+/// waited does not ask again.
+#[test]
+fn whatever_it_knew_when_it_was_killed_all_have_a_place_in_the_end() {
+    let outcomes = [
+        None,
+        Some(Failure::Refused),
+        Some(Failure::TimedOut),
+        Some(Failure::Busy),
+        Some(Failure::HostRam),
+        Some(Failure::Lost),
+    ];
+    for (name, start, milli) in SWAPS {
+        let mut b = start(Class::Interactive);
+        ask(&mut b, milli);
+        for at in moments() {
+            let mut then = b.clone();
+            watched(&mut then, at - 1);
+            let old = then.w.machine.memory();
+            watched(&mut then, 1);
+            let new = then.w.machine.memory();
+            for (known, memory) in [("old", old), ("new", new)] {
+                for outcome in outcomes {
+                    for asks_again in [true, false] {
+                        println!("{name}, {at} s: {known}, {outcome:?}, asks again: {asks_again}");
+                        let mut b = then.clone();
+                        b.w = restarted_with(&b.w, memory.clone());
+                        if asks_again {
+                            come_back(&mut b, false);
+                        } else if b.w.machine.holding(ClaimId(NEW)).is_none() {
+                            b.bytes.remove(&ClaimId(NEW));
+                        }
+                        b.failing.extend(outcome);
+                        all_run_in_the_end(&mut b);
+                        if outcome != Some(Failure::Lost) {
+                            assert!(b.lost.is_empty());
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
