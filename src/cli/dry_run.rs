@@ -1,15 +1,13 @@
 //! `gshare claim --dry-run`: where a claim would start, or what it would wait for and what would be done for it.
 
 use std::path::Path;
-use std::time::Duration;
 
-use gshare_core::units::show_duration;
 use gshare_proto::{Call, ClaimSpec, Reply, Tried};
 
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::plain;
-use super::waiting::ordinal;
+use super::waiting::{left, ordinal};
 use super::{Outcome, connect, out};
 
 pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
@@ -44,7 +42,7 @@ pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome
 /// Why it would wait, who goes before it, what would be done for it, and when it would start.
 fn text(tried: &Tried, now_ms: u64) -> String {
     let mut lines = vec![plain(&tried.message)];
-    let span = |at: u64| show_duration(Duration::from_millis(at.saturating_sub(now_ms)));
+    let span = |at: u64| left(now_ms, at);
     if let Some(position) = tried.position {
         let standing = if tried.entitled {
             "within what is guaranteed"
@@ -72,8 +70,12 @@ fn text(tried: &Tried, now_ms: u64) -> String {
         ));
     }
     let starts = match tried.expected_ms {
-        Some(at) => Some(format!(
+        Some(at) if tried.takings.is_empty() => Some(format!(
             "it would start in {} at the earliest, when leases end",
+            span(at)
+        )),
+        Some(at) => Some(format!(
+            "it would start in {}, as soon as that is done",
             span(at)
         )),
         None if tried.takings.is_empty() && !tried.never => {
@@ -104,11 +106,12 @@ mod tests {
                 to: vec![1],
                 at_ms: 31_000,
             }],
+            expected_ms: Some(31_000),
             ..Tried::default()
         };
         assert_eq!(
-            text(&tried, 1000),
-            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)"
+            text(&tried, 1500),
+            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within what is guaranteed\nin 30s c3 of ada moves to another GPU (GPU 1)\nit would start in 30s, as soon as that is done"
         );
     }
 }

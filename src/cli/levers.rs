@@ -12,6 +12,7 @@ use super::args::levers::{LeverArgs, MoveArgs};
 use super::claim::unexpected;
 use super::failure::Failure;
 use super::table::plain;
+use super::waiting::ordinal;
 use super::{Outcome, connect, out};
 
 /// Nothing is said of what takes less than this.
@@ -63,9 +64,9 @@ impl Drop for Progress {
 
 fn waits(queued: &Queued) {
     out::note(&format!(
-        "{} waits for room ({}. in the queue): {}; Ctrl-C ends this command, not the wish",
+        "{} waits for room ({} in the queue): {}; Ctrl-C ends this command, not the wish",
         queued.id,
-        queued.position,
+        ordinal(queued.position),
         plain(&queued.reason)
     ));
 }

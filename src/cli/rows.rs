@@ -11,7 +11,7 @@ use gshare_proto::{
 
 use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
-use super::waiting::ordinal;
+use super::waiting::{left, ordinal};
 
 /// Before which column the sums of a claim stand.
 const SUMS_AT: usize = 11;
@@ -256,9 +256,9 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
             match (waiting.expected_ms, waiting.likely_ms) {
-                (Some(at), _) => format!("in {}", age(snapshot.taken_ms, at)),
+                (Some(at), _) => format!("in {}", left(snapshot.taken_ms, at)),
                 // By experience, not by leases.
-                (None, Some(at)) => format!("~in {}", age(snapshot.taken_ms, at)),
+                (None, Some(at)) => format!("~in {}", left(snapshot.taken_ms, at)),
                 (None, None) => unknown(),
             },
             waiting.what.clone(),

@@ -220,6 +220,12 @@ fn sentence(queued: &Queued) -> String {
     text
 }
 
+/// How long until then; of a countdown no second is left out.
+pub(crate) fn left(now_ms: u64, at_ms: u64) -> String {
+    let seconds = at_ms.saturating_sub(now_ms).div_ceil(1000);
+    show_duration(Duration::from_secs(seconds))
+}
+
 /// `1st`, `2nd`, `11th`.
 pub(crate) fn ordinal(n: u32) -> String {
     let suffix = match (n % 100, n % 10) {

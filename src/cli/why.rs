@@ -11,7 +11,7 @@ use super::args::sizes::{ClaimIdArgs, KeepArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::plain;
-use super::waiting::ordinal;
+use super::waiting::{left, ordinal};
 use super::{Outcome, connect, out};
 
 pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
@@ -79,20 +79,15 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     lines.push(match waiting.expected_ms {
         Some(at) if waiting.plan.is_some() => format!(
             "it starts in {}, as soon as that is done",
-            span(at.saturating_sub(snapshot.taken_ms))
+            left(snapshot.taken_ms, at)
         ),
         Some(at) => format!(
             "it starts in {} at the earliest, when leases end",
-            span(at.saturating_sub(snapshot.taken_ms))
+            left(snapshot.taken_ms, at)
         ),
         None if waiting.likely_ms.is_some() => format!(
             "it starts in about {}, by how long earlier runs of those who hold took",
-            span(
-                waiting
-                    .likely_ms
-                    .unwrap_or_default()
-                    .saturating_sub(snapshot.taken_ms)
-            )
+            left(snapshot.taken_ms, waiting.likely_ms.unwrap_or_default())
         ),
         None => "when it starts is not known: what it waits for has no known end".to_owned(),
     });

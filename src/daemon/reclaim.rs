@@ -76,7 +76,7 @@ impl Service {
                 let standing = if cause.entitled {
                     format!("which is within what {who} is guaranteed")
                 } else {
-                    format!("{who} has had less")
+                    format!("and {who} has had less")
                 };
                 format!("{waiter} of {who} waits for room, {standing}")
             }

@@ -22,7 +22,11 @@ impl Machine {
         let from = match self.ledger.slices(id) {
             Some(slices) if !self.reclaim.transit.contains_key(&id) => slices.to_vec(),
             Some(_) => return Err("it is on its way elsewhere".to_owned()),
-            None => return Err("it is not on a GPU now".to_owned()),
+            None => {
+                return Err(format!(
+                    "it is not on a GPU now; gshare attach {id} brings it back"
+                ));
+            }
         };
         let here: Vec<usize> = from.iter().map(|s| s.gpu).collect();
         let apart = |(i, gpu): (usize, &usize)| !gpus[..i].contains(gpu);
