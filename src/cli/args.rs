@@ -89,7 +89,7 @@ pub enum Command {
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
             gshare claim -g 0.25 --short                   hold without a command and print the id\n\n\
-            The command takes gshare's place: same process, terminal, job control, signals and exit status.\n\
+            The command takes gshare's place: same process, terminal, job control, signals and exit status. \
             What the flags do not say comes from .gshare.toml, then from the service."
     )]
     Claim(ClaimArgs),
@@ -144,8 +144,8 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare adopt 4242              claim what it has, on the GPUs that it has\n  \
             gshare adopt 4242 -g 0.5       half of its GPU\n\n\
-            Its memory and GPU time are counted at once, and it moves into the claim's control group. What it has\n\
-            open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its\n\
+            Its memory and GPU time are counted at once, and it moves into the claim's control group. What it has \
+            open stays usable until it exits; only what it opens from now on is restricted. A cap holds from its \
             next start in a claim: a program that runs cannot be given one.")]
     Adopt(AdoptArgs),
     /// Say why a claim waits, what would start now, and when it starts at the earliest
@@ -163,8 +163,8 @@ pub enum Command {
             gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, the SMs stay\n  \
             gshare resize c3 -g 0.25 --limit 0.8  a quarter guaranteed, up to 80 % of the SMs while they are free\n  \
             gshare resize c3 -g 1 --wait          wait until the rest is free\n\n\
-            What no flag names stays; a memory limit that was the guaranteed memory goes with it. Growing needs room\n\
-            that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the\n\
+            What no flag names stays; a memory limit that was the guaranteed memory goes with it. Growing needs room \
+            that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the \
             programs have is refused too, so nothing is ever taken from a program.")]
     Resize(ResizeArgs),
     /// Put the end of a claim's lease (-t) off
@@ -213,17 +213,24 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n  \
             gshare demo\n  \
             gshare demo --headless --for 10s --json    the final state as one JSON object\n  \
-            gshare demo --shell                        a shell there: gshare claim, gshare ps, your own programs\n  \
+            gshare demo --shell                        a shell there, for commands and programs of your own\n  \
             gshare demo --shell --gpus a100-80gb:3g.40gb+2g.20gb+1g.10gb,h100    with an A100 that MIG divides")]
     Demo(DemoArgs),
     /// Replay a list of claims under other policies: what would the waits have been?
     #[command(after_long_help = "Examples:\n  \
-            gshare replay claims.csv                            as the service would do it, beside first come, first served\n  \
+            gshare replay claims.csv                    as the service would do it, beside first come, first served\n  \
             gshare replay claims.csv --policy gshare --policy fgd --gpus 4 --load 0.7 --json\n  \
-            gshare replay runs.jsonl --gpus 4                   your runs with other sizes\n\n\
-            The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each\n\
+            gshare replay runs.jsonl --gpus 4           your runs with other sizes\n\n\
+            The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each \
             GPU), and may have user. Nothing is run: the same decisions are made in virtual time.\n\n\
-            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the sizes that were asked for, with\n\
+            WAIT is the mean time from a request to its start, MEDIAN and P95 are of the same times; DONE is the mean \
+            time to its end. ALLOC is how much of the machine the claims that ran had asked for, until the last request.\n\n\
+            Policies that serve in the order of requests: exclusive (whole GPUs), static (a fixed part for each user), \
+            first-fit, best-fit, fgd (least fragmentation), exact (packed, with moves), spread (spread, with moves), \
+            pooled (one sum without GPUs: a bound). With guaranteed parts: exact+quota. With these and who has had least \
+            first: best-fit+service, fgd+service, exact+service, gshare (as the service does it), gshare-held (as it \
+            does where claims cannot be moved or suspended).\n\n\
+            Records of runs (gshare suggest --records > runs.jsonl) are replayed with the sizes that were asked for, with \
             those that experience says (as with auto-shrink = \"request\"), and with what each run needed.")]
     Replay(ReplayArgs),
     /// Measure gshare on this machine

@@ -14,7 +14,7 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare kernel install ir julia-1.11 -g 1     two kernels with a whole GPU\n  \
     gshare kernel list                           what Jupyter offers here, and which are gshare's\n  \
     gshare kernel remove --all                   take gshare's away again\n\n\
-    A kernel is copied under a name of its own, so one kernel can be offered in several sizes.\n\
+    A kernel is copied under a name of its own, so one kernel can be offered in several sizes. \
     Choose it in Jupyter's launcher, or in VS Code under \"Jupyter Kernel...\".";
 
 /// `gshare kernel`.
@@ -41,7 +41,7 @@ pub enum KernelCommand {
     /// Start a kernel; what installed kernels run
     #[command(
         override_usage = "gshare kernel exec [OPTIONS] -- CMD...",
-        after_long_help = "The command is started at once, in this process, with a claim that holds nothing until its first CUDA call.\n\
+        after_long_help = "The command is started at once, in this process, with a claim that holds nothing until its first CUDA call. \
             That call waits for the GPU and says what it waits for. Without a service the kernel runs all the same."
     )]
     Exec(ExecArgs),

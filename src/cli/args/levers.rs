@@ -48,9 +48,9 @@ pub struct MoveArgs {
 pub(super) const DETACH: &str = "Examples:\n  \
     gshare detach c3            free its GPU memory; its programs live on\n  \
     gshare detach sweep --json\n\n\
-    Its memory goes to the host and its place on the GPU to others. The next CUDA call of one of its programs waits until\n\
-    there is room, and brings it back by itself; calls that only ask (cuMemGetInfo, cuStreamQuery, ...) do so after\n\
-    10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL\n\
+    Its memory goes to the host and its place on the GPU to others. The next CUDA call of one of its programs waits until \
+    there is room, and brings it back by itself; calls that only ask (cuMemGetInfo, cuStreamQuery, ...) do so after \
+    10 seconds. Programs that use MPS, MIG, managed memory, memory shared between processes (IPC) or NCCL \
     cannot be detached: gshare ps says why.";
 pub(super) const ATTACH: &str = "Example:\n  \
     gshare attach c3            bring it back now; waits for room";
@@ -61,5 +61,5 @@ pub(super) const RESUME: &str = "Example:\n  \
 pub(super) const MOVE: &str = "Examples:\n  \
     gshare move c3 --gpu 1          to another GPU of the same model, while its programs run\n  \
     gshare move big --gpu 2,3       a claim of two GPUs\n\n\
-    Its programs wait meanwhile, their memory is as before. It takes a driver of release 580 or later, and programs that\n\
+    Its programs wait meanwhile, their memory is as before. It takes a driver of release 580 or later, and programs that \
     were not started with CUDA_VISIBLE_DEVICES.";

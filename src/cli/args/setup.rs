@@ -9,7 +9,7 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     gshare setup --dry-run    what would change\n  \
     sudo gshare setup         program, unit, configuration, manual pages; then gshare doctor\n  \
     sudo gshare setup --undo  everything as it was before\n\n\
-    Each change is printed. Files that were there are kept and come back with --undo; files that you\n\
+    Each change is printed. Files that were there are kept and come back with --undo; files that you \
     edited since are not touched. Run again after an upgrade: members of claims run on meanwhile.";
 
 /// `gshare setup`.

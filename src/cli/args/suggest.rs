@@ -47,7 +47,7 @@ pub const EXAMPLES: &str = "Examples:\n  \
     gshare suggest --running                             of your claims that run\n  \
     gshare suggest --running --apply                     and give them these sizes\n  \
     gshare suggest --records > runs.jsonl                your records, a line of JSON each\n\n\
-    It rests on runs in claims that ended on this machine: your own ones, and with share-runs in gshare.toml those of\n\
+    It rests on runs in claims that ended on this machine: your own ones, and with share-runs in gshare.toml those of \
     your group. Nothing known is said to be a guess. gshare claim -g auto -- CMD claims what is suggested.";
 
 /// `gshare suggest`.
