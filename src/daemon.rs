@@ -129,6 +129,15 @@ pub(crate) enum Msg {
         /// What.
         seen: Vec<crate::kernel::servers::Seen>,
     },
+    /// A line of the service's is about to be written into the output of a kernel.
+    NotebookLine {
+        /// The kernel's process.
+        pid: i32,
+        /// When it started.
+        start_ticks: u64,
+        /// Unix milliseconds.
+        at_ms: u64,
+    },
     /// Cgroups or sessions have come or gone.
     Places,
     /// A connection ended.

@@ -32,12 +32,40 @@ const AHEAD: usize = 64;
 /// Longest name that is kept, in characters.
 const NAME: usize = 300;
 
+/// So long after a line of gshare's its server has taken note of it at the latest, in milliseconds.
+const HEARD: u64 = 3_000;
+
+/// A line of gshare's in a notebook. Jupyter takes any output for activity of the kernel: whoever is warned that he idles
+/// would never idle for longer.
+#[derive(Debug)]
+struct Line {
+    /// When it was written, in Unix milliseconds.
+    at_ms: u64,
+    /// When the kernel was last active before; unknown of one that was at work.
+    active_ms: Option<u64>,
+}
+
+impl Line {
+    /// When the kernel was last active, where its server says `seen`.
+    fn without(&self, seen: &Seen) -> Option<u64> {
+        let active = seen.active_ms?;
+        let own = (self.at_ms..=self.at_ms.saturating_add(HEARD)).contains(&active);
+        let idle = seen.state.as_deref() == Some("idle");
+        match self.active_ms {
+            Some(before) if own && idle => Some(before),
+            _ => Some(active),
+        }
+    }
+}
+
 /// What is known of notebooks.
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
     /// By the rights of the kernels that they are for.
     helpers: BTreeMap<Rights, SyncSender<Wanted>>,
     seen: BTreeMap<ClaimId, (Seen, Instant)>,
+    /// The line of gshare's that came last into each.
+    lines: BTreeMap<ClaimId, Line>,
     looked: Option<Instant>,
 }
 
@@ -75,6 +103,7 @@ impl Service {
             .retain(|rights, _| sought.contains_key(rights));
         let claims = &self.claims;
         self.notebooks.seen.retain(|id, _| claims.contains_key(id));
+        self.notebooks.lines.retain(|id, _| claims.contains_key(id));
         for (rights, sought) in sought {
             self.ask_helper(rights, Wanted::Look(sought));
         }
@@ -115,6 +144,9 @@ impl Service {
             if let Some(seen) = all.iter().find(|s| s.id == kernel.id) {
                 let mut seen = seen.clone();
                 seen.path = seen.path.map(|p| printable(&p).take(NAME).collect());
+                if let Some(line) = self.notebooks.lines.get(id) {
+                    seen.active_ms = line.without(&seen);
+                }
                 let before = self
                     .notebooks
                     .seen
@@ -125,6 +157,22 @@ impl Service {
         if changed {
             self.touch();
         }
+    }
+
+    /// A line is about to be written into the output of this kernel.
+    pub(crate) fn line_in_notebook(&mut self, pid: i32, start_ticks: u64, at_ms: u64) {
+        let mut claims = self.claims.iter();
+        let of_it = |live: &Live| {
+            let process = live.record.process;
+            process.is_some_and(|p| p.pid == pid && p.start_ticks == start_ticks)
+        };
+        let Some((&id, _)) = claims.find(|(_, live)| of_it(live)) else {
+            return;
+        };
+        let seen = self.notebooks.seen.get(&id);
+        let idle = seen.filter(|(seen, _)| seen.state.as_deref() == Some("idle"));
+        let active_ms = idle.and_then(|(seen, _)| seen.active_ms);
+        self.notebooks.lines.insert(id, Line { at_ms, active_ms });
     }
 
     /// The notebook of a claim by its server, if that has named it lately.
@@ -244,6 +292,17 @@ fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSen
                 continue;
             }
         };
+        // Told before it is done, so that no answer of a server comes first.
+        if let Wanted::Say {
+            pid, start_ticks, ..
+        } = wanted
+        {
+            let _ = events.send(Msg::NotebookLine {
+                pid,
+                start_ticks,
+                at_ms: unix_ms(),
+            });
+        }
         match running.ask(&wanted) {
             Ok(seen) => {
                 helper = Some(running);
@@ -253,5 +312,43 @@ fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSen
             }
             Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_ones_own_is_no_activity_of_the_kernel() {
+        let seen = |state: &str, active_ms| Seen {
+            state: Some(state.to_owned()),
+            active_ms,
+            ..Seen::default()
+        };
+        let line = Line {
+            at_ms: 100_000,
+            active_ms: Some(5_000),
+        };
+        for (state, active, expect) in [
+            ("idle", Some(5_000), Some(5_000)),
+            ("idle", Some(100_300), Some(5_000)),
+            ("idle", Some(99_999), Some(99_999)),
+            ("idle", Some(103_001), Some(103_001)),
+            ("busy", Some(100_300), Some(100_300)),
+            ("idle", None, None),
+        ] {
+            assert_eq!(
+                line.without(&seen(state, active)),
+                expect,
+                "{state} {active:?}"
+            );
+        }
+        // Who was never seen before counts as active: it is not known since when he idles.
+        let first = Line {
+            active_ms: None,
+            ..line
+        };
+        assert_eq!(first.without(&seen("idle", Some(100_300))), Some(100_300));
     }
 }

@@ -346,6 +346,11 @@ impl Service {
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::Lever(msg) => self.lever_msg(msg),
             Msg::Notebooks { uid, seen } => self.notebooks_seen(uid, seen),
+            Msg::NotebookLine {
+                pid,
+                start_ticks,
+                at_ms,
+            } => self.line_in_notebook(pid, start_ticks, at_ms),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn } => self.closed(conn),
