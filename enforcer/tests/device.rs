@@ -138,19 +138,21 @@ fn claims_with_equal_rules_share_a_program() {
 }
 
 #[test]
-fn a_member_cannot_make_itself_a_node() {
+fn a_node_that_a_member_makes_itself_opens_nothing() {
     let Some(f) = Fixture::new() else { return };
     let claim = f.tree.claim(1000, 1);
     Filters::default().set(&claim, &f.rules(&[1])).unwrap();
+    let own = f.dir.path().join("own");
+    let own = own.display();
     let script = format!(
-        "mknod {}/own c {} 0",
-        f.dir.path().display(),
+        "mknod {own} c {} 0 && echo made; : < {own}",
         f.majors.nvidia
     );
     let mut shell = Waiting::new(&script);
     claim.move_process(shell.pid(), None).unwrap();
     let (status, output) = shell.finish();
-    assert!(!status.success() && output.contains(SHUT), "{output}");
+    assert!(!status.success(), "{output}");
+    assert!(output.contains("made") && output.contains(SHUT), "{output}");
 }
 
 /// Not a test of its own: the part that plays the service in the test below.

@@ -17,6 +17,7 @@ use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::proc;
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 
+use super::journal::HeldRecord;
 use super::server::Peer;
 use super::service::Service;
 use crate::figures;
@@ -104,13 +105,8 @@ impl Service {
             mounts.push(Mount::read_only(&own, &own));
         }
         mounts.extend(self.driver_mounts(&own)?);
-        // Clients of an MPS daemon talk to it through files.
-        let pipes = env
-            .iter()
-            .find(|(name, _)| name == "CUDA_MPS_PIPE_DIRECTORY");
-        if let Some((_, pipes)) = pipes {
-            mounts.push(Mount::writable(Path::new(pipes), Path::new(pipes)));
-        }
+        let pipes = self.pipes(id);
+        mounts.extend(pipes.iter().map(|pipe| Mount::writable(pipe, pipe)));
         if self.simulated
             && let Some(sim) = self.nvml_path.parent().and_then(Path::parent)
         {
@@ -235,17 +231,42 @@ impl Service {
         Ok(mounts)
     }
 
+    /// The GPUs that a container of the claim can be given. Nothing can be added to one that runs, so those of a claim
+    /// that has none yet are all that it could get: the filter opens those that it did.
+    fn gpus_inside(&self, id: ClaimId) -> Vec<usize> {
+        let slices = self.claims.get(&id).map(|l| l.record.slices.as_slice());
+        match slices.unwrap_or_default() {
+            [] if self.is_without(id) => (0..self.gpus.len()).collect(),
+            slices => slices
+                .iter()
+                .filter_map(|s| self.gpu_index(&s.uuid))
+                .collect(),
+        }
+    }
+
+    /// Clients of an MPS daemon talk to it through files in these directories.
+    fn pipes(&self, id: ClaimId) -> Vec<PathBuf> {
+        let record = self.claims.get(&id).map(|l| &l.record);
+        let through_mps = |g: &usize| {
+            let slices = record.iter().flat_map(|r| &r.slices);
+            let mut held = slices
+                .filter(|s| s.uuid == self.gpus[*g].uuid)
+                .map(|s| s.held);
+            self.is_without(id) || held.any(|held| held == HeldRecord::Mps)
+        };
+        let gpus = self.gpus_inside(id).into_iter().filter(through_mps);
+        gpus.filter_map(|g| Some(self.mps.get(&g)?.pipe().to_owned()))
+            .collect()
+    }
+
     /// The device nodes of the claim's GPUs, by number: where they lie here does not matter inside.
     fn nodes(&self, id: ClaimId) -> Vec<Node> {
         let dir = &self.config.devices.dir;
         let node = |name: &str, major, minor| Node::new(dir, name, major, minor);
         let mut nodes = vec![node("nvidiactl", self.majors.nvidia, 255)];
         nodes.extend(self.majors.uvm.map(|m| node("nvidia-uvm", m, 0)));
-        let slices = self.claims.get(&id).map(|l| l.record.slices.as_slice());
-        for slice in slices.unwrap_or_default() {
-            let Some(gpu) = self.gpu_index(&slice.uuid).map(|g| &self.gpus[g]) else {
-                continue;
-            };
+        for g in self.gpus_inside(id) {
+            let gpu = &self.gpus[g];
             let minor = gpu.minor;
             nodes.extend(minor.map(|m| node(&format!("nvidia{m}"), self.majors.nvidia, m)));
             // An instance is opened by its two capabilities.
@@ -254,7 +275,14 @@ impl Service {
                 nodes.extend(self.majors.caps.map(|m| node(&name, m, *cap)));
             }
         }
-        nodes
+        // Instances share the node of their GPU.
+        let mut once = Vec::new();
+        for node in nodes {
+            if !once.contains(&node) {
+                once.push(node);
+            }
+        }
+        once
     }
 
     /// Removes the spec of a claim that has ended.

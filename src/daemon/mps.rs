@@ -5,6 +5,7 @@ mod doctor;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
@@ -47,9 +48,21 @@ pub(crate) struct OnGpu {
 /// MPS daemons by GPU.
 pub(crate) type Daemons = BTreeMap<usize, OnGpu>;
 
+impl OnGpu {
+    /// The directory of its pipes.
+    pub(crate) fn pipe(&self) -> &Path {
+        self.control.pipe()
+    }
+}
+
 impl Service {
+    /// Where the daemons' directories are, by GPU.
+    pub(crate) fn mps_dir(&self) -> PathBuf {
+        self.paths.runtime_dir.join("mps")
+    }
+
     /// NVIDIA's control program.
-    pub(crate) fn mps_program(&self) -> Result<std::path::PathBuf, String> {
+    pub(crate) fn mps_program(&self) -> Result<PathBuf, String> {
         mps::find_program(self.config.mps.control.as_deref()).ok_or_else(|| {
             let name = mps::PROGRAM;
             match &self.config.mps.control {
@@ -82,8 +95,7 @@ impl Service {
         let Ok(program) = self.mps_program() else {
             return;
         };
-        let dir = self.paths.runtime_dir.join("mps");
-        let control = Control::new(&program, &dir.join(g.to_string()));
+        let control = Control::new(&program, &self.mps_dir().join(g.to_string()));
         let control = match control {
             Ok(control) => control,
             Err(error) => {

@@ -11,6 +11,8 @@ pub(crate) const MINOR_CONTROL: u32 = 255;
 pub(crate) const MINORS_UVM: [u32; 2] = [0, 1];
 /// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
 const CHARACTER: u32 = 2;
+/// To make a node and no more (`BPF_DEVCG_ACC_MKNOD`).
+const MAKE: u32 = 1;
 
 /// What the members of a claim may open. Devices that are not NVIDIA's are left as they were.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,8 +53,9 @@ impl DeviceRules {
 
 /// The program: returns 1 to allow, 0 to refuse.
 ///
-/// Block devices and all majors that are not NVIDIA's pass. For each of NVIDIA's majors a list of
-/// comparisons ends in a refusal.
+/// Block devices and all majors that are not NVIDIA's pass, and whoever makes a node: that opens nothing, and a container
+/// program makes those of GPUs that the claim may get later. For each of NVIDIA's majors a list of comparisons ends in a
+/// refusal.
 #[must_use]
 pub fn program(rules: &DeviceRules) -> Vec<Insn> {
     let allow = || [Insn::set(Reg::R0, 1), Insn::exit()];
@@ -62,6 +65,7 @@ pub fn program(rules: &DeviceRules) -> Vec<Insn> {
         Insn::load_word(Reg::R3, Reg::R1, 4),
         Insn::load_word(Reg::R4, Reg::R1, 8),
         // The context's first word is access << 16 | type.
+        Insn::skip_if_equal(Reg::R2, MAKE << 16 | CHARACTER, 2),
         Insn::and(Reg::R2, 0xffff),
         Insn::skip_if_equal(Reg::R2, CHARACTER, 2),
     ];
@@ -115,8 +119,8 @@ mod tests {
     }
 
     /// What the rules mean, said once more and differently.
-    fn expected(rules: &DeviceRules, kind: u32, major: u32, minor: u32) -> bool {
-        if kind != CHARACTER {
+    fn expected(rules: &DeviceRules, kind: u32, access: u32, major: u32, minor: u32) -> bool {
+        if kind != CHARACTER || access == MAKE {
             return true;
         }
         if major == rules.majors.nvidia {
@@ -153,7 +157,7 @@ mod tests {
                                 for minor in [0, 1, 2, 3, 4, 7, 16, 130, 247, 253, 254, 255, 256] {
                                     assert_eq!(
                                         allowed(&rules, kind, access, major, minor),
-                                        expected(&rules, kind, major, minor),
+                                        expected(&rules, kind, access, major, minor),
                                         "{rules:?} kind {kind} access {access} {major}:{minor}"
                                     );
                                     cases += 1;

@@ -27,7 +27,7 @@ impl Service {
     pub(crate) fn places_for_later(&self, live: &Live) -> Vec<(String, String)> {
         let count = count(live.record.lazy.as_deref()) as usize;
         let last = self.gpus.len().saturating_sub(1);
-        let daemon = self.paths.runtime_dir.join(format!("mps/{last}/pipe"));
+        let daemon = self.mps_dir().join(format!("{last}/pipe"));
         let dir = daemon.as_os_str().len();
         let places = [
             (
