@@ -272,6 +272,50 @@ fn in_time_slices_places_stay_empty_and_the_claim_can_be_moved() {
     }
 }
 
+/// What a claim through MPS has in its environment is not for one that is made inside it, on another GPU.
+#[test]
+fn a_claim_within_one_through_mps_is_no_client_of_its_daemon() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(), "h100".to_owned()];
+        o.tick = "0.2s".to_owned();
+        o.config = "[gpu.0]\nmode = \"mps\"\n".to_owned();
+    });
+    until("MPS is up", SOON, || {
+        let notices = station.snapshot().ok()?.notices;
+        let up = |text: &str| text.contains("MPS on GPU 0 is up");
+        notices.iter().any(|n| up(&n.text)).then_some(())
+    });
+    for later in [None, Some("--lazy")] {
+        let mut outer = station.command();
+        let gshare = outer.get_program().to_owned();
+        outer
+            .args(["claim", "-q", "-g", "0.25", "--gpu-ids", "0", "--"])
+            .arg(gshare)
+            .args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1"])
+            .args(later)
+            .arg("--")
+            .arg(example("raw_client"));
+        let mut inner = Raw::start(outer);
+        assert_eq!(
+            (inner.ask("mps"), inner.ask("count"), inner.ask("launch 1")),
+            ("ok 0".into(), "ok 1".into(), "ok 1".into()),
+            "{later:?}"
+        );
+        let shown = environ(inner.pid());
+        for name in MPS {
+            assert_eq!(value(&shown, name), None, "{later:?}");
+        }
+        let snapshot = station.snapshot().expect("served");
+        // The same process was the outer claim's command before.
+        let mut its = snapshot
+            .claims
+            .iter()
+            .filter(|c| c.pid == Some(inner.pid()));
+        let own = its.find(|c| c.gpus[0].gpu == 1);
+        assert!(own.is_some(), "{later:?}: {:?}", snapshot.claims);
+    }
+}
+
 #[test]
 fn places_of_others_are_left_alone_and_a_program_without_them_is_told() {
     let station = through_mps(false);

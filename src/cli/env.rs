@@ -7,6 +7,7 @@ use gshare_proto::{Call, Granted};
 
 use super::args::EnvArgs;
 use super::claim::granted;
+use super::exec::{MPS_PART, MPS_PIPE};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 
@@ -44,6 +45,17 @@ fn exports(granted: &Granted) -> Result<String, Failure> {
     let mut text = String::new();
     for name in &granted.env_remove {
         text.push_str(&format!("unset {}\n", checked(name)?));
+    }
+    if let Some(dir) = &granted.mps_dir {
+        // What another claim has left there; daemons that are not the service's stay as they are.
+        let is_set = |name: &str| granted.env.iter().any(|(set, _)| set == name);
+        let part: Vec<&str> = MPS_PART.into_iter().filter(|name| !is_set(name)).collect();
+        if !part.is_empty() {
+            let (dir, part) = (quoted(dir), part.join(" "));
+            text.push_str(&format!(
+                "case \"${{{MPS_PIPE}-}}\" in {dir}/*) unset {part};; esac\n"
+            ));
+        }
     }
     for (name, value) in &granted.env {
         text.push_str(&format!("export {}={}\n", checked(name)?, quoted(value)));
@@ -88,9 +100,7 @@ mod tests {
                 ("GSHARE_B".into(), String::new()),
             ],
             env_prepend: vec![("GSHARE_PATH".into(), "/a b".into())],
-            env_remove: Vec::new(),
-            phases_us: Vec::new(),
-            launcher: None,
+            ..Granted::default()
         };
         let script = format!(
             "{}printf '%s|%s|%s' \"$GSHARE_A\" \"$GSHARE_B\" \"$GSHARE_PATH\"",
@@ -108,15 +118,43 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_loses_what_another_claim_had_through_mps() {
+        let through = |env: &[(&str, &str)]| Granted {
+            env: env
+                .iter()
+                .map(|(n, v)| ((*n).into(), (*v).into()))
+                .collect(),
+            mps_dir: Some("/a b/mps".into()),
+            ..Granted::default()
+        };
+        let part = "CUDA_MPS_CLIENT_PRIORITY";
+        let shown = |pipe: Option<&str>, granted: &Granted| {
+            let exports = exports(granted).expect("names");
+            let script =
+                format!("set -u; {exports}printf '%s|%s' \"${{{MPS_PIPE}-}}\" \"${{{part}-}}\"");
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", &script])
+                .env(part, "1")
+                .env_remove(MPS_PIPE);
+            shell.envs(pipe.map(|pipe| (MPS_PIPE, pipe)));
+            String::from_utf8_lossy(&shell.output().expect("sh").stdout).into_owned()
+        };
+        let plain = through(&[]);
+        assert_eq!(shown(Some("/a b/mps/0/pipe"), &plain), "|");
+        assert_eq!(shown(Some("/own"), &plain), "/own|1");
+        assert_eq!(shown(None, &plain), "|1");
+        let mps = through(&[(MPS_PIPE, "/a b/mps/1/pipe"), (part, "0")]);
+        assert_eq!(shown(Some("/a b/mps/0/pipe"), &mps), "/a b/mps/1/pipe|0");
+    }
+
+    #[test]
     fn nothing_but_names_is_exported() {
         let granted = Granted {
             id: "c3".into(),
             message: String::new(),
             env: vec![("A=1; touch /tmp/x; B".into(), "v".into())],
-            env_prepend: Vec::new(),
-            env_remove: Vec::new(),
-            phases_us: Vec::new(),
-            launcher: None,
+            ..Granted::default()
         };
         assert!(exports(&granted).is_err_and(|f| f.code == failure::INTERNAL));
     }

@@ -17,6 +17,17 @@ use nix::sys::{personality, prctl};
 use super::failure::{self, Failure};
 use super::out;
 
+/// By this a program finds its MPS daemon.
+pub(super) const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// What makes a program a client of a daemon, and with what part.
+pub(super) const MPS_PART: [&str; 5] = [
+    MPS_PIPE,
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_CLIENT_PRIORITY",
+];
+
 /// Becomes `argv` with the environment of the claim: same pid, terminal, job control and signals.
 /// Returns only when that is not possible.
 pub(crate) fn exec(argv: &[OsString], granted: &Granted) -> Failure {
@@ -53,8 +64,14 @@ fn own_environment() -> Environment {
 /// the end, everything else byte for byte as it was.
 fn environment(own: &Environment, granted: &Granted) -> Environment {
     let mut environment = own.clone();
-    for name in &granted.env_remove {
-        environment.retain(|entry| value_of(entry, name).is_none());
+    // What stands there is another claim's, if it has one of the service's own pipes.
+    let through_mps = own.iter().find_map(|entry| value_of(entry, MPS_PIPE));
+    let of_another = granted.mps_dir.as_ref().zip(through_mps);
+    let of_another = of_another.is_some_and(|(dir, pipe)| is_below(pipe, dir));
+    let part = MPS_PART.iter().filter(|_| of_another).copied();
+    for name in granted.env_remove.iter().map(String::as_str).chain(part) {
+        let is_set = granted.env.iter().any(|(set, _)| set == name);
+        environment.retain(|entry| is_set || value_of(entry, name).is_none());
     }
     let set = granted
         .env
@@ -86,6 +103,11 @@ fn environment(own: &Environment, granted: &Granted) -> Environment {
         }
     }
     environment
+}
+
+fn is_below(path: &[u8], dir: &str) -> bool {
+    let rest = path.strip_prefix(dir.as_bytes());
+    rest.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
@@ -258,9 +280,8 @@ mod tests {
             message: String::new(),
             env: env.iter().map(|(n, v)| pair(n, v)).collect(),
             env_prepend: prepend.iter().map(|(n, v)| pair(n, v)).collect(),
-            env_remove: Vec::new(),
-            phases_us: Vec::new(),
-            launcher: None,
+            mps_dir: Some("/run/gshare/mps".to_owned()),
+            ..Granted::default()
         };
         let check = |own: &[&str], granted: &Granted, expect: &[&str]| {
             assert_eq!(environment(&entries(own), granted), entries(expect));
@@ -293,6 +314,40 @@ mod tests {
             &["LIB=/x:/own", "GSHARE_A=1", "GSHARE_AB=2"],
         );
         check(&["LIB="], &one, &["LIB=/x", "GSHARE_A=1"]);
+        // Of a claim through MPS nothing is left in one inside it, whichever GPU that has; others' daemons are theirs.
+        let pipe = "CUDA_MPS_PIPE_DIRECTORY";
+        let percentage = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+        let outer = [
+            "A=1",
+            &format!("{percentage}=025.00000"),
+            &format!("{pipe}=/run/gshare/mps/0/pipe"),
+            "B=2",
+        ];
+        let none = granted(&[], &[]);
+        check(&outer, &none, &["A=1", "B=2"]);
+        let inner = granted(
+            &[(pipe, "/run/gshare/mps/1/pipe"), (percentage, "050.00000")],
+            &[],
+        );
+        check(
+            &outer,
+            &inner,
+            &[
+                "A=1",
+                &format!("{percentage}=050.00000"),
+                &format!("{pipe}=/run/gshare/mps/1/pipe"),
+                "B=2",
+            ],
+        );
+        for elsewhere in [
+            "/tmp/nvidia-mps",
+            "/run/gshare/mps-own/0/pipe",
+            "/run/gshare/mps",
+            "",
+        ] {
+            let own = [&format!("{pipe}={elsewhere}"), "CUDA_MPS_CLIENT_PRIORITY=1"];
+            check(&own, &none, &own);
+        }
     }
 
     #[test]

@@ -305,7 +305,11 @@ impl Service {
             env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
             env.extend(self.places_for_later(live));
         }
-        let env_remove = self.show_devices(live, &mut env);
+        let mut env_remove = self.show_devices(live, &mut env);
+        if record.slices.is_empty() {
+            // Those of a claim in which this one was made.
+            env_remove.extend(["GSHARE_GPU_MEM", "GSHARE_SM"].map(str::to_owned));
+        }
         env.extend(self.mps_env(record));
         let mut env_prepend = Vec::new();
         let launcher = self
@@ -325,6 +329,7 @@ impl Service {
             env,
             env_prepend,
             env_remove,
+            mps_dir: Some(self.mps_dir().display().to_string()),
             phases_us,
             launcher: launcher.map(|path| path.display().to_string()),
         })

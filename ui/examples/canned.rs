@@ -63,11 +63,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
                 id: "c23".to_owned(),
                 message: "c23: 0.25 of GPU 3 (3.6 GiB, SMs >= 25 %, up to 100 %), cooperative"
                     .to_owned(),
-                env: Vec::new(),
-                env_remove: Vec::new(),
-                env_prepend: Vec::new(),
-                phases_us: Vec::new(),
-                launcher: None,
+                ..Granted::default()
             }))
         }
         _ => Err(Failure {

@@ -308,6 +308,10 @@ pub struct Granted {
     /// `CUDA_VISIBLE_DEVICES`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_remove: Vec<String>,
+    /// Below this directory are the pipes of the service's MPS daemons. Whoever has one in `CUDA_MPS_PIPE_DIRECTORY` has
+    /// it from another claim, and the variables of its part with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_dir: Option<String>,
     /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).
     #[serde(default)]
     pub phases_us: Vec<(String, u64)>,

@@ -289,11 +289,7 @@ fn a_claim_is_made_held_and_never_waits() {
     let granted = Granted {
         id: "c23".to_owned(),
         message: "c23: 0.50 of GPU 3 (2.0 GiB)".to_owned(),
-        env: Vec::new(),
-        env_prepend: Vec::new(),
-        env_remove: Vec::new(),
-        phases_us: Vec::new(),
-        launcher: None,
+        ..Granted::default()
     };
     answer_with(&mut m, sent[0].0, Ok(Reply::Granted(granted)));
     let text = screen(&m);
