@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -395,7 +396,7 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
         serde_json::from_slice(&output.stdout).expect("JSON")
     };
     let prefix = at("other").display().to_string();
-    let cases: [(&[&str], &str, &str); 4] = [
+    let cases: [(&[&str], &str, &str); 5] = [
         (
             &["install", "--user"],
             ".local/share/jupyter/kernels",
@@ -420,6 +421,20 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
             ],
             "other/share/jupyter/kernels",
             "0.5-8G-12G",
+        ),
+        // Other than with 12 GiB that are guaranteed.
+        (
+            &[
+                "install",
+                "--prefix",
+                &prefix,
+                "-g",
+                "0.5",
+                "--gpu-mem-limit",
+                "12G",
+            ],
+            "other/share/jupyter/kernels",
+            "0.5-max12G",
         ),
         (
             &["install", "--user", "--all", "-g", "1"],
@@ -463,6 +478,31 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
     }
     let sizes = kernel(&["list"])["kernels"].as_array().expect("rows").len();
     assert_eq!(sizes, 4, "the original and three sizes where Jupyter looks");
+    // What no claim can be made with is no kernel; and what gshare has not made stays.
+    let refused = |args: &[&str], why: &str| {
+        let mut command = jupyter(Command::new(support::GSHARE), &at("env/bin"), dir.path());
+        let output = command.arg("kernel").args(args).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
+    };
+    for (flags, why) in [
+        (
+            ["-g", "0.5", "--limit", "0.2"],
+            "SM limit 20 % is below the request 50 %",
+        ),
+        (
+            ["--gpu-mem", "8G", "--gpu-mem-limit", "4G"],
+            "memory limit 4.0 GiB is below the request 8.0 GiB",
+        ),
+    ] {
+        refused(&[&["install", "--user"], &flags[..]].concat(), why);
+    }
+    refused(&["remove", "python3"], "jupyter kernelspec remove");
+    assert_eq!(
+        kernel(&["list"])["kernels"].as_array().expect("rows").len(),
+        sizes
+    );
     kernel(&["remove", "--all"]);
     assert_eq!(
         kernel(&["list"])["kernels"].as_array().expect("rows").len(),

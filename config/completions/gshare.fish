@@ -263,7 +263,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l prefix -d 'Below this directory, in share/jupyter/kernels' -r -f -a "(__fish_complete_directories)"
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l all -d 'All kernels that are not gshare\'s'
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l user -d 'For yourself (~/.local/share/jupyter); what happens without --user, but not for root'
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l user -d 'For yourself, in ~/.local/share/jupyter [default, but for root: /usr/local/share/jupyter, for everybody]'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l sys-prefix -d 'Into the Python environment in use'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -s h -l help -d 'Print help'

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gshare_core::{Class, Request, Share};
+
 use crate::kernel::install::{self, InstallError, Outcome as Installed};
 use crate::kernel::places::{Surroundings, Target};
 use crate::kernel::spec::{Kernel, Size};
@@ -16,7 +18,10 @@ use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome, out};
 
 /// Part of a GPU without `-g` and without `--gpu-mem`.
-const DEFAULT_GPUS: &str = "0.25";
+const DEFAULT_GPUS: gshare_core::Size = gshare_core::Size {
+    gpus: 1,
+    each: Share::from_milli(250),
+};
 
 pub(crate) fn run(socket: Option<&Path>, args: &KernelArgs) -> Outcome {
     match &args.command {
@@ -28,43 +33,58 @@ pub(crate) fn run(socket: Option<&Path>, args: &KernelArgs) -> Outcome {
 }
 
 /// A size as arguments, and for names.
-fn size(given: &KernelSize, socket: Option<&Path>) -> Size {
+///
+/// # Errors
+/// When no claim could be made with it: the kernel itself would say so in Jupyter's log, where nobody looks.
+fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
     let (mut args, mut label) = (Vec::new(), Vec::new());
     let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
     if let Some(socket) = socket {
         add("--socket", socket.display().to_string());
     }
-    let milli = |share: gshare_core::Share| f64::from(share.milli()) / 1000.0;
+    let milli = |share: Share| f64::from(share.milli()) / 1000.0;
     let gpus = match (given.gpus, given.gpu_mem) {
-        (Some(gpus), _) => Some(gpus.to_string()),
+        (Some(gpus), _) => Some(gpus),
         (None, Some(_)) => None,
-        (None, None) => Some(DEFAULT_GPUS.to_owned()),
+        (None, None) => Some(DEFAULT_GPUS),
     };
-    if let Some(gpus) = gpus {
-        label.push(gpus.clone());
-        add("-g", gpus);
+    // The service knows how many SMs come with memory alone.
+    let limit = given.limit.unwrap_or(Share::ONE);
+    let mut request = Request::of_size(gpus.unwrap_or(DEFAULT_GPUS), limit, Class::Interactive);
+    request.sm_limit = limit;
+    if gpus.is_none() {
+        request.sm = request.sm.min(limit);
     }
+    (request.mem, request.mem_limit) = (given.gpu_mem, given.gpu_mem_limit);
+    request.check().map_err(|wrong| usage(wrong.to_string()))?;
+    if let Some(gpus) = gpus {
+        label.push(gpus.to_string());
+        add("-g", gpus.to_string());
+    }
+    // A limit is told from a request by what stands before it.
     if let Some(limit) = given.limit {
         let limit = milli(limit).to_string();
-        label.push(limit.clone());
+        let max = if gpus.is_none() { "max" } else { "" };
+        label.push(format!("{max}{limit}"));
         add("--limit", limit);
     }
-    for (flag, bytes) in [
-        ("--gpu-mem", given.gpu_mem),
-        ("--gpu-mem-limit", given.gpu_mem_limit),
-    ] {
-        if let Some(bytes) = bytes {
-            label.push(short(bytes.0));
-            add(flag, short(bytes.0));
-        }
+    if let Some(mem) = given.gpu_mem {
+        label.push(short(mem.0));
+        add("--gpu-mem", short(mem.0));
+    }
+    if let Some(limit) = given.gpu_mem_limit {
+        let limit = short(limit.0);
+        let max = if given.gpu_mem.is_none() { "max" } else { "" };
+        label.push(format!("{max}{limit}"));
+        add("--gpu-mem-limit", limit);
     }
     if let Some(project) = &given.project {
         add("--project", project.clone());
     }
-    Size {
+    Ok(Size {
         args,
         label: label.join("-"),
-    }
+    })
 }
 
 /// Bytes as `--gpu-mem` reads them back: the largest unit that loses nothing.
@@ -124,7 +144,7 @@ fn install(socket: Option<&Path>, args: &InstallArgs) -> Outcome {
     }
     let gshare = program()?;
     let socket = socket.map(std::path::absolute).transpose()?;
-    let size = size(&args.size, socket.as_deref());
+    let size = size(&args.size, socket.as_deref())?;
     let mut done = Vec::new();
     for kernel in chosen {
         let name = args
@@ -274,7 +294,8 @@ fn remove(args: &RemoveArgs) -> Outcome {
     };
     // All or none: the names are looked at before anything is taken away.
     if let Some(foreign) = chosen.iter().find(|k| k.made_from().is_none()) {
-        return Err(InstallError::Foreign(foreign.dir.clone()).into());
+        let text = InstallError::Foreign(foreign.dir.clone()).to_string();
+        return Err(usage(text).with_hint("`jupyter kernelspec remove` takes away any kernel"));
     }
     for kernel in &chosen {
         install::remove(kernel)?;

@@ -97,7 +97,7 @@ pub struct InstallArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[group(multiple = false)]
 pub struct PlaceArgs {
-    /// For yourself (~/.local/share/jupyter); what happens without --user, but not for root
+    /// For yourself, in ~/.local/share/jupyter [default, but for root: /usr/local/share/jupyter, for everybody]
     #[arg(long)]
     pub user: bool,
     /// Into the Python environment in use
