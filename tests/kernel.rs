@@ -55,6 +55,9 @@ fn the_first_cuda_call_waits_and_an_interrupt_ends_it() {
     );
     let claim = claim_of_kernel(&station).expect("it has a claim");
     assert!(claim.gpus.is_empty(), "that holds nothing: {claim:?}");
+    let named = until("it is named", Duration::from_secs(20), || {
+        claim_of_kernel(&station)?.identity.notebook
+    });
 
     let said = notebook.act(&json!({ "do": "run", "code": COUNT, "until": "in the queue" }));
     let printed = said["printed"].as_str().unwrap_or_default();
@@ -68,6 +71,12 @@ fn the_first_cuda_call_waits_and_an_interrupt_ends_it() {
     );
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.queue.len(), 1);
+    let what = named.value.rsplit('/').next();
+    assert_eq!(
+        Some(snapshot.queue[0].what.as_str()),
+        what,
+        "by the same name"
+    );
     let twice = snapshot.claims.iter().filter(|c| c.id == claim.id).count();
     assert_eq!(twice, 0, "what waits is listed once");
 
@@ -170,22 +179,29 @@ fn the_wait_goes_on_when_the_service_was_killed() {
 
 #[test]
 fn a_kernel_starts_without_a_service_and_says_so() {
-    let mut command = Command::new(support::GSHARE);
-    command.args([
-        "--socket",
-        "/nonexistent/gshared.sock",
-        "kernel",
-        "exec",
-        "--",
-        "sh",
-        "-c",
-        "echo started; exit 3",
-    ]);
-    let output = command.output().expect("runs");
-    assert_eq!(output.status.code(), Some(3));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("runs without a claim"), "{said}");
+    let dir = tempfile::tempdir().expect("made");
+    let deaf = dir.path().join("deaf.sock");
+    let _deaf = UnixListener::bind(&deaf).expect("bound");
+    for (socket, why) in [
+        (
+            Path::new("/nonexistent/gshared.sock"),
+            "no gshare service answers at /nonexistent",
+        ),
+        (&deaf, "the gshare service did not answer within 2 s"),
+    ] {
+        let mut command = Command::new(support::GSHARE);
+        command
+            .arg("--socket")
+            .arg(socket)
+            .args(["kernel", "exec", "--"]);
+        command.args(["sh", "-c", "echo started; exit 3"]);
+        let output = command.output().expect("runs");
+        assert_eq!(output.status.code(), Some(3));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(why), "{said}");
+        assert!(said.contains("runs without a claim"), "{said}");
+    }
 }
 
 #[test]

@@ -288,6 +288,26 @@ fn queue_and_why_say_when_a_waiting_claim_starts_by_how_long_runs_took() {
         why.contains(words) && why.contains("by how long earlier runs"),
         "{why}"
     );
+    // A program that waits for its GPU with its first call is told the same.
+    let told = station.dir().join("told");
+    let mut later = station.command();
+    later
+        .args(["claim", "-q", "--lazy", "-g", "0.25", "--"])
+        .arg(example("raw_client"))
+        .stderr(std::fs::File::create(&told).expect("made"));
+    let later = Raw::spawn(&mut later);
+    let text = until("it is told that it waits", SOON, || {
+        let text = std::fs::read_to_string(&told).ok()?;
+        text.contains("waits for its GPU").then_some(text)
+    });
+    let mut queue = station.snapshot().expect("served").queue.into_iter();
+    if queue.any(|w| w.likely_ms.is_some()) {
+        assert!(
+            text.contains("starts in about") && text.contains("by how long earlier"),
+            "{text}"
+        );
+    }
+    drop(later);
     assert_eq!(held.finish(), Some(0));
     assert_eq!(waits.line(), "ok ready");
     assert_eq!(waits.finish(), Some(0));

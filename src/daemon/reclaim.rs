@@ -211,7 +211,8 @@ impl Service {
         Some(format!("{} {when}", open.join(" and ")))
     }
 
-    /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle.
+    /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle, else by
+    /// how long earlier runs took.
     pub(crate) fn start_text(&self, id: ClaimId, reason: &Reason) -> String {
         if let Some(plan) = self.plan_text(id) {
             let left = self
@@ -236,7 +237,15 @@ impl Service {
                 let left = show_duration(Duration::from_secs(left.as_secs()));
                 format!("expected start in {left}, {how}")
             }
-            None => "when it starts is not known: nobody has said how long".to_owned(),
+            None => match self.likely_starts().get(&id) {
+                Some(at) => {
+                    let left = show_duration(whole(at.saturating_sub(self.now())));
+                    format!(
+                        "starts in about {left}, by how long earlier runs of those who hold took"
+                    )
+                }
+                None => "when it starts is not known: nobody has said how long".to_owned(),
+            },
         }
     }
 

@@ -352,6 +352,9 @@ impl Service {
         let likely = self.likely_starts();
         let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
             let asked = self.waiting.get(&id)?;
+            let live = self.claims.get(&id);
+            let identity = live.map(|live| self.identity_of(id, live));
+            let notebook = identity.as_ref().and_then(identity::notebook_name);
             let reason = self.machine.reason(id);
             let wanted = self
                 .machine
@@ -367,7 +370,10 @@ impl Service {
                 user: self.names.user(asked.record.uid),
                 project: asked.record.project.clone(),
                 class: asked.record.class.clone(),
-                what: what(asked.record.name.as_deref(), &asked.record.command),
+                what: what(
+                    asked.record.name.as_deref().or(notebook),
+                    &asked.record.command,
+                ),
                 gpus: asked.request.gpus,
                 share: asked.request.share.as_f64(),
                 sm_limit: asked.request.sm_limit.as_f64(),

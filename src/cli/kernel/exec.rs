@@ -4,15 +4,16 @@
 //! claim, not Jupyter without a kernel.
 
 use std::ffi::OsString;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gshare_core::{Class, Share};
-use gshare_proto::{Call, ClaimSpec, Granted, KernelSpec, Wait};
+use gshare_proto::{Call, ClaimSpec, ClientError, Granted, KernelSpec, Wait};
 
 use super::super::args::kernel::ExecArgs;
 use super::super::claim::{granted, parts_of_several, shown_command};
-use super::super::failure::Failure;
+use super::super::failure::{self, Failure};
 use super::super::{Outcome, connect, exec, out};
 
 /// Longest wait for the service: a kernel that is late is a broken one to whoever started it.
@@ -52,7 +53,24 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
     };
     let mut client = connect::connect(socket)?;
     client.set_read_timeout(Some(PATIENCE))?;
-    granted(client.call(&Call::Claim(Box::new(spec)))?)
+    let reply = client.call(&Call::Claim(Box::new(spec)));
+    granted(reply.map_err(silent)?)
+}
+
+/// A service that does not answer in time has not broken anything.
+fn silent(error: ClientError) -> Failure {
+    let late = |e: &io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+    match error {
+        ClientError::Io(e) if late(&e) => Failure::new(
+            failure::NO_SERVICE,
+            format!(
+                "the gshare service did not answer within {} s",
+                PATIENCE.as_secs()
+            ),
+        )
+        .with_hint("it is stopped or very busy: `systemctl status gshared` says which"),
+        other => other.into(),
+    }
 }
 
 /// The kernel by its connection file, the word of the command that ends in `.json`: `kernel-<id>.json`.
