@@ -209,10 +209,7 @@ pub(super) fn it_starts(s: &Snapshot, story: &Story) -> Option<String> {
         (Some(from), Some(sum)) if from == gpu => {
             let moved = named(s, EVAL)?;
             let to = gpu_of(moved)?;
-            format!(
-                "; {} went on on GPU {to}, checksum {sum} as before",
-                moved.id
-            )
+            format!("; {} works on GPU {to}, checksum {sum} as before", moved.id)
         }
         _ => return None,
     };

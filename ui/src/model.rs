@@ -29,6 +29,18 @@ pub struct Viewer {
     pub admin: bool,
 }
 
+/// Whether what is announced for a claim can still be put off: it is not on its way.
+pub(crate) fn can_be_kept(claim: &ClaimView) -> bool {
+    let word = claim.place.word.as_deref();
+    word.is_none_or(|word| !word.ends_with("ing"))
+}
+
+/// Whether it is announced that a claim is ended because it idles.
+pub(crate) fn ends_idle(claim: &ClaimView) -> bool {
+    let idle = claim.idle.as_ref();
+    idle.is_some_and(|idle| idle.ends_in_s.is_some() && !idle.kept)
+}
+
 /// A part of the screen with rows to choose from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {

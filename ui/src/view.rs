@@ -88,7 +88,7 @@ fn frame(
 ) -> (Vec<Row>, Option<(usize, usize)>) {
     let plan = Plan::new(model, width, height, &look.glyphs);
     let mut rows = body(model, look, &plan);
-    let foot = keys::lines(model, look, width);
+    let foot = keys::lines(model, look, (width, height));
     rows.truncate(height.saturating_sub(foot.rows.len()));
     rows.resize(height.saturating_sub(foot.rows.len()), Row::default());
     let cursor = foot.cursor.map(|x| (x, rows.len()));
@@ -122,7 +122,7 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     let look = Look::new(crate::theme::Depth::Mono, true);
     let (width, height) = model.size;
     let (rows, _) = frame(model, &look, (width.into(), height.into()));
-    let foot = 1 + usize::from(model.caption.is_some());
+    let foot = keys::rows(model, (width.into(), height.into()));
     let (x, y) = (usize::from(x), usize::from(y));
     if model.dialog.is_some() && y + foot < rows.len() {
         return dialog::target(model, &look, (x, y));

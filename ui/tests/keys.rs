@@ -97,7 +97,7 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "e") => (EVENTFUL, FIRST, &["e"], Text("More time for c12")),
         ("On the screens", "x") => (PLAIN, FIRST, &["x", DELETE], Text("Release c12")),
         ("On the screens", "/") => (PLAIN, START, &["/"], Text("filter: ")),
-        ("On the screens", "s") => (PLAIN, START, &["s"], Text("USE▾")),
+        ("On the screens", "s") => (PLAIN, START, &["s"], Text("USER▾")),
         ("On the screens", "Tab") => (PLAIN, START, &["\t"], Text("[2 Claims]")),
         ("On the screens", "Shift-Tab") => (PLAIN, START, &[BACK_TAB], Text("[5 Health]")),
         ("On the screens", "1") => (

@@ -157,7 +157,7 @@ fn the_mouse_does_what_the_keys_do() {
     click(&mut canned, "1 Overview");
     canned.until_text("[1 Overview]");
     click(&mut canned, "USER ");
-    canned.until_text("USE▾");
+    canned.until_text("USER▾");
     // A row: the first click chooses it, the second opens it.
     click(&mut canned, "train.py");
     canned.until("c14 chosen", |c| c.chosen().starts_with("c14"));

@@ -36,7 +36,7 @@ pub(super) enum Col {
 pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let rows = model.claim_rows();
-    let columns = columns(&rows, plan, look);
+    let columns = columns(&rows, plan, look, model.sort);
     let focus = model.section == Section::Claims;
     let shown = window(rows.len(), plan.claims, model.chosen_index(Section::Claims));
     let place = if shown.len() < rows.len() {
@@ -50,11 +50,7 @@ pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
         } else {
             theme.heading
         };
-        let mark = if sorted(c.key) == Some(model.sort) && model.sort != Sort::Id {
-            glyphs.sorted
-        } else {
-            ""
-        };
+        let mark = mark(c.key, model.sort, look);
         let place = if c.key == Col::What { &place } else { "" };
         // The place matters more than the word before it.
         let room = c.width.saturating_sub(width(place) + width(mark));
@@ -130,9 +126,23 @@ fn sorted(col: Col) -> Option<Sort> {
     }
 }
 
+/// The sign of the column that the rows are sorted by, where that is another order than usual.
+pub(super) fn mark(col: Col, sort: Sort, look: &Look) -> &'static str {
+    if sort != Sort::Id && sorted(col) == Some(sort) {
+        look.glyphs.sorted
+    } else {
+        ""
+    }
+}
+
 /// The columns for the width: figures get what they need, words share the rest, and when there is too
 /// little room the figures that matter less go.
-pub(super) fn columns(rows: &[ClaimRow<'_>], plan: &Plan, look: &Look) -> Vec<Column<Col>> {
+pub(super) fn columns(
+    rows: &[ClaimRow<'_>],
+    plan: &Plan,
+    look: &Look,
+    sort: Sort,
+) -> Vec<Column<Col>> {
     let longest = |f: &dyn Fn(&ClaimRow<'_>) -> usize| rows.iter().map(f).max().unwrap_or(0);
     let id = longest(&|r| match r {
         ClaimRow::Claim(c) => width(&c.id),
@@ -181,6 +191,13 @@ pub(super) fn columns(rows: &[ClaimRow<'_>], plan: &Plan, look: &Look) -> Vec<Co
     ));
     columns.push(Column::figures(Col::Occ, "OCC", occ));
     columns.push(Column::words(Col::State, " STATE", state.clamp(8, 22) + 1));
+    // The sign of the order stands behind a whole word.
+    for column in &mut columns {
+        let sign = width(mark(column.key, sort, look));
+        if sign > 0 {
+            column.width = column.width.max(width(column.title) + sign);
+        }
+    }
     let least = |columns: &[Column<Col>]| total(columns) + 10;
     for drop in [
         Col::Occ,

@@ -130,7 +130,8 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let frame = place(&content, cols, area);
     let rows = usize::from(frame.height);
     // What is behind the box steps back.
-    let foot = 1 + u16::from(model.caption.is_some());
+    let foot = super::keys::rows(model, (area.width.into(), area.height.into()));
+    let foot = u16::try_from(foot).unwrap_or(1);
     for y in area.y + 1..area.bottom().saturating_sub(foot) {
         let row = Rect::new(area.x, y, area.width, 1);
         buf.set_style(row, Style::reset().patch(look.theme.free));

@@ -6,74 +6,152 @@ use ratatui::text::Line;
 
 use super::plan::Plan;
 use super::{fit, span};
-use crate::model::Model;
-use crate::text::{cut, width};
-use crate::theme::Look;
+use crate::model::{Model, can_be_kept, ends_idle};
+use crate::text::{cut, seconds, width, wrap};
+use crate::theme::{Glyphs, Look};
 
-/// Rows, if everything is shown.
+/// Rows, if each has one.
 pub(super) fn wanted(snapshot: &Snapshot) -> usize {
     announced(snapshot).count() + snapshot.advice.len() + snapshot.notices.len()
 }
 
-/// Claims that something will be done to, with what and when.
-pub(super) fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, &str)> {
-    let claims = snapshot.claims.iter();
-    claims.filter_map(|c| Some((c, c.announced.as_deref()?)))
+/// Rows in which nothing is cut.
+pub(super) fn whole(model: &Model, snapshot: &Snapshot, glyphs: &Glyphs, cols: usize) -> usize {
+    let notes = notes(model, snapshot);
+    notes.map(|note| note.rows(cols, MOST, glyphs).len()).sum()
 }
 
-/// A sentence, and behind it the command if there is room for both.
-fn warning(text: &str, command: &str, look: &Look, cols: usize) -> Line<'static> {
-    let theme = &look.theme;
-    let fits = width(command) + 24 <= cols;
-    let tail = if command.is_empty() || !fits {
-        0
-    } else {
-        width(command) + 2
-    };
-    let text = cut(text, cols.saturating_sub(2 + tail), &look.glyphs);
-    let mut line = Line::from(vec![span("! ", theme.warn), span(text, theme.text)]);
-    if tail > 0 {
-        line.push_span(span(format!("  {command}"), theme.key));
+/// Claims that something will be done to, with what and when.
+fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> {
+    let claims = snapshot.claims.iter();
+    claims.filter_map(|c| Some((c, c.announced.clone().or_else(|| ended(c))?)))
+}
+
+/// When an idle claim that cannot be detached is ended.
+fn ended(claim: &ClaimView) -> Option<String> {
+    let idle = claim.idle.as_ref().filter(|_| ends_idle(claim))?;
+    let (since, left) = (seconds(idle.gpu_s), seconds(idle.ends_in_s?));
+    Some(format!("is ended in {left}: idle {since}, and others wait"))
+}
+
+/// Rows of one note at most.
+const MOST: usize = 3;
+
+/// A sentence, what stands before it, and the command behind it.
+struct Note {
+    /// `! ` or a time.
+    mark: String,
+    warns: bool,
+    text: String,
+    command: String,
+}
+
+impl Note {
+    /// Its text in at most `most` rows, each with whether the command stands behind it; the command may have a row
+    /// of its own.
+    fn rows(&self, cols: usize, most: usize, glyphs: &Glyphs) -> Vec<(String, bool)> {
+        let room = cols.saturating_sub(width(&self.mark));
+        let command = width(&self.command);
+        let fits = command > 0 && command + 24 <= cols;
+        let tail = if fits { command + 2 } else { 0 };
+        if most < 2 || width(&self.text) + tail <= room {
+            return vec![(cut(&self.text, room.saturating_sub(tail), glyphs), fits)];
+        }
+        let rows = wrap(&self.text, room, most, glyphs);
+        let last = rows.last().map_or(0, |row| width(row));
+        let beside = tail == 0 || last + tail <= room;
+        if beside || rows.len() < most {
+            let mut rows: Vec<(String, bool)> = rows.into_iter().map(|r| (r, false)).collect();
+            if tail > 0 && !beside {
+                rows.push((String::new(), false));
+            }
+            if let (true, Some(last)) = (tail > 0, rows.last_mut()) {
+                last.1 = true;
+            }
+            return rows;
+        }
+        // The command is worth more than the end of the sentence.
+        let mut rows: Vec<(String, bool)> = wrap(&self.text, room, most - 1, glyphs)
+            .into_iter()
+            .map(|r| (r, false))
+            .collect();
+        rows.push((String::new(), true));
+        rows
     }
-    line
+
+    fn lines(&self, cols: usize, most: usize, look: &Look) -> Vec<Line<'static>> {
+        let theme = &look.theme;
+        let mark = if self.warns { theme.warn } else { theme.dim };
+        let indent = " ".repeat(width(&self.mark));
+        let rows = self.rows(cols, most, &look.glyphs).into_iter();
+        let line = |(i, (text, command)): (usize, (String, bool))| {
+            let before = if i == 0 { &self.mark } else { &indent };
+            let gap = if text.is_empty() { "" } else { "  " };
+            let mut line = Line::from(vec![span(before.clone(), mark), span(text, theme.text)]);
+            if command {
+                line.push_span(span(format!("{gap}{}", self.command), theme.key));
+            }
+            line
+        };
+        rows.enumerate().map(line).collect()
+    }
 }
 
 /// What is announced, then advice, then the newest notices.
+fn notes(model: &Model, snapshot: &Snapshot) -> impl Iterator<Item = Note> {
+    let warning = |text: String, command: String| Note {
+        mark: "! ".to_owned(),
+        warns: true,
+        text,
+        command,
+    };
+    let told = announced(snapshot).map(move |(claim, text)| {
+        let command = match model.may(claim.uid) && can_be_kept(claim) {
+            true => format!("p, or: gshare keep {}", claim.id),
+            false => String::new(),
+        };
+        warning(format!("{} {text}", claim.id), command)
+    });
+    let given = snapshot.advice.iter().map(move |advice| {
+        let command = advice.command.clone().unwrap_or_default();
+        warning(advice.text.clone(), command)
+    });
+    let notices = snapshot.notices.iter().map(|notice| {
+        let claim = notice.claim.as_ref();
+        let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
+        let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
+        Note {
+            mark: format!("{} ", model.clock.time(notice.at_ms)),
+            warns: false,
+            text: format!("{claim}{}", notice.text),
+            command: String::new(),
+        }
+    });
+    told.chain(given).chain(notices)
+}
+
+/// As many as there are rows for; what is left of them goes to the first that need more than one.
 pub(super) fn lines(
     model: &Model,
     snapshot: &Snapshot,
     look: &Look,
     plan: &Plan,
 ) -> Vec<Line<'static>> {
-    let (theme, cols) = (&look.theme, plan.width);
+    let cols = plan.width;
+    let (mut warnings, news): (Vec<Note>, Vec<Note>) =
+        notes(model, snapshot).partition(|note| note.warns);
     // A notice is shown even when there is much advice.
-    let news = snapshot.notices.len();
-    let advice = plan
-        .notes
-        .saturating_sub(usize::from(news > 0 && plan.notes > 1));
-    let told = announced(snapshot).map(|(claim, text)| {
-        let text = format!("{} {text}", claim.id);
-        let command = match model.may(claim.uid) {
-            true => format!("p, or: gshare keep {}", claim.id),
-            false => String::new(),
-        };
-        warning(&text, &command, look, cols)
-    });
-    let given = snapshot.advice.iter().map(|advice| {
-        let command = advice.command.as_deref().unwrap_or_default();
-        warning(&advice.text, command, look, cols)
-    });
-    let advice = told.chain(given).take(advice);
-    let notices = snapshot.notices.iter().map(|notice| {
-        let time = model.clock.time(notice.at_ms);
-        let claim = notice.claim.as_ref();
-        let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
-        let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
-        Line::from(vec![
-            span(format!("{time} "), theme.dim),
-            span(format!("{claim}{}", notice.text), theme.text),
-        ])
-    });
-    let all = advice.chain(notices).take(plan.notes);
-    all.map(|line| fit(line, cols, look)).collect()
+    warnings.truncate(
+        plan.notes
+            .saturating_sub(usize::from(!news.is_empty() && plan.notes > 1)),
+    );
+    let shown: Vec<Note> = warnings.into_iter().chain(news).take(plan.notes).collect();
+    let mut spare = plan.notes - shown.len();
+    let mut out = Vec::new();
+    for note in shown {
+        let lines = note.lines(cols, (1 + spare).min(MOST), look);
+        spare -= lines.len() - 1;
+        out.extend(lines.into_iter().map(|line| fit(line, cols, look)));
+    }
+    out
 }

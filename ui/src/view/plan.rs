@@ -69,7 +69,7 @@ impl Rows {
 impl Plan {
     /// Divides `width` columns and `height` rows.
     pub(super) fn new(model: &Model, width: usize, height: usize, glyphs: &Glyphs) -> Self {
-        let foot = 1 + usize::from(model.caption.is_some());
+        let foot = super::keys::rows(model, (width, height));
         let body = height.saturating_sub(foot);
         let mut plan = Self {
             width,
@@ -88,12 +88,12 @@ impl Plan {
         if let Some(snapshot) = &model.snapshot
             && model.page == Page::Overview
         {
-            plan.divide(model, snapshot, &mut rows);
+            plan.divide(model, snapshot, &mut rows, glyphs);
         }
         plan
     }
 
-    fn divide(&mut self, model: &Model, snapshot: &Snapshot, rows: &mut Rows) {
+    fn divide(&mut self, model: &Model, snapshot: &Snapshot, rows: &mut Rows, glyphs: &Glyphs) {
         let gpus = snapshot.gpus.len();
         let claims = model.claim_rows().len().max(1);
         let queue = queue::wanted(model);
@@ -145,6 +145,11 @@ impl Plan {
             self.why = 2;
         }
         rows.raise(&mut self.notes, notes.min(8));
+        // Whole sentences.
+        if self.notes == notes {
+            let whole = notes::whole(model, snapshot, glyphs, self.width);
+            rows.raise(&mut self.notes, whole.min(12));
+        }
         // Room to spare sets the GPUs apart.
         if self.gpu_rows == 3 && rows.0 > gpus + 4 && rows.all(gpus) {
             self.gpu_rows = 4;

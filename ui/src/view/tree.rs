@@ -3,13 +3,13 @@
 use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuView, ProcessView, Snapshot};
 use ratatui::text::{Line, Span};
 
-use super::claims::{self, claim_cell, unclaimed_cell};
+use super::claims::{self, Col, claim_cell, unclaimed_cell};
 use super::plan::Plan;
 use super::{Row, chosen, fit, gap, span, window};
-use crate::model::{Grouping, Model, RowKey, Section, TreeRow, mem_used, sm_active};
+use crate::model::{Grouping, Model, RowKey, Section, TreeRow, can_be_kept, mem_used, sm_active};
 use crate::text::{figure_percent, gib, gib_or, parts, percent, width};
 use crate::theme::Look;
-use crate::widgets::columns::row;
+use crate::widgets::columns::{Column, row};
 use crate::widgets::share_bar::ShareBar;
 
 /// Columns before a claim.
@@ -37,14 +37,18 @@ pub(super) fn rows(
         width: plan.width.saturating_sub(INDENT),
         ..plan.clone()
     };
-    let columns = claims::columns(&claims, &inner, look);
+    let columns = claims::columns(&claims, &inner, look, model.sort);
     let shown = window(
         tree.len(),
         room.saturating_sub(1),
         model.chosen_index(Section::Tree),
     );
     let mut head = vec![span(" ".repeat(INDENT), theme.heading)];
-    head.extend(row(&columns, glyphs, |c| (c.title.to_owned(), theme.heading)).spans);
+    let title = |c: &Column<Col>| {
+        let mark = claims::mark(c.key, model.sort, look);
+        (format!("{}{mark}", c.title), theme.heading)
+    };
+    head.extend(row(&columns, glyphs, title).spans);
     let mut hits = claims::sort_hits(&columns);
     for (cols, _) in &mut hits {
         *cols = cols.start + INDENT..cols.end + INDENT;
@@ -215,7 +219,7 @@ fn pane(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Lin
             span("! ", theme.warn),
             span(format!("{} {text}", claim.id), theme.warn),
         ];
-        if model.may(claim.uid) {
+        if model.may(claim.uid) && can_be_kept(claim) {
             words.push(span(
                 format!("  p, or: gshare keep {}", claim.id),
                 theme.key,

@@ -15,7 +15,7 @@ const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const HOURS: usize = 24;
 
 /// Columns from which on the whole week is one line.
-const ONE_LINE: usize = 7 * HOURS + 6 + 6;
+const ONE_LINE: usize = 8 + 7 * HOURS + 6;
 
 /// Rows that it takes where there is room.
 pub(crate) fn rows(cols: usize) -> usize {
@@ -51,7 +51,7 @@ pub(crate) fn lines(heat: &Heat, cols: usize, rows: usize, look: &Look) -> Vec<L
     let heading = |words: &str| Line::styled(words.to_owned(), theme.heading);
     if cols >= ONE_LINE && rows >= 3 {
         let line = |name: &str, table: &Days| {
-            let mut spans = vec![label(name)];
+            let mut spans = vec![Span::styled(format!("{name:<8}"), theme.dim)];
             for day in 0..DAYS.len() {
                 let signs = (0..HOURS).map(|h| sign(at(table, day, h), look)).collect();
                 spans.push(text(signs));
@@ -59,7 +59,7 @@ pub(crate) fn lines(heat: &Heat, cols: usize, rows: usize, look: &Look) -> Vec<L
             }
             Line::from(spans)
         };
-        let mut days = String::from("HOURS  ");
+        let mut days = String::from("HOURS   ");
         for day in DAYS {
             days.push_str(&format!("{day:<25}"));
         }

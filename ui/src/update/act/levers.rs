@@ -3,7 +3,7 @@
 use gshare_proto::{Call, ClaimView, LeverWish};
 
 use super::{ask, chosen_claim, confirm, gone, own_claim};
-use crate::model::{Asked, Model, Tone};
+use crate::model::{Asked, Model, Tone, can_be_kept, ends_idle};
 use crate::msg::Cmd;
 use crate::text;
 
@@ -84,13 +84,16 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
     if let Ok(claim) = chosen(model) {
         let id = &claim.id;
         let warned = claim.idle.as_ref().is_some_and(|i| i.warned && !i.kept);
-        return match claim.announced.is_some() || warned {
-            true => Ok(claim),
-            false => Err(format!("nothing was announced for {id}")),
+        return match (claim.announced.is_some(), can_be_kept(claim)) {
+            (true, false) => Err(format!("it is too late: {id} is on its way")),
+            (true, true) => Ok(claim),
+            (false, _) if warned => Ok(claim),
+            (false, _) => Err(format!("nothing was announced for {id}")),
         };
     }
     let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);
-    let own = claims.find(|c| c.announced.is_some() && model.may(c.uid));
+    let told = |c: &ClaimView| (c.announced.is_some() && can_be_kept(c)) || ends_idle(c);
+    let own = claims.find(|c| told(c) && model.may(c.uid));
     own.ok_or_else(|| "nothing was announced for any claim of yours".to_owned())
 }
 

@@ -6,7 +6,7 @@ use gshare_proto::{
 };
 use ratatui::text::Line;
 
-use crate::model::{Model, RowKey};
+use crate::model::{Model, RowKey, can_be_kept};
 use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
 use crate::theme::Look;
 use crate::view::claims::{self, gpus, state};
@@ -165,7 +165,10 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     }
     if let Some(text) = &claim.announced {
         let id = &claim.id;
-        let text = format!("{id} {text}; p, or gshare keep {id}, puts it off");
+        let text = match can_be_kept(claim) {
+            true => format!("{id} {text}; p, or gshare keep {id}, puts it off"),
+            false => format!("{id} {text}"),
+        };
         out.push(("announced", text));
     }
     out.extend(claims::idle(claim).map(|text| ("idle", text)));

@@ -1,0 +1,119 @@
+//! What stands at the foot of the screen and above it: notes, keys, captions; and the headings' sign of the order.
+
+use crate::model::Model;
+use crate::testing::{NLP, canned, model, press, screen};
+
+const LONG: &str = "GPU 1: 99 % busy, but ~77 of 128 SMs are idle on average; all of it is chem's and could run side by side";
+const COMMAND: &str = "sudo gshare admin mode 1 mps --wait";
+
+/// A screen with one long piece of advice and a long notice.
+fn advised(size: (u16, u16)) -> Model {
+    let mut snapshot = canned::workstation();
+    snapshot.advice.truncate(1);
+    snapshot.advice[0].text = LONG.to_owned();
+    snapshot.advice[0].command = Some(COMMAND.to_owned());
+    model(NLP, size, snapshot)
+}
+
+/// The text of a screen without its line breaks.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn advice_is_told_whole_where_there_is_room() {
+    for size in [(120, 44), (100, 50), (200, 50)] {
+        let text = screen(&advised(size));
+        let told = words(&text);
+        assert!(told.contains(&format!("! {LONG} {COMMAND}")), "{text}");
+    }
+    // Where there is none the sentence is cut, the command never.
+    let text = screen(&advised((80, 24)));
+    let line = text.lines().find(|l| l.starts_with("! GPU 1")).unwrap();
+    assert!(line.contains('…') && line.ends_with(COMMAND), "{text}");
+}
+
+#[test]
+fn what_is_on_its_way_cannot_be_kept() {
+    let mut snapshot = canned::eventful();
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == "c12").unwrap();
+    claim.place.word = Some("moving".to_owned());
+    let mut m = model(NLP, (120, 40), snapshot);
+    let text = screen(&m);
+    assert!(text.contains("! c12 moves from GPU 0"), "{text}");
+    assert!(
+        !text.contains("gshare keep") && !text.contains("p keep"),
+        "{text}"
+    );
+    assert!(press(&mut m, "jp").is_empty());
+    let text = screen(&m);
+    assert!(text.contains("it is too late: c12 is on its way"), "{text}");
+}
+
+#[test]
+fn that_an_idle_claim_is_ended_is_told_at_a_glance() {
+    let mut snapshot = canned::workstation();
+    snapshot.claims[0].idle = Some(gshare_proto::IdleView {
+        gpu_s: 22 * 60,
+        instead: Some("release".to_owned()),
+        ends_in_s: Some(24),
+        warned: true,
+        ..gshare_proto::IdleView::default()
+    });
+    let mut m = model(NLP, (80, 24), snapshot);
+    let text = screen(&m);
+    let told = "! c12 is ended in 24s: idle 22m, and others wait  p, or: gshare keep c12";
+    assert!(text.contains(told), "{text}");
+    assert_eq!(press(&mut m, "p").len(), 1, "{}", screen(&m));
+}
+
+#[test]
+fn the_sign_of_the_order_stands_behind_a_whole_word() {
+    for (keys, title) in [
+        ("s", "USER▾"),
+        ("ss", "GPU▾"),
+        ("sss", "MEM GiB▾"),
+        ("ssss", "TIME/REQ▾"),
+    ] {
+        for page in ["1", "2"] {
+            for size in [(80, 24), (120, 40)] {
+                let mut m = model(NLP, size, canned::workstation());
+                press(&mut m, &format!("{page}{keys}"));
+                assert!(screen(&m).contains(title), "{}", screen(&m));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_caption_has_a_second_row_on_a_narrow_screen() {
+    let caption =
+        "c6 (bio) waits for a whole GPU: c5 (vis, 4.4 GiB) moves from GPU 3 to GPU 2 in 3s";
+    let mut m = model(NLP, (80, 24), canned::demo());
+    m.caption = Some(caption.to_owned());
+    let text = screen(&m);
+    let foot: Vec<&str> = text.lines().rev().take(2).collect();
+    assert!(foot[1].ends_with("Space pauses"), "{text}");
+    assert_eq!(
+        words(&format!(
+            "{} {}",
+            foot[1].replace("Space pauses", ""),
+            foot[0]
+        )),
+        caption
+    );
+    // Its place does not depend on its length, so that nothing jumps.
+    let keys = |m: &Model| screen(m).lines().position(|l| l.contains("? help"));
+    let before = keys(&m);
+    m.caption = Some("your turn".to_owned());
+    assert_eq!(before, keys(&m));
+    assert!(before.is_some());
+}
+
+#[test]
+fn one_row_is_one_row() {
+    let mut m = model(NLP, (80, 24), canned::workstation());
+    press(&mut m, "/c12<enter>");
+    let text = screen(&m);
+    assert!(text.contains("filter `c12`: 1 row  "), "{text}");
+}
