@@ -334,3 +334,32 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     let printed = notebook.run(code);
     assert!(printed.contains("on"), "{printed}");
 }
+
+/// A claim whose work is done by short processes, one after the other, is at work.
+#[test]
+fn what_an_ended_process_launched_counts() {
+    let _alone = alone();
+    let station = station("warn");
+    let held = ["claim", "--short", "-g", "0.25"];
+    let output = station.command().args(held).output().expect("runs");
+    let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    // Its age and for how long its GPU has idled, in seconds, and whether it has a process.
+    let look = || {
+        let snapshot = station.snapshot().ok()?;
+        let claim = snapshot.claims.iter().find(|c| c.id == id)?;
+        let age = snapshot.taken_ms.saturating_sub(claim.since_ms) / 1000;
+        Some((age, claim.idle.as_ref()?.gpu_s, claim.members.is_empty()))
+    };
+    until("it idles", SOON, || {
+        look().filter(|(_, idle, _)| *idle >= 3)
+    });
+    let mut command = station.command();
+    command.args(["join", "-q", &id, "--"]);
+    command.arg(support::example("raw_client"));
+    let mut raw = Raw::start(command);
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    assert_eq!(raw.finish(), Some(0));
+    until("it has idled since that launch", SOON, || {
+        look().filter(|(age, idle, gone)| *gone && idle + 3 <= *age)
+    });
+}

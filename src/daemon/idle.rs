@@ -154,7 +154,7 @@ impl Service {
             return;
         };
         rule.no_detach = fixed::possible(rule.no_detach, live);
-        let last = live.last_launch_ns;
+        let last = live.last_launch_ns.max(live.past_launch_ns);
         let rest = self
             .rests
             .claims
