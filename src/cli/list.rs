@@ -142,11 +142,12 @@ fn status_text(snapshot: &Snapshot) -> String {
         text.push_str(&day.text(width, bold));
     }
     let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
+    let outside = snapshot.unclaimed.len() + adopted;
     text.push_str(&format!(
-        "\n{} running, {} waiting, {} GPU processes without a claim\n",
+        "\n{} running, {} waiting, {outside} GPU process{} without a claim\n",
         snapshot.claims.len() - adopted,
         snapshot.queue.len(),
-        snapshot.unclaimed.len() + adopted
+        if outside == 1 { "" } else { "es" }
     ));
     for advice in &snapshot.advice {
         text.push_str(&format!("! {}", plain(&advice.text)));

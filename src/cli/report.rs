@@ -9,6 +9,7 @@ use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage};
 
 use super::args::report::ReportArgs;
 use super::claim::unexpected;
+use super::failure::Failure;
 use super::table::{Align, Table, UNKNOWN, plain};
 use super::{Outcome, connect, out};
 
@@ -17,6 +18,11 @@ const HOUR: f64 = 3600.0;
 const GIB: f64 = 1_073_741_824.0;
 
 pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
+    if args.until.is_some_and(|until| until >= args.since) {
+        let text = "the time asked for ends before it begins";
+        let hint = "--until is a time back from now as --since is, and shorter: gshare report --since 2w --until 1w";
+        return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap_or_default();
     let ago = |time: Duration| u64::try_from(now.saturating_sub(time).as_millis()).unwrap_or(0);
@@ -39,10 +45,21 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     Ok(0)
 }
 
-fn hours(seconds: f64) -> String {
+/// A whole number, and `<1` for a little: only nothing is 0.
+pub(crate) fn little(value: f64) -> String {
+    if value > 0.0 && value < 0.5 {
+        "<1".to_owned()
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+pub(crate) fn hours(seconds: f64) -> String {
     let hours = seconds / HOUR;
     if hours >= 100.0 {
         format!("{hours:.0}")
+    } else if hours > 0.0 && hours < 0.05 {
+        "<0.1".to_owned()
     } else {
         format!("{hours:.1}")
     }
@@ -72,13 +89,13 @@ fn day(ms: u64) -> String {
 fn text(report: &ReportView, width: Option<usize>, bold: bool) -> String {
     let span = report.to_ms.saturating_sub(report.from_ms) as f64 / 1000.0;
     let looked = if span > 0.0 {
-        (100.0 * report.known_s / span).min(100.0)
+        little((100.0 * report.known_s / span).min(100.0))
     } else {
-        0.0
+        little(0.0)
     };
     let gpus = report.gpu_count;
     let mut text = format!(
-        "{} to {}, {gpus} GPU{}; a service looked during {looked:.0} % of it\n\n",
+        "{} to {}, {gpus} GPU{}; a service looked during {looked} % of it\n\n",
         day(report.from_ms),
         day(report.to_ms),
         if gpus == 1 { "" } else { "s" }
@@ -138,13 +155,15 @@ fn users(report: &ReportView) -> Table {
             hours(u.throttled_gpu_s),
             hours(u.waited_gpu_s),
             format!(
-                "{}/{:.0} GiB h",
+                "{}/{} GiB h",
                 u.mem_used_byte_s
-                    .map_or_else(|| UNKNOWN.to_owned(), |b| format!("{:.0}", mem(b))),
-                mem(u.mem_claimed_byte_s)
+                    .map_or_else(|| UNKNOWN.to_owned(), |b| little(mem(b))),
+                little(mem(u.mem_claimed_byte_s))
             ),
-            u.mem_borrowed_byte_s
-                .map_or_else(|| UNKNOWN.to_owned(), |b| format!("{:.0} GiB h", mem(b))),
+            u.mem_borrowed_byte_s.map_or_else(
+                || UNKNOWN.to_owned(),
+                |b| format!("{} GiB h", little(mem(b))),
+            ),
             cause(idle.total()),
             cause(idle.off_hours),
             cause(idle.kernel),
@@ -350,6 +369,19 @@ mod tests {
             }],
             ..ReportView::default()
         }
+    }
+
+    #[test]
+    fn a_little_is_not_nothing() {
+        assert_eq!(
+            [0.0, 1.0, 179.0, 181.0, 3600.0].map(hours),
+            ["0.0", "<0.1", "<0.1", "0.1", "1.0"]
+        );
+        assert_eq!([0.0, 0.2, 0.6, 61.4].map(little), ["0", "<1", "1", "61"]);
+        let mut seen = report();
+        (seen.to_ms, seen.known_s) = (604_800_000, 30.0);
+        let text = text(&seen, None, false);
+        assert!(text.contains("looked during <1 % of it"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gshare_proto::{
     UserView,
 };
 
-use super::report::average;
+use super::report::{average, hours, little};
 use super::table::{Align, Table, UNKNOWN};
 use super::waiting::{left, ordinal};
 
@@ -70,8 +70,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             if summed {
                 let sums = usage.map_or([none.to_owned(), none.to_owned()], |u| {
                     let idle = u.idle_gpu_s();
-                    let idle = idle.map_or_else(unknown, |s| format!("{:.1}", s / 3600.0));
-                    [average(u), idle]
+                    [average(u), idle.map_or_else(unknown, hours)]
                 });
                 cells.splice(SUMS_AT..SUMS_AT, sums);
             }
@@ -256,6 +255,7 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
             match (waiting.expected_ms, waiting.likely_ms) {
+                (Some(at), _) if at <= snapshot.taken_ms => "now".to_owned(),
                 (Some(at), _) => format!("in {}", left(snapshot.taken_ms, at)),
                 // By experience, not by leases.
                 (None, Some(at)) => format!("~in {}", left(snapshot.taken_ms, at)),
@@ -401,7 +401,6 @@ pub(crate) fn last_day(users: &[UserView]) -> Option<Table> {
         ("IDLE", Align::Right),
         ("MOSTLY", Align::Left),
     ]);
-    let hours = |s: f64| format!("{:.1}", s / 3600.0);
     for (user, day) in &days {
         let mark = if day.estimate { "~" } else { "" };
         table.row(vec![
@@ -439,7 +438,7 @@ fn many(gpus: u32, share: f64) -> String {
 
 fn figure(figure: Option<&Figure>) -> String {
     figure.map_or_else(unknown, |f| {
-        format!("{}{:.0}", if f.estimate { "~" } else { "" }, f.value)
+        format!("{}{}", if f.estimate { "~" } else { "" }, little(f.value))
     })
 }
 

@@ -77,6 +77,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         lines.push(format!("room is made for it: {}", plain(plan)));
     }
     lines.push(match waiting.expected_ms {
+        Some(at) if at <= snapshot.taken_ms => "it starts at any moment".to_owned(),
         Some(at) if waiting.plan.is_some() => format!(
             "it starts in {}, as soon as that is done",
             left(snapshot.taken_ms, at)
