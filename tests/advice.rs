@@ -161,11 +161,38 @@ fn a_claim_at_its_cap_gets_what_is_free() {
     let rest = free / (2 << 20) * (2 << 20);
     assert_eq!(raw.ask(&format!("alloc {rest}")), "ok 0");
     assert!(raw.ask(&format!("alloc {}", 64 << 20)).starts_with("error"));
-    let words = "was refused memory at its cap";
+    let words = "was refused 64 MiB at its cap of";
     let found = until("it is said", SOON, || advice(&station, words));
     run(&station, &found);
     goes(&station, words);
     assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 1");
+}
+
+/// As a training that asks for one large piece: much is left, but not enough.
+#[test]
+fn a_claim_that_was_refused_far_below_its_cap_gets_what_it_asked_for() {
+    let station = workstation();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "2"]);
+    let (free, _) = raw.info();
+    let piece = free / 3 * 2 / (2 << 20) * (2 << 20);
+    assert_eq!(raw.ask(&format!("alloc {piece}")), "ok 0");
+    assert!(raw.ask(&format!("alloc {piece}")).starts_with("error"));
+    let words = "at its cap of";
+    let found = until("it is said", SOON, || advice(&station, words));
+    run(&station, &found);
+    goes(&station, words);
+    assert_eq!(raw.ask(&format!("alloc {piece}")), "ok 1");
+    // What no part of the GPU would be enough for is no reason to ask for more.
+    assert!(
+        raw.ask(&format!("alloc {}", 200u64 << 30))
+            .starts_with("error")
+    );
+    let start = support::looks(&station);
+    until("some looks", SOON, || {
+        let told = advice(&station, words);
+        assert!(told.is_none(), "{told:?}");
+        (support::looks(&station) > start + 6).then_some(())
+    });
 }
 
 #[test]
@@ -174,7 +201,7 @@ fn use_outside_claims_becomes_a_claim() {
     let outside = station.client_environment(Command::new(support::example("raw_client")));
     let mut raw = Raw::start(outside);
     assert_eq!(raw.ask(&format!("alloc {}", 1u64 << 30)), "ok 0");
-    let words = "outside claims: nothing counts it";
+    let words = "outside claims: nothing limits it";
     let found = until("it is said", SOON, || advice(&station, words));
     assert!(found.text.contains(&raw.pid().to_string()), "{found:?}");
     run(&station, &found);

@@ -1,20 +1,24 @@
 //! Advice: exactly five rules. Each says something that is true now and prints a command; when the command has
 //! been run, its sentence is gone.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gshare_config::AutoShrink;
-use gshare_core::ClaimId;
+use gshare_core::{Bytes, ClaimId};
 use gshare_proto::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView,
 };
 
-use super::service::Service;
+use super::service::{Live, Service};
 
 /// A GPU that is busy for this part of the time, in percent, with at most this part of its SMs at work.
 const BUSY: f64 = 90.0;
 const ACTIVE: f64 = 50.0;
+/// Once it has been said it holds up to here, so that it does not come and go with every look.
+const STILL_BUSY: f64 = 75.0;
+const STILL_ACTIVE: f64 = 60.0;
 /// A claim keeps this much above what it was seen to use at most.
 const MARGIN: f64 = 1.25;
 /// A smaller claim is worth a sentence from this part of the present one on.
@@ -26,6 +30,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Sizes that are proposed are multiples of this part of a GPU and of these bytes.
 const STEP: f64 = 0.05;
 const MEM_STEP: u64 = 256 << 20;
+/// Memory is charged in these.
+const PAGE: u64 = 2 << 20;
+
+/// SMs in thousandths, bytes, and most bytes, of each GPU.
+type Size = Vec<(u32, u64, u64)>;
 
 /// What a claim was seen to use since it has its size.
 #[derive(Debug)]
@@ -33,7 +42,7 @@ struct Seen {
     /// Since when it is looked at.
     since: Instant,
     /// Its size then: parts of a GPU in thousandths and bytes.
-    size: Vec<(u32, u64)>,
+    size: Size,
     /// The busiest minute on one of its GPUs, percent of the GPU's time.
     busiest: f64,
     minute: Instant,
@@ -44,17 +53,27 @@ struct Seen {
     /// Highest charge on one of its GPUs, bytes.
     peak: u64,
     refusals: u64,
-    refused: Option<Instant>,
+    refused: Option<Refused>,
+}
+
+/// What was refused last.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    at: Instant,
+    /// Bytes that were asked for, and the GPU.
+    asked: Option<(u64, usize)>,
 }
 
 /// What the rules need beyond the snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Counsel {
     seen: BTreeMap<ClaimId, Seen>,
+    /// GPUs of which it is said that their idle SMs could run side by side.
+    side_by_side: RefCell<BTreeSet<u32>>,
 }
 
 impl Seen {
-    fn new(size: Vec<(u32, u64)>, refusals: u64, now: Instant) -> Self {
+    fn new(size: Size, refusals: u64, now: Instant) -> Self {
         Self {
             since: now,
             size,
@@ -69,11 +88,8 @@ impl Seen {
         }
     }
 
-    fn look(&mut self, busy: Option<f64>, charge: u64, refusals: u64, now: Instant) {
+    fn look(&mut self, busy: Option<f64>, charge: u64, now: Instant) {
         self.peak = self.peak.max(charge);
-        if refusals > self.refusals {
-            (self.refusals, self.refused) = (refusals, Some(now));
-        }
         match busy {
             Some(busy) => {
                 self.sum += busy;
@@ -84,6 +100,13 @@ impl Seen {
         if now.duration_since(self.minute) >= MINUTE {
             self.busiest = self.busiest();
             (self.minute, self.sum, self.looks) = (now, 0.0, 0);
+        }
+    }
+
+    fn look_at_refusals(&mut self, refusals: u64, asked: Option<(u64, usize)>, at: Instant) {
+        if refusals > self.refusals {
+            self.refusals = refusals;
+            self.refused = Some(Refused { at, asked });
         }
     }
 
@@ -102,6 +125,12 @@ fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
+/// What a claim asked for and its cap, of each of its GPUs.
+fn size(live: &Live) -> Size {
+    let slices = live.record.slices.iter();
+    slices.map(|s| (s.sm_milli, s.mem, s.mem_limit)).collect()
+}
+
 impl Service {
     /// Notes what each claim uses. Once for each sample of the driver.
     pub(crate) fn note_use(&mut self) {
@@ -113,19 +142,17 @@ impl Service {
         let mut counsel = std::mem::take(&mut self.counsel);
         counsel.seen.retain(|id, _| self.claims.contains_key(id));
         for (id, live) in &self.claims {
-            let size: Vec<(u32, u64)> = live
-                .record
-                .slices
-                .iter()
-                .map(|s| (s.sm_milli, s.mem))
-                .collect();
+            let size = size(live);
             let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
+            let mut asked = None;
             for seat in &live.seats {
                 let total = self.gpus[seat.gpu].total;
                 let (mut here, slots) = (0u64, seat.usage.read_slots(total));
                 for slot in &slots {
                     here = here.saturating_add(slot.charge_bytes);
                     refusals = refusals.saturating_add(slot.refusals);
+                    let last = slot.last_refusal_ns.zip(slot.last_refused_bytes);
+                    asked = asked.max(last.map(|(at, bytes)| (at, bytes, seat.gpu)));
                 }
                 charge = charge.max(here);
                 let used = uses[seat.gpu].get(id).copied();
@@ -143,7 +170,8 @@ impl Service {
             if seen.size != size {
                 *seen = Seen::new(size, refusals, now);
             }
-            seen.look(busy, charge, refusals, now);
+            seen.look(busy, charge, now);
+            seen.look_at_refusals(refusals, asked.map(|(_, bytes, gpu)| (bytes, gpu)), now);
         }
         self.counsel = counsel;
     }
@@ -156,8 +184,15 @@ impl Service {
         unclaimed: &[UnclaimedView],
     ) -> Vec<Advice> {
         let mut out = Vec::new();
-        for gpu in gpus.iter().filter(|g| g.state == GpuState::Ok) {
-            out.extend(self.side_by_side(gpu, claims, unclaimed));
+        let mut told = self.counsel.side_by_side.borrow_mut();
+        for gpu in gpus {
+            let ok = gpu.state == GpuState::Ok;
+            let said = told.remove(&gpu.index);
+            let advice = ok.then(|| self.side_by_side(gpu, claims, unclaimed, said));
+            if let Some(advice) = advice.flatten() {
+                told.insert(gpu.index);
+                out.push(advice);
+            }
         }
         for claim in claims.iter().filter(|c| c.state != ClaimState::Ending) {
             if claim.adopted {
@@ -210,9 +245,14 @@ impl Service {
         gpu: &GpuView,
         claims: &[ClaimView],
         unclaimed: &[UnclaimedView],
+        said: bool,
     ) -> Option<Advice> {
         let (busy, active, sms) = (gpu.time_busy?, gpu.sm_active?, gpu.sms?);
-        if busy.value < BUSY || active.value > ACTIVE {
+        let (least, most) = match said {
+            true => (STILL_BUSY, STILL_ACTIVE),
+            false => (BUSY, ACTIVE),
+        };
+        if busy.value < least || active.value > most {
             return None;
         }
         let turns = gpu.mode == "timeslice" && gpu.mode_wanted.is_none();
@@ -272,6 +312,12 @@ impl Service {
         })
     }
 
+    /// What a claim was seen to use since it has the size that it has now.
+    fn seen(&self, id: ClaimId) -> Option<&Seen> {
+        let seen = self.counsel.seen.get(&id)?;
+        (seen.size == size(self.claims.get(&id)?)).then_some(seen)
+    }
+
     /// A claim that has had its size for a while and uses a small part of it, also at its busiest.
     fn over_asked(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
         let (id, policy) = (claim.id.parse().ok()?, self.config.sizes.auto_shrink);
@@ -280,7 +326,7 @@ impl Service {
         if policy == AutoShrink::Off || follows {
             return None;
         }
-        let seen = self.counsel.seen.get(&id)?;
+        let seen = self.seen(id)?;
         if seen.gaps || seen.since.elapsed() < self.config.advice.over_asked_after {
             return None;
         }
@@ -308,18 +354,32 @@ impl Service {
         })
     }
 
-    /// A claim that was refused memory lately and stands at its cap, where more is free.
+    /// A claim that was refused memory at its cap lately, and would be again, where more is free.
     fn at_cap(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
-        let seen = self.counsel.seen.get(&claim.id.parse().ok()?)?;
-        seen.refused.filter(|at| at.elapsed() < RECENT)?;
-        let part = claim.gpus.iter().find(|p| super::view::near_cap(p))?;
+        let seen = self.seen(claim.id.parse().ok()?)?;
+        let refused = seen.refused.filter(|r| r.at.elapsed() < RECENT)?;
+        // What was asked for in vain is known of a process that lives on; of another only that it stands at the cap.
+        let asked = refused.asked.and_then(|(bytes, gpu)| {
+            let gpu = u32::try_from(gpu).ok()?;
+            Some((bytes, claim.gpus.iter().find(|p| p.gpu == gpu)?))
+        });
+        let (part, missing) = match asked {
+            Some((bytes, part)) => {
+                let wanted = part
+                    .mem_charge?
+                    .saturating_add(bytes.next_multiple_of(PAGE));
+                (part, wanted.saturating_sub(part.mem_limit))
+            }
+            None => (claim.gpus.iter().find(|p| super::view::near_cap(p))?, 1),
+        };
         let free = |p: &ClaimGpu| {
             let gpu = gpus.iter().find(|g| g.index == p.gpu)?;
             Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
         };
         let free = claim.gpus.iter().map(free).min()??;
-        let more = (part.mem_limit / 4).max(1 << 30).min(free) / MEM_STEP * MEM_STEP;
-        if more == 0 {
+        let more = missing.max(part.mem_limit / 4).max(1 << 30);
+        let more = more.div_ceil(MEM_STEP).saturating_mul(MEM_STEP).min(free) / MEM_STEP * MEM_STEP;
+        if missing == 0 || more < missing {
             return None;
         }
         // Rounded down, so that what is proposed is never more than what is free.
@@ -330,11 +390,16 @@ impl Service {
             "--gpu-mem-limit"
         };
         let id = &claim.id;
+        let what = asked.map_or_else(
+            || "memory".to_owned(),
+            |(bytes, _)| Bytes(bytes).to_string(),
+        );
         Some(Advice {
             text: format!(
-                "{id} was refused memory at its cap on GPU {}; {} there is unclaimed",
-                part.gpu,
-                gib(free)
+                "{id} was refused {what} at its cap of {}; {} of GPU {} is unclaimed",
+                gib(part.mem_limit),
+                gib(free),
+                part.gpu
             ),
             command: Some(format!("gshare resize {id} {flag} {mib}M")),
         })
@@ -346,7 +411,7 @@ impl Service {
         let memory = part.mem_used.map_or_else(|| "—".to_owned(), gib);
         Some(Advice {
             text: format!(
-                "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing counts it",
+                "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing limits it",
                 part.gpu
             ),
             command: Some(format!("{}gshare adopt {pid}", self.sudo())),
