@@ -86,6 +86,15 @@ impl GpuFacts {
     pub fn capacity(&self) -> Option<Bytes> {
         self.usable.map(|u| u.saturating_sub(self.reserve))
     }
+
+    /// What part of a whole GPU it is: of an instance the larger of its parts of memory and SMs.
+    #[must_use]
+    pub fn of_a_gpu(&self) -> Share {
+        match self.sharing {
+            Sharing::Instance { mem, sm } => mem.max(sm),
+            _ => Share::ONE,
+        }
+    }
 }
 
 /// A claim's part of one GPU.

@@ -237,11 +237,14 @@ impl Quotas {
     }
 }
 
-/// What slices are of their GPUs, each the larger of its parts of memory and SMs.
+/// What slices are of whole GPUs, each the larger of its parts of memory and SMs.
 fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
     slices.iter().fold(Share::ZERO, |total, s| {
-        let whole = ledger.gpus().get(s.gpu).and_then(GpuFacts::capacity);
-        total.saturating_add(part(s.mem, whole).max(s.sm))
+        let facts = ledger.gpus().get(s.gpu);
+        let part = part(s.mem, facts.and_then(GpuFacts::capacity)).max(s.sm);
+        let of_a_gpu = facts.map_or(Share::ONE, GpuFacts::of_a_gpu);
+        let milli = u64::from(part.milli()) * u64::from(of_a_gpu.milli()) / 1000;
+        total.saturating_add(Share::from_milli(u32::try_from(milli).unwrap_or(u32::MAX)))
     })
 }
 

@@ -36,9 +36,14 @@ impl Service {
         Ok(())
     }
 
+    /// GPUs, of which one that is divided counts once.
+    fn cards(&self) -> usize {
+        self.gpus.iter().filter(|g| g.parent.is_none()).count()
+    }
+
     /// Guarantees that cannot be had at the same time are no reason not to start.
     fn warn_of_quotas(&self) {
-        if let Some(why) = unpackable_quotas(self.gpus.len(), &self.quotas()) {
+        if let Some(why) = unpackable_quotas(self.cards(), &self.quotas()) {
             tracing::warn!("{why}");
         }
     }
@@ -144,7 +149,7 @@ impl Service {
         };
         self.quotas_anew();
         let mut message = format!("{party}: {}", text(&quota));
-        if let Some(why) = unpackable_quotas(self.gpus.len(), &self.quotas()) {
+        if let Some(why) = unpackable_quotas(self.cards(), &self.quotas()) {
             message.push_str(&format!("\nnote: {why}"));
         }
         if let Some(warning) = unknown(&party) {

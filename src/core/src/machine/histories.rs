@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::tests::World;
+use super::tests::{World, facts};
 use super::*;
 use crate::claim::Class;
+use crate::ledger::GpuFacts;
 use crate::quota::{Party, Quota};
 use crate::units::Bytes;
 
@@ -186,6 +187,48 @@ fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
     assert!(w.machine.ledger().slices(ClaimId(5)).is_none());
     w.send(Event::Gone { id: ClaimId(1) });
     assert!(w.machine.ledger().slices(ClaimId(5)).is_some());
+}
+
+#[test]
+fn an_instance_counts_for_its_part_of_a_gpu() {
+    let mut w = World::new(&[]);
+    // Of an A100-80GB: 1g.10gb, 2g.20gb and 3g.40gb.
+    let cut = [(9, 125, 142), (19, 250, 285), (39, 500, 428)];
+    let instances = cut.map(|(gib, mem, sm)| GpuFacts {
+        sharing: crate::ledger::Sharing::Instance {
+            mem: Share::from_milli(mem),
+            sm: Share::from_milli(sm),
+        },
+        ..facts(gib)
+    });
+    w.send(Event::Gpus(instances.to_vec()));
+    let party = Party::Group("lab".into());
+    w.send(Event::Quotas(vec![Quota {
+        party: party.clone(),
+        gpus: None,
+        weight_milli: None,
+        max: Some(Share::from_milli(600)),
+    }]));
+    let mut ask = |id: u64, milli| {
+        w.send(Event::Parties {
+            id: ClaimId(id),
+            parties: vec![party.clone()],
+        });
+        w.submit(id, milli);
+        let waits = w.machine.reason(ClaimId(id));
+        (w.granted(id), waits.map(ToString::to_string))
+    };
+    assert_eq!(ask(1, 250), (Some(vec![1]), None));
+    assert_eq!(ask(2, 250), (Some(vec![2]), None));
+    let kept = "wants 0.1 of a GPU; group:lab may hold 0.6 at most and holds 0.785";
+    assert_eq!(ask(3, 100), (None, Some(kept.to_owned())));
+    // Three instances are not three GPUs: of 0.927 the other user is guaranteed a half.
+    let mut other = Request::from_gpus(Share::from_milli(100), Share::ONE, Class::Batch).unwrap();
+    other.uid = 2;
+    w.submit_request(4, other, None);
+    assert_eq!(w.granted(4), Some(vec![0]));
+    assert!(w.machine.borrows(ClaimId(1)));
+    assert!(!w.machine.borrows(ClaimId(4)));
 }
 
 proptest! {

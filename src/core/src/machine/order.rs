@@ -112,16 +112,14 @@ impl Machine {
         let mut held: BTreeMap<K, f64> = BTreeMap::new();
         for (id, slices) in self.ledger.held() {
             for slice in slices {
-                let whole = self
-                    .ledger
-                    .gpus()
-                    .get(slice.gpu)
-                    .and_then(GpuFacts::capacity);
-                let memory = match whole {
+                let facts = self.ledger.gpus().get(slice.gpu);
+                let memory = match facts.and_then(GpuFacts::capacity) {
                     Some(Bytes(whole)) if whole > 0 => slice.mem.0 as f64 / whole as f64,
                     _ => 0.0,
                 };
-                *held.entry(of(id, slice.uid)).or_default() += memory.max(slice.sm.as_f64());
+                let of_a_gpu = facts.map_or(Share::ONE, GpuFacts::of_a_gpu).as_f64();
+                *held.entry(of(id, slice.uid)).or_default() +=
+                    memory.max(slice.sm.as_f64()) * of_a_gpu;
             }
         }
         held
@@ -210,11 +208,9 @@ impl Machine {
             })
             .collect();
         let able = |g: &&GpuFacts| g.healthy && g.allocatable().is_some();
-        let gpus = self.ledger.gpus().iter().filter(able).count();
-        demand
-            .into_keys()
-            .zip(guarantees(gpus as f64, &parties))
-            .collect()
+        let able = self.ledger.gpus().iter().filter(able);
+        let gpus = able.map(|g| g.of_a_gpu().as_f64()).sum();
+        demand.into_keys().zip(guarantees(gpus, &parties)).collect()
     }
 
     /// What each owner's claims hold, in the order in which they were asked for.

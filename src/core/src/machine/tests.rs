@@ -17,7 +17,7 @@ pub(super) struct World {
     pub(super) full_disk: bool,
 }
 
-fn facts(gib: u64) -> GpuFacts {
+pub(super) fn facts(gib: u64) -> GpuFacts {
     GpuFacts {
         uuid: format!("GPU-{gib}"),
         model: "G".into(),
