@@ -144,7 +144,7 @@ fn gpus_here(socket: Option<&Path>) -> Option<usize> {
     let mut client = connect::connect(socket).ok()?;
     client.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
     match client.call(&Call::Snapshot).ok()? {
-        Reply::Snapshot(snapshot) => Some(snapshot.gpus.len()),
+        Reply::Snapshot(snapshot) => Some(snapshot.whole_gpus()),
         _ => None,
     }
 }

@@ -161,8 +161,7 @@ fn status_text(snapshot: &Snapshot) -> String {
 
 fn headline(snapshot: &Snapshot) -> String {
     let mut parts = vec![plain(&snapshot.host)];
-    let count = snapshot.gpus.len();
-    parts.push(format!("{count} GPU{}", if count == 1 { "" } else { "s" }));
+    parts.push(snapshot.gpus_text());
     if snapshot.simulated {
         parts.push("SIMULATED DRIVER".to_owned());
     }

@@ -89,7 +89,7 @@ pub(super) fn line(model: &Model, look: &Look, width: usize) -> Line<'static> {
             ));
         }
         let mut gpus = item(models(snapshot), theme.text, 6, false);
-        gpus.short = Some(format!("{} GPUs", snapshot.gpus.len()));
+        gpus.short = Some(snapshot.gpus_text());
         items.push(gpus);
         if let Some(driver) = &snapshot.driver {
             items.push(item(format!("driver {driver}"), theme.dim, 3, false));

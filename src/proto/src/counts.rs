@@ -1,0 +1,58 @@
+//! How many GPUs a machine has, in words.
+
+use crate::snapshot::{GpuView, Snapshot};
+
+impl GpuView {
+    /// Whether it is an instance of a divided GPU (MIG).
+    #[must_use]
+    pub fn is_instance(&self) -> bool {
+        self.uuid.starts_with("MIG-")
+    }
+}
+
+impl Snapshot {
+    /// GPUs, of which one that is divided counts once.
+    #[must_use]
+    pub fn whole_gpus(&self) -> usize {
+        self.gpus.iter().filter(|g| !g.is_instance()).count()
+    }
+
+    /// `2 GPUs`, `1 GPU, 3 MIG instances`.
+    #[must_use]
+    pub fn gpus_text(&self) -> String {
+        let many = |n: usize, one: &str| match n {
+            1 => format!("1 {one}"),
+            n => format!("{n} {one}s"),
+        };
+        let whole = self.whole_gpus();
+        match self.gpus.len() - whole {
+            0 => many(whole, "GPU"),
+            parts => format!("{}, {}", many(whole, "GPU"), many(parts, "MIG instance")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_no_gpus() {
+        let gpus = |uuids: &[&str]| {
+            let gpu = |uuid: &&str| GpuView {
+                uuid: (*uuid).to_owned(),
+                ..GpuView::default()
+            };
+            let gpus = uuids.iter().map(gpu).collect();
+            Snapshot {
+                gpus,
+                ..Snapshot::default()
+            }
+            .gpus_text()
+        };
+        assert_eq!(gpus(&[]), "0 GPUs");
+        assert_eq!(gpus(&["GPU-1"]), "1 GPU");
+        assert_eq!(gpus(&["GPU-1", "GPU-2", "MIG-3"]), "2 GPUs, 1 MIG instance");
+        assert_eq!(gpus(&["GPU-1", "MIG-2", "MIG-3"]), "1 GPU, 2 MIG instances");
+    }
+}
