@@ -140,14 +140,19 @@ fn the_mouse_does_what_the_keys_do() {
     canned.until_text("15.3/17.7/23.5");
     // Column and row of a text on the screen, counted from 1 as the terminal does.
     let place = |c: &Canned, text: &str| {
-        let found = c.text().lines().enumerate().find_map(|(y, line)| {
+        c.text().lines().enumerate().find_map(|(y, line)| {
             let x = line.find(text)?;
             Some((line[..x].chars().count() + 1, y + 1))
-        });
-        found.unwrap_or_else(|| panic!("no `{text}` on\n{}", c.text()))
+        })
     };
+    // What is on the screen may be a half of the next one.
     let click = |c: &mut Canned, text: &str| {
-        let (x, y) = place(c, text);
+        let mut found = None;
+        c.until(text, |c| {
+            found = place(c, text);
+            found.is_some()
+        });
+        let (x, y) = found.expect("just seen");
         c.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
     };
     let wheel = |c: &mut Canned, button: u8| c.press(&format!("\x1b[<{button};10;12M"));
