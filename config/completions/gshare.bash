@@ -25,9 +25,6 @@ _gshare() {
             gshare,attach)
                 cmd="gshare__subcmd__attach"
                 ;;
-            gshare,bench)
-                cmd="gshare__subcmd__bench"
-                ;;
             gshare,claim)
                 cmd="gshare__subcmd__claim"
                 ;;
@@ -69,9 +66,6 @@ _gshare() {
                 ;;
             gshare,log)
                 cmd="gshare__subcmd__log"
-                ;;
-            gshare,man)
-                cmd="gshare__subcmd__man"
                 ;;
             gshare,move)
                 cmd="gshare__subcmd__move"
@@ -232,9 +226,6 @@ _gshare() {
             gshare__subcmd__help,attach)
                 cmd="gshare__subcmd__help__subcmd__attach"
                 ;;
-            gshare__subcmd__help,bench)
-                cmd="gshare__subcmd__help__subcmd__bench"
-                ;;
             gshare__subcmd__help,claim)
                 cmd="gshare__subcmd__help__subcmd__claim"
                 ;;
@@ -276,9 +267,6 @@ _gshare() {
                 ;;
             gshare__subcmd__help,log)
                 cmd="gshare__subcmd__help__subcmd__log"
-                ;;
-            gshare__subcmd__help,man)
-                cmd="gshare__subcmd__help__subcmd__man"
                 ;;
             gshare__subcmd__help,move)
                 cmd="gshare__subcmd__help__subcmd__move"
@@ -413,7 +401,7 @@ _gshare() {
 
     case "${cmd}" in
         gshare)
-            opts="-h -V --socket --child --help --version top claim run shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
+            opts="-h -V --socket --help --version top claim run shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1109,60 +1097,8 @@ _gshare() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gshare__subcmd__bench)
-            opts="-h --runs --quick --only --seeds --device --traces --socket --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --runs)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --only)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --seeds)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --device)
-                    COMPREPLY=($(compgen -W "sim real" -- "${cur}"))
-                    return 0
-                    ;;
-                --traces)
-                    COMPREPLY=()
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o plusdirs
-                    fi
-                    return 0
-                    ;;
-                --socket)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         gshare__subcmd__claim)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --hold --requeue --short --lazy --dry-run --json --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --hold --requeue --short --lazy --dry-run --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1245,18 +1181,6 @@ _gshare() {
                     return 0
                     ;;
                 --wait)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --gres)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --mem)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --phases)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1517,7 +1441,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__daemon)
-            opts="-h --user --config --die-at --socket --help"
+            opts="-h --user --config --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1536,10 +1460,6 @@ _gshare() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
-                    return 0
-                    ;;
-                --die-at)
-                    COMPREPLY=($(compgen -W "claim-asked grant-decided grant-journaled grant-cgroup grant-filter grant-limits-page grant-usage-page grant-memory-limit grant-moved grant-told grant-heard launch-asked launch-checked launch-moved launch-told launch-heard member-asked member-seated member-told member-heard lever-journaled lever-drained lever-locked lever-out lever-back lever-unlocked lever-worked lever-parked lever-settled" -- "${cur}"))
                     return 0
                     ;;
                 --socket)
@@ -1734,7 +1654,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help)
-            opts="top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help"
+            opts="top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1902,20 +1822,6 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__attach)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gshare__subcmd__help__subcmd__bench)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2210,20 +2116,6 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__log)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gshare__subcmd__help__subcmd__man)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2549,7 +2441,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__kernel__subcmd__exec)
-            opts="-g -h --gpus --limit --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --project --no-wait --phases --socket --help"
+            opts="-g -h --gpus --limit --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --project --no-wait --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2584,10 +2476,6 @@ _gshare() {
                     return 0
                     ;;
                 --project)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --phases)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2833,35 +2721,6 @@ _gshare() {
             ;;
         gshare__subcmd__log)
             opts="-h --json --socket --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --socket)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        gshare__subcmd__man)
-            opts="-h --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3273,7 +3132,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__shell)
-            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --gres --mem --phases --socket --help"
+            opts="-g -n -t -q -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --index --gpu-ids --model --mode --movable --no-movable --name --project --class --duration --time --immediate --nonblock --wait --quiet --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3356,18 +3215,6 @@ _gshare() {
                     return 0
                     ;;
                 --wait)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --gres)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --mem)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --phases)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_gshare_global_optspecs
-    string join \n socket= child h/help V/version
+    string join \n socket= h/help V/version
 end
 
 function __fish_gshare_needs_command
@@ -25,8 +25,7 @@ function __fish_gshare_using_subcommand
 end
 
 complete -c gshare -n "__fish_gshare_needs_command" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_needs_command" -l child -d 'Started by a gshare that watches over it'
-complete -c gshare -n "__fish_gshare_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_needs_command" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_needs_command" -s V -l version -d 'Print version'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "top" -d 'Open the screen; or print it once, record it, show a recording'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
@@ -60,9 +59,7 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "daemon" -d 'Run the s
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "bench" -d 'Measure gshare on this machine'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "man" -d 'Write the manual pages'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l screen -d 'First screen: overview, claims, queue, history, health, or its number' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l size -d 'Columns and rows with --once, e.g. 120x40 [default: 120x40]' -r
@@ -95,9 +92,6 @@ batch\t''
 inference\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
@@ -109,7 +103,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print 
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l lazy -d 'Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
@@ -125,9 +119,6 @@ batch\t''
 inference\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
@@ -139,7 +130,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print on
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l lazy -d 'Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
@@ -155,29 +146,26 @@ batch\t''
 inference\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s t -l time -l duration -d 'End the claim after this time: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l wait -d 'Wait at most this long, then exit 75; or forever [default: the service\'s, normally forever]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gres -d 'Slurm\'s spelling, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mem -d 'Slurm\'s host memory, answered with a hint' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l movable -d 'It may be moved to other GPUs while it runs, which is so unless said otherwise'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l no-movable -d 'It stays on the GPUs where it starts: nothing makes room by moving it'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s q -l quiet -d 'Say nothing but errors'
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand join" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand join" -s q -l quiet -d 'Say nothing but errors'
-complete -c gshare -n "__fish_gshare_using_subcommand join" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand join" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l print-only -d 'Only print: leave the calling shell where it is'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l json -d 'Print a JSON object instead (implies --print-only)'
-complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s a -l all -d 'Also waiting claims and GPU processes outside claims'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l csv -d 'Print comma-separated values, memory in bytes'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand ps" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand queue" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -194,16 +182,16 @@ complete -c gshare -n "__fish_gshare_using_subcommand report" -s u -l user -d 'O
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l csv -d 'Print comma-separated values: a line per user, and one for all'
-complete -c gshare -n "__fish_gshare_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand report" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand smi" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand smi" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand release" -s a -l all -d 'All of your own, waiting ones included'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand release" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: what it has]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l gpu-mem -l gpu-memory -d 'Memory per GPU, e.g. 8G (GiB) [default: what it has]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l sm -d 'Share of each GPU\'s SMs, in percent' -r
@@ -216,13 +204,13 @@ complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s t -l time -d 'En
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s q -l quiet -d 'Print only the id'
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -l json -d 'Print the grant as JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand why" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand why" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand why" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand why" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand log" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand log" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand log" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l class -d 'Class of work, whose default size is the guess where no run is known' -r -f -a "interactive\t''
 batch\t''
 inference\t''"
@@ -231,7 +219,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l running -d 'Of
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l apply -d 'Give them these sizes'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l records -d 'Print the records of your runs, a line of JSON each, oldest first'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand suggest" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand suggest" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB)' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free' -r
@@ -241,13 +229,13 @@ complete -c gshare -n "__fish_gshare_using_subcommand resize" -l wait -d 'Wait u
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand extend" -s t -l time -l duration -d 'Time that is added: 90m, 2h, 1-12:00:00; a bare number is minutes' -r
 complete -c gshare -n "__fish_gshare_using_subcommand extend" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand extend" -s q -l quiet -d 'Say nothing but errors'
-complete -c gshare -n "__fish_gshare_using_subcommand extend" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand extend" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "install" -d 'Offer kernels with a part of a GPU in Jupyter'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "list" -d 'List the kernels that Jupyter offers here'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "remove" -d 'Take away kernels that gshare has made'
@@ -279,43 +267,42 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: the service\'s for notebooks]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l project -d 'Project that the claim counts for' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l phases -d 'Appends times of the phases to a file, for `gshare bench`' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l no-wait -d 'Do not wait for the GPU: the first CUDA call fails when it is not free'
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from help" -f -a "install" -d 'Offer kernels with a part of a GPU in Jupyter'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from help" -f -a "list" -d 'List the kernels that Jupyter offers here'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Take away kernels that gshare has made'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from help" -f -a "exec" -d 'Start a kernel; what installed kernels run'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand keep" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand keep" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand keep" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand detach" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand detach" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand detach" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand detach" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand detach" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand attach" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand attach" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand attach" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand attach" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand attach" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand suspend" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand suspend" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand suspend" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand suspend" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand suspend" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand resume" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand resume" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand resume" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand move" -l gpu -d 'GPU to move to: index, UUID or the start of one; one for each that the claim has' -r
 complete -c gshare -n "__fish_gshare_using_subcommand move" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand move" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand move" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand move" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand move" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
@@ -327,7 +314,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l wait -d 'Return when no claim is left there, or exit 75 after this time [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from undrain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from undrain" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from undrain" -s h -l help -d 'Print help'
@@ -337,7 +324,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l reason -d 'Why, for the owners' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from kill" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from quota" -f -a "set" -d 'Set a quota, in the place of what was set or configured'
@@ -347,11 +334,11 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l wait -d 'Wait until no claim is left there, or exit 75 after this time and leave the mode [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s n -l last -d 'How many entries, newest last' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
@@ -382,44 +369,15 @@ complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "path" -d 'Print where files, sockets and state are'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l config -d 'Configuration file [default: /etc/gshare/gshare.toml, or your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l die-at -d 'For tests: kill itself at this step of a launch' -r -f -a "claim-asked\t''
-grant-decided\t''
-grant-journaled\t''
-grant-cgroup\t''
-grant-filter\t''
-grant-limits-page\t''
-grant-usage-page\t''
-grant-memory-limit\t''
-grant-moved\t''
-grant-told\t''
-grant-heard\t''
-launch-asked\t''
-launch-checked\t''
-launch-moved\t''
-launch-told\t''
-launch-heard\t''
-member-asked\t''
-member-seated\t''
-member-told\t''
-member-heard\t''
-lever-journaled\t''
-lever-drained\t''
-lever-locked\t''
-lever-out\t''
-lever-back\t''
-lever-unlocked\t''
-lever-worked\t''
-lever-parked\t''
-lever-settled\t''"
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand daemon" -l user -d 'Your own service: your socket, your state, no privileges (the default unless root)'
-complete -c gshare -n "__fish_gshare_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand daemon" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l prefix -d 'Where the program goes' -r -f -a "(__fish_complete_directories)"
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l root -d 'Install the files only, below DIR (an image of a machine, or / without systemd); starts nothing' -r -f -a "(__fish_complete_directories)"
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l dry-run -d 'Print what would be done, and do nothing'
 complete -c gshare -n "__fish_gshare_using_subcommand setup" -l undo -d 'Put everything back as it was before the first setup'
-complete -c gshare -n "__fish_gshare_using_subcommand setup" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand setup" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l gpus -d 'Models of the simulated GPUs with --shell: rtx4090, rtxa6000, a100-80gb, h100, h200, rtxpro6000; one that is divided by MIG has its instances behind a colon: a100-80gb:3g.40gb+2g.20gb' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l for -d 'How long it runs [default: until you quit; 30s without the screen]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l size -d 'Size of the screen in columns and rows, e.g. 120x40 [default: the terminal\'s]' -r
@@ -428,7 +386,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -l headless -d 'With
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l shell -d 'Open a shell on the simulated workstation instead, to try commands and programs of your own'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l screens -d 'Print all screens of the final state (with --headless)'
-complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy (below), more than once to compare [default: gshare, gshare-held and fgd]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l gpus -d 'GPUs of the machine' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l mem -d 'Memory of each GPU, which is what moves cost' -r
@@ -436,55 +394,42 @@ complete -c gshare -n "__fish_gshare_using_subcommand replay" -l load -d 'Stretc
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l claims -d 'Only the first N claims' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l json -d 'Print JSON'
-complete -c gshare -n "__fish_gshare_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l runs -d 'Runs [default: the benchmark\'s own]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l only -d 'Only mixes whose name contains this (gate), only GPU models and ways of sharing whose names do, e.g. "h100" or "h100 turns" (attribution), or core-step alone (schedule)' -r
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l seeds -d 'Seeds of the mixes, both included, e.g. 7000..7047 (attribution)' -r
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l device -d 'GPU that is shared (gate): `sim`, or `real` for the machine\'s first one' -r -f -a "sim\t''
-real\t''"
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l traces -d 'Directory with the lists of claims (schedule) [default: one that is made up]' -r -f -a "(__fish_complete_directories)"
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -l quick -d 'Fewer runs, for a quick look; the goals are not judged'
-complete -c gshare -n "__fish_gshare_using_subcommand bench" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand completions" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gshare -n "__fish_gshare_using_subcommand man" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand man" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "top" -d 'Open the screen; or print it once, record it, show a recording'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "shell" -d 'Open a shell in a new claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "ps" -d 'List claims, beside what they really use'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "queue" -d 'List waiting claims, with what each waits for'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "report" -d 'Report what was claimed and what was used over time, by user'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "release" -d 'Give claims back'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "adopt" -d 'Make a running process a claim'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "suggest" -d 'Say what a command will need, from the runs before it'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "kernel" -d 'Jupyter kernels that claim a part of a GPU'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "keep" -d 'Put off what was announced for a claim of yours, once'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "detach" -d 'Free a claim\'s GPU memory while its programs live on'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "attach" -d 'Bring a detached claim back onto a GPU'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "suspend" -d 'Detach a claim and stop its processes'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "resume" -d 'Let a suspended claim run again'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "move" -d 'Move a claim to another GPU while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "config" -d 'Check and show the configuration'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "daemon" -d 'Run the service in the foreground'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "bench" -d 'Measure gshare on this machine'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "man" -d 'Write the manual pages'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay bench completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "top" -d 'Open the screen; or print it once, record it, show a recording'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "claim" -d 'Claim a part of a GPU and run a command in it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "shell" -d 'Open a shell in a new claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "join" -d 'Run a command, or a shell, in a claim that exists'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "env" -d 'Print a claim\'s environment for eval, and put the calling shell into the claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "ps" -d 'List claims, beside what they really use'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "queue" -d 'List waiting claims, with what each waits for'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "status" -d 'Show GPUs and users: what is claimed beside what is used'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "report" -d 'Report what was claimed and what was used over time, by user'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "smi" -d 'Show a claim\'s share as nvidia-smi would show GPUs of its own'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "release" -d 'Give claims back'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "adopt" -d 'Make a running process a claim'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "why" -d 'Say why a claim waits, what would start now, and when it starts at the earliest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "suggest" -d 'Say what a command will need, from the runs before it'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "kernel" -d 'Jupyter kernels that claim a part of a GPU'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "keep" -d 'Put off what was announced for a claim of yours, once'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "detach" -d 'Free a claim\'s GPU memory while its programs live on'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "attach" -d 'Bring a detached claim back onto a GPU'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "suspend" -d 'Detach a claim and stop its processes'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "resume" -d 'Let a suspended claim run again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "move" -d 'Move a claim to another GPU while its programs run'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "config" -d 'Check and show the configuration'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "daemon" -d 'Run the service in the foreground'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "setup" -d 'Install gshare on this machine and start its service; or take it away again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "demo" -d 'See gshare at work on a simulated workstation; needs no GPU and no root'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "replay" -d 'Replay a list of claims under other policies: what would the waits have been?'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "completions" -d 'Print the completion script of a shell'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from kernel" -f -a "install" -d 'Offer kernels with a part of a GPU in Jupyter'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from kernel" -f -a "list" -d 'List the kernels that Jupyter offers here'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from kernel" -f -a "remove" -d 'Take away kernels that gshare has made'

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use super::args::Cli;
 use super::failure::{self, Failure};
@@ -11,9 +11,26 @@ use super::{Outcome, out};
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "gshare", &mut text);
+    clap_complete::generate(shell, &mut shown(&Cli::command()), "gshare", &mut text);
     out::print(&String::from_utf8_lossy(&text))?;
     Ok(0)
+}
+
+/// The command without what its help does not show: the scripts would offer that all the same.
+fn shown(command: &Command) -> Command {
+    let args = command.get_arguments().filter(|a| !a.is_hide_set());
+    let subcommands = command.get_subcommands().filter(|c| !c.is_hide_set());
+    let mut copy = Command::new(command.get_name().to_owned())
+        .visible_aliases(command.get_visible_aliases().map(str::to_owned))
+        .args(args.cloned())
+        .subcommands(subcommands.map(shown));
+    if let Some(version) = command.get_version() {
+        copy = copy.version(version.to_owned());
+    }
+    if let Some(about) = command.get_about() {
+        copy = copy.about(about.clone());
+    }
+    copy
 }
 
 /// Writes `gshare.1` and one page per subcommand.
@@ -27,4 +44,29 @@ pub(crate) fn man(dir: &Path) -> Outcome {
         Failure::new(failure::INTERNAL, why)
     })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_offer_what_the_help_shows() {
+        for shell in [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Fish,
+            clap_complete::Shell::Zsh,
+        ] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut shown(&Cli::command()), "gshare", &mut text);
+            let text = String::from_utf8(text).expect("text");
+            for word in ["gpu-mem", "version", "kernel", "Claim a part of a GPU"] {
+                let told = word.contains(' ') && shell == clap_complete::Shell::Bash;
+                assert!(told || text.contains(word), "{shell}: {word}");
+            }
+            for word in ["gres", "die-at", "phases", "bench"] {
+                assert!(!text.contains(word), "{shell}: {word}");
+            }
+        }
+    }
 }
