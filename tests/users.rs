@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use gshare::station::Station;
 use nix::sys::signal::Signal;
-use support::users::{Users, as_user, reachable};
+use support::terminal::Terminal;
+use support::users::{Users, as_user, group_of, reachable};
 use support::{Raw, claim_of, root, station, until};
 
 fn claim_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
@@ -207,4 +208,48 @@ fn a_claim_is_its_owners_alone() {
         let claims = station.snapshot().ok()?.claims;
         (!claims.iter().any(|c| c.id == id)).then_some(())
     });
+}
+
+/// As after `su`: the terminal belongs to who logged in, the programs on it to another.
+#[test]
+fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there() {
+    let name =
+        "who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there";
+    if !root(name) {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let start = |gpu: &str, streams: &str| {
+        let gshare = station.command();
+        let mut command = Command::new("setpriv");
+        let uid = users.uid(0).to_string();
+        let gid = group_of(users.uid(0)).to_string();
+        command.args(["--reuid", &uid, "--regid", &gid, "--clear-groups"]);
+        command.args(["sh", "-c"]);
+        command.arg(format!("exec \"$0\" \"$@\" {streams}"));
+        command.arg(gshare.get_program()).arg("claim");
+        command.args(["-q", "-g", "0.25", "--gpu-ids", gpu, "--", "sh", "-c"]);
+        command.arg("trap : TERM; while :; do sleep 1; done");
+        for (name, value) in gshare.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        Terminal::start(&command, 24, 160)
+    };
+    let (his, apart) = (start("0", ""), start("1", "< /dev/null > /dev/null 2>&1"));
+    until("both run", Duration::from_secs(30), || {
+        (station.snapshot().ok()?.claims.len() == 2).then_some(())
+    });
+    let mut kill = station.command();
+    kill.args(["admin", "kill", "--user", users.name(0), "--grace", "1s"]);
+    let killed = run(kill.args(["--reason", "the power goes off"]));
+    assert!(killed.status.success(), "{}", text(&killed));
+    his.shows(
+        &["killed by ", "the power goes off"],
+        Duration::from_secs(30),
+    );
+    until("both have ended", Duration::from_secs(30), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    assert!(!apart.text().contains("killed"), "{}", apart.text());
 }

@@ -1,21 +1,22 @@
 //! The terminal that a process has, to tell its user something.
 
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use nix::sys::stat::{major, minor};
 
-/// A terminal of a user.
+/// A terminal that a user reads.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Terminal {
     path: PathBuf,
     device: u64,
-    uid: u32,
+    owner: u32,
 }
 
-/// The controlling terminal of a process, if it belongs to `uid`; `None` without one.
+/// The controlling terminal of a process, if it belongs to `uid`, or if the process itself can write there: who came
+/// by su sits at a terminal that is still another's. `None` without one.
 #[must_use]
 pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -29,13 +30,27 @@ pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
         (4, low) if low < 64 => format!("/dev/tty{low}"),
         _ => return None,
     };
+    let path = PathBuf::from(path);
+    let meta = path.symlink_metadata().ok()?;
     let terminal = Terminal {
-        path: path.into(),
+        path,
         device,
-        uid,
+        owner: meta.uid(),
     };
-    let meta = terminal.path.symlink_metadata().ok()?;
-    terminal.is_meant(&meta).then_some(terminal)
+    let meant = terminal.is_meant(&meta) && (terminal.owner == uid || can_write(pid, &meta));
+    meant.then_some(terminal)
+}
+
+/// Whether one of the standard streams of a process writes to this very node: a file system of terminals of its own
+/// (in a container) has others with the same numbers.
+fn can_write(pid: i32, terminal: &Metadata) -> bool {
+    const WRITES: u32 = 0o200;
+    (0..3).any(|fd| {
+        let stream = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
+        let writes = |link: Metadata| link.mode() & WRITES != 0;
+        let same = |m: Metadata| (m.dev(), m.ino()) == (terminal.dev(), terminal.ino());
+        stream.symlink_metadata().is_ok_and(writes) && stream.metadata().is_ok_and(same)
+    })
 }
 
 /// `tty_nr`: the minor's high bits stand above the major (proc(5)).
@@ -46,9 +61,9 @@ fn old_numbering(number: u32) -> u64 {
 }
 
 impl Terminal {
-    /// It is that device, and its user's.
-    fn is_meant(&self, meta: &std::fs::Metadata) -> bool {
-        meta.file_type().is_char_device() && meta.rdev() == self.device && meta.uid() == self.uid
+    /// It is that device, and still its owner's.
+    fn is_meant(&self, meta: &Metadata) -> bool {
+        meta.file_type().is_char_device() && meta.rdev() == self.device && meta.uid() == self.owner
     }
 
     /// Writes a line of its own. Never waits: a stopped terminal takes nothing.
