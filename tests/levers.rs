@@ -341,7 +341,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     assert!(why.contains("is not on a GPU: suspended, "), "{why}");
     end(other);
     terminal.wait("it is back", SOON, |text| {
-        on_screen(text, &format!("gshare: {id} attached again"))
+        on_screen(text, &format!("gshare: {id} resumed"))
     });
     terminal.send("sum 0\n");
     until("contents are equal", SOON, || {
@@ -349,7 +349,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     });
     // The same is told afterwards.
     let log = ok(&station, &["log", &id]);
-    for said in [&announced[8..], &reminder, "suspended, ", "attached again"] {
+    for said in [&announced[8..], &reminder, "suspended, ", "resumed"] {
         assert!(log.contains(said), "{said}: {log}");
     }
 }

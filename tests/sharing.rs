@@ -332,7 +332,7 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
         "granted: ",
         "is suspended in 1s",
         "suspended, ",
-        "attached again",
+        "resumed",
         "ended: ",
     ]
     .iter()

@@ -381,11 +381,16 @@ impl Service {
             (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
                 self.now_parked(id, freeze, by.into(), &took);
             }
-            (Outcome::Done, HoldingRecord::Unparking { to, .. }) => {
+            (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
                 self.now_on(id, to);
                 self.begins_anew(id);
                 self.drive(Event::Unparked { id });
-                self.tell_lever(id, &format!("attached again{took}"));
+                let done = if parked.frozen {
+                    "resumed"
+                } else {
+                    "attached again"
+                };
+                self.tell_lever(id, &format!("{done}{took}"));
             }
             (Outcome::Done, HoldingRecord::Moving { to }) => {
                 let gpus = self.gpus_text(&to);
