@@ -218,6 +218,12 @@ fn models_bind_a_claim_that_waits_and_one_that_makes_room() {
         "{}",
         waiting.reason
     );
+    let third = waiter(&station, &["-g", "1", "--model", "rtx4090"]);
+    let small = station.snapshot().expect("served").gpus[0].mem_allocatable;
+    assert!(small.is_some());
+    let asked = waits(&station, 1).mem_request;
+    assert_eq!(asked, small, "of a GPU that it may use");
+    end(third);
     drop(hog);
     let got = starts(&station, late.id());
     assert_eq!(got.gpus[0].gpu, 2);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
+use gshare_core::place::candidates;
 use gshare_core::{Bytes, ClaimId, GpuFacts};
 use gshare_proto::{
     Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView, ModelRoomView,
@@ -356,13 +357,9 @@ impl Service {
             let identity = live.map(|live| self.identity_of(id, live));
             let notebook = identity.as_ref().and_then(identity::notebook_name);
             let reason = self.machine.reason(id);
-            let wanted = self
-                .machine
-                .ledger()
-                .gpus()
-                .iter()
-                .filter_map(GpuFacts::allocatable)
-                .max();
+            let ledger = self.machine.ledger();
+            let open = candidates(ledger, request).into_iter();
+            let wanted = open.filter_map(|g| ledger.gpus()[g].allocatable()).max();
             Some(QueueView {
                 id: id.to_string(),
                 name: asked.record.name.clone(),
