@@ -111,6 +111,9 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
         let mut text = rows::queue(snapshot).text(out::columns(), out::colour());
         for waiting in &snapshot.queue {
             text.push_str(&format!("{}: {}", waiting.id, plain(&waiting.reason)));
+            if let Some(plan) = &waiting.plan {
+                text.push_str(&format!("; {}", plain(plan)));
+            }
             if let Some(arguments) = &waiting.would_start {
                 text.push_str(&format!(". {} starts now", plain(arguments)));
             }

@@ -53,7 +53,8 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
             [("AVG USE", Align::Right), ("IDLE h", Align::Right)],
         );
     }
-    let mut table = Table::new(&columns);
+    // What becomes of a claim is read on any terminal.
+    let mut table = Table::new(&columns).spare("STATE", &["IDLE h", "AVG USE", "OCC", "TIME/REQ"]);
     let with_sums =
         |mut cells: Vec<String>, usage: Option<&Usage>, identity: Option<&Identity>, none: &str| {
             let word = |named: Option<&Named>| match (named, identity) {

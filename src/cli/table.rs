@@ -14,6 +14,8 @@ pub(crate) enum Align {
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
+    whole: &'static str,
+    spare: &'static [&'static str],
 }
 
 /// Stands for a figure that is not known.
@@ -25,7 +27,15 @@ impl Table {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
+            whole: "",
+            spare: &[],
         }
+    }
+
+    /// Where a terminal has no room for all columns up to `whole`, these are left out, the first of them first.
+    pub(crate) fn spare(mut self, whole: &'static str, columns: &'static [&'static str]) -> Self {
+        (self.whole, self.spare) = (whole, columns);
+        self
     }
 
     /// Adds a row; it has one cell per column. Control characters of users' names and commands are
@@ -43,30 +53,49 @@ impl Table {
                 cells.max().unwrap_or(0).max(self.columns[i].0.len())
             })
             .collect();
+        let shown = self.shown(&widths, width);
         let heading: Vec<String> = self.columns.iter().map(|(n, _)| (*n).to_owned()).collect();
         let mut out = String::new();
-        let line = cut(&self.line(&heading, &widths), width);
+        let line = cut(&self.line(&heading, &widths, &shown), width);
         if bold {
             out.push_str(&format!("\x1b[1m{line}\x1b[0m\n"));
         } else {
             out.push_str(&format!("{line}\n"));
         }
         for row in &self.rows {
-            out.push_str(&cut(&self.line(row, &widths), width));
+            out.push_str(&cut(&self.line(row, &widths, &shown), width));
             out.push('\n');
         }
         out
     }
 
-    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+    /// The columns that are shown.
+    fn shown(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
+        let at = |name: &str| self.columns.iter().position(|(n, _)| *n == name);
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let (Some(width), Some(whole)) = (width, at(self.whole)) else {
+            return shown;
+        };
+        for column in self.spare.iter().filter_map(|name| at(name)) {
+            let first = shown.iter().filter(|i| **i <= whole);
+            if first.map(|i| widths[*i] + 2).sum::<usize>() <= width {
+                break;
+            }
+            shown.retain(|i| *i != column);
+        }
+        shown
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize], shown: &[usize]) -> String {
         let mut line = String::new();
-        for (i, (cell, (_, align))) in cells.iter().zip(&self.columns).enumerate() {
+        for (n, &i) in shown.iter().enumerate() {
+            let (cell, (_, align)) = (&cells[i], &self.columns[i]);
             let gap = " ".repeat(widths[i] - cell.chars().count());
-            if i > 0 {
+            if n > 0 {
                 line.push_str("  ");
             }
             match align {
-                Align::Left => line.extend([cell.as_str(), &gap]),
+                Align::Left => line.extend([cell.as_str(), gap.as_str()]),
                 Align::Right => line.extend([gap.as_str(), cell]),
             }
         }
@@ -118,5 +147,22 @@ mod tests {
             table.text(Some(20), false),
             "ID       MEM  WHAT\nc3   4.1/5.9  pytho\u{2026}\nc12        \u{2014}  x\n"
         );
+    }
+    #[test]
+    fn columns_that_can_be_spared_make_room_for_those_that_cannot() {
+        let names = ["ID", "OCC", "AVG", "STATE", "WHAT"].map(|n| (n, Align::Left));
+        let mut table = Table::new(&names).spare("STATE", &["AVG", "OCC"]);
+        let cells = ["c3", "12", "50", "suspended", "python train.py"];
+        table.row(cells.map(str::to_owned).into());
+        let row = |width| table.text(width, false).lines().nth(1).map(str::to_owned);
+        for (width, shown) in [
+            (None, "c3  12   50   suspended  python train.py"),
+            (Some(25), "c3  12   50   suspended \u{2026}"),
+            (Some(24), "c3  12   suspended  pyt\u{2026}"),
+            (Some(15), "c3  suspended \u{2026}"),
+            (Some(9), "c3  susp\u{2026}"),
+        ] {
+            assert_eq!(row(width).as_deref(), Some(shown));
+        }
     }
 }
