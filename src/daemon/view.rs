@@ -457,10 +457,9 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         return format!("{} over its request", Bytes(over));
     }
     if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
-        return format!(
-            "idle {}",
-            gshare_core::units::show_duration(std::time::Duration::from_secs(idle))
-        );
+        // With seconds the row would look different each time.
+        let minutes = std::time::Duration::from_secs(idle / 60 * 60);
+        return format!("idle {}", gshare_core::units::show_duration(minutes));
     }
     match (state, live.members.is_empty()) {
         (ClaimState::Held, _) => "held".to_owned(),

@@ -50,7 +50,7 @@ pub(super) fn claim(spec: &ClaimSpec, snapshot: &Snapshot) -> Fit {
         };
         return Fit::Now(format!(
             "starts now on {several}GPU {}{each}",
-            names.join(" or ")
+            either(&names)
         ));
     }
     if let Some(head) = snapshot.queue.first()
@@ -151,6 +151,14 @@ fn free_memory(gpu: &GpuView) -> Option<u64> {
     Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
 }
 
+/// `0`, `0 or 2`, `0, 2 or 3`.
+fn either(names: &[String]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gshare_proto::{ClaimGpu, ClaimView};
@@ -238,6 +246,15 @@ mod tests {
         // Said of something else, it says nothing.
         let now = Fit::Now("starts now on GPU 0 or 2, 4.0 GiB each".to_owned());
         check_form(&typed(form, "0.2", ""), Ok(now));
+    }
+
+    #[test]
+    fn names_are_listed_as_one_says_them() {
+        let names = ["0", "2", "3"].map(str::to_owned);
+        assert_eq!(
+            [0, 1, 2, 3].map(|n| either(&names[..n])),
+            ["", "0", "0 or 2", "0, 2 or 3"]
+        );
     }
 
     #[test]

@@ -86,18 +86,23 @@ pub(super) fn scroll_end(model: &Model, (cols, rows): (u16, u16)) -> usize {
     // How many lines there are does not depend on colours or on the frame's characters.
     let look = Look::new(Depth::Mono, true);
     let lines = content(model, &look, inside(cols)).map_or(0, |c| c.lines.len());
-    lines.saturating_sub(usize::from(rows).saturating_sub(4))
+    lines.saturating_sub(room(model, cols, rows).saturating_sub(3))
+}
+
+/// Rows above the keys and the caption, which stay visible.
+fn room(model: &Model, cols: u16, rows: u16) -> usize {
+    let foot = super::keys::rows(model, (cols.into(), rows.into()));
+    usize::from(rows).saturating_sub(foot)
 }
 
 /// Where the box is on the screen.
-fn place(content: &Content, cols: usize, area: Rect) -> Rect {
-    // The key line stays visible.
-    let most = usize::from(area.height).saturating_sub(2).max(3);
+fn place(model: &Model, content: &Content, cols: usize, area: Rect) -> Rect {
+    let room = room(model, area.width, area.height);
+    let most = room.saturating_sub(1).max(3);
     let rows = (content.lines.len() + 2).min(most);
     let outer = cols + FRAME;
     let x = area.x + u16::try_from((usize::from(area.width) - outer) / 2).unwrap_or(0);
-    let y =
-        area.y + u16::try_from((usize::from(area.height).saturating_sub(rows)) / 2).unwrap_or(0);
+    let y = area.y + u16::try_from((room + 1).saturating_sub(rows) / 2).unwrap_or(0);
     let size = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     Rect::new(x, y, size(outer), size(rows)).intersection(area)
 }
@@ -110,7 +115,7 @@ pub(super) fn target(model: &Model, look: &Look, (x, y): (usize, usize)) -> Opti
     if cols == 0 || height < 3 {
         return None;
     }
-    let frame = place(&content, cols, Rect::new(0, 0, width, height));
+    let frame = place(model, &content, cols, Rect::new(0, 0, width, height));
     let left = usize::from(frame.x);
     if !(left..left + usize::from(frame.width)).contains(&x) {
         return None;
@@ -127,12 +132,11 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     if cols == 0 || area.height < 3 {
         return Some(None);
     }
-    let frame = place(&content, cols, area);
+    let frame = place(model, &content, cols, area);
     let rows = usize::from(frame.height);
     // What is behind the box steps back.
-    let foot = super::keys::rows(model, (area.width.into(), area.height.into()));
-    let foot = u16::try_from(foot).unwrap_or(1);
-    for y in area.y + 1..area.bottom().saturating_sub(foot) {
+    let room = u16::try_from(room(model, area.width, area.height)).unwrap_or(area.height);
+    for y in area.y + 1..area.y + room {
         let row = Rect::new(area.x, y, area.width, 1);
         buf.set_style(row, Style::reset().patch(look.theme.free));
     }

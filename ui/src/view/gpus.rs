@@ -122,7 +122,8 @@ impl<'a> Table<'a> {
         }
         table.name = widest(&|g| table.short_name(g), 5).min(12);
         table.mem_text = widest(&|g| table.mem_figures(g), 11);
-        table.sm_text = widest(&|g| table.sm_figures(g), 7);
+        // The bars keep their length when a figure comes to 100.
+        table.sm_text = gpus().map(|g| table.sm_room(g)).max().unwrap_or(0).max(7);
         let fixed = |t: &Self| t.name + t.mem_text + t.sm_text + t.occ + t.busy + 6;
         let mut bars = plan.width.saturating_sub(fixed(&table));
         if bars < 22 {
@@ -227,11 +228,23 @@ impl<'a> Table<'a> {
 
     /// `~61/75%`.
     fn sm_figures(&self, gpu: &GpuView) -> String {
-        let glyphs = &self.look.glyphs;
+        let active = figure(gpu.sm_active, &self.look.glyphs);
+        format!("{active}/{}", self.sm_claimed(gpu))
+    }
+
+    fn sm_claimed(&self, gpu: &GpuView) -> String {
+        let dash = || self.look.glyphs.dash.to_owned();
         let claimed = self.sums(gpu).sm_claimed;
-        let claimed =
-            claimed.map_or_else(|| glyphs.dash.to_owned(), |c| format!("{}%", percent(c)));
-        format!("{}/{claimed}", figure(gpu.sm_active, glyphs))
+        claimed.map_or_else(dash, |c| format!("{}%", percent(c)))
+    }
+
+    /// Columns of the figures of a GPU whose SMs are all active.
+    fn sm_room(&self, gpu: &GpuView) -> usize {
+        let active = match gpu.sm_active {
+            None => 1,
+            Some(figure) => "100".len() + usize::from(figure.estimate),
+        };
+        active + 1 + width(&self.sm_claimed(gpu))
     }
 
     fn gpu(&self, gpu: &GpuView) -> Vec<Line<'static>> {

@@ -242,7 +242,7 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
             "  use",
             format!(
                 "time {}, SM active {}, occupancy {}",
-                measured(g.time_busy, look),
+                measured(g.time_busy.or(g.time_got), look),
                 measured(g.sm_active, look),
                 measured(g.sm_occupancy, look)
             ),

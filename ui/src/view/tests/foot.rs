@@ -111,6 +111,43 @@ fn a_caption_has_a_second_row_on_a_narrow_screen() {
 }
 
 #[test]
+fn a_box_leaves_the_keys_and_the_caption_alone() {
+    for size in [(80, 24), (60, 15), (120, 40)] {
+        let mut m = model(NLP, size, canned::demo());
+        m.caption = Some("your turn: press n and claim 0.25 yourself; q ends the demo".to_owned());
+        press(&mut m, "j?");
+        let text = screen(&m);
+        let foot: Vec<&str> = text.lines().rev().take(3).collect();
+        assert!(foot.iter().any(|l| l.starts_with("Esc close")), "{text}");
+        assert!(foot.iter().any(|l| l.starts_with(" your turn")), "{text}");
+        // Its last line can be read.
+        press(&mut m, &"j".repeat(200));
+        let text = screen(&m);
+        assert!(text.contains("REQ LIM"), "{text}");
+    }
+}
+
+#[test]
+fn the_bars_keep_their_length_when_all_sms_are_active() {
+    let mut snapshot = canned::workstation();
+    let bars = |s: &gshare_proto::Snapshot| {
+        let text = screen(&model(NLP, (80, 24), s.clone()));
+        let line = text.lines().find(|l| l.starts_with("0 4090")).unwrap();
+        line.chars().position(|c| c == ']')
+    };
+    let before = bars(&snapshot);
+    for active in [3.0, 100.0] {
+        for gpu in &mut snapshot.gpus {
+            if let Some(figure) = &mut gpu.sm_active {
+                figure.value = active;
+            }
+        }
+        assert_eq!(before, bars(&snapshot));
+    }
+    assert!(before.is_some());
+}
+
+#[test]
 fn one_row_is_one_row() {
     let mut m = model(NLP, (80, 24), canned::workstation());
     press(&mut m, "/c12<enter>");
