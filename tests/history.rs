@@ -179,6 +179,43 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     }
 }
 
+/// What a detached claim had is free for others: it is nobody's any more.
+#[test]
+fn what_is_in_host_memory_is_not_claimed() {
+    let station = quick();
+    let start = Instant::now();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
+    assert_eq!(raw.ask("alloc 1073741824"), "ok 0");
+    let snapshot = until("a member", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        claim_of(&snapshot, raw.pid())?;
+        Some(snapshot)
+    });
+    let id = claim_of(&snapshot, raw.pid()).expect("there").id.clone();
+    assert!((snapshot.users[0].claimed - 0.5).abs() < 1e-6);
+    text(&station, &["detach", &id]);
+    let held = start.elapsed().as_secs_f64();
+
+    let snapshot = station.snapshot().expect("served");
+    let user = &snapshot.users[0];
+    assert_eq!((user.claims, user.claimed, user.mem_claimed), (1, 0.0, 0));
+    let list = text(&station, &["ps"]);
+    let row: Vec<&str> = list
+        .lines()
+        .find(|l| l.starts_with(&format!("{id} ")))
+        .expect("a row")
+        .split_whitespace()
+        .collect();
+    assert!(row.contains(&"-") && !row.contains(&"2"), "{list}");
+
+    let report = until("it was looked at for long enough", LATER, || {
+        ask(&station).filter(|r| r.known_s > held + 14.0)
+    });
+    let claimed = report.users.first().map_or(0.0, |u| u.usage.claimed_gpu_s);
+    assert!(claimed <= 0.5 * (held + 2.0), "{held} {report:?}");
+    assert_eq!(raw.finish(), Some(0));
+}
+
 #[test]
 fn use_is_told_where_counters_know_it() {
     let station = quick();

@@ -112,7 +112,9 @@ fn is_meant(words: &[String], index: u32, uuid: &str) -> bool {
 /// Claims on these GPUs, for people.
 fn left_on(snapshot: &Snapshot, words: &[String]) -> Vec<String> {
     let claims = snapshot.claims.iter();
-    let there = claims.filter(|c| c.gpus.iter().any(|g| is_meant(words, g.gpu, &g.uuid)));
+    // What is in host memory comes back to another GPU.
+    let here = claims.filter(|c| !c.place.in_host());
+    let there = here.filter(|c| c.gpus.iter().any(|g| is_meant(words, g.gpu, &g.uuid)));
     there
         .map(|c| format!("{} ({}, {})", c.id, c.user, c.state_text))
         .collect()

@@ -129,7 +129,7 @@ pub(crate) fn claims(snapshot: &Snapshot, all: bool) -> Table {
 fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
     let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let first = claim.gpus.first();
-    let used = total(claim.gpus.iter().map(|g| g.mem_charge.or(g.mem_used)));
+    let used = total(claim.gpus.iter().map(|g| g.mem_used.or(g.mem_charge)));
     let cap: u64 = claim.gpus.iter().map(|g| g.mem_limit).sum();
     let request = |g: &ClaimGpu| many(gpus.len().try_into().unwrap_or(0), g.sm_request);
     let used = used.map_or_else(unknown, gib);
@@ -144,7 +144,10 @@ fn claim_row(claim: &ClaimView, now_ms: u64) -> Vec<String> {
         claim.user.clone(),
         claim.name.clone().unwrap_or_default(),
         claim.class.clone(),
-        gpus.join(","),
+        match claim.place.in_host() {
+            true => nothing(),
+            false => gpus.join(","),
+        },
         first.map_or_else(
             unknown,
             |g| if claim.adopted { nothing() } else { request(g) },

@@ -22,7 +22,7 @@ use gshare_proto::history::{HistorySpec, ReportSpec, Usage};
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::journal::{ClaimRecord, HeldRecord};
+use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
 pub(crate) use super::names::Names;
 use super::server::Sender;
 use super::service::Service;
@@ -270,6 +270,11 @@ impl Service {
                 throttled.min(1.0),
                 seen.held_back_ms.is_some(),
             );
+            // What is in the host holds nothing of a GPU.
+            let live = self.claims.get(&seen.id);
+            if live.is_some_and(|l| matches!(l.record.holding, HoldingRecord::Parked(_))) {
+                continue;
+            }
             for part in &seen.parts {
                 let g = part.gpu as usize;
                 let Some(name) = names.get(g) else { continue };

@@ -483,9 +483,12 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
             continue;
         };
         user.claims += 1;
+        let here = !claim.place.in_host();
         for part in &claim.gpus {
-            user.claimed += part.sm_request;
-            user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
+            if here {
+                user.claimed += part.sm_request;
+                user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
+            }
             user.mem_used = Some(user.mem_used.unwrap_or(0))
                 .zip(part.mem_used)
                 .map(|(sum, b)| sum + b);

@@ -25,6 +25,14 @@ pub struct PlaceView {
     pub levers: LeversView,
 }
 
+impl PlaceView {
+    /// Whether the claim holds no GPU: what it had on one is in host memory.
+    #[must_use]
+    pub fn in_host(&self) -> bool {
+        self.host_bytes.is_some() && self.to.is_empty()
+    }
+}
+
 /// What can be done to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeversView {

@@ -231,6 +231,9 @@ pub(super) fn columns(
 
 /// `0,1`.
 pub(super) fn gpus(claim: &ClaimView) -> String {
+    if claim.place.in_host() {
+        return "-".to_owned();
+    }
     let names: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     names.join(",")
 }

@@ -2,7 +2,7 @@
 
 mod heading;
 
-use gshare_proto::{GpuState, GpuView, Snapshot};
+use gshare_proto::{ClaimView, GpuState, GpuView, Snapshot};
 use ratatui::text::{Line, Span};
 
 use super::plan::Plan;
@@ -12,6 +12,11 @@ use crate::text::{cut, figure, figure_percent, gib, gib_or, left, percent, right
 use crate::theme::Look;
 use crate::widgets::share_bar::ShareBar;
 use crate::widgets::spark::spark;
+
+/// Whether a claim holds a part of a GPU.
+pub(super) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
+    !claim.place.in_host() && claim.gpus.iter().any(|g| g.gpu == gpu)
+}
 
 /// Whether there is something to say under each GPU.
 pub(super) fn has_notes(snapshot: &Snapshot) -> bool {
@@ -364,7 +369,7 @@ impl<'a> Table<'a> {
     fn note(&self, gpu: &GpuView) -> Line<'static> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let dot = format!(" {} ", glyphs.dot);
-        let on = |c: &&gshare_proto::ClaimView| c.gpus.iter().any(|g| g.gpu == gpu.index);
+        let on = |c: &&ClaimView| is_on(c, gpu.index);
         let mut who: Vec<String> = self
             .snapshot
             .claims

@@ -122,6 +122,7 @@ fn sums(
     let glyphs = &look.glyphs;
     let claimed: f64 = claims
         .iter()
+        .filter(|c| !c.place.in_host())
         .flat_map(|c| &c.gpus)
         .map(|g| g.sm_request)
         .sum();

@@ -190,11 +190,14 @@ fn ends(model: &Model, snapshot: &Snapshot, look: &Look, most: usize) -> Vec<Lin
     }
     let mut lines = vec![Line::from(span("ENDS NEXT", theme.heading))];
     for (at, claim) in ends.into_iter().take(most - 1) {
-        let gpus = super::claims::gpus(claim);
+        let gpus = match claim.place.in_host() {
+            true => " in host memory".to_owned(),
+            false => format!(" on GPU {}", super::claims::gpus(claim)),
+        };
         lines.push(Line::from(vec![
             span(format!("  {}  ", model.clock.short_time(at)), theme.text),
             span(
-                format!("{} {} on GPU {gpus}: {}", claim.id, claim.user, claim.what),
+                format!("{} {}{gpus}: {}", claim.id, claim.user, claim.what),
                 theme.dim,
             ),
         ]));

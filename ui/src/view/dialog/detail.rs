@@ -10,6 +10,7 @@ use crate::model::{Model, RowKey, can_be_kept};
 use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
 use crate::theme::Look;
 use crate::view::claims::{self, gpus, state};
+use crate::view::gpus::is_on;
 use crate::view::span;
 
 /// Label and text.
@@ -175,6 +176,10 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     if let Some(overuse) = &claim.overuse {
         out.push(("over-use", overuse.clone()));
     }
+    let was = match claim.place.in_host() {
+        true => "none now, was on ",
+        false => "",
+    };
     for g in &claim.gpus {
         if claim.adopted {
             let used = gib_or(g.mem_used, &look.glyphs);
@@ -185,7 +190,7 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
         out.push((
             "GPU",
             format!(
-                "{}: SMs {}% guaranteed, up to {}%",
+                "{was}{}: SMs {}% guaranteed, up to {}%",
                 g.gpu,
                 percent(g.sm_request * 100.0),
                 percent(g.sm_limit * 100.0)
@@ -552,7 +557,7 @@ fn gpu_entries(model: &Model, gpu: &GpuView, look: &Look) -> Vec<Entry> {
         gpu.temperature_c.map_or_else(dash, |t| format!("{t} C")),
     ));
     let claims = model.snapshot.iter().flat_map(|s| &s.claims);
-    for claim in claims.filter(|c| c.gpus.iter().any(|g| g.gpu == gpu.index)) {
+    for claim in claims.filter(|c| is_on(c, gpu.index)) {
         let text = format!(
             "{} {}: {} (GPU {})",
             claim.id,

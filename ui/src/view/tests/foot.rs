@@ -1,4 +1,4 @@
-//! What stands at the foot of the screen and above it: notes, keys, captions; and the headings' sign of the order.
+//! What stands at the foot of the screen and above it, the sign of the order in headings, and what is nowhere.
 
 use crate::model::Model;
 use crate::testing::{NLP, canned, model, press, screen};
@@ -153,4 +153,26 @@ fn one_row_is_one_row() {
     press(&mut m, "/c12<enter>");
     let text = screen(&m);
     assert!(text.contains("filter `c12`: 1 row  "), "{text}");
+}
+
+#[test]
+fn what_is_in_host_memory_is_on_no_gpu() {
+    let mut snapshot = canned::workstation();
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == "c12").unwrap();
+    claim.place.word = Some("detached".to_owned());
+    claim.place.host_bytes = Some(4 << 30);
+    claim.state_text = "detached, 4.0 GiB in host RAM".to_owned();
+    let mut m = model(NLP, (120, 40), snapshot);
+    let text = screen(&m);
+    let row = text.lines().find(|l| l.starts_with("c12")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[4], "-", "{text}");
+    // It stands beside GPU 0 no more, and its part is not claimed.
+    assert_eq!(text.matches("c12 nlp vit").count(), 0, "{text}");
+    press(&mut m, "2");
+    let text = screen(&m);
+    assert!(text.contains("nlp  1 claim: .00 GPU claimed"), "{text}");
+    press(&mut m, "gg");
+    let text = screen(&m);
+    assert!(text.contains("in host memory  1 claim"), "{text}");
 }
