@@ -248,6 +248,9 @@ fn the_hosts_memory_bounds_what_is_suspended() {
     assert_eq!(on_gpus(&station, raw.pid()), held, "it runs on");
     let why = ok(&station, &["why", &whom.id]);
     assert!(why.contains("is not known"), "{why}");
+    let id = claim(&station, raw.pid()).id;
+    let stands = format!("{id} (root) cannot make room: the host has none for its ");
+    assert!(why.contains(&stands), "{why}");
     // With more of it the same claims are served at once.
     let file = station.dir().join("gshare.toml");
     let old = std::fs::read_to_string(&file).expect("read");
@@ -265,8 +268,8 @@ fn the_hosts_memory_bounds_what_is_suspended() {
 #[test]
 fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_this_hour() {
     // Whatever the hour is, one of the two rules counts, and not what is always.
-    let rules =
-        "rules = [{ hours = \"0-12\", min-run = \"6s\" }, { hours = \"12-24\", min-run = \"6s\" }]";
+    let rules = "rules = [{ hours = \"0-12\", min-run = \"10s\" }, { hours = \"12-24\", min-run = \"10s\" }]";
+    let least = Duration::from_secs(10);
     let mut station = station_of(
         1,
         &format!(
@@ -279,6 +282,14 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
     let victim = claim(&station, raw.pid());
     let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
     let whom = waits(&station, 0);
+    let stands = format!("{} (root) may be asked to make room in ", victim.id);
+    until("it is told from when on", least, || {
+        let alone = waits(&station, 0).alone;
+        alone
+            .iter()
+            .any(|said| said.starts_with(&stands))
+            .then_some(())
+    });
     let mut announced = None;
     let gone = until("it is suspended", SOON, || {
         let snapshot = station.snapshot().ok()?;
@@ -290,7 +301,6 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
     });
     println!("announced after {announced:?}, taken after {gone:?}");
     // The countdown of a second ends with its time at the earliest.
-    let least = Duration::from_secs(6);
     let told = least - Duration::from_secs(1);
     assert!(announced.is_some_and(|took| took >= told), "{announced:?}");
     assert!(gone >= least, "{gone:?}");

@@ -69,6 +69,7 @@ fn text(tried: &Tried, now_ms: u64) -> String {
             plain(&taking.what)
         ));
     }
+    lines.extend(tried.alone.iter().map(|text| plain(text)));
     let starts = match tried.expected_ms {
         Some(at) if tried.takings.is_empty() => Some(format!(
             "it would start in {} at the earliest, when leases end",
@@ -78,6 +79,7 @@ fn text(tried: &Tried, now_ms: u64) -> String {
             "it would start in {}, as soon as that is done",
             span(at)
         )),
+        None if !tried.alone.is_empty() => Some("when it would start is not known".to_owned()),
         None if tried.takings.is_empty() && !tried.never => {
             Some("when it would start is not known: what it waits for has no known end".to_owned())
         }

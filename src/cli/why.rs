@@ -76,6 +76,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
     if let Some(plan) = &waiting.plan {
         lines.push(format!("room is made for it: {}", plain(plan)));
     }
+    lines.extend(waiting.alone.iter().map(|text| plain(text)));
     lines.push(match waiting.expected_ms {
         Some(at) if at <= snapshot.taken_ms => "it starts at any moment".to_owned(),
         Some(at) if waiting.plan.is_some() => format!(
@@ -90,6 +91,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             "it starts in about {}, by how long earlier runs of those who hold took",
             left(snapshot.taken_ms, waiting.likely_ms.unwrap_or_default())
         ),
+        None if !waiting.alone.is_empty() => "when it starts is not known".to_owned(),
         None => "when it starts is not known: what it waits for has no known end".to_owned(),
     });
     lines.join("\n") + "\n"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gshare_abi::State;
 use gshare_core::machine::lever::{Cause, Lever, Wish};
-use gshare_core::machine::{Event, Now, ReclaimRules, Stage, Step};
+use gshare_core::machine::{Alone, Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
@@ -209,6 +209,30 @@ impl Service {
             format!("in {}", show_duration(whole(left)))
         };
         Some(format!("{} {when}", open.join(" and ")))
+    }
+
+    /// Why others who would give way are left alone: `c5 (mail) may be asked to make room in 22s: ...`.
+    pub(crate) fn alone_texts(&self, alone: &[(ClaimId, Alone)]) -> Vec<String> {
+        let now = self.now();
+        let left = |until: &Now| show_duration(whole(until.saturating_sub(now)));
+        let text = |(id, alone): &(ClaimId, Alone)| {
+            let why = match alone {
+                Alone::Young { until } => format!(
+                    "may be asked to make room in {}: it has not run for long enough (min-run)",
+                    left(until)
+                ),
+                Alone::PutOff { until } => format!(
+                    "makes no room for {}: that was put off (gshare log {id})",
+                    left(until)
+                ),
+                Alone::Fixed(why) => format!("cannot make room: {why}"),
+                Alone::NoHostRam(bytes) => {
+                    format!("cannot make room: the host has none for its {bytes} (host-ram)")
+                }
+            };
+            format!("{id} ({}) {why}", self.owner_of(*id))
+        };
+        alone.iter().map(text).collect()
     }
 
     /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle, else by

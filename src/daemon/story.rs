@@ -46,6 +46,7 @@ impl Service {
                 entitled,
                 expected,
                 takings,
+                alone,
             } => Tried {
                 message: format!("would wait: {}", self.would_wait_text(&only, &reason)),
                 position: u32::try_from(position).ok(),
@@ -55,6 +56,7 @@ impl Service {
                     .would_start()
                     .map(|share| format!("-g {}", convert::short_share(share))),
                 takings: takings.iter().map(|t| self.taking_view(t)).collect(),
+                alone: self.alone_texts(&alone),
                 ..Tried::default()
             },
         }))

@@ -351,6 +351,7 @@ impl Service {
     fn queue_views(&self) -> Vec<QueueView> {
         let queue = self.machine.queue().enumerate();
         let likely = self.likely_starts();
+        let alone = self.machine.left_alone(self.now());
         let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
             let asked = self.waiting.get(&id)?;
             let live = self.claims.get(&id);
@@ -386,6 +387,7 @@ impl Service {
                     .map(|s| format!("-g {}", super::convert::short_share(s))),
                 likely_ms: likely.get(&id).map(|at| self.unix_at(*at)),
                 plan: self.plan_text(id),
+                alone: self.alone_texts(&alone.by(&self.machine, id)),
                 entitled: self.machine.is_entitled(id),
                 expected_ms: self.machine.expected_start(id).map(|at| self.unix_at(at)),
             })

@@ -15,6 +15,7 @@ mod search;
 mod serve;
 mod swap;
 
+pub use alone::{Alone, LeftAlone};
 pub use claimable::{Claimable, ModelRoom};
 pub use event::{Action, Event};
 pub use memory::{ABSENCE, Kept, Memory, Standing};
@@ -24,6 +25,7 @@ pub use reclaim::ReclaimRules;
 pub use rehearse::{Rehearsal, Taking};
 
 mod adopt;
+mod alone;
 mod claimable;
 mod classes;
 mod event;

@@ -376,6 +376,9 @@ pub struct Tried {
     /// What would be done to other claims for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takings: Vec<TakingView>,
+    /// Why others who would give way to it would be left alone, a sentence for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alone: Vec<String>,
 }
 
 /// A part of a GPU that a claim would get.

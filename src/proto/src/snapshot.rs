@@ -470,6 +470,9 @@ pub struct QueueView {
     /// How it gets its room: what is announced to whom, and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
+    /// Why others who would give way to it are left alone, a sentence for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alone: Vec<String>,
 }
 
 /// Totals of a user.

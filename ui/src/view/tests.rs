@@ -212,6 +212,23 @@ fn the_start_that_is_likely_by_experience_is_told_as_such() {
 }
 
 #[test]
+fn why_others_are_left_alone_is_told_who_waits() {
+    let mut snapshot = canned::workstation();
+    let waiting = &mut snapshot.queue[0];
+    (waiting.expected_ms, waiting.likely_ms) = (None, None);
+    waiting.plan = None;
+    waiting.alone = vec!["c5 (ada) cannot make room: it uses managed memory".to_owned()];
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "3");
+    let text = screen(&m);
+    assert!(
+        text.contains("c5 (ada) cannot make room: it uses managed memory"),
+        "{text}"
+    );
+    assert!(!text.contains("nobody ahead has an end"), "{text}");
+}
+
+#[test]
 fn of_hundreds_that_wait_the_chosen_one_is_in_sight() {
     let mut snapshot = canned::workstation();
     let one = snapshot.queue[0].clone();

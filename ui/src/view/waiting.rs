@@ -108,6 +108,14 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
             ]));
         }
     }
+    for text in waiting.alone.iter().take(2) {
+        for text in wrap(text, room, 2, &look.glyphs) {
+            lines.push(Line::from(vec![
+                span(indent.clone(), theme.text),
+                span(text, theme.text),
+            ]));
+        }
+    }
     let start = match waiting.expected_ms {
         Some(at) if at <= model.clock.now_ms => "starts at any moment".to_owned(),
         Some(at) => format!(
@@ -124,6 +132,7 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
                 model.clock.until(at)
             )
         }
+        None if !waiting.alone.is_empty() => format!("start {}", look.glyphs.dash),
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
     let mut words = vec![span(indent.clone(), theme.text), span(start, theme.warn)];

@@ -273,9 +273,18 @@ impl Machine {
 
     /// Whether a claim will have run for long enough when the countdown is over.
     pub(super) fn settled(&self, now: Now, granted: &Granted) -> bool {
+        self.asked_from(now, granted).is_none()
+    }
+
+    /// From when on a claim that has not run for long enough may be asked to make room.
+    pub(super) fn asked_from(&self, now: Now, granted: &Granted) -> Option<Now> {
         let least = self.rules_of(granted.request.class).min_run;
-        let then = now.saturating_add(self.reclaim.rules.countdown);
-        then >= granted.since.saturating_add(least)
+        let countdown = self.reclaim.rules.countdown;
+        let from = granted
+            .since
+            .saturating_add(least)
+            .saturating_sub(countdown);
+        (from > now).then_some(from)
     }
 
     /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.
@@ -382,7 +391,7 @@ impl<'a> Who<'a> {
     }
 
     /// A claim that waits; a wish to resize makes no plans.
-    fn of(waiting: &'a Waiting) -> Option<Self> {
+    pub(super) fn of(waiting: &'a Waiting) -> Option<Self> {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
             return None;
         };

@@ -104,6 +104,8 @@ impl super::Machine {
 }
 
 #[cfg(test)]
+mod alone;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod histories;

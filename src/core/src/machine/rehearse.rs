@@ -1,6 +1,7 @@
 //! What would become of a claim that was made now, and what it would cost others: a copy of the machine is
 //! given the claim, and its actions are looked at. Whatever decides for real decides here.
 
+use super::alone::Alone;
 use super::lever::Lever;
 use super::{Action, Event, Machine, Now};
 use crate::claim::{ClaimId, Request};
@@ -39,6 +40,8 @@ pub enum Rehearsal {
         expected: Option<Now>,
         /// What would be done to others for it.
         takings: Vec<Taking>,
+        /// Who would give way to it, and is left alone all the same.
+        alone: Vec<(ClaimId, Alone)>,
     },
     /// It could never run here.
     Refused(Reason),
@@ -100,6 +103,7 @@ impl Machine {
                 entitled: copy.is_entitled(id),
                 expected: copy.expected_start(id),
                 takings,
+                alone: copy.left_alone(now).by(&copy, id),
             }
         })
     }

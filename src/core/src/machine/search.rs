@@ -155,7 +155,13 @@ impl Machine {
 
     /// How all is taken from a claim, by the gentlest lever that works: a notebook's processes live on, a batch job
     /// stops where it is.
-    fn taking(&self, now: Now, id: ClaimId, granted: &Granted, room: bool) -> Option<Lever> {
+    pub(super) fn taking(
+        &self,
+        now: Now,
+        id: ClaimId,
+        granted: &Granted,
+        room: bool,
+    ) -> Option<Lever> {
         let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
         if room && works(Lever::Suspend) {
             let gentle = granted.levers.idle || granted.request.class != Class::Batch;
@@ -212,7 +218,7 @@ impl Machine {
     }
 
     /// What decides for whom all may be taken from a claim that runs.
-    fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
+    pub(super) fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
         let granted = self.reclaim.granted.get(&id)?;
         let rules = self.rules_of(granted.request.class);
         Some(Rank {
@@ -226,7 +232,7 @@ impl Machine {
     }
 
     /// Whether something is to be done to a claim for somebody who waits. Nobody is spread while somebody does.
-    fn promised(&self, id: ClaimId) -> bool {
+    pub(super) fn promised(&self, id: ClaimId) -> bool {
         let plans = self.reclaim.plans.iter().filter(|p| p.waiter.is_some());
         let mut steps = plans.flat_map(|p| &p.steps);
         steps.any(|s| s.id == id && s.stage != Stage::Done)

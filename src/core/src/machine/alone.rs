@@ -1,0 +1,93 @@
+//! Claims that would give way to somebody who waits and are left alone all the same, and why: `gshare why` says so.
+
+use super::board::Rank;
+use super::lever::Lever;
+use super::plan::Who;
+use super::{Machine, Now};
+use crate::claim::ClaimId;
+use crate::place;
+use crate::units::Bytes;
+
+/// Of so many who are left alone somebody who waits is told.
+const TOLD: usize = 3;
+
+/// Why nothing is taken from a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// It has not run for as long as its class lets every claim; from then on it may be asked.
+    Young {
+        /// When.
+        until: Now,
+    },
+    /// Its owner has put that off, or it did not work.
+    PutOff {
+        /// Until when.
+        until: Now,
+    },
+    /// The driver can do nothing to it; in words.
+    Fixed(String),
+    /// The host has no room for so much.
+    NoHostRam(Bytes),
+}
+
+/// All claims that nothing can be taken from now, for all who wait.
+#[derive(Debug)]
+pub struct LeftAlone(Vec<(ClaimId, Rank, Alone)>);
+
+impl Machine {
+    /// See [`LeftAlone`].
+    #[must_use]
+    pub fn left_alone(&self, now: Now) -> LeftAlone {
+        let held = self.ledger.held().filter(|_| self.reclaim.rules.enabled);
+        let alone = held.filter_map(|(id, slices)| {
+            let granted = self.reclaim.granted.get(&id)?;
+            let rank = self.rank(id, slices)?;
+            if self.reclaim.transit.contains_key(&id) || self.promised(id) {
+                return None;
+            }
+            let bytes = slices
+                .iter()
+                .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
+            let room = self.host_room() >= bytes;
+            let alone = match (self.taking(now, id, granted, room), &granted.levers.park) {
+                (Some(_), _) => Alone::Young {
+                    until: self.asked_from(now, granted)?,
+                },
+                (None, Err(why)) => Alone::Fixed(why.clone()),
+                (None, Ok(())) if !room => Alone::NoHostRam(bytes),
+                (None, Ok(())) => Alone::PutOff {
+                    until: *granted.spared.get(&Lever::Suspend)?,
+                },
+            };
+            Some((id, rank, alone))
+        });
+        LeftAlone(alone.collect())
+    }
+}
+
+impl LeftAlone {
+    /// The first of these that hold a GPU which somebody may use who waits without a plan, and would give way to him.
+    #[must_use]
+    pub fn by(&self, machine: &Machine, id: ClaimId) -> Vec<(ClaimId, Alone)> {
+        let waiting = machine.queue.iter().find(|w| w.asks_for(id));
+        let who = waiting
+            .and_then(|w| Who::of(w))
+            .filter(|_| machine.plan_of(id).is_none());
+        let Some(who) = who.filter(|_| !self.0.is_empty()) else {
+            return Vec::new();
+        };
+        let open = place::candidates(&machine.ledger, who.request);
+        let there = |id: ClaimId| {
+            let slices = machine.ledger.slices(id).unwrap_or_default();
+            slices.iter().any(|s| open.contains(&s.gpu))
+        };
+        let stands = self
+            .0
+            .iter()
+            .filter(|(id, rank, _)| rank.gives_way(&who) && there(*id));
+        stands
+            .take(TOLD)
+            .map(|(id, _, alone)| (*id, alone.clone()))
+            .collect()
+    }
+}
