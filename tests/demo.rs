@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +49,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 fn the_demo_shows_what_the_board_did_and_cleans_up() {
     let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let mut demo = Command::new(GSHARE)
         .args(["demo", "--headless", "--for", "15m", "--json"])
@@ -325,7 +327,7 @@ fn without_root_the_later_scenes_play_as_well() {
     let users = Users::some(1);
     let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let program = tmp.path().join("gshare");
     std::fs::copy(GSHARE, &program).expect("copied");
@@ -359,7 +361,7 @@ fn without_root_the_later_scenes_play_as_well() {
 fn ctrl_c_ends_the_demo_in_order() {
     let _stage = alone();
     let tmp = tempfile::tempdir().expect("a directory");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let mut demo = Command::new(GSHARE)
         .args(["demo", "--headless", "--for", "15m"])
@@ -423,6 +425,33 @@ fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
         let name = dir.to_str().expect("text");
         assert_eq!(running(name), [""; 0], "{ends:?}");
     }
+}
+
+#[test]
+fn a_kernel_that_was_installed_on_the_simulated_workstation_starts_later() {
+    let tmp = tempfile::tempdir().expect("a directory");
+    let kernels = tmp.path().join("share/jupyter/kernels");
+    let own = kernels.join("own");
+    std::fs::create_dir_all(&own).expect("made");
+    let text = r#"{"argv": ["sh", "-c", "echo started", "{connection_file}"], "display_name": "Own", "language": "sh"}"#;
+    std::fs::write(own.join("kernel.json"), text).expect("written");
+    let install = tmp.path().join("install");
+    let script = "#!/bin/sh\nexec gshare kernel install own --user\n";
+    std::fs::write(&install, script).expect("written");
+    std::fs::set_permissions(&install, Permissions::from_mode(0o755)).expect("set");
+    let mut demo = Command::new(GSHARE);
+    demo.args(["demo", "--shell"]).env("SHELL", &install);
+    demo.env("JUPYTER_DATA_DIR", tmp.path().join("share/jupyter"));
+    let output = demo.output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    let made = std::fs::read(kernels.join("own-gshare-0.25/kernel.json")).expect("installed");
+    let made: serde_json::Value = serde_json::from_slice(&made).expect("JSON");
+    let argv = made["argv"].as_array().expect("a command").iter();
+    let argv: Vec<&str> = argv.map(|w| w.as_str().expect("text")).collect();
+    let mut kernel = Command::new(argv[0]);
+    kernel.args(["--socket", "/nonexistent"]).args(&argv[1..]);
+    let output = kernel.output().expect("the program is still there");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
 }
 
 /// The command lines that name something.

@@ -1,6 +1,7 @@
 //! `gshare demo --shell`: a shell in which `gshare` is this program and talks to the simulated workstation.
 
 use std::ffi::OsString;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -19,7 +20,12 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Runs the shell to its end, or to that of its terminal, and gives its exit code.
 pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-    let mut path = OsString::from(station.dir().join("bin"));
+    // By a link, so that kernels of Jupyter that are installed here name the program itself: they stay.
+    let bin = station.dir().join("shell");
+    std::fs::create_dir(&bin)?;
+    let program = std::env::current_exe().context("cannot find the program itself")?;
+    symlink(program, bin.join("gshare"))?;
+    let mut path = OsString::from(bin);
     if let Some(old) = std::env::var_os("PATH") {
         path.push(":");
         path.push(old);
