@@ -233,6 +233,32 @@ fn a_lazy_claim_that_may_not_wait_is_told_so() {
 }
 
 #[test]
+fn a_size_that_no_gpu_has_is_said_at_the_start_or_by_a_kernel_at_its_first_cuda_call() {
+    let station = one_gpu();
+    let output = |way: &[&str]| {
+        let mut command = station.command();
+        command.args(way).arg(support::example("raw_client"));
+        let output = command.output().expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let why = "wants 3 GPUs of one model; 1 can be used here";
+    let (code, printed, said) = output(&["claim", "-q", "--lazy", "-g", "3", "--"]);
+    assert_eq!((code, printed.as_str()), (Some(64), ""), "{said}");
+    assert!(said.contains(why), "{said}");
+    let (_, printed, said) = output(&["kernel", "exec", "-g", "3", "--"]);
+    assert!(printed.starts_with("error 100 "), "{printed} {said}");
+    assert!(
+        said.contains(why) && said.contains("CUDA calls fail with CUDA_ERROR_NO_DEVICE"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited() {
     let Some(bin) = bin("a_cell_of_numba_works_after_one_that_was_interrupted_while_it_waited")
     else {

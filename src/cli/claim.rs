@@ -79,6 +79,9 @@ pub(crate) fn claim(
         ..Phases::default()
     };
     ends_with_parent(child);
+    if spec.lazy && !spec.auto {
+        dry_run::not_in_vain(socket, &spec)?;
+    }
     let granted = request(socket, spec, args.size.quiet, &mut phases)?;
     if args.command.is_empty() {
         return report(args, &granted);

@@ -39,6 +39,18 @@ pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome
     })
 }
 
+/// What can never start here is better known before the program has worked for hours without a GPU.
+pub(crate) fn not_in_vain(socket: Option<&Path>, spec: &ClaimSpec) -> Result<(), Failure> {
+    let mut client = connect::connect(socket)?;
+    match client.call(&Call::Try(Box::new(spec.clone()))) {
+        Ok(Reply::Tried(tried)) if tried.never => {
+            Err(Failure::new(failure::USAGE, plain(&tried.message)))
+        }
+        // Whatever else is wrong is said of the claim itself.
+        _ => Ok(()),
+    }
+}
+
 /// Why it would wait, who goes before it, what would be done for it, and when it would start.
 fn text(tried: &Tried, now_ms: u64) -> String {
     let mut lines = vec![plain(&tried.message)];

@@ -210,6 +210,11 @@ impl Service {
                 "{id} gets no GPU now: {message}; this call fails with CUDA_ERROR_NO_DEVICE, the next one asks again"
             );
         }
+        if error.code == ErrorCode::Usage {
+            message = format!(
+                "{id} cannot get a GPU here: {message}; CUDA calls fail with CUDA_ERROR_NO_DEVICE"
+            );
+        }
         let answer = Answer::Refused {
             code: "not_available".to_owned(),
             message,
