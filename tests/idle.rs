@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use gshare_proto::ClaimView;
 use serde_json::json;
-use support::detach::station_of_sharers;
+use support::detach::{fast, station_of_sharers};
 use support::notebook::{Driven, Notebook};
 use support::{Raw, python, station_with, until};
 
@@ -61,6 +61,34 @@ while True:
     add[(data.size + 255) // 256, 256](x, y)
     cuda.synchronize()
 ";
+
+/// Whoever waits is told once more when it is known, and nothing is promised that the holder's class rules out.
+#[test]
+fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
+    let _alone = alone();
+    let station = station_with(|o| {
+        o.gpus.truncate(1);
+        o.tick = "0.2s".to_owned();
+        o.config =
+            "[idle]\nwarn = \"never\"\ndetach = \"4s\"\n[class.interactive]\nmin-run = \"1h\"\n"
+                .to_owned();
+    });
+    let mut holder = Raw::claim(&station, &["-q", "-g", "1", "--class", "interactive"]);
+    assert_eq!(holder.ask("launch 1"), "ok 1");
+    let told = station.dir().join("told");
+    let mut later = station.command();
+    later
+        .args(["claim", "-q", "--lazy", "-g", "0.5", "--"])
+        .arg(support::example("raw_client"))
+        .stderr(std::fs::File::create(&told).expect("made"));
+    let _later = Raw::spawn(&mut later);
+    let line = until("it is told when it starts", SOON, || {
+        let text = std::fs::read_to_string(&told).ok()?;
+        let mut lines = text.lines().map(str::to_owned);
+        lines.find(|l| l.contains("which idles, is detached"))
+    });
+    assert!(line.contains("; expected start in 59m, when c1"), "{line}");
+}
 
 #[test]
 fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back() {
@@ -236,7 +264,11 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         return;
     };
     let _alone = alone();
-    let station = station(1, "warn = \"1s\"\nalways = \"2s\"\n");
+    // Nobody is suspended for it, however slow this machine is.
+    let config = "[detach]\nhost-reserve = \"1 MiB\"\n[class]\ninteractive = { min-run = \"0s\" }\n\
+        batch = { min-run = \"1h\" }\n[reclaim]\nspread = false\nhost-ram = 90\ncountdown = \"1s\"\n\
+        [idle]\nwarn = \"1s\"\nalways = \"2s\"\n";
+    let station = fast(config.to_owned(), |o| o.gpus = vec!["rtx4090".to_owned()]);
     let mut idle = Notebook::start(&station, &bin);
     assert!(idle.run(ARRAYS).contains("right"));
     let word = || claim_of(&station, &idle)?.place.word;

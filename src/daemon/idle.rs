@@ -130,6 +130,7 @@ impl Service {
             self.look_at_rest(id);
         }
         self.release_idle();
+        self.tell_what_idling_promises();
     }
 
     fn look_at_rest(&mut self, id: ClaimId) {
@@ -312,7 +313,8 @@ impl Service {
             return None;
         }
         let left = rest.rule.detach?.saturating_sub(rest.idle());
-        Some(left.saturating_add(self.config.reclaim.countdown))
+        let announced = left.saturating_add(self.config.reclaim.countdown);
+        Some(announced.max(self.machine.min_run_left(self.now(), id)))
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod places;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register};
 use gshare_core::machine::{Event, Now};
@@ -15,9 +15,13 @@ use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
+use super::reclaim::UNKNOWN_START;
 use super::server::{ConnId, Peer, Sender};
 use super::service::{Asked, Live, Service};
 use super::{Msg, convert, unix_ms};
+
+/// So long after one line the library of those who wait prints another.
+const HEARD: Duration = Duration::from_secs(3);
 
 /// A process that waits for the grant of its claim.
 #[derive(Debug)]
@@ -173,11 +177,10 @@ impl Service {
 
     /// Tells those who wait their place.
     pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let text = format!(
-            "{}; {}",
-            self.waits_text(id, reason),
-            self.start_text(id, reason)
-        );
+        let start = self.start_known(id, reason);
+        let no_start = start.is_none().then(Instant::now);
+        let start = start.unwrap_or_else(|| UNKNOWN_START.to_owned());
+        let text = format!("{}; {start}", self.waits_text(id, reason));
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -193,6 +196,27 @@ impl Service {
             }
         }
         live.told_wait = Some(line);
+        live.told_no_start = no_start;
+    }
+
+    /// Those who were told that nobody knows when they start, until somebody has idled for long enough.
+    pub(crate) fn tell_what_idling_promises(&mut self) {
+        let untold = |live: &Live| {
+            let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
+            live.told_wait.is_some() && heard
+        };
+        let ids = self.claims.iter().filter(|(_, live)| untold(live));
+        let promised: Vec<(ClaimId, usize, Reason)> = ids
+            .filter_map(|(&id, _)| {
+                let (position, reason) = self.machine.place(id)?;
+                let promised = |h: &ClaimId| self.idle_promise(*h).is_some();
+                let any = reason.holders().iter().any(promised);
+                any.then(|| (id, position, reason.clone()))
+            })
+            .collect();
+        for (id, position, reason) in promised {
+            self.tell_wanting(id, position, &reason);
+        }
     }
 
     /// They get nothing now, and may ask again.
@@ -243,8 +267,7 @@ impl Service {
             return false;
         }
         let waited = unix_ms().saturating_sub(asked.since_ms);
-        self.stats
-            .granted_after(std::time::Duration::from_millis(waited));
+        self.stats.granted_after(Duration::from_millis(waited));
         let live = self.claims.get_mut(&id);
         let wanting = live.map(|live| {
             live.told_wait = None;

@@ -31,6 +31,8 @@ pub(crate) struct Live {
     pub(crate) wanting: Vec<super::lazy::Wanting>,
     /// What they were told last.
     pub(crate) told_wait: Option<String>,
+    /// When that was, if it did not say when they start.
+    pub(crate) told_no_start: Option<Instant>,
     /// Its kernel has ended and may be started again.
     pub(crate) gap: Option<super::lazy::Gap>,
     /// Registered processes that live, and the handles on them.
@@ -64,6 +66,7 @@ impl Live {
             ending: None,
             wanting: Vec::new(),
             told_wait: None,
+            told_no_start: None,
             gap: None,
             members: BTreeMap::new(),
             past_refusals: 0,

@@ -23,6 +23,8 @@ const REMINDERS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(3),
 ];
+/// What is said of the start of a claim of which nobody knows when that is.
+pub(crate) const UNKNOWN_START: &str = "when it starts is not known: nobody has said how long";
 /// An announcement that is not older than this was heard.
 const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
@@ -237,14 +239,14 @@ impl Service {
 
     /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle, else by
     /// how long earlier runs took.
-    pub(crate) fn start_text(&self, id: ClaimId, reason: &Reason) -> String {
+    pub(crate) fn start_known(&self, id: ClaimId, reason: &Reason) -> Option<String> {
         if let Some(plan) = self.plan_text(id) {
             let left = self
                 .machine
                 .plan_of(id)
                 .map(|p| p.due.saturating_sub(self.now()));
             let left = show_duration(whole(left.unwrap_or_default()));
-            return format!("starts in about {left}: {plan}");
+            return Some(format!("starts in about {left}: {plan}"));
         }
         let holders = reason.holders();
         let leases = holders.iter().filter_map(|h| {
@@ -256,21 +258,15 @@ impl Service {
             let left = self.idle_promise(*h)?;
             Some((left, format!("when {h}, which idles, is detached")))
         });
-        match leases.chain(idle).min() {
-            Some((left, how)) => {
-                let left = show_duration(Duration::from_secs(left.as_secs()));
-                format!("expected start in {left}, {how}")
-            }
-            None => match self.likely_starts().get(&id) {
-                Some(at) => {
-                    let left = show_duration(whole(at.saturating_sub(self.now())));
-                    format!(
-                        "starts in about {left}, by how long earlier runs of those who hold took"
-                    )
-                }
-                None => "when it starts is not known: nobody has said how long".to_owned(),
-            },
+        if let Some((left, how)) = leases.chain(idle).min() {
+            let left = show_duration(Duration::from_secs(left.as_secs()));
+            return Some(format!("expected start in {left}, {how}"));
         }
+        let likely = self.likely_starts().get(&id).copied()?;
+        let left = show_duration(whole(likely.saturating_sub(self.now())));
+        Some(format!(
+            "starts in about {left}, by how long earlier runs of those who hold took"
+        ))
     }
 
     /// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.

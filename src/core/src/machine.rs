@@ -182,12 +182,18 @@ impl Machine {
     /// Why a waiting claim waits, as last told.
     #[must_use]
     pub fn reason(&self, id: ClaimId) -> Option<&Reason> {
+        self.place(id).map(|(_, reason)| reason)
+    }
+
+    /// The same, with its place in the queue as it was told last.
+    #[must_use]
+    pub fn place(&self, id: ClaimId) -> Option<(usize, &Reason)> {
         self.queue.iter().find_map(|w| match &w.ask {
             Ask::Claim {
                 id: this,
-                told: Some((_, reason)),
+                told: Some((position, reason)),
                 ..
-            } if *this == id => Some(reason),
+            } if *this == id => Some((*position, reason)),
             _ => None,
         })
     }

@@ -172,7 +172,10 @@ impl Service {
         let text = match holding {
             Some(HoldingRecord::Unparking { .. }) => "it is on its way back".to_owned(),
             Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
-                Some(reason) => self.waits_text(id, reason),
+                Some(reason) => {
+                    let when = self.start_known(id, reason).map(|when| format!("; {when}"));
+                    self.waits_text(id, reason) + &when.unwrap_or_default()
+                }
                 None => "there is no room on a GPU".to_owned(),
             },
             _ => String::new(),

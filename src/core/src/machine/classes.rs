@@ -1,6 +1,8 @@
 //! Rules that keep a claim from starting whatever is free: of quotas, and of its class at this hour.
 
-use super::Machine;
+use std::time::Duration;
+
+use super::{Machine, Now};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
 use crate::reason::Reason;
@@ -10,6 +12,17 @@ impl Machine {
     #[must_use]
     pub fn rules_of(&self, class: Class) -> Rules {
         self.clocked.rules(class)
+    }
+
+    /// How long nothing is taken yet from a claim that runs, since it has come to its GPU only now.
+    #[must_use]
+    pub fn min_run_left(&self, now: Now, id: ClaimId) -> Duration {
+        let granted = self.reclaim.granted.get(&id);
+        let until = granted.map(|g| {
+            let least = self.rules_of(g.request.class).min_run;
+            g.since.saturating_add(least)
+        });
+        until.unwrap_or_default().saturating_sub(now)
     }
 
     /// The minute of the day by which rules hold.
