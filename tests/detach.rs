@@ -311,3 +311,18 @@ fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
     let plain = Raw::claim(&station, &["-q", "-g", "2x0.5"]);
     ready(&station, plain.pid());
 }
+
+#[test]
+fn a_claim_of_the_same_number_that_another_service_has_is_left_alone() {
+    // Without cgroups a service knows its members by what they have in their environment.
+    let stations = [0, 1].map(|_| station_that("", |o| o.cgroups = false));
+    let mut holders = stations.each_ref().map(|s| holder(s, &["-q", "-g", "0.5"]));
+    let [one, other] = [0, 1].map(|i| claim(&stations[i], holders[i].0.pid()).id);
+    assert_eq!(one, other);
+    ok(&stations[0], &["detach", &one]);
+    assert_eq!(on_gpus(&stations[0], holders[0].0.pid()), 0);
+    assert!(on_gpus(&stations[1], holders[1].0.pid()) >= GIB);
+    for (raw, sum) in &mut holders {
+        assert_eq!(raw.ask("sum 0"), *sum);
+    }
+}

@@ -316,7 +316,7 @@ impl Service {
             members: match &live.cgroup {
                 Some(cgroup) => Members::Cgroup(cgroup.dir().to_owned()),
                 None => {
-                    let members = restore::members_of(live);
+                    let members = restore::members_of(live, &self.paths.socket);
                     Members::Known(members.iter().map(|m| m.pid).collect())
                 }
             },

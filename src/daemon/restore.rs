@@ -61,7 +61,7 @@ impl Service {
         let mut slices = self.restored_slices(&record);
         let mut live = Live::new(record);
         live.cgroup = self.restored_cgroup(&live.record, &slices);
-        let members = members_of(&live);
+        let members = members_of(&live, &self.paths.socket);
         for slice in &mut slices {
             match self.restored_seat(id, &live.record, slice, &members) {
                 Ok(seat) => live.seats.push(seat),
@@ -375,8 +375,9 @@ fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, A
 }
 
 /// Processes that may have the claim's pages: those in its cgroup; without cgroups, the command, those
-/// that joined, and their descendants.
-pub(crate) fn members_of(live: &Live) -> Vec<ProcessKey> {
+/// that joined, their descendants, and what has the claim's environment from the service at `socket`: others have
+/// claims of the same numbers.
+pub(crate) fn members_of(live: &Live, socket: &Path) -> Vec<ProcessKey> {
     if let Some(cgroup) = &live.cgroup {
         return cgroup
             .procs()
@@ -392,7 +393,14 @@ pub(crate) fn members_of(live: &Live) -> Vec<ProcessKey> {
         .chain(&live.record.joined)
         .map(|r| convert::key(*r))
         .collect();
-    let marker = format!("GSHARE_CLAIM_ID={}", live.record.id);
+    let markers = [
+        format!("GSHARE_CLAIM_ID={}", live.record.id),
+        format!("GSHARE_SOCKET={}", socket.display()),
+    ];
+    let marked = |pid| {
+        let environ = proc::environ(pid).unwrap_or_default();
+        markers.iter().all(|m| environ.iter().any(|v| **v == **m))
+    };
     let pids = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -403,10 +411,7 @@ pub(crate) fn members_of(live: &Live) -> Vec<ProcessKey> {
             proc::ancestors(*pid)
                 .iter()
                 .any(|s| roots.contains(&s.key()))
-                || proc::environ(*pid)
-                    .unwrap_or_default()
-                    .iter()
-                    .any(|v| *v == *marker)
+                || marked(*pid)
         })
         .filter_map(proc::key)
         .collect()

@@ -12,7 +12,8 @@ use super::service::Service;
 impl Service {
     /// The claim's processes at this moment, on the GPU or not.
     pub(crate) fn members_now(&self, id: ClaimId) -> Vec<ProcessKey> {
-        self.claims.get(&id).map(members_of).unwrap_or_default()
+        let members = |live| members_of(live, &self.paths.socket);
+        self.claims.get(&id).map(members).unwrap_or_default()
     }
 
     /// A notice, and the same as a line on the owner's terminals. A terminal that takes no text at once is
