@@ -429,7 +429,7 @@ impl Machine {
     fn charge(&mut self, charges: Vec<(ClaimId, usize, Bytes)>) {
         for (id, gpu, charge) in charges {
             // What is on its way is charged as it was until it has arrived.
-            if !self.reclaim.transit.contains_key(&id) {
+            if !self.on_its_way(id) {
                 self.ledger.set_charge(id, gpu, charge);
             }
         }

@@ -38,17 +38,20 @@ impl Machine {
     /// See [`LeftAlone`].
     #[must_use]
     pub fn left_alone(&self, now: Now) -> LeftAlone {
-        let held = self.ledger.held().filter(|_| self.reclaim.rules.enabled);
+        // With nobody who waits there is nobody to tell.
+        let asked = self.reclaim.rules.enabled && !self.queue.is_empty();
+        let held = self.ledger.held().filter(|_| asked);
+        let host = self.host_room();
         let alone = held.filter_map(|(id, slices)| {
             let granted = self.reclaim.granted.get(&id)?;
             let rank = self.rank(id, slices)?;
-            if self.reclaim.transit.contains_key(&id) || self.promised(id) {
+            if self.on_its_way(id) || self.promised(id) {
                 return None;
             }
             let bytes = slices
                 .iter()
                 .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
-            let room = self.host_room() >= bytes;
+            let room = host >= bytes;
             let alone = match (self.taking(now, id, granted, room), &granted.levers.park) {
                 (Some(_), _) => Alone::Young {
                     until: self.asked_from(now, granted)?,

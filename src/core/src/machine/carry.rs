@@ -133,7 +133,7 @@ impl Machine {
                 .sm_free(slice.gpu)
                 .min(future.sm_free(slice.gpu));
             let sm = full.min(slice.sm.saturating_add(free));
-            if sm > slice.sm && !self.reclaim.transit.contains_key(&id) {
+            if sm > slice.sm && !self.on_its_way(id) {
                 self.set_share(id, sm, actions);
             }
         }

@@ -18,10 +18,7 @@ impl Machine {
     #[must_use]
     pub fn min_run_left(&self, now: Now, id: ClaimId) -> Duration {
         let granted = self.reclaim.granted.get(&id);
-        let until = granted.map(|g| {
-            let least = self.rules_of(g.request.class).min_run;
-            g.since.saturating_add(least)
-        });
+        let until = granted.map(|g| self.min_run_ends(g));
         until.unwrap_or_default().saturating_sub(now)
     }
 

@@ -326,7 +326,7 @@ impl Machine {
             parked.by = by;
             parked.back = false;
             self.queue.retain(|w| !w.asks_for(id));
-        } else if self.ledger.slices(id).is_some() && !self.reclaim.transit.contains_key(&id) {
+        } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
             self.set_out(
                 id,
                 Transit::Parking {

@@ -20,7 +20,7 @@ impl Machine {
 
     fn way_to(&self, id: ClaimId, gpus: &[usize]) -> Result<(Vec<Slice>, Vec<Slice>), String> {
         let from = match self.ledger.slices(id) {
-            Some(slices) if !self.reclaim.transit.contains_key(&id) => slices.to_vec(),
+            Some(slices) if !self.on_its_way(id) => slices.to_vec(),
             Some(_) => return Err("it is on its way elsewhere".to_owned()),
             None => {
                 return Err(format!(

@@ -166,7 +166,7 @@ impl Machine {
         let mut sound = waits && self.reclaim.rules.enabled;
         for step in &mut plan.steps {
             let held = self.ledger.slices(step.id);
-            let on_its_way = self.reclaim.transit.contains_key(&step.id);
+            let on_its_way = self.on_its_way(step.id);
             match (step.stage, held) {
                 (Stage::Done, _) => {}
                 (_, None) if self.can_go_on(now, step) => {}
@@ -278,13 +278,15 @@ impl Machine {
 
     /// From when on a claim that has not run for long enough may be asked to make room.
     pub(super) fn asked_from(&self, now: Now, granted: &Granted) -> Option<Now> {
-        let least = self.rules_of(granted.request.class).min_run;
         let countdown = self.reclaim.rules.countdown;
-        let from = granted
-            .since
-            .saturating_add(least)
-            .saturating_sub(countdown);
+        let from = self.min_run_ends(granted).saturating_sub(countdown);
         (from > now).then_some(from)
+    }
+
+    /// When a claim has run for as long as its class lets every claim.
+    pub(super) fn min_run_ends(&self, granted: &Granted) -> Now {
+        let least = self.rules_of(granted.request.class).min_run;
+        granted.since.saturating_add(least)
     }
 
     /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.

@@ -181,7 +181,7 @@ impl Machine {
         let Some(granted) = self.reclaim.granted.get(&id) else {
             return Leaves::default();
         };
-        let busy = self.reclaim.transit.contains_key(&id)
+        let busy = self.on_its_way(id)
             || future.planned.contains(&id)
             || self.promised(id)
             || !self.settled(now, granted);
@@ -336,7 +336,7 @@ impl Machine {
                 return None;
             }
             let granted = self.reclaim.granted.get(&id)?;
-            let still = !self.reclaim.transit.contains_key(&id) && !self.promised(id);
+            let still = !self.on_its_way(id) && !self.promised(id);
             let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
             let lowered = self.reclaim.lowered.contains_key(&id);

@@ -176,7 +176,7 @@ impl Machine {
             let waits = ahead.iter().find(|w| w.blocks.contains(&gpu));
             waits.map(|w| w.id())
         };
-        let still = if self.reclaim.transit.contains_key(&id) {
+        let still = if self.on_its_way(id) {
             Err(ResizeError::OnItsWay { id })
         } else {
             Ok(())

@@ -46,7 +46,7 @@ const KILLED: [Killed; 8] = [
     Killed::Afterwards { stale: false },
 ];
 
-const OUTCOMES: [Option<Failure>; 6] = [
+pub(super) const OUTCOMES: [Option<Failure>; 6] = [
     None,
     Some(Failure::Refused),
     Some(Failure::TimedOut),

@@ -3,6 +3,7 @@
 use super::super::lever::{Failure, Holding, Lever, Levers};
 use super::super::*;
 use super::ReclaimRules;
+use super::faults::OUTCOMES;
 use super::histories::{come_back, restarted_with};
 use super::promises::{fits, lie_where_it_says};
 use super::tests::{Bench, s, subject};
@@ -165,14 +166,7 @@ fn three_go_round_for_a_claim_that_waits() {
 
 #[test]
 fn whatever_fails_in_the_middle_all_have_a_place_in_the_end() {
-    let failures = [
-        Failure::Refused,
-        Failure::TimedOut,
-        Failure::Busy,
-        Failure::HostRam,
-        Failure::Lost,
-    ];
-    for failure in failures {
+    for failure in OUTCOMES.into_iter().flatten() {
         for nth in 1..=3 {
             by_either(two, 400, |mut b| {
                 assert!(b.w.machine.reclaim.borrowers.is_empty());
@@ -356,14 +350,6 @@ fn a_service_started_anew_in_the_middle_goes_on_where_it_was() {
 /// waited does not ask again.
 #[test]
 fn whatever_it_knew_when_it_was_killed_all_have_a_place_in_the_end() {
-    let outcomes = [
-        None,
-        Some(Failure::Refused),
-        Some(Failure::TimedOut),
-        Some(Failure::Busy),
-        Some(Failure::HostRam),
-        Some(Failure::Lost),
-    ];
     for (name, start, milli) in SWAPS {
         let mut b = start(Class::Interactive);
         ask(&mut b, milli);
@@ -374,7 +360,7 @@ fn whatever_it_knew_when_it_was_killed_all_have_a_place_in_the_end() {
             watched(&mut then, 1);
             let new = then.w.machine.memory();
             for (known, memory) in [("old", old), ("new", new)] {
-                for outcome in outcomes {
+                for outcome in OUTCOMES {
                     for asks_again in [true, false] {
                         println!("{name}, {at} s: {known}, {outcome:?}, asks again: {asks_again}");
                         let mut b = then.clone();
