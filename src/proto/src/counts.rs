@@ -1,6 +1,15 @@
-//! How many GPUs a machine has, in words.
+//! How many there are, in words.
 
 use crate::snapshot::{GpuView, Snapshot};
+
+/// `1 GPU`, `2 GPUs`.
+#[must_use]
+pub fn many(n: usize, one: &str) -> String {
+    match n {
+        1 => format!("1 {one}"),
+        n => format!("{n} {one}s"),
+    }
+}
 
 impl GpuView {
     /// Whether it is an instance of a divided GPU (MIG).
@@ -20,10 +29,6 @@ impl Snapshot {
     /// `2 GPUs`, `1 GPU, 3 MIG instances`.
     #[must_use]
     pub fn gpus_text(&self) -> String {
-        let many = |n: usize, one: &str| match n {
-            1 => format!("1 {one}"),
-            n => format!("{n} {one}s"),
-        };
         let whole = self.whole_gpus();
         match self.gpus.len() - whole {
             0 => many(whole, "GPU"),

@@ -12,7 +12,7 @@
 pub mod admin;
 pub mod call;
 pub mod client;
-mod counts;
+pub mod counts;
 pub mod health;
 pub mod history;
 mod place;

@@ -1,5 +1,6 @@
 //! The first line: whose machine, which GPUs, how caps hold; and what must be said above everything.
 
+use gshare_proto::counts::many;
 use gshare_proto::{Caps, Snapshot};
 use ratatui::text::{Line, Span};
 
@@ -41,10 +42,6 @@ fn caps(snapshot: &Snapshot) -> &'static str {
 
 /// `4 users  6 claims  1 waiting`.
 fn counts(snapshot: &Snapshot) -> String {
-    let many = |n: usize, one: &str| match n {
-        1 => format!("1 {one}"),
-        n => format!("{n} {one}s"),
-    };
     let mut words = vec![
         many(snapshot.users.len(), "user"),
         many(snapshot.claims.len(), "claim"),

@@ -1,6 +1,7 @@
 //! The last lines: keys that work now, or what was just said, or what is being typed; and the demo's
 //! caption.
 
+use gshare_proto::counts::many;
 use ratatui::text::{Line, Span};
 
 use super::{Row, Target, fit, span};
@@ -55,8 +56,8 @@ pub(super) fn lines(model: &Model, look: &Look, size: (usize, usize)) -> Foot {
         };
     } else if !model.filter.text().is_empty() {
         let shown = model.claim_rows().len() + model.queue_rows().len();
-        let s = if shown == 1 { "" } else { "s" };
-        let text = format!("filter `{}`: {shown} row{s}  ", model.filter.text());
+        let shown = many(shown, "row");
+        let text = format!("filter `{}`: {shown}  ", model.filter.text());
         spans.push(span(text, theme.warn));
     }
     let before = span_width(&spans);
