@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Fill, Key, Load, MARKERS};
+use crate::{Fill, Key, Load, MARKERS, SAMPLE_NS};
 
 /// Streams that are told apart; more than these at a time share rows.
 const LANES: usize = 32;
@@ -24,6 +24,8 @@ const CLOSE: u32 = 4;
 const NEW: u32 = 12;
 /// Kinds of launches of one stream between two measured ones of which nobody knows how long they take.
 const KINDS: usize = 4;
+/// Measured launches of a stream that say what the others are like.
+const REMEMBERED: f64 = 64.0;
 
 /// A row of launches, one after the other: a stream as one thread uses it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,9 +37,50 @@ struct Lane {
     flying: u32,
     /// Launches since the last measured one that could have been measured and were not.
     passed: u32,
-    /// Part of the time of what it runs in which that takes all SMs.
-    full: f64,
+    /// What its measured launches of late come to, each for those like it that are not measured.
+    seen: Seen,
     owed: [Option<Owed>; KINDS],
+}
+
+/// What the measured launches of a stream say about the others: sums in which older ones fade.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// How long launches took.
+    ns: f64,
+    /// For how much of that they did not wait for other streams.
+    needed_ns: f64,
+    /// The same times the SMs that they fill.
+    sm_ns: f64,
+    /// Time in which the stream always had work, and for how much of it its launches account: copies do not.
+    held_ns: f64,
+    given_ns: f64,
+}
+
+fn part(of: f64, whole: f64) -> f64 {
+    if whole > 0.0 {
+        (of / whole).min(1.0)
+    } else {
+        1.0
+    }
+}
+
+impl Seen {
+    fn launch(&mut self, ns: u64, expected_ns: Option<u64>, needed: f64, fill: Fill) {
+        // Of short launches as many lie between two measured ones as fill that time.
+        let stands_for = ns as f64 / expected_ns.unwrap_or(ns).clamp(1, SAMPLE_NS) as f64;
+        for (sum, of) in [
+            (&mut self.ns, 1.0),
+            (&mut self.needed_ns, needed),
+            (&mut self.sm_ns, fill.sms_milli as f64 / 1000.0),
+        ] {
+            *sum += stands_for * of - *sum / REMEMBERED;
+        }
+    }
+
+    fn held(&mut self, ns: u64, given_ns: u64) {
+        self.held_ns += ns as f64 - self.held_ns / REMEMBERED;
+        self.given_ns += given_ns as f64 - self.given_ns / REMEMBERED;
+    }
 }
 
 /// Launches that could neither be measured nor predicted.
@@ -63,6 +106,8 @@ struct Stretch {
     warps: f64,
     /// Part of it in which it does not wait for other streams; while it does, they have all SMs.
     needed: f64,
+    /// SMs that it takes while it does not wait.
+    wide: f64,
 }
 
 /// A launch whose end is awaited.
@@ -228,16 +273,21 @@ impl Timeline {
             let left = (start - from).saturating_sub(before.busy_ns);
             before = before.plus(fill.during(left));
         }
+        let needed = needs_ns.map_or(1.0, |ns| part(ns as f64, (end - start) as f64));
         let mut alone = None;
         if let Some(fill) = flying.fill.filter(|_| end > start) {
             alone = Some(self.alone(flying.lane, start, end, fill));
-            let lane = &mut self.lanes[flying.lane];
-            lane.full += (fill.full_milli as f64 / 1000.0 - lane.full) / 8.0;
+            let seen = &mut self.lanes[flying.lane].seen;
+            seen.launch(end - start, flying.expected_ns, needed, fill);
         }
-        self.put_before(flying.lane, from, start, before);
+        let held = flying.issued_ns < known;
+        if held {
+            let seen = &mut self.lanes[flying.lane].seen;
+            seen.held(start - from, before.busy_ns);
+        }
+        self.put_before(flying.lane, from, start, before, held);
         if let Some(fill) = flying.fill {
-            let needed = needs_ns.map_or(1.0, |ns| ns as f64 / (end - start).max(1) as f64);
-            self.put_fill(flying.lane, start, end, fill, needed.min(1.0));
+            self.put_fill(flying.lane, start, end, fill, needed);
         }
         let lane = &mut self.lanes[flying.lane];
         lane.over_ns = end.max(1);
@@ -270,11 +320,32 @@ impl Timeline {
         alone as u64
     }
 
-    /// What a stream was given between two measured launches: it follows the one and leads to the other, and
-    /// where it does not fill the time between, that is idle in the middle.
-    fn put_before(&mut self, lane: usize, from_ns: u64, to_ns: u64, load: Load) {
+    /// What a stream was given between two measured launches. Where it always had work (`held`) that is what it did
+    /// in this time, however long single launches took; else it follows the one and leads to the other, and where
+    /// it does not fill the time between, that is idle in the middle.
+    fn put_before(&mut self, lane: usize, from_ns: u64, to_ns: u64, load: Load, held: bool) {
         let gap = to_ns.saturating_sub(from_ns);
         if gap == 0 || load.busy_ns == 0 {
+            return;
+        }
+        if held {
+            let sms = load.sm_ns as f64 / gap as f64;
+            let fit = part(self.sms, sms);
+            let seen = self.lanes[lane].seen;
+            let at_work = part(seen.given_ns, seen.held_ns);
+            let waits = 1.0 - part(seen.needed_ns, seen.ns);
+            self.put(Stretch {
+                lane,
+                from_ns,
+                to_ns,
+                began_ns: 0,
+                busy: at_work,
+                needed: 1.0 - at_work * waits,
+                full: 0.0,
+                sms: sms * fit,
+                wide: (at_work * seen.sm_ns / seen.ns.max(1.0)).max(sms * fit),
+                warps: load.warp_ns as f64 / gap as f64 * fit,
+            });
             return;
         }
         let busy = load.busy_ns as f64;
@@ -286,6 +357,7 @@ impl Timeline {
             began_ns: 0,
             busy: 1.0,
             needed: 1.0,
+            wide: sms.min(self.sms),
             full: 0.0,
             sms: sms.min(self.sms),
             warps: warps * (self.sms / sms.max(1e-9)).min(1.0),
@@ -314,6 +386,7 @@ impl Timeline {
             busy: 1.0,
             needed,
             full: fill.full_milli as f64 / 1000.0,
+            wide: fill.sms_milli as f64 / 1000.0,
             sms: fill.sms_milli as f64 / 1000.0,
             warps: fill.warps_milli as f64 / 1000.0,
         });
@@ -359,7 +432,7 @@ impl Timeline {
             let mut active = [(0, 0); LANES];
             let mut many = 0;
             let (mut none_busy, mut none_full) = (1.0, 1.0);
-            let (mut partly, mut all_sms) = (0.0, 0.0);
+            let (mut partly, mut all_sms, mut wide) = (0.0, 0.0, 0.0);
             for (i, stretch) in self.stretches.iter().enumerate() {
                 if stretch.from_ns > at {
                     next = next.min(stretch.from_ns);
@@ -376,6 +449,7 @@ impl Timeline {
                         partly += (stretch.sms - full * self.sms) / (1.0 - full);
                     }
                     all_sms += stretch.sms;
+                    wide += stretch.wide;
                 }
             }
             if many > 0 {
@@ -391,8 +465,10 @@ impl Timeline {
                 }
                 let ns = (next - at) as f64;
                 let together = self.sms * (1.0 - none_full) + none_full * partly.min(self.sms);
-                let sms = if many > 1 { together } else { all_sms };
-                let sms = sms.min(all_sms).min(self.sms);
+                let sms = match many {
+                    1 => all_sms.min(self.sms),
+                    _ => together.min(wide).min(self.sms),
+                };
                 sum.busy_ns += ns * (1.0 - none_busy);
                 sum.sm_ns += ns * sms;
                 sum.warp_ns += ns * warps * sms / taken.max(1e-9);
@@ -421,7 +497,8 @@ impl Timeline {
                 led.max(flying.issued_ns)
             };
             if from > 0 {
-                self.put_before(flying.lane, from, start, flying.before);
+                let held = flying.issued_ns < from;
+                self.put_before(flying.lane, from, start, flying.before, held);
             }
             let Some(fill) = flying.fill else {
                 over[flying.lane] = start;
@@ -484,115 +561,4 @@ impl Timeline {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    /// Part of ten SMs that is in use over a time, of launches that are known one by one: place, start, end.
-    fn part(ran: &[(u64, u64, u64)], fill: Fill) -> f64 {
-        let mut timeline = Timeline::default();
-        for (place, start, _) in ran {
-            timeline.issued(start * MS, *place, Load::default(), Some(fill), None);
-        }
-        let last = ran.iter().map(|(.., end)| *end).max().unwrap_or(0) * MS;
-        for (_, start, end) in ran {
-            timeline.landed(last, Some((start * MS, end * MS)), 10, None, |_| None);
-        }
-        let (load, current) = timeline.tell(last);
-        assert_eq!(current, None, "all of it is over");
-        load.sm_ns as f64 / (last as f64 * 10.0)
-    }
-
-    #[test]
-    fn streams_side_by_side_have_one_gpu_together() {
-        let (eight, two) = (Fill::of_grid(10, 1, 8, 4), Fill::of_grid(10, 1, 2, 4));
-        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.001, "{a} of {b}");
-        // One after the other, at the same time, and in part.
-        near(part(&[(1, 0, 50), (1, 50, 100)], eight), 0.8);
-        near(part(&[(1, 0, 100), (2, 0, 100)], eight), 1.0);
-        near(part(&[(1, 0, 60), (2, 40, 100)], eight), 0.84);
-        near(part(&[(1, 0, 100), (2, 0, 100)], two), 0.4);
-        // The end of the first was seen late, and with it those of the second stream.
-        near(part(&[(1, 0, 100), (2, 0, 50), (2, 50, 100)], two), 0.4);
-    }
-
-    #[test]
-    fn waves_and_tails_of_two_streams_fill_each_other() {
-        // Half of its time ten of ten SMs, the other half two.
-        let fill = Fill::of_grid(10, 1, 12, 4);
-        assert_eq!((fill.sms_milli, fill.full_milli), (6000, 500));
-        // Either is full in three quarters of the time, else both have their tail.
-        let both = part(&[(1, 0, 100), (2, 0, 100)], fill);
-        assert!((both - 0.85).abs() < 0.001, "{both}");
-    }
-
-    #[test]
-    fn what_lies_between_two_measured_launches_counts_by_its_sum() {
-        let fill = Fill::of_grid(10, 1, 5, 4);
-        let mut timeline = Timeline::default();
-        let land = |timeline: &mut Timeline, now: u64, start: u64| {
-            timeline.landed(now * MS, Some((start * MS, now * MS)), 10, None, |_| None);
-            timeline.tell(now * MS).0
-        };
-        timeline.issued(0, 1, Load::default(), Some(fill), Some(MS));
-        assert_eq!(land(&mut timeline, 1, 0), fill.during(MS));
-        // 20 ms of short launches in 49 ms.
-        timeline.issued(50 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
-        assert_eq!(land(&mut timeline, 51, 50), fill.during(22 * MS));
-        // More than fits: they did not take longer than there was time.
-        timeline.issued(60 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
-        assert_eq!(land(&mut timeline, 61, 60), fill.during(32 * MS));
-    }
-
-    #[test]
-    fn what_runs_is_told_as_it_is_expected() {
-        let fill = Fill::of_grid(10, 1, 5, 4);
-        let mut timeline = Timeline::default();
-        timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
-        timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
-        timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| None);
-        let (load, current) = timeline.tell(12 * MS);
-        assert_eq!(load, fill.during(12 * MS));
-        let current = current.expect("the second one runs");
-        assert_eq!(current.expected_ns, Some(8 * MS));
-        assert_eq!(current.fill.sms_milli, 5000);
-        // Later than expected it still runs, and nobody knows for how long.
-        assert_eq!(timeline.tell(25 * MS), (fill.during(25 * MS), None));
-    }
-
-    #[test]
-    fn launches_of_a_new_kind_fill_the_time_in_which_they_ran() {
-        let (fill, other) = (Fill::of_grid(10, 1, 5, 4), Fill::of_grid(10, 1, 10, 4));
-        let new = Key::kernel(0x7000, 10, 128);
-        let run = |takes: Option<u64>| {
-            let mut timeline = Timeline::default();
-            timeline.issued(0, 1, Load::default(), Some(fill), None);
-            timeline.left_out(1, Some((new, other)));
-            timeline.left_out(1, Some((new, other)));
-            timeline.issued(0, 1, Load::default(), Some(fill), None);
-            timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| takes);
-            timeline.landed(40 * MS, Some((30 * MS, 40 * MS)), 10, None, |_| takes);
-            timeline.tell(40 * MS).0
-        };
-        let ends = fill.during(20 * MS);
-        assert_eq!(run(None), ends.plus(other.during(20 * MS)));
-        assert_eq!(run(Some(8 * MS)), ends.plus(other.during(16 * MS)));
-    }
-
-    #[test]
-    fn a_stream_far_ahead_is_measured_now_and_then() {
-        let mut timeline = Timeline::default();
-        let mut measured = 0;
-        for _ in 0..1000 {
-            if timeline.wants(1, true) {
-                timeline.issued(0, 1, Load::default(), None, None);
-                measured += 1;
-            } else {
-                timeline.left_out(1, None);
-            }
-        }
-        assert!((10..20).contains(&measured), "{measured}");
-        assert!(timeline.wants(2, true), "another stream has its own");
-    }
-}
+mod tests;

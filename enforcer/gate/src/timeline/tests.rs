@@ -1,0 +1,167 @@
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// Part of ten SMs that is in use over a time, of launches that are known one by one: place, start, end.
+fn part(ran: &[(u64, u64, u64)], fill: Fill) -> f64 {
+    let mut timeline = Timeline::default();
+    for (place, start, _) in ran {
+        timeline.issued(start * MS, *place, Load::default(), Some(fill), None);
+    }
+    let last = ran.iter().map(|(.., end)| *end).max().unwrap_or(0) * MS;
+    for (_, start, end) in ran {
+        timeline.landed(last, Some((start * MS, end * MS)), 10, None, |_| None);
+    }
+    let (load, current) = timeline.tell(last);
+    assert_eq!(current, None, "all of it is over");
+    load.sm_ns as f64 / (last as f64 * 10.0)
+}
+
+#[test]
+fn streams_side_by_side_have_one_gpu_together() {
+    let (eight, two) = (Fill::of_grid(10, 1, 8, 4), Fill::of_grid(10, 1, 2, 4));
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 0.001, "{a} of {b}");
+    // One after the other, at the same time, and in part.
+    near(part(&[(1, 0, 50), (1, 50, 100)], eight), 0.8);
+    near(part(&[(1, 0, 100), (2, 0, 100)], eight), 1.0);
+    near(part(&[(1, 0, 60), (2, 40, 100)], eight), 0.84);
+    near(part(&[(1, 0, 100), (2, 0, 100)], two), 0.4);
+    // The end of the first was seen late, and with it those of the second stream.
+    near(part(&[(1, 0, 100), (2, 0, 50), (2, 50, 100)], two), 0.4);
+}
+
+#[test]
+fn waves_and_tails_of_two_streams_fill_each_other() {
+    // Half of its time ten of ten SMs, the other half two.
+    let fill = Fill::of_grid(10, 1, 12, 4);
+    assert_eq!((fill.sms_milli, fill.full_milli), (6000, 500));
+    // Either is full in three quarters of the time, else both have their tail.
+    let both = part(&[(1, 0, 100), (2, 0, 100)], fill);
+    assert!((both - 0.85).abs() < 0.001, "{both}");
+}
+
+#[test]
+fn what_lies_between_two_measured_launches_counts_by_its_sum() {
+    let fill = Fill::of_grid(10, 1, 5, 4);
+    let mut timeline = Timeline::default();
+    let land = |timeline: &mut Timeline, now: u64, start: u64| {
+        timeline.landed(now * MS, Some((start * MS, now * MS)), 10, None, |_| None);
+        timeline.tell(now * MS).0
+    };
+    timeline.issued(0, 1, Load::default(), Some(fill), Some(MS));
+    assert_eq!(land(&mut timeline, 1, 0), fill.during(MS));
+    // 20 ms of short launches in 49 ms.
+    timeline.issued(50 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
+    assert_eq!(land(&mut timeline, 51, 50), fill.during(22 * MS));
+    // More than fits: they did not take longer than there was time.
+    timeline.issued(60 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
+    assert_eq!(land(&mut timeline, 61, 60), fill.during(32 * MS));
+}
+
+#[test]
+fn what_runs_is_told_as_it_is_expected() {
+    let fill = Fill::of_grid(10, 1, 5, 4);
+    let mut timeline = Timeline::default();
+    timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
+    timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
+    timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| None);
+    let (load, current) = timeline.tell(12 * MS);
+    assert_eq!(load, fill.during(12 * MS));
+    let current = current.expect("the second one runs");
+    assert_eq!(current.expected_ns, Some(8 * MS));
+    assert_eq!(current.fill.sms_milli, 5000);
+    // Later than expected it still runs, and nobody knows for how long.
+    assert_eq!(timeline.tell(25 * MS), (fill.during(25 * MS), None));
+}
+
+#[test]
+fn launches_of_a_new_kind_fill_the_time_in_which_they_ran() {
+    let (fill, other) = (Fill::of_grid(10, 1, 5, 4), Fill::of_grid(10, 1, 10, 4));
+    let new = Key::kernel(0x7000, 10, 128);
+    let run = |takes: Option<u64>| {
+        let mut timeline = Timeline::default();
+        timeline.issued(0, 1, Load::default(), Some(fill), None);
+        timeline.left_out(1, Some((new, other)));
+        timeline.left_out(1, Some((new, other)));
+        timeline.issued(0, 1, Load::default(), Some(fill), None);
+        timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| takes);
+        timeline.landed(40 * MS, Some((30 * MS, 40 * MS)), 10, None, |_| takes);
+        timeline.tell(40 * MS).0
+    };
+    let ends = fill.during(20 * MS);
+    assert_eq!(run(None), ends.plus(other.during(20 * MS)));
+    assert_eq!(run(Some(8 * MS)), ends.plus(other.during(16 * MS)));
+}
+
+#[test]
+fn a_stream_far_ahead_is_measured_now_and_then() {
+    let mut timeline = Timeline::default();
+    let mut measured = 0;
+    for _ in 0..1000 {
+        if timeline.wants(1, true) {
+            timeline.issued(0, 1, Load::default(), None, None);
+            measured += 1;
+        } else {
+            timeline.left_out(1, None);
+        }
+    }
+    assert!((10..20).contains(&measured), "{measured}");
+    assert!(timeline.wants(2, true), "another stream has its own");
+}
+
+/// Part of ten SMs that two streams of two measured launches each come to, between which they were given `before` in
+/// the 80 ms that lie there; the second one is issued at `issued`.
+fn between(issued: u64, before: Load) -> f64 {
+    let fill = Fill::of_grid(10, 1, 10, 4);
+    let mut timeline = Timeline::default();
+    for at in [0, issued] {
+        for place in [1, 2] {
+            let given = if at == 0 { Load::default() } else { before };
+            timeline.issued(at * MS, place, given, Some(fill), Some(5 * MS));
+        }
+    }
+    for (start, end) in [(0, 10), (90, 100)] {
+        for _ in [1, 2] {
+            let ran = Some((start * MS, end * MS));
+            timeline.landed(end * MS, ran, 10, Some(5 * MS), |_| None);
+        }
+    }
+    let (load, _) = timeline.tell(100 * MS);
+    load.sm_ns as f64 / (100.0 * MS as f64 * 10.0)
+}
+
+#[test]
+fn a_stream_that_always_had_work_was_not_idle_where_launches_took_longer_than_usual() {
+    let fill = Fill::of_grid(10, 1, 10, 4);
+    // Launches that usually take 60 ms have filled 80 ms: each waited for the other, and one of the two was at work.
+    let before = Load {
+        sm_ns: 30 * MS * 10,
+        ..fill.during(60 * MS)
+    };
+    let always = between(5, before);
+    assert!(always > 0.9, "{always}");
+    // Of what was launched later nobody knows that it followed at once.
+    let later = between(50, before);
+    assert!((later - 0.8).abs() < 0.001, "{later}");
+}
+
+#[test]
+fn what_copies_take_is_not_counted_as_work_of_kernels() {
+    let fill = Fill::of_grid(10, 1, 10, 4);
+    let mut timeline = Timeline::default();
+    // Always something to do, of which kernels are a quarter.
+    for i in 0..20_u64 {
+        let at = i * 100;
+        let before = match i {
+            0 => Load::default(),
+            _ => fill.during(20 * MS),
+        };
+        let issued = at.saturating_sub(98) * MS;
+        timeline.issued(issued, 1, before, Some(fill), Some(5 * MS));
+        let ran = Some((at * MS, (at + 5) * MS));
+        timeline.landed((at + 5) * MS, ran, 10, Some(5 * MS), |_| None);
+    }
+    let (load, _) = timeline.tell(1905 * MS);
+    let expected = (20 * 5 + 19 * 20) * MS * 10;
+    assert_eq!(load.sm_ns, expected);
+}
