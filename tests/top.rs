@@ -118,9 +118,8 @@ fn mouse(button: u8, column: usize, row: usize) -> String {
 
 /// Where a text is on the terminal: column and row, from 0.
 fn place(text: &str, what: &str) -> Option<(usize, usize)> {
-    // The GPUs above name their claims too: the table is below them.
-    let found = text.lines().enumerate().filter(|(_, l)| l.contains(what));
-    let (row, line) = found.last()?;
+    let mut lines = text.lines().enumerate();
+    let (row, line) = lines.find(|(_, l)| l.contains(what))?;
     Some((line[..line.find(what)?].chars().count(), row))
 }
 
@@ -143,13 +142,26 @@ fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
         let tab = screen.wait("the tab", SOON, |text| place(text, "1 Overview"));
         screen.send(&mouse(0, tab.0, tab.1));
         screen.shows(&["[1 Overview]"], SOON);
-        let row = screen.wait("the row", SOON, |text| place(text, "shown"));
-        screen.send(&mouse(0, row.0, row.1));
-        screen.send(&mouse(0, row.0, row.1));
-        screen.shows(&["Claim c", "owner "], SOON);
+        // The first click chooses the row, and the second opens it. Rows above may come and go meanwhile, so each
+        // click is on what is seen then.
+        until("the row opens", SOON, || {
+            let text = screen.text();
+            if text.contains("Claim c") && text.contains("owner ") {
+                return Some(());
+            }
+            let row = claim_row(&text, "shown")?;
+            screen.send(&mouse(0, 10, row));
+            None
+        });
         screen.send("\x1b");
         screen.wait("it closes", SOON, |text| {
             (!text.contains("owner ")).then_some(())
+/// The row of a claim in the table, from 0: the GPUs above name their claims too, but do not begin with them.
+fn claim_row(text: &str, name: &str) -> Option<usize> {
+    let mut lines = text.lines();
+    lines.position(|l| l.starts_with('c') && l.contains(name))
+}
+
         });
         screen.send("?");
         screen.shows(&["On the screens"], SOON);

@@ -12,11 +12,38 @@ use super::{patience, until};
 /// How a program asks a terminal where the cursor is; some wait for the answer.
 const WHERE: &[u8] = b"\x1b[6n";
 
+/// What stands before and behind a frame (a synchronized update): a terminal shows all of it at once.
+const BEGINS: &[u8] = b"\x1b[?2026h";
+const ENDS: &[u8] = b"\x1b[?2026l";
+
 /// What came out of the terminal so far.
 struct Seen {
     screen: vt100::Parser,
     bytes: Vec<u8>,
+    /// How many of the bytes are on the screen.
+    shown: usize,
     over: bool,
+}
+
+impl Seen {
+    /// Shows what came, but nothing of a frame that is not whole yet: a frame comes in pieces, and half of one shows
+    /// rows of two screens.
+    fn show(&mut self) {
+        // The sequence itself may have come in pieces.
+        let from = self.shown.saturating_sub(BEGINS.len() - 1);
+        let last = |what: &[u8]| {
+            let mut places = self.bytes[from..].windows(what.len());
+            places.rposition(|w| w == what).map(|at| from + at)
+        };
+        let whole = match (last(BEGINS), last(ENDS)) {
+            (Some(begins), ends) if ends.is_none_or(|ends| ends < begins) => begins,
+            _ => self.bytes.len(),
+        };
+        if whole > self.shown {
+            self.screen.process(&self.bytes[self.shown..whole]);
+            self.shown = whole;
+        }
+    }
 }
 
 /// A program on a terminal of its own. Dropping it ends the program.
@@ -59,6 +86,7 @@ impl Terminal {
         let seen = Arc::new(Mutex::new(Seen {
             screen: vt100::Parser::new(cells(rows), cells(cols), 0),
             bytes: Vec::new(),
+            shown: 0,
             over: false,
         }));
         let (shared, answers) = (Arc::clone(&seen), Arc::clone(&writer));
@@ -68,8 +96,8 @@ impl Terminal {
             while let Ok(n @ 1..) = reader.read(&mut chunk) {
                 let mut seen = shared.lock().expect("not poisoned");
                 let from = seen.bytes.len().saturating_sub(WHERE.len() - 1);
-                seen.screen.process(&chunk[..n]);
                 seen.bytes.extend_from_slice(&chunk[..n]);
+                seen.show();
                 let asked = seen.bytes[from..].windows(WHERE.len());
                 let (row, col) = seen.screen.screen().cursor_position();
                 for _ in asked.filter(|w| *w == WHERE) {
