@@ -491,15 +491,13 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
                 user.claimed += part.sm_request;
                 user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
             }
-            user.mem_used = Some(user.mem_used.unwrap_or(0))
-                .zip(part.mem_used)
-                .map(|(sum, b)| sum + b);
         }
     }
     // Only where every part of a user's claims is known, the sum is.
     for user in users.values_mut() {
         let own = claims.iter().filter(|c| c.uid == user.uid);
         let parts: Vec<&ClaimGpu> = own.flat_map(|c| &c.gpus).collect();
+        user.mem_used = parts.iter().map(|part| part.mem_used).sum();
         super::attribution::sum_up(user, &parts);
     }
     for waiting in queue {
@@ -560,5 +558,10 @@ mod tests {
         );
         assert_eq!(used(&[claim(vec![part(None, Some(0))])]), Some(0.0));
         assert_eq!(used(&[claim(vec![part(None, None)])]), None);
+        let mem = |claims: &[ClaimView]| users(claims, &[], &[])[0].mem_used;
+        let [known, unknown] = [5, 0].map(|b| claim(vec![part(None, Some(b).filter(|b| *b > 0))]));
+        assert_eq!(mem(&[known.clone(), known.clone()]), Some(10));
+        assert_eq!(mem(&[known.clone(), unknown.clone()]), None);
+        assert_eq!(mem(&[unknown, known]), None, "whichever comes first");
     }
 }
