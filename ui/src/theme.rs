@@ -125,7 +125,8 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// The theme for a number of colours.
+    /// The theme for a number of colours. Nobody tells which background a terminal has, so with 256 colours and more
+    /// each stands out from a white one as from a black one.
     #[must_use]
     pub fn new(depth: Depth) -> Self {
         let pick = |ansi: Color, indexed: u8, rgb: (u8, u8, u8)| match depth {
@@ -136,41 +137,43 @@ impl Theme {
         };
         let dim = match depth {
             Depth::Mono => Style::new().add_modifier(Modifier::DIM),
-            _ => pick(Color::DarkGray, 245, (0x8a, 0x90, 0x99)),
+            _ => pick(Color::DarkGray, 244, (0x80, 0x86, 0x8e)),
         };
         let bar = |style: Style| match depth {
             Depth::Mono => style.add_modifier(Modifier::REVERSED | Modifier::BOLD),
             _ => style.add_modifier(Modifier::BOLD),
         };
-        let accent = pick(Color::Cyan, 80, (0x5f, 0xd7, 0xd7));
+        let accent = pick(Color::Cyan, 31, (0x00, 0x8c, 0xaa));
         Self {
             text: Style::new(),
-            heading: pick(Color::Reset, 110, (0x87, 0xaf, 0xd7)).add_modifier(Modifier::BOLD),
+            heading: pick(Color::Reset, 68, (0x4f, 0x84, 0xc8)).add_modifier(Modifier::BOLD),
             focus: accent.add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
             title: accent.add_modifier(Modifier::BOLD),
             dim,
-            used: pick(Color::Green, 71, (0x5f, 0xaf, 0x5f)),
-            burst: pick(Color::Yellow, 179, (0xe0, 0xaf, 0x4b)),
+            used: pick(Color::Green, 71, (0x4c, 0xa0, 0x4c)),
+            burst: pick(Color::Yellow, 172, (0xc4, 0x84, 0x10)),
             claimed: pick(Color::LightBlue, 67, (0x5f, 0x87, 0xc0)),
-            unclaimed: pick(Color::Magenta, 139, (0xb4, 0x82, 0xb4)),
+            unclaimed: pick(Color::Magenta, 133, (0xaa, 0x66, 0xaa)),
             free: match depth {
                 Depth::Mono => dim,
                 _ => pick(Color::DarkGray, 240, (0x5a, 0x60, 0x68)),
             },
-            good: pick(Color::Green, 114, (0x87, 0xd7, 0x87)),
-            warn: pick(Color::Yellow, 214, (0xff, 0xc0, 0x40)),
-            error: pick(Color::Red, 203, (0xff, 0x6b, 0x6b)).add_modifier(Modifier::BOLD),
+            good: pick(Color::Green, 64, (0x46, 0x90, 0x46)),
+            warn: pick(Color::Yellow, 136, (0xb2, 0x7e, 0x00)),
+            error: pick(Color::Red, 167, (0xdc, 0x50, 0x50)).add_modifier(Modifier::BOLD),
             key: accent.add_modifier(Modifier::BOLD),
-            // Few colours: one for the whole row, whatever its figures have.
+            // One colour for the whole row, whatever its figures have and whatever is behind the screen.
             selected: match depth {
                 Depth::Mono => Style::new()
                     .add_modifier(Modifier::REVERSED)
                     .remove_modifier(Modifier::DIM),
                 Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Cyan),
                 Depth::Indexed => Style::new()
+                    .fg(Color::Indexed(255))
                     .bg(Color::Indexed(238))
                     .add_modifier(Modifier::BOLD),
                 Depth::Rgb => Style::new()
+                    .fg(Color::Rgb(0xee, 0xee, 0xee))
                     .bg(Color::Rgb(0x30, 0x3a, 0x48))
                     .add_modifier(Modifier::BOLD),
             },
@@ -299,6 +302,73 @@ mod tests {
             ),
         ] {
             assert_eq!(detect(vars), Look::new(depth, utf8), "{vars:?}");
+        }
+    }
+
+    /// Contrast between two colours as WCAG 2 has it: 1 to 21.
+    fn contrast(a: (u8, u8, u8), b: (u8, u8, u8)) -> f64 {
+        let linear = |v: u8| {
+            let v = f64::from(v) / 255.0;
+            if v <= 0.03928 {
+                v / 12.92
+            } else {
+                ((v + 0.055) / 1.055).powf(2.4)
+            }
+        };
+        let light = |(r, g, b)| 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) + 0.05;
+        let (a, b) = (light(a), light(b));
+        if a > b { a / b } else { b / a }
+    }
+
+    fn rgb(colour: Option<Color>) -> (u8, u8, u8) {
+        let level = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
+        match colour {
+            Some(Color::Rgb(r, g, b)) => (r, g, b),
+            Some(Color::Indexed(n @ 232..)) => {
+                (8 + 10 * (n - 232), 8 + 10 * (n - 232), 8 + 10 * (n - 232))
+            }
+            Some(Color::Indexed(n @ 16..)) => {
+                let n = n - 16;
+                (level(n / 36), level(n / 6 % 6), level(n % 6))
+            }
+            other => panic!("{other:?} is as the terminal has it"),
+        }
+    }
+
+    #[test]
+    fn colours_are_readable_on_dark_and_on_light_terminals() {
+        let (dark, light) = ((0x1e, 0x1e, 0x1e), (0xff, 0xff, 0xff));
+        for depth in [Depth::Indexed, Depth::Rgb] {
+            let t = Theme::new(depth);
+            let texts = [
+                ("heading", t.heading),
+                ("focus", t.focus),
+                ("title", t.title),
+                ("dim", t.dim),
+                ("unclaimed", t.unclaimed),
+                ("good", t.good),
+                ("warn", t.warn),
+                ("error", t.error),
+                ("key", t.key),
+            ];
+            let bars = [("used", t.used), ("burst", t.burst), ("claimed", t.claimed)];
+            let all = texts.map(|t| (t, 3.2)).into_iter();
+            for ((name, style), least) in all.chain(bars.map(|b| (b, 2.5))) {
+                assert_eq!(style.bg, None, "{name}");
+                for behind in [dark, light] {
+                    let seen = contrast(rgb(style.fg), behind);
+                    assert!(seen >= least, "{depth:?} {name} on {behind:?}: {seen:.1}");
+                }
+            }
+            // These bring their own background.
+            for (name, style) in [
+                ("selected", t.selected),
+                ("simulated", t.simulated),
+                ("caption", t.caption),
+            ] {
+                let seen = contrast(rgb(style.fg), rgb(style.bg));
+                assert!(seen >= 4.5, "{depth:?} {name}: {seen:.1}");
+            }
         }
     }
 

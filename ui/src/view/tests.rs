@@ -447,13 +447,13 @@ fn colours_by_meaning_in_every_depth() {
             Depth::Indexed,
             Color::Indexed(71),
             Color::Indexed(67),
-            Color::Indexed(139),
+            Color::Indexed(133),
         ),
         (
             Depth::Rgb,
-            Color::Rgb(0x5f, 0xaf, 0x5f),
+            Color::Rgb(0x4c, 0xa0, 0x4c),
             Color::Rgb(0x5f, 0x87, 0xc0),
-            Color::Rgb(0xb4, 0x82, 0xb4),
+            Color::Rgb(0xaa, 0x66, 0xaa),
         ),
         (Depth::Mono, Color::Reset, Color::Reset, Color::Reset),
     ] {
