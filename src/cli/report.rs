@@ -40,7 +40,8 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     } else if args.csv {
         out::print(&csv(&report))?;
     } else {
-        out::print(&text(&report, out::columns(), out::colour()))?;
+        let user = args.user.as_deref();
+        out::print(&text(&report, user, out::columns(), out::colour()))?;
     }
     Ok(0)
 }
@@ -86,7 +87,7 @@ fn day(ms: u64) -> String {
     )
 }
 
-fn text(report: &ReportView, width: Option<usize>, bold: bool) -> String {
+fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: bool) -> String {
     let span = report.to_ms.saturating_sub(report.from_ms) as f64 / 1000.0;
     let looked = if span > 0.0 {
         little((100.0 * report.known_s / span).min(100.0))
@@ -101,7 +102,10 @@ fn text(report: &ReportView, width: Option<usize>, bold: bool) -> String {
         if gpus == 1 { "" } else { "s" }
     );
     if report.users.is_empty() {
-        text.push_str("nobody claimed anything\n");
+        text.push_str(&match user {
+            Some(user) => format!("{} claimed nothing\n", plain(user)),
+            None => "nobody claimed anything\n".to_owned(),
+        });
         return text;
     }
     text.push_str(&users(report).text(width, bold));
@@ -380,8 +384,12 @@ mod tests {
         assert_eq!([0.0, 0.2, 0.6, 61.4].map(little), ["0", "<1", "1", "61"]);
         let mut seen = report();
         (seen.to_ms, seen.known_s) = (604_800_000, 30.0);
-        let text = text(&seen, None, false);
-        assert!(text.contains("looked during <1 % of it"), "{text}");
+        let shown = text(&seen, None, None, false);
+        assert!(shown.contains("looked during <1 % of it"), "{shown}");
+        seen.users.clear();
+        let of = |user| text(&seen, user, None, false);
+        assert!(of(None).ends_with("nobody claimed anything\n"));
+        assert!(of(Some("ada")).ends_with("ada claimed nothing\n"));
     }
 
     #[test]

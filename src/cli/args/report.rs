@@ -28,11 +28,13 @@ pub struct ReportArgs {
 /// A time back from now; weeks are known here.
 fn back(text: &str) -> Result<Duration, String> {
     const WEEK: f64 = 7.0 * 86_400.0;
+    const WRITE: &str = "write for example 5w, 3d, 12h or 30m";
     let weeks = text.trim().strip_suffix(['w', 'W']);
     match weeks.map(str::parse::<f64>) {
         Some(Ok(n)) if n > 0.0 && n <= 200.0 => Ok(Duration::from_secs_f64(n * WEEK)),
-        Some(_) => Err(format!("`{text}`: write for example 5w, 3d, 12h or 30m")),
-        None => value::time(text),
+        Some(Ok(n)) if n > 200.0 => Err("at most 200w; the history has two years".to_owned()),
+        Some(_) => Err(WRITE.to_owned()),
+        None => value::time(text).map_err(|_| WRITE.to_owned()),
     }
 }
 
@@ -45,5 +47,8 @@ mod tests {
         assert_eq!(back("5w"), Ok(Duration::from_secs(5 * 7 * 86_400)));
         assert_eq!(back("3d"), Ok(Duration::from_secs(3 * 86_400)));
         assert!(back("w").is_err() && back("-1w").is_err() && back("0").is_err());
+        assert!(back("nanw").is_err() && back("infw").is_err());
+        assert!(back("300w").is_err_and(|e| e.contains("at most 200w")));
+        assert!(back("5x").is_err_and(|e| e.contains("5w, 3d")));
     }
 }
