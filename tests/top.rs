@@ -66,6 +66,10 @@ fn what_was_recorded_is_replayed() {
     let file = dir.path().join("recording");
     let path = file.to_str().expect("text");
     let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "recorded"]);
+    // One that is there already is not left open to others either.
+    std::fs::write(&file, "old").expect("written");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&file, open).expect("set");
     let mut recorder = top(&station, &["--record", path, "--for", "5s"]);
     assert!(recorder.status().expect("gshare starts").success());
     assert_eq!(raw.finish(), Some(0));
@@ -79,11 +83,33 @@ fn what_was_recorded_is_replayed() {
         .count();
     assert!(lines >= 3, "{lines}");
 
+    // On a terminal it ends with its time as well, and all that was asked for is in it.
+    let shown = dir.path().join("shown");
+    let shown = shown.to_str().expect("text");
+    let recorder = top(&station, &["--record", shown, "--for", "2s"]);
+    let mut screen = Terminal::start(&recorder, 24, 80);
+    screen.shows(&["SIMULATED DRIVER"], SOON);
+    assert_eq!(screen.ended(SOON), 0);
+    assert!(screen.restored());
+
     // Without a service; as text, and on a terminal.
     drop(station);
-    let mut once = Command::new(support::GSHARE);
-    once.args(["top", "--replay", path, "--once"]);
-    assert!(printed(once).contains("recorded"));
+    let once = |file: &str, screen: &str| {
+        let mut once = Command::new(support::GSHARE);
+        once.args(["top", "--replay", file, "--once", "--screen", screen]);
+        printed(once)
+    };
+    assert!(once(path, "overview").contains("recorded"));
+    let text = once(path, "history");
+    assert!(text.contains("GPU HOURS"), "{text}");
+    let text = once(path, "health");
+    assert!(text.contains(" ok, "), "{text}");
+    // What nobody looked at is not in it, and nobody will be asked.
+    let text = once(shown, "history");
+    assert!(
+        text.contains("not known here") && !text.contains("asking"),
+        "{text}"
+    );
     let mut show = Command::new(support::GSHARE);
     show.args(["top", "--replay", path]);
     let mut screen = Terminal::start(&show, 24, 100);
@@ -123,6 +149,12 @@ fn place(text: &str, what: &str) -> Option<(usize, usize)> {
     Some((line[..line.find(what)?].chars().count(), row))
 }
 
+/// The row of a claim in the table, from 0: the GPUs above name their claims too, but do not begin with them.
+fn claim_row(text: &str, name: &str) -> Option<usize> {
+    let mut lines = text.lines();
+    lines.position(|l| l.starts_with('c') && l.contains(name))
+}
+
 #[test]
 fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
     let station = station();
@@ -156,12 +188,6 @@ fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
         screen.send("\x1b");
         screen.wait("it closes", SOON, |text| {
             (!text.contains("owner ")).then_some(())
-/// The row of a claim in the table, from 0: the GPUs above name their claims too, but do not begin with them.
-fn claim_row(text: &str, name: &str) -> Option<usize> {
-    let mut lines = text.lines();
-    lines.position(|l| l.starts_with('c') && l.contains(name))
-}
-
         });
         screen.send("?");
         screen.shows(&["On the screens"], SOON);

@@ -62,7 +62,7 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "replay" -d 'Replay a 
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l screen -d 'First screen: overview, claims, queue, history, health, or its number' -r
-complete -c gshare -n "__fish_gshare_using_subcommand top" -l size -d 'Columns and rows with --once, e.g. 120x40 [default: 120x40]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l size -d 'Columns and rows with --once, from 20x5 to 500x200 [default: 120x40]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l colours -d 'Colours' -r -f -a "auto\t'As many as the environment says: `NO_COLOR`, `COLORTERM`, `TERM`'
 mono\t'None'
 16\t'The 16 named ones'

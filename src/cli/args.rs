@@ -522,7 +522,9 @@ fn screen_size(text: &str) -> Result<(u16, u16), String> {
     };
     parse()
         .filter(|(c, r)| (20..=500).contains(c) && (5..=200).contains(r))
-        .ok_or_else(|| format!("`{text}` is not a screen size such as 120x40"))
+        .ok_or_else(|| {
+            format!("`{text}` is not a screen size such as 120x40, from 20x5 to 500x200")
+        })
 }
 
 #[cfg(test)]

@@ -6,23 +6,27 @@ mod replay;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, Client, HistoryBy, HistorySpec, Reply};
 use gshare_ui::{
-    Depth, Exit, Feed, Frame, Look, Options, Page, Update, Viewer, frame_text, run_blocking,
-    service_source, service_source_every,
+    Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text,
+    run_blocking, service_source, service_source_every,
 };
 
 use super::args::top::{Colours, TopArgs};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
+use crate::daemon::unix_ms;
 use recording::Recorder;
 
 /// The size of a screen that is printed.
 const SIZE: (u16, u16) = (120, 40);
 /// The history that is printed.
 const DAY_MS: u64 = 24 * 3_600_000;
+/// How often a recording without a screen asks for the history and the doctor's rows.
+const ASKED_AGAIN: Duration = Duration::from_secs(300);
 /// The driver may take this long to say something.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -48,22 +52,34 @@ pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
     } else {
         feed(socket, args.interval)?
     };
-    let feed = match &args.record {
-        Some(file) => {
-            let mut recorder = Recorder::create(file)?;
-            let end = args.duration.map(|d| Instant::now() + d);
-            feed.tapped(move |update| {
-                if end.is_none_or(|end| Instant::now() < end) {
-                    recorder.see(update);
-                }
-            })
-        }
-        None => feed,
+    let Some(file) = &args.record else {
+        return shown(options, feed);
     };
+    let recorder = Arc::new(Mutex::new(Recorder::create(file)?));
+    let seen = Arc::clone(&recorder);
+    let feed = feed.tapped(move |update| locked(&seen).see(update));
+    if let Some(time) = args.duration {
+        let screen = feed.sender();
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            screen.send(Update::Close);
+        });
+    }
+    let code = shown(options, feed)?;
+    // A recording that stopped on the way is told, not found out later.
+    let failed = locked(&recorder).failed();
+    failed.map_or(Ok(code), Err)
+}
+
+fn shown(options: Options, feed: Feed) -> Outcome {
     match run_blocking(options, feed)? {
         Exit::Quit => Ok(0),
         Exit::Signal(number) => Ok(u8::try_from(128 + number).unwrap_or(failure::INTERNAL)),
     }
+}
+
+fn locked(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
+    recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn options(args: &TopArgs) -> Options {
@@ -121,14 +137,8 @@ pub(crate) fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
     }
     match page {
         Page::History => {
-            let spec = HistorySpec {
-                from_ms: frame.snapshot.taken_ms.saturating_sub(DAY_MS),
-                to_ms: 0,
-                points: 180,
-                by: HistoryBy::User,
-                key: None,
-            };
-            if let Ok(Reply::History(view)) = connect::connect(socket)?.call(&Call::History(spec)) {
+            let call = last_day(frame.snapshot.taken_ms);
+            if let Ok(Reply::History(view)) = connect::connect(socket)?.call(&call) {
                 frame.history = Some(*view);
             }
         }
@@ -140,6 +150,17 @@ pub(crate) fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
         Page::Overview | Page::Claims | Page::Queue => {}
     }
     Ok(frame)
+}
+
+/// The question for the history that is printed and recorded.
+fn last_day(now_ms: u64) -> Call {
+    Call::History(HistorySpec {
+        from_ms: now_ms.saturating_sub(DAY_MS),
+        to_ms: 0,
+        points: 180,
+        by: HistoryBy::User,
+        key: None,
+    })
 }
 
 /// The first snapshot of a feed.
@@ -165,7 +186,18 @@ fn record_only(socket: Option<&Path>, args: &TopArgs, file: &Path) -> Outcome {
     let feed = feed(socket, args.interval)?;
     let mut recorder = Recorder::create(file)?;
     let end = args.duration.map(|d| Instant::now() + d);
+    // What only some screens ask for, so that the replay has all of them.
+    let (mut asked, mut seq): (Option<Instant>, u64) = (None, 0);
     while end.is_none_or(|end| Instant::now() < end) {
+        if asked.is_none_or(|at| at.elapsed() >= ASKED_AGAIN) {
+            asked = Some(Instant::now());
+            for call in [last_day(unix_ms()), Call::Doctor] {
+                seq += 1;
+                let call = Box::new(call);
+                // Without a service nobody answers.
+                let _ = feed.requests.send(Request::Call { seq, call });
+            }
+        }
         for update in feed.updates.take() {
             recorder.see(&update);
         }

@@ -206,6 +206,12 @@ impl Feed {
         *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tap));
         self
     }
+
+    /// Another end for news to this screen, for whoever closes it from outside.
+    #[must_use]
+    pub fn sender(&self) -> UpdateSender {
+        UpdateSender(Arc::clone(&self.updates.0))
+    }
 }
 
 /// Both directions, as the feeder holds them.

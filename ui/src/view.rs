@@ -302,6 +302,12 @@ pub fn frame_text(
     model.snapshot = Some(Box::new(frame.snapshot.clone()));
     model.past.view = frame.history.clone().map(|h| Ok(Box::new(h)));
     model.checks.rows = frame.checks.clone().map(Ok);
+    // Nobody will be asked for what a recording does not have.
+    if options.recorded && frame.snapshot.service.is_some() {
+        let nothing = || "that is not known here".to_owned();
+        model.past.view.get_or_insert_with(|| Err(nothing()));
+        model.checks.rows.get_or_insert_with(|| Err(nothing()));
+    }
     let area = Rect::new(0, 0, columns, rows);
     let mut buf = Buffer::empty(area);
     draw(&model, &options.look, area, &mut buf);

@@ -36,7 +36,7 @@ pub struct TopArgs {
     /// First screen: overview, claims, queue, history, health, or its number
     #[arg(long, value_name = "NAME")]
     pub screen: Option<Page>,
-    /// Columns and rows with --once, e.g. 120x40 [default: 120x40]
+    /// Columns and rows with --once, from 20x5 to 500x200 [default: 120x40]
     #[arg(long, value_name = "COLSxROWS", value_parser = screen_size, requires = "once")]
     pub size: Option<(u16, u16)>,
     /// Colours

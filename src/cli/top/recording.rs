@@ -1,7 +1,7 @@
 //! Recordings: a line that says what the file is, then a JSON object a line with its time first. Lines are
 //! only added, so a recording that was cut off is readable up to its last whole line.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -53,13 +53,20 @@ impl Recorder {
     /// # Errors
     /// When it cannot be made.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        use std::os::unix::fs::OpenOptionsExt as _;
+        use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
         let file = File::options()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
             .open(path)
+            .and_then(|file| {
+                // One that was there already has the permissions that it had.
+                if file.metadata()?.is_file() {
+                    file.set_permissions(Permissions::from_mode(0o600))?;
+                }
+                Ok(file)
+            })
             .map_err(|e| cannot(path, "write", &e))?;
         let mut recorder = Self {
             file,
