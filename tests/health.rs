@@ -83,6 +83,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
         log.contains("Xid 95") && log.contains("--gpu-reset"),
         "{log}"
     );
+    assert_eq!(log.matches("--gpu-reset").count(), 1, "told once: {log}");
     let doctor = run(&station, &["doctor"]).1;
     assert!(
         doctor.contains("health GPU 1") && doctor.contains("Xid 95"),

@@ -280,7 +280,9 @@ impl Service {
                 self.illness.sick.insert(uuid, reason.clone());
                 self.notice(None, format!("GPU {g} takes no new claims: {reason}"));
                 let what = self.health_view(g).and_then(|h| h.tell).unwrap_or_default();
-                for id in self.holders_of(g) {
+                // Of an error that makes a GPU sick they have just been told, and what to do.
+                let told = self.told_just_now(g);
+                for id in self.holders_of(g).into_iter().filter(|_| !told) {
                     self.tell_owner(id, &format!("GPU {g} is sick: {reason}; {what}"));
                 }
             }
@@ -291,6 +293,15 @@ impl Service {
             }
             _ => {}
         }
+    }
+
+    /// Whether the holders of a GPU were told a moment ago of an error for which it takes no new claims.
+    fn told_just_now(&self, g: usize) -> bool {
+        let newest = self.illness.xids.get(&self.gpus[g].uuid);
+        newest.and_then(VecDeque::front).is_some_and(|x| {
+            let sick = table::of(x.code).act.grade() == Grade::Sick;
+            sick && unix_ms().saturating_sub(x.at_ms) <= SAME
+        })
     }
 
     /// Whether new claims are kept off a GPU (or an instance of it).
