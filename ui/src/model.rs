@@ -8,7 +8,10 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gshare_proto::{Call, Check, ClaimView, QueueView, Snapshot, UnclaimedView};
+use gshare_proto::{
+    Call, Check, ClaimView, GpuState, GpuView, Grade, HistorySeries, QueueView, Snapshot,
+    UnclaimedView,
+};
 
 use crate::form::Form;
 use crate::input::LineInput;
@@ -365,6 +368,41 @@ impl Model {
             .collect()
     }
 
+    /// Users with something recorded, as filtered.
+    pub(crate) fn past_rows(&self) -> Vec<&HistorySeries> {
+        let mut users = self.past.users();
+        users.retain(|u| self.matches(&[&u.label]));
+        users
+    }
+
+    /// GPUs of the Health screen, as filtered.
+    pub(crate) fn health_gpus(&self) -> Vec<&GpuView> {
+        let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
+        gpus.filter(|g| {
+            let name = format!("GPU {} {}", g.index, g.short);
+            self.matches(&[&name, condition(g), &g.mode])
+        })
+        .collect()
+    }
+
+    /// Rows of the doctor, as filtered.
+    pub(crate) fn check_rows(&self) -> Vec<&Check> {
+        let rows = self.checks.rows.iter().flatten().flatten();
+        rows.filter(|c| self.matches(&[&c.name, &c.state, &c.detail]))
+            .collect()
+    }
+
+    /// How many rows of this screen the filter lets through.
+    pub(crate) fn filtered_rows(&self) -> usize {
+        match self.page {
+            Page::Overview => self.claim_rows().len() + self.queue_rows().len(),
+            Page::Claims => self.claim_rows().len(),
+            Page::Queue => self.queue_rows().len(),
+            Page::History => self.past_rows().len(),
+            Page::Health => self.health_gpus().len() + self.check_rows().len(),
+        }
+    }
+
     pub(crate) fn matches(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.text().trim().to_lowercase();
         if wanted.is_empty() {
@@ -393,14 +431,14 @@ impl Model {
                 rows.iter().map(TreeRow::key).collect()
             }
             Section::Users => {
-                let users = self.past.users();
+                let users = self.past_rows();
                 let uids = users.into_iter().filter_map(|u| u.uid);
                 uids.map(RowKey::User).collect()
             }
             Section::Health => {
-                let gpus = self.snapshot.iter().flat_map(|s| &s.gpus);
+                let gpus = self.health_gpus().into_iter();
                 let gpus = gpus.map(|g| RowKey::Gpu(g.index));
-                let rows = self.checks.rows.iter().flatten().flatten();
+                let rows = self.check_rows().into_iter();
                 gpus.chain(rows.map(|c| RowKey::Check(c.name.clone())))
                     .collect()
             }
@@ -489,6 +527,19 @@ impl Model {
             tone,
             until_ms: self.wall_ms + TOAST_MS,
         });
+    }
+}
+
+/// The state of a GPU in a word.
+pub(crate) fn condition(gpu: &GpuView) -> &'static str {
+    let grade = gpu.health.as_ref().map(|h| h.grade);
+    match gpu.state {
+        GpuState::Ok if grade == Some(Grade::Sick) => "sick",
+        GpuState::Ok if gpu.drain.is_some() => "drained",
+        GpuState::Ok if grade == Some(Grade::Warned) => "warned",
+        GpuState::Ok => "ok",
+        GpuState::Lost => "lost",
+        GpuState::Hung => "hangs",
     }
 }
 

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 
 use super::plan::Plan;
 use super::{Row, chosen, fit, gap, span, window};
-use crate::model::{Model, RowKey, Section};
+use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{gib_or, left, right, width};
 use crate::theme::Look;
 
@@ -26,12 +26,18 @@ pub(super) fn rows(
     room: usize,
 ) -> Vec<Row> {
     let at = model.chosen_index(Section::Health);
-    let n = snapshot.gpus.len();
+    let gpus = model.health_gpus();
+    let n = gpus.len();
     let mut out = vec![service(model, snapshot, look).into()];
     let gpu_rows = n.min((room / 2).saturating_sub(2)).max(1);
     let shown = window(n, gpu_rows, at.filter(|at| *at < n));
-    out.push(heading(look, plan).into());
-    for gpu in &snapshot.gpus[shown] {
+    let place = match shown.len() {
+        some if some == n => String::new(),
+        1 => format!(" {} of {n}", shown.start + 1),
+        _ => format!(" {}-{} of {n}", shown.start + 1, shown.end),
+    };
+    out.push(heading(look, plan, &place).into());
+    for gpu in &gpus[shown] {
         let line = fit(gpu_line(model, gpu, look, plan), plan.width, look);
         out.push(row(model, line, RowKey::Gpu(gpu.index), look, plan));
     }
@@ -135,8 +141,9 @@ fn cells(look: &Look, plan: &Plan, texts: [&str; 6]) -> String {
     cells.join(" ")
 }
 
-fn heading(look: &Look, plan: &Plan) -> Line<'static> {
-    let titles = ["GPU", "state", "mode", "mem GiB", "temp", "power W"];
+fn heading(look: &Look, plan: &Plan, place: &str) -> Line<'static> {
+    let name = format!("GPU{place}");
+    let titles = [&name, "state", "mode", "mem GiB", "temp", "power W"];
     let text = format!("{}  health", cells(look, plan, titles));
     Line::styled(text, look.theme.heading)
 }
@@ -144,13 +151,11 @@ fn heading(look: &Look, plan: &Plan) -> Line<'static> {
 fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'static> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let dash = || glyphs.dash.to_owned();
-    let (state, style) = match gpu.state {
-        GpuState::Ok if graded(gpu) == Some(Grade::Sick) => ("sick", theme.error),
-        GpuState::Ok if gpu.drain.is_some() => ("drained", theme.warn),
-        GpuState::Ok if graded(gpu) == Some(Grade::Warned) => ("warned", theme.warn),
-        GpuState::Ok => ("ok", theme.good),
-        GpuState::Lost => ("lost", theme.error),
-        GpuState::Hung => ("hangs", theme.error),
+    let state = condition(gpu);
+    let style = match state {
+        "ok" => theme.text,
+        "drained" | "warned" => theme.warn,
+        _ => theme.error,
     };
     let name = format!("{} {}", gpu.index, gpu.short);
     let mode = gpu.mode_shown().unwrap_or_else(|| gpu.mode.clone());
@@ -175,7 +180,6 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
             None => look.glyphs.dash.to_owned(),
         },
     };
-    let style = if state == "ok" { theme.text } else { style };
     Line::from(vec![span(text, style), span(format!("  {note}"), style)])
 }
 
@@ -205,9 +209,10 @@ fn checks(model: &Model, look: &Look, plan: &Plan, room: usize, at: Option<usize
         None => return words("DOCTOR  asking the service".to_owned()),
     };
     let count = |state: &str| rows.iter().filter(|c| c.state == state).count();
-    let shown = window(rows.len(), room.saturating_sub(1), at);
-    let place = if shown.len() < rows.len() && !shown.is_empty() {
-        format!("  {}-{} of {}", shown.start + 1, shown.end, rows.len())
+    let found = model.check_rows();
+    let shown = window(found.len(), room.saturating_sub(1), at);
+    let place = if shown.len() < found.len() && !shown.is_empty() {
+        format!("  {}-{} of {}", shown.start + 1, shown.end, found.len())
     } else {
         String::new()
     };
@@ -225,7 +230,7 @@ fn checks(model: &Model, look: &Look, plan: &Plan, room: usize, at: Option<usize
     ]))];
     let longest = rows.iter().map(|c| width(&c.name)).max().unwrap_or(0);
     let names = longest.min(if plan.wide { 32 } else { 20 });
-    for check in &rows[shown] {
+    for check in &found[shown] {
         let state = left(&check.state, 8, &look.glyphs);
         let line = Line::from(vec![
             span(state, sign(check, look)),

@@ -74,7 +74,7 @@ fn shown(model: &Model) -> (String, Option<&HistorySeries>) {
 }
 
 fn recorded(model: &Model, view: &HistoryView, look: &Look, plan: &Plan, room: usize) -> Vec<Row> {
-    let users = model.past.users();
+    let users = model.past_rows();
     // The chart takes what the users and the hours leave.
     let user_rows = (users.len() + 2).min((room / 3).max(3));
     let heat_rows = heat::rows(plan.width);
@@ -252,7 +252,15 @@ fn table(
     rows: usize,
 ) -> Vec<Row> {
     let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let names = users.iter().map(|u| width(&u.label)).max().unwrap_or(0);
+    // Users for whom there is no row are counted in the last one.
+    let room = rows.saturating_sub(2);
+    let everybody = match users.len() > room {
+        true if plan.width < 70 => format!("all {}", users.len()),
+        true => format!("all {} users", users.len()),
+        false => "everybody".to_owned(),
+    };
+    let names = users.iter().map(|u| width(&u.label));
+    let names = names.chain([width(&everybody)]).max().unwrap_or(0);
     let mut columns = vec![
         Column::words(Col::User, "GPU HOURS", names.clamp(9, 14)),
         Column::figures(Col::Claimed, "claimed", 8),
@@ -295,7 +303,6 @@ fn table(
         }
         fit(line, plan.width, look)
     };
-    let room = rows.saturating_sub(2);
     for user in &users[window(users.len(), room, model.chosen_index(Section::Users))] {
         let Some(uid) = user.uid else { continue };
         let key = RowKey::User(uid);
@@ -309,7 +316,7 @@ fn table(
     }
     if let Some(all) = model.past.all() {
         let whole = all.usage.claimed_gpu_s.max(1.0);
-        out.push(line("everybody", &all.usage, whole).into());
+        out.push(line(&everybody, &all.usage, whole).into());
     }
     out
 }

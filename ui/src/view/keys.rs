@@ -55,8 +55,7 @@ pub(super) fn lines(model: &Model, look: &Look, size: (usize, usize)) -> Foot {
             cursor: None,
         };
     } else if !model.filter.text().is_empty() {
-        let shown = model.claim_rows().len() + model.queue_rows().len();
-        let shown = many(shown, "row");
+        let shown = many(model.filtered_rows(), "row");
         let text = format!("filter `{}`: {shown}  ", model.filter.text());
         spans.push(span(text, theme.warn));
     }
