@@ -143,6 +143,9 @@ impl Form {
     /// What holds whatever is typed.
     pub(crate) fn note(&self) -> &'static str {
         match self.kind {
+            Kind::Claim if self.get("Hold for").is_some() => {
+                "It belongs to no program and is held for that time, or until you release it."
+            }
             Kind::Claim => "It belongs to no program and is held until you release it.",
             Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
             Kind::Extend { .. } => "Whoever waits for it is told the new time.",

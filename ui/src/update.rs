@@ -184,10 +184,14 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
         }
         (Err(failure), None) => tell(model, failure),
         (Ok(Reply::Granted(granted)), form) if asked == Asked::Claim => {
+            let until = match form.as_ref().and_then(|f| f.get("Hold for")) {
+                Some(time) => format!("for {time}, or until you release it"),
+                None => "until you release it".to_owned(),
+            };
             let lines = vec![
                 granted.message,
                 String::new(),
-                "It is held until you release it (x) and belongs to no program yet.".to_owned(),
+                format!("It is held {until} (x) and belongs to no program yet."),
                 format!("Use it in a shell:  eval \"$(gshare env {})\"", granted.id),
             ];
             if form.is_some() || model.dialog.is_none() {

@@ -95,10 +95,10 @@ impl Service {
     fn kill_act(&self, id: ClaimId, reason: Option<String>) -> Act {
         let (uid, before) = match (self.claims.get(&id), self.waiting.get(&id)) {
             (Some(live), _) => {
-                let members = self.members_now(id).len();
+                let members = processes(self.members_now(id).len());
                 (
                     live.record.uid,
-                    format!("running with {members} processes: {}", what(&live.record)),
+                    format!("running with {members}: {}", what(&live.record)),
                 )
             }
             (None, Some(asked)) => (
@@ -129,7 +129,7 @@ impl Service {
             return format!("{id} has ended");
         };
         let owner = self.names.user(live.record.uid);
-        let members = self.members_now(id).len();
+        let members = processes(self.members_now(id).len());
         let when = if grace.is_zero() {
             "now".to_owned()
         } else {
@@ -141,9 +141,16 @@ impl Service {
         );
         self.kill_claim(id, cause, grace);
         format!(
-            "{id} of {owner}: {members} processes got SIGTERM; what is left is killed {when}. \
+            "{id} of {owner}: {members} got SIGTERM; what is left is killed {when}. \
              This cannot be undone; {owner} can claim again"
         )
+    }
+}
+
+fn processes(n: usize) -> String {
+    match n {
+        1 => "1 process".to_owned(),
+        n => format!("{n} processes"),
     }
 }
 

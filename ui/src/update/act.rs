@@ -4,7 +4,7 @@ mod admin;
 mod go;
 pub(crate) mod levers;
 
-use gshare_proto::Call;
+use gshare_proto::{Call, ClaimView};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Failure, Request, Seek};
@@ -171,6 +171,18 @@ fn confirm(model: &mut Model, title: String, text: String, doing: String, call: 
     model.dialog = Some(Dialog::Confirm(Box::new(question)));
 }
 
+/// A claim in a question: `c3 of ada (train.py)`; a claim that is only held runs nothing.
+fn called(claim: &ClaimView, owner: bool) -> String {
+    let mut text = claim.id.clone();
+    if owner {
+        text.push_str(&format!(" of {}", claim.user));
+    }
+    if !matches!(claim.what.as_str(), "" | "-") {
+        text.push_str(&format!(" ({})", claim.what));
+    }
+    text
+}
+
 /// What releasing the chosen row means, or why it cannot be.
 fn question(model: &Model) -> Result<(String, String), String> {
     let not_yours = |id: &str, user: &str| {
@@ -214,19 +226,9 @@ fn question(model: &Model) -> Result<(String, String), String> {
                 1 => "One process is in it and loses the GPU.".to_owned(),
                 n => format!("{n} processes are in it and lose the GPU."),
             };
-            let owner = if model.viewer.uid == claim.uid {
-                String::new()
-            } else {
-                format!(" of {}", claim.user)
-            };
-            Ok((
-                id.clone(),
-                format!(
-                    "Release {id}{owner} ({}; {})? {members}",
-                    claim.what,
-                    gpus.join(", ")
-                ),
-            ))
+            let claim = called(claim, model.viewer.uid != claim.uid);
+            let text = format!("Release {claim}, {}? {members}", gpus.join(" and "));
+            Ok((id.clone(), text))
         }
     }
 }

@@ -3,7 +3,7 @@ use gshare_proto::{Call, Granted, Reply, Wait};
 
 use super::*;
 use crate::keymap::commands;
-use crate::model::RowKey;
+use crate::model::{RowKey, Section};
 use crate::testing::{NLP, ROOT, canned, model, press, screen, show};
 
 fn at_work() -> Model {
@@ -183,7 +183,7 @@ fn sorting_puts_what_is_not_known_last() {
     snapshot.claims[1].gpus[0].time_busy = None;
     let mut m = model(NLP, (80, 24), snapshot);
     press(&mut m, "ssss");
-    let order = m.keys(crate::model::Section::Claims);
+    let order = m.keys(Section::Claims);
     let ids: Vec<&RowKey> = order.iter().take(5).collect();
     let want = ["c20", "c15", "c17", "c12", "c14"].map(claim_key);
     assert_eq!(ids, want.iter().collect::<Vec<_>>());
@@ -207,6 +207,71 @@ fn filtering_finds_users_and_words() {
 }
 
 #[test]
+fn a_filter_is_for_the_rows_of_the_screen_that_is_shown() {
+    let mut m = at_work();
+    m.checks.rows = Some(Ok(canned::checks()));
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    let (users, checks) = (m.past.users().len(), canned::checks().len());
+    press(&mut m, "4/vis");
+    assert_eq!(m.keys(Section::Users).len(), 1);
+    press(&mut m, "<enter>");
+    let text = screen(&m);
+    assert!(
+        text.contains("filter `vis`: 1 row ") && !text.contains("\nchem "),
+        "{text}"
+    );
+    press(&mut m, "<esc>");
+    assert_eq!(m.keys(Section::Users).len(), users);
+
+    press(&mut m, "5/limited<enter>");
+    let text = screen(&m);
+    let rows = |text: &str, word: &str| text.lines().filter(|l| l.starts_with(word)).count();
+    assert!(
+        rows(&text, "limited ") > 0 && rows(&text, "ok ") == 0,
+        "{text}"
+    );
+    assert_eq!(m.filtered_rows(), m.keys(Section::Health).len());
+    press(&mut m, "<esc>/gpu 3<enter>");
+    let text = screen(&m);
+    assert!(
+        rows(&text, "3 RTX 4090") == 1 && rows(&text, "2 RTX 4090") == 0,
+        "{text}"
+    );
+    press(&mut m, "<esc>");
+    assert_eq!(m.check_rows().len(), checks);
+}
+
+#[test]
+fn questions_say_what_is_there_and_nothing_else() {
+    let mut m = model(ROOT, (100, 30), canned::workstation());
+    let claims = &mut m.snapshot.as_mut().unwrap().claims;
+    (claims[0].members, claims[0].what) = (vec![4711], "train.py".to_owned());
+    claims[1].members.clear();
+    claims[1].what = "-".to_owned();
+    claims[1].command.clear();
+    let id = claims[1].id.clone();
+    press(&mut m, "jK");
+    assert!(
+        screen(&m).contains("Its process gets SIGTERM"),
+        "{}",
+        screen(&m)
+    );
+    press(&mut m, "nd");
+    assert!(
+        screen(&m).contains("Its GPU memory (4.1 GiB) goes to"),
+        "{}",
+        screen(&m)
+    );
+    press(&mut m, "njK");
+    assert!(screen(&m).contains("No process is in it"), "{}", screen(&m));
+    press(&mut m, "nx");
+    let text = screen(&m);
+    assert!(text.contains(&format!("Release {id} of vis, .")), "{text}");
+    press(&mut m, "n<enter>");
+    assert!(!screen(&m).contains("command"), "{}", screen(&m));
+}
+
+#[test]
 fn releasing_asks_first_and_only_for_own_claims() {
     let mut m = at_work();
     assert!(press(&mut m, "x").is_empty());
@@ -217,7 +282,7 @@ fn releasing_asks_first_and_only_for_own_claims() {
     assert!(screen(&m).contains("c14 belongs to vis: only vis or root can release it"));
     // c12 is ours.
     assert!(press(&mut m, "kx").is_empty());
-    assert!(screen(&m).contains("Release c12 (vit.ipynb; .25 of GPU 0)?"));
+    assert!(screen(&m).contains("Release c12 (vit.ipynb), .25 of GPU 0?"));
     assert!(press(&mut m, "n").is_empty());
     let sent = calls(press(&mut m, "xy"));
     let id = "c12".to_owned();

@@ -2,7 +2,7 @@
 
 use gshare_proto::{AdminCall, Call, GpuView};
 
-use super::{NO_ROW, confirm, gone};
+use super::{NO_ROW, called, confirm, gone};
 use crate::model::{Model, RowKey, Tone};
 use crate::msg::Cmd;
 
@@ -34,12 +34,12 @@ fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
             "{id} is a process outside claims; end it with kill"
         ));
     }
-    let text = format!(
-        "Kill {id} of {} ({})? All of its {} processes get SIGTERM, and SIGKILL ten seconds later.",
-        claim.user,
-        claim.what,
-        claim.members.len()
-    );
+    let members = match claim.members.len() {
+        0 => "No process is in it: it is released.".to_owned(),
+        1 => "Its process gets SIGTERM, and SIGKILL ten seconds later.".to_owned(),
+        n => format!("All of its {n} processes get SIGTERM, and SIGKILL ten seconds later."),
+    };
+    let text = format!("Kill {}? {members}", called(claim, true));
     let call = AdminCall::Kill {
         ids: vec![id.clone()],
         user: None,

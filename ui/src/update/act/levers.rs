@@ -2,7 +2,7 @@
 
 use gshare_proto::{Call, ClaimView, LeverWish};
 
-use super::{ask, chosen_claim, confirm, gone, own_claim};
+use super::{ask, called, chosen_claim, confirm, gone, own_claim};
 use crate::model::{Asked, Model, Tone, can_be_kept, ends_idle};
 use crate::msg::Cmd;
 use crate::text;
@@ -33,13 +33,13 @@ pub(crate) fn ask_detach(model: &mut Model) -> Vec<Cmd> {
     let id = claim.id.clone();
     let bytes: Option<u64> = claim.gpus.iter().map(|g| g.mem_used.or(g.mem_charge)).sum();
     let memory = bytes.map_or_else(
-        || "its GPU memory".to_owned(),
-        |b| format!("{} GiB", text::gib(b)),
+        || "GPU memory".to_owned(),
+        |b| format!("GPU memory ({} GiB)", text::gib(b)),
     );
     let question = format!(
-        "Detach {id} ({})? {memory} go to host memory and its part of the GPU is free for others; its processes \
+        "Detach {}? Its {memory} goes to host memory and its part of the GPU is free for others; its processes \
          live on, and their next CUDA call waits until there is room again.",
-        claim.what
+        called(claim, false)
     );
     let call = Call::Lever {
         id: id.clone(),

@@ -114,7 +114,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
     let mut m = at_work();
     assert!(press(&mut m, "jd").is_empty());
     assert!(
-        screen(&m).contains("Detach c12 (vit.ipynb)? 4.1 GiB"),
+        screen(&m).contains("Detach c12 (vit.ipynb)? Its GPU memory (4.1 GiB)"),
         "{}",
         screen(&m)
     );

@@ -292,7 +292,8 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
     } else {
         claim.command.join(" ")
     };
-    if !command.is_empty() {
+    // A claim that is only held runs nothing.
+    if !matches!(command.as_str(), "" | "-") {
         out.push(("command", command));
     }
     out
