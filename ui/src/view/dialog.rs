@@ -24,10 +24,21 @@ struct Content {
     lines: Vec<Line<'static>>,
     /// Lines scrolled away.
     scroll: usize,
+    /// The line that is always in sight.
+    focus: Option<usize>,
     /// Column and line of the cursor.
     cursor: Option<(usize, usize)>,
     /// What a click on a line means.
     hits: Vec<(usize, Target)>,
+}
+
+impl Content {
+    /// Lines scrolled away where so many are shown.
+    fn scrolled(&self, shown: usize) -> usize {
+        let least = self.focus.map_or(0, |at| (at + 1).saturating_sub(shown));
+        let most = self.lines.len().saturating_sub(shown);
+        self.scroll.max(least).min(most)
+    }
 }
 
 /// Columns inside a box at most.
@@ -120,7 +131,8 @@ pub(super) fn target(model: &Model, look: &Look, (x, y): (usize, usize)) -> Opti
     if !(left..left + usize::from(frame.width)).contains(&x) {
         return None;
     }
-    let line = y.checked_sub(usize::from(frame.y) + 1)? + content.scroll;
+    let shown = usize::from(frame.height).saturating_sub(2);
+    let line = y.checked_sub(usize::from(frame.y) + 1)? + content.scrolled(shown);
     let hit = content.hits.into_iter().find(|(at, _)| *at == line);
     hit.map(|(_, target)| target)
 }
@@ -142,12 +154,11 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     }
     Clear.render(frame, buf);
     let shown = rows.saturating_sub(2);
-    let scroll = content
-        .scroll
-        .min(content.lines.len().saturating_sub(shown));
+    let scroll = content.scrolled(shown);
     let more = content.lines.len() > scroll + shown;
     edge(look, frame, 0, &content.title, buf);
-    let foot = if more || scroll > 0 {
+    // A dialog with lines goes with the line that is typed.
+    let foot = if (more || scroll > 0) && content.focus.is_none() {
         "Down, Up: more"
     } else {
         ""
@@ -279,6 +290,7 @@ fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
         title: form.title(),
         lines,
         scroll: 0,
+        focus: Some(form.focus + 1),
         cursor,
         hits,
     }
@@ -325,6 +337,7 @@ fn palette(input: &LineInput, at: usize, model: &Model, look: &Look, cols: usize
         title: format!("Commands ({})", found.len()),
         lines,
         scroll: 0,
+        focus: Some(0),
         cursor: Some((1 + column, 0)),
         hits,
     }

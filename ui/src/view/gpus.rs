@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 
 use super::plan::Plan;
 use super::{Row, chosen, fit, span, window};
-use crate::model::{Model, RowKey, Section};
+use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{cut, figure, figure_percent, gib, gib_or, left, percent, right, share, width};
 use crate::theme::Look;
 use crate::widgets::share_bar::ShareBar;
@@ -117,7 +117,7 @@ impl<'a> Table<'a> {
             gpus().map(|g| width(&f(g))).max().unwrap_or(0).max(least)
         };
         if tall {
-            table.name = widest(&|g| table.long_name(g), 15).min(22);
+            table.name = widest(&|g| table.long_name(g), 15).min(24);
             table.history = (plan.width / 10).clamp(10, 40);
             table.occ = 7;
             table.busy = 6;
@@ -156,7 +156,9 @@ impl<'a> Table<'a> {
     }
 
     fn long_name(&self, gpu: &GpuView) -> String {
-        match gpu.mode_shown() {
+        // What it becomes is news, what it is until then is on Health.
+        let wanted = gpu.mode_wanted.as_ref().map(|mode| format!("to {mode}"));
+        match wanted.or_else(|| gpu.mode_shown()) {
             Some(mode) => format!("{} {} {mode}", self.index(gpu), gpu.short),
             None => format!("{} {}", self.index(gpu), gpu.short),
         }
@@ -282,9 +284,10 @@ impl<'a> Table<'a> {
     fn short_row(&self, gpu: &GpuView) -> Line<'static> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let sums = self.sums(gpu);
-        let name = match &gpu.drain {
-            Some(_) => theme.warn,
-            None => theme.text,
+        let name = match condition(gpu) {
+            "sick" => theme.error,
+            "drained" => theme.warn,
+            _ => theme.text,
         };
         let mut spans = vec![span(left(&self.short_name(gpu), self.name, glyphs), name)];
         spans.push(Span::raw(" "));
@@ -394,13 +397,15 @@ impl<'a> Table<'a> {
             who.push("nobody".to_owned());
         }
         let indent = " ".repeat(self.name + 6);
+        let sick = condition(gpu) == "sick";
         let tail = match &gpu.drain {
-            Some(drain) => {
+            Some(drain) if !sick => {
                 let why = drain.reason.as_deref().map(|r| cut(r, 24, glyphs));
                 let why = why.map(|r| format!(": {r}")).unwrap_or_default();
                 format!("{dot}drained{why}")
             }
-            None => format!("{dot}{} claimable", share(gpu.claimable)),
+            _ if sick => format!("{dot}sick: no new claims"),
+            _ => format!("{dot}{} claimable", share(gpu.claimable)),
         };
         let room = self.width.saturating_sub(width(&indent) + width(&tail));
         Line::from(vec![
@@ -409,6 +414,7 @@ impl<'a> Table<'a> {
             span(
                 tail,
                 match (&gpu.drain, gpu.claimable > 0.0) {
+                    _ if sick => theme.error,
                     (Some(_), _) => theme.warn,
                     (None, true) => theme.good,
                     (None, false) => theme.dim,

@@ -62,7 +62,13 @@ fn health(health: &HealthView, model: &Model, look: &Look) -> String {
     let mut words: Vec<String> = health.reasons.clone();
     if let Some(xid) = health.xids.first() {
         let at = model.clock.short_time(xid.at_ms);
-        words.push(format!("Xid {} at {at}: {}", xid.code, xid.text));
+        let said = format!("Xid {}: {}", xid.code, xid.text);
+        let again = format!("Xid {} at {at}: {}", xid.code, xid.text);
+        // What makes it sick is said once, with its time.
+        match words.iter_mut().find(|w| **w == said) {
+            Some(reason) => *reason = again,
+            None => words.push(again),
+        }
     }
     words.extend(
         health

@@ -173,6 +173,84 @@ fn the_other_screens_at_the_usual_sizes() {
 }
 
 #[test]
+fn a_sick_gpu_is_told_on_every_screen_that_names_it() {
+    let mut m = model(NLP, (160, 45), canned::workstation());
+    let xid = gshare_proto::XidView {
+        at_ms: canned::NOW_MS,
+        code: 95,
+        text: "a memory error that may have reached others".to_owned(),
+        ..Default::default()
+    };
+    m.snapshot.as_mut().unwrap().gpus[1].health = Some(gshare_proto::HealthView {
+        grade: gshare_proto::Grade::Sick,
+        reasons: vec![format!("Xid 95: {}", xid.text)],
+        xids: vec![xid],
+        tell: Some("sudo nvidia-smi --gpu-reset -i 1".to_owned()),
+        ..Default::default()
+    });
+    let row = |text: &str, start: &str| {
+        let found = text.lines().find(|l| l.trim_start().starts_with(start));
+        found
+            .unwrap_or_else(|| panic!("no {start} in {text}"))
+            .to_owned()
+    };
+    let changing = &mut m.snapshot.as_mut().unwrap().gpus[2];
+    (changing.mode, changing.mode_wanted) = ("timeslice".to_owned(), Some("mps".to_owned()));
+    let text = screen(&m);
+    assert!(text.contains("\n2 RTX 4090 to mps "), "{text}");
+    let note = row(&text, "c15 chem vllm");
+    assert!(note.ends_with("sick: no new claims"), "{text}");
+    press(&mut m, "3");
+    let free = row(&screen(&m), "GPU 1");
+    assert!(free.ends_with("sick: no new claims"), "{free}");
+    press(&mut m, "5");
+    m.size = (200, 45);
+    let health = row(&screen(&m), "1 RTX 4090");
+    assert_eq!(health.matches("Xid 95").count(), 1, "{health}");
+    assert!(
+        health.contains("14:32") && health.contains("--gpu-reset -i 1"),
+        "{health}"
+    );
+}
+
+#[test]
+fn the_line_that_is_typed_is_in_sight_on_a_small_terminal() {
+    let mut m = model(NLP, (40, 8), canned::workstation());
+    press(&mut m, "n");
+    assert!(screen(&m).contains("Size") && !screen(&m).contains("Hold for"));
+    press(&mut m, "<tab><tab><tab><tab><tab>2h");
+    let text = screen(&m);
+    assert!(text.contains("Hold for") && text.contains("2h"), "{text}");
+    assert!(
+        !text.contains("Down, Up"),
+        "these keys do not scroll it: {text}"
+    );
+}
+
+#[test]
+fn rows_without_room_are_counted() {
+    let mut m = model(NLP, (60, 15), canned::workstation());
+    m.caption = Some("it takes a row".to_owned());
+    m.checks.rows = Some(Ok(canned::checks()));
+    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    press(&mut m, "5");
+    let text = screen(&m);
+    assert!(text.contains("GPU 1-3 of 4"), "{text}");
+    let users = m.past.users().len();
+    press(&mut m, "4");
+    let text = screen(&m);
+    let all = format!("\nall {users}  ");
+    assert!(
+        text.contains(&all) && !text.contains("\neverybody"),
+        "{text}"
+    );
+    assert!(text.contains(" waited\n"), "no column goes for it: {text}");
+    m.size = (120, 40);
+    let text = screen(&m);
+    assert!(text.contains("\neverybody "), "{text}");
+}
+
+#[test]
 fn the_start_that_is_likely_by_experience_is_told_as_such() {
     let shown = |expected, likely, keys: &str, size| {
         let mut snapshot = canned::workstation();

@@ -5,7 +5,7 @@ use ratatui::text::Line;
 
 use super::plan::Plan;
 use super::{Row, chosen, fit, gap, queue, span};
-use crate::model::{Model, RowKey, Section};
+use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{gib, share, wrap};
 use crate::theme::Look;
 
@@ -166,6 +166,7 @@ fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
         let bytes = g.mem_allocatable.map(|m| m.saturating_sub(g.mem_claimed));
         let bytes = bytes.map_or_else(|| look.glyphs.dash.to_owned(), gib);
         match (g.state, &g.drain) {
+            (GpuState::Ok, _) if condition(g) == "sick" => "sick: no new claims".to_owned(),
             (GpuState::Ok, None) => format!(
                 "{} claimable; {bytes} GiB and {:.0}% of the SMs unclaimed",
                 share(g.claimable),
