@@ -205,31 +205,40 @@ fn a_kernel_starts_without_a_service_and_says_so() {
 }
 
 #[test]
-fn a_lazy_claim_that_may_not_wait_is_told_so() {
+fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
     let station = one_gpu();
     let _hog = Raw::claim(&station, &["-q", "-g", "1"]);
-    let ways: [&[&str]; 2] = [
-        &["claim", "-q", "--lazy", "--nonblock", "-g", "0.5", "--"],
-        &["kernel", "exec", "--no-wait", "-g", "0.5", "--"],
+    let lazy = |wait: &'static str| ["claim", "-q", "--lazy", wait, "-g", "0.5", "--"];
+    let ways: [(&[&str], &str); 3] = [
+        (&lazy("--nonblock"), "gets no GPU now: wants"),
+        (
+            &["kernel", "exec", "--no-wait", "-g", "0.5", "--"],
+            "gets no GPU now: wants",
+        ),
+        (&lazy("--wait=2s"), "s in vain; wants"),
     ];
-    for way in ways {
+    for (way, how) in ways {
         let mut command = station.command();
         command.args(way).arg(support::example("raw_client"));
         let output = command.output().expect("runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (printed, said) = (text(&output.stdout), text(&output.stderr));
         assert!(printed.starts_with("error 100 "), "{way:?}: {printed}");
-        for words in [
-            "gets no GPU now: wants",
-            "held by c1",
-            "CUDA_ERROR_NO_DEVICE",
-        ] {
+        for words in [how, "gets no GPU now", "held by c1", "CUDA_ERROR_NO_DEVICE"] {
             assert!(said.contains(words), "{way:?}: {said}");
         }
-        until("its claim ends with it", Duration::from_secs(5), || {
+        until("its claim ends with it", Duration::from_secs(20), || {
             (station.snapshot().ok()?.claims.len() == 1).then_some(())
         });
     }
+    // The same for who waits before his command starts.
+    let mut command = station.command();
+    command.args(["claim", "-q", "--wait=2s", "-g", "0.5", "--", "true"]);
+    let output = command.output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    let words = ["gshare: waited ", "s in vain; wants", "held by c1"];
+    assert!(words.iter().all(|w| said.contains(w)), "{said}");
 }
 
 #[test]

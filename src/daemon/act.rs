@@ -1,12 +1,15 @@
 //! What the core decides, carried out one action after the other.
 
+use std::time::Duration;
+
 use gshare_core::machine::lever::Lever;
 use gshare_core::machine::{Action, Event};
+use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
-use super::convert;
 use super::service::Service;
+use super::{convert, unix_ms};
 
 /// A client that does not read is not told its place more often than this ahead.
 pub(crate) const UNREAD_PLACES: usize = 16;
@@ -50,8 +53,13 @@ impl Service {
                         reason,
                         for_now,
                     } => {
-                        let text = self.waits_text(id, &reason);
+                        let mut text = self.waits_text(id, &reason);
                         if let Some(asked) = self.waiting.remove(&id) {
+                            let waited = unix_ms().saturating_sub(asked.since_ms) / 1000;
+                            if for_now && waited > 0 {
+                                let waited = show_duration(Duration::from_secs(waited));
+                                text = format!("waited {waited} in vain; {text}");
+                            }
                             let late = self.claims.contains_key(&id);
                             let code = if for_now {
                                 ErrorCode::NotAvailable

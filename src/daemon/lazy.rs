@@ -15,7 +15,6 @@ use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
-use super::reclaim::UNKNOWN_START;
 use super::server::{ConnId, Peer, Sender};
 use super::service::{Asked, Live, Service};
 use super::{Msg, convert, unix_ms};
@@ -177,10 +176,8 @@ impl Service {
 
     /// Tells those who wait their place.
     pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let start = self.start_known(id, reason);
-        let no_start = start.is_none().then(Instant::now);
-        let start = start.unwrap_or_else(|| UNKNOWN_START.to_owned());
-        let text = format!("{}; {start}", self.waits_text(id, reason));
+        let no_start = self.start_known(id, reason).is_none().then(Instant::now);
+        let text = self.waits_and_start(id, reason);
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };

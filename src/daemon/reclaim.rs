@@ -24,7 +24,7 @@ const REMINDERS: [Duration; 3] = [
     Duration::from_secs(3),
 ];
 /// What is said of the start of a claim of which nobody knows when that is.
-pub(crate) const UNKNOWN_START: &str = "when it starts is not known: nobody has said how long";
+const UNKNOWN_START: &str = "when it starts is not known: nobody has said how long";
 /// An announcement that is not older than this was heard.
 const HEARD: Duration = Duration::from_secs(2);
 /// How the cause of the end of a claim begins whose command is to be started anew.
@@ -75,7 +75,9 @@ impl Service {
         let why = match cause.waiter {
             Some(waiter) => {
                 let who = self.owner_of(waiter);
-                let standing = if cause.entitled {
+                let standing = if lever == Lever::Detach && self.is_idle(id) {
+                    format!("and {id} is idle")
+                } else if cause.entitled {
                     format!("which is within what {who} is guaranteed")
                 } else {
                     format!("and {who} has had less")
@@ -269,6 +271,13 @@ impl Service {
         ))
     }
 
+    /// Why a program waits that has been started already, and when that ends.
+    pub(crate) fn waits_and_start(&self, id: ClaimId, reason: &Reason) -> String {
+        let start = self.start_known(id, reason);
+        let start = start.as_deref().unwrap_or(UNKNOWN_START);
+        format!("{}; {start}", self.waits_text(id, reason))
+    }
+
     /// What happens to a claim that runs: `moves from GPU 1 to GPU 0 in 12s for c22`.
     pub(crate) fn announced_text(&self, id: ClaimId) -> Option<String> {
         let (plan, step) = self.machine.announced(id)?;
@@ -377,7 +386,9 @@ impl Service {
             None if self.keep_idle(id) => {
                 let long = show_duration(self.config.reclaim.keep);
                 return Ok(Reply::Done {
-                    message: format!("{id} keeps what it has for {long}, idle or not"),
+                    message: format!(
+                        "{id} counts as used for {long}: nothing is taken from it for being idle"
+                    ),
                 });
             }
             None => return refused(format!("nothing is announced for {id}")),
