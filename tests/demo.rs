@@ -1,4 +1,5 @@
-//! `gshare demo --headless`: what it prints is what the simulated GPUs really did.
+//! `gshare demo --headless`: what it prints is what the simulated GPUs really did. One demo at a time: each of them keeps a
+//! processor busy.
 
 mod support;
 
@@ -7,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, ClaimView, Client, Reply, Snapshot, Source};
@@ -16,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
 use support::users::{Users, as_user};
-use support::{GSHARE, root, until};
+use support::{GSHARE, alone, root, until};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -37,12 +38,6 @@ fn snapshot(dir: &Path) -> Option<Snapshot> {
         Reply::Snapshot(s) => Some(*s),
         _ => None,
     }
-}
-
-/// One demo at a time: each of them keeps a processor busy.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static STAGE: Mutex<()> = Mutex::new(());
-    STAGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Claims that idle: warned, detached for those who wait, back with the next call; and what keeps them where they are.
+//! One test at a time: they count seconds of idleness, and kernels of Python take long to start.
 
 mod support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
@@ -10,17 +10,10 @@ use gshare_proto::ClaimView;
 use serde_json::json;
 use support::detach::{fast, station_of_sharers};
 use support::notebook::{Driven, Notebook};
-use support::{Raw, python, station_with, until};
+use support::{Raw, alone, python, station_with, until};
 
 /// A loaded machine takes its time.
 const SOON: Duration = Duration::from_secs(60);
-
-/// One at a time: they count seconds of idleness, and kernels of Python take long to start.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// GPUs and rules that are over quickly.
 fn station(gpus: usize, idle: &str) -> Station {
@@ -29,8 +22,7 @@ fn station(gpus: usize, idle: &str) -> Station {
 }
 
 fn claim_of(station: &Station, notebook: &Notebook) -> Option<ClaimView> {
-    let claims = station.snapshot().ok()?.claims;
-    claims.into_iter().find(|c| c.pid == Some(notebook.pid))
+    support::claim_of(&station.snapshot().ok()?, notebook.pid).cloned()
 }
 
 /// Arrays on the GPU, changed by a kernel, and their checksum.
@@ -277,12 +269,22 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     });
     // Batch is not detached for idleness, and these are no borrowers.
     let mut hogs: Vec<Raw> = (0..2)
-        .map(|_| Raw::claim(&station, &["-q", "-g", "0.5", "--limit", "0.5"]))
+        .map(|_| Raw::claim(&station, &["-q", "-g", "0.5", "--limit", "0.5", "-t", "3h"]))
         .collect();
     for round in 0..3 {
         let said =
             idle.act(&json!({ "do": "run", "code": AGAIN, "until": "GPU memory in host RAM" }));
         assert_eq!(said["ended"], false, "{round}: {said}");
+        // Told in the same line as who waits for the first time.
+        let printed = said["printed"].as_str().unwrap_or_default();
+        let words = [
+            "waiting for it: wants",
+            "; expected start in ",
+            ", when the lease of c",
+        ];
+        assert!(words.iter().all(|w| printed.contains(w)), "{round}: {said}");
+        let waits = claim_of(&station, &idle).and_then(|c| c.place.waits);
+        assert!(waits.is_some(), "{round}");
         let said = idle.act(&json!({ "do": "interrupt" }));
         assert_eq!(said["error"], "KeyboardInterrupt", "{round}: {said}");
         println!("interrupted within {} s", said["seconds"]);
@@ -294,6 +296,12 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         );
         assert_eq!(idle.run("print(2 + 2)"), "4\n", "cells without CUDA run");
     }
+    let waits = || claim_of(&station, &idle).map(|c| c.place.waits.is_some());
+    until(
+        "nobody makes room for calls that wait no longer",
+        SOON,
+        || waits().filter(|w| !w),
+    );
     hogs.clear();
     let printed = idle.run(AGAIN);
     assert!(printed.contains("same\non\n"), "{printed}");
@@ -336,16 +344,19 @@ fn an_open_tab_is_no_use_and_a_cell_that_runs_is() {
     // So far apart that the warning has been seen by the server long before: it is no activity of the kernel's.
     let station = station(1, "warn = \"4s\"\nalways = \"10s\"\n");
     let install = ["-g", "0.5", "--user", "--name", "half"];
-    let script = ["tab.py", "stop"];
-    let mut tab = Driven::start(&station, [&bin, &lab], &install, script, |_| ());
+    let script = ["server.py", "stop"];
+    let mut server = Driven::start(&station, [&bin, &lab], &install, script, |_| ());
+    let dir = server.home.path().to_owned();
     let mut act = |step: serde_json::Value| {
-        let said = tab.act(&step);
+        let said = server.act(&step);
         assert!(said["failed"].is_null(), "{step}: {said}");
         said
     };
-    act(json!({ "do": "start", "kernel": "half" }));
-    act(json!({ "do": "open" }));
-    let said = act(json!({ "do": "run", "code": ARRAYS }));
+    act(json!({ "do": "start", "dir": dir, "options": ["--port=0"] }));
+    let kernel =
+        act(json!({ "do": "open", "path": "a.ipynb", "kernel": "half" }))["kernel"].clone();
+    act(json!({ "do": "tab", "kernel": kernel }));
+    let said = act(json!({ "do": "run", "kernel": kernel, "code": ARRAYS }));
     assert!(
         said["printed"]
             .as_str()
@@ -364,7 +375,7 @@ fn an_open_tab_is_no_use_and_a_cell_that_runs_is() {
     // Longer than every limit, without a launch and without work for a processor.
     let enough = station.dir().join("enough");
     let code = format!("import os, time\nwhile not os.path.exists({enough:?}): time.sleep(0.2)");
-    act(json!({ "do": "begin", "code": code }));
+    act(json!({ "do": "begin", "kernel": kernel, "code": code }));
     by_server("busy");
     until("its GPU idles for longer than every limit", SOON, || {
         let claim = view()?;
@@ -378,13 +389,13 @@ fn an_open_tab_is_no_use_and_a_cell_that_runs_is() {
     until("it is detached although the tab is open", SOON, || {
         view()?.place.word.filter(|w| w == "detached")
     });
-    let state = act(json!({ "do": "state" }));
+    let state = act(json!({ "do": "state", "kernel": kernel }));
     assert_eq!(
         (&state["connections"], &state["execution_state"]),
         (&json!(1), &json!("idle")),
         "{state}"
     );
-    let said = act(json!({ "do": "run", "code": AGAIN }));
+    let said = act(json!({ "do": "run", "kernel": kernel, "code": AGAIN }));
     assert!(
         said["printed"]
             .as_str()

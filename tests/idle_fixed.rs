@@ -1,24 +1,16 @@
 //! Idle claims that cannot be detached: told so at the start, and then warned, made smaller or ended, as the rule says.
-//! And which rule holds for whom.
+//! And which rule holds for whom. One at a time: they count seconds of idleness.
 
 mod support;
 
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use support::detach::{GIB, SOON, claim, end, ok, run, station_of_sharers, station_that, waiter};
-use support::{Raw, claim_of, python, root, station_with, until};
-
-/// One at a time: they count seconds of idleness.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use support::{Raw, alone, claim_of, python, root, station_with, until};
 
 const QUICK: &str = "warn = \"1s\"\ndetach = \"2s\"\n";
 

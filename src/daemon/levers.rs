@@ -84,6 +84,8 @@ pub(crate) struct LeverState {
     /// Processes of claims of several GPUs that had NCCL loaded when they began with CUDA.
     nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
     pub(crate) waiters: Waiters,
+    /// When calls of detached claims last said that they wait.
+    wanted: BTreeMap<ClaimId, Instant>,
     /// Of which announcement each owner was reminded, and how often.
     pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
 }
@@ -118,6 +120,7 @@ impl LeverState {
             lost: BTreeMap::new(),
             nccl: BTreeMap::new(),
             waiters: Waiters::default(),
+            wanted: BTreeMap::new(),
             reminded: BTreeMap::new(),
         }
     }

@@ -1,7 +1,8 @@
 """A Jupyter server without a browser, driven line by line: a JSON object in, a JSON object out.
 
-start (dir, options, env), open (path, kernel), run (kernel, code), hear (kernel, words: what comes under its last cell),
-list, rename (session, to), interrupt, restart, close (session), stop. It knows nothing of gshare.
+start (dir, options, env), open (path, kernel), tab (kernel: a browser's socket, which stays open), run (kernel, code), begin
+(kernel, code: not waited for), hear (kernel, words: what comes under its last cell), list, state (kernel), rename (session,
+to), interrupt, restart, close (session), stop. It knows nothing of gshare.
 """
 
 import http.client
@@ -15,10 +16,11 @@ import sys
 import time
 import urllib.parse
 
+import websocket
 from jupyter_client import BlockingKernelClient
 
 server = about = token = None
-clients = {}
+clients, tabs = {}, []
 
 
 class OverFile(http.client.HTTPConnection):
@@ -126,6 +128,14 @@ def act(step):
         body = {"path": step["path"], "name": step["path"], "type": "notebook", "kernel": {"name": step["kernel"]}}
         session = ask("POST", "sessions", body)
         return {"session": session["id"], "kernel": session["kernel"]["id"]}
+    if what == "tab":
+        address = about["url"].replace("http", "ws", 1)
+        channels = f"{address}api/kernels/{step['kernel']}/channels?token={token}"
+        tabs.append(websocket.create_connection(channels, timeout=60))
+    if what == "begin":
+        client_of(step["kernel"]).execute(step["code"])
+    if what == "state":
+        return ask("GET", f"kernels/{step['kernel']}")
     if what == "run":
         return run(step["kernel"], step["code"])
     if what == "hear":

@@ -18,6 +18,7 @@ pub mod users;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare::station::{Options, Station};
@@ -30,6 +31,12 @@ pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
 /// A program of `examples/`, which cargo builds with the tests.
 pub fn example(name: &str) -> PathBuf {
     PathBuf::from(GSHARE).with_file_name("examples").join(name)
+}
+
+/// For tests of one file that disturb one another: one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A simulated workstation, changed by `change` before it starts.

@@ -307,6 +307,10 @@ impl Machine {
                 self.wanted(now, id);
                 self.settle(&mut actions);
             }
+            Event::Unwanted { id } => {
+                self.unwanted(id);
+                self.settle(&mut actions);
+            }
             Event::Parked { id, host } => {
                 self.parked(now, id, host);
                 self.settle(&mut actions);

@@ -216,6 +216,7 @@ impl Service {
         self.levers.lost.retain(|id, _| ids.contains(id));
         self.levers.nccl.retain(|id, _| ids.contains(id));
         self.count_down();
+        self.forget_wishes();
         let waiters = self.levers.waiters.keys();
         let ended: Vec<ClaimId> = waiters.filter(|id| !ids.contains(id)).copied().collect();
         for id in ended {

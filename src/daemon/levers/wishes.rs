@@ -1,6 +1,7 @@
 //! What people and programs want of claims: detach, attach, suspend, resume, move; and calls that wait.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Want};
 use gshare_core::machine::Event;
@@ -10,7 +11,10 @@ use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::journal::HoldingRecord;
 use crate::daemon::server::{Peer, Sender};
-use crate::daemon::service::Service;
+use crate::daemon::service::{Live, Service};
+
+/// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// Those who wait for what they asked, by claim.
 pub(crate) type Waiters = BTreeMap<ClaimId, Vec<Sender>>;
@@ -74,8 +78,18 @@ impl Service {
             let error = WireError::new(ErrorCode::NotAvailable, text);
             return out.error(error.with_hint(format!("gshare detach {id} frees its GPU memory")));
         }
+        // What a person asked for stands, whether a call waits or not.
+        self.levers.wanted.remove(&id);
+        let waited = self.machine.reason(id).is_some();
         self.levers.waiters.entry(id).or_default().push(out.clone());
         self.drive(Event::Wish { id, wish });
+        if waited {
+            // Where it stands in the queue has been told, though not here.
+            let queued = self.queued_lever(id);
+            queued
+                .into_iter()
+                .for_each(|q| out.reply(&Reply::Queued(q)));
+        }
         self.touch();
     }
 
@@ -167,15 +181,17 @@ impl Service {
             };
             return out.raw(refused.line(), Vec::new());
         };
+        // Not where a person has asked for it already.
+        let asked = self.machine.reason(id).is_some();
+        if !asked || self.levers.wanted.contains_key(&id) {
+            self.levers.wanted.insert(id, Instant::now());
+        }
         self.drive(Event::Wanted { id });
         let holding = self.claims.get(&id).map(|l| &l.record.holding);
         let text = match holding {
             Some(HoldingRecord::Unparking { .. }) => "it is on its way back".to_owned(),
             Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
-                Some(reason) => {
-                    let when = self.start_known(id, reason).map(|when| format!("; {when}"));
-                    self.waits_text(id, reason) + &when.unwrap_or_default()
-                }
+                Some(reason) => self.waits_and_start(id, reason),
                 None => "there is no room on a GPU".to_owned(),
             },
             _ => String::new(),
@@ -184,16 +200,41 @@ impl Service {
         self.touch();
     }
 
+    /// Claims whose calls do not wait any more, because they were interrupted, are not brought back.
+    pub(super) fn forget_wishes(&mut self) {
+        let parked = |live: &Live| matches!(live.record.holding, HoldingRecord::Parked(_));
+        let claims = &self.claims;
+        let wanted = &mut self.levers.wanted;
+        wanted.retain(|id, _| claims.get(id).is_some_and(parked));
+        let silent = |(id, at): (&ClaimId, &Instant)| (at.elapsed() >= SILENT).then_some(*id);
+        let silent: Vec<ClaimId> = wanted.iter().filter_map(silent).collect();
+        for id in silent {
+            self.levers.wanted.remove(&id);
+            self.drive(Event::Unwanted { id });
+            self.touch();
+        }
+    }
+
+    /// Where a parked claim stands that waits to come back.
+    fn queued_lever(&self, id: ClaimId) -> Option<Queued> {
+        let (position, reason) = self.machine.place(id)?;
+        Some(self.lever_place(id, position, reason))
+    }
+
     /// A parked claim waits for room.
     pub(crate) fn lever_waits(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let queued = Queued {
-            id: id.to_string(),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.waits_text(id, reason),
-            would_start: None,
-        };
+        let queued = self.lever_place(id, position, reason);
         for out in self.levers.waiters.get(&id).into_iter().flatten() {
             out.reply(&Reply::Queued(queued.clone()));
+        }
+    }
+
+    fn lever_place(&self, id: ClaimId, position: usize, reason: &Reason) -> Queued {
+        Queued {
+            id: id.to_string(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            reason: self.waits_and_start(id, reason),
+            would_start: None,
         }
     }
 

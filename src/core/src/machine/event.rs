@@ -122,6 +122,11 @@ pub enum Event {
         /// The claim.
         id: ClaimId,
     },
+    /// No member of a detached claim needs the GPU any more: the calls that waited were interrupted.
+    Unwanted {
+        /// The claim.
+        id: ClaimId,
+    },
     /// [`Action::Park`] is done: nothing of the claim is on a GPU.
     Parked {
         /// The claim.
@@ -177,6 +182,7 @@ impl Event {
             | Self::Wish { .. }
             | Self::MoveTo { .. }
             | Self::Wanted { .. }
+            | Self::Unwanted { .. }
             | Self::Parked { .. }
             | Self::Unparked { .. }
             | Self::Moved { .. }

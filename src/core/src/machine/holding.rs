@@ -348,6 +348,15 @@ impl Machine {
         }
     }
 
+    /// Nobody needs its GPU any more. Where it was taken for others it comes back all the same.
+    pub(super) fn unwanted(&mut self, id: ClaimId) {
+        let parked = self.reclaim.parked.get_mut(&id);
+        if let Some(parked) = parked.filter(|p| p.back && p.by != ParkedBy::Reclaim) {
+            parked.back = false;
+            self.queue.retain(|w| !w.asks_for(id));
+        }
+    }
+
     /// The claim's memory is in the host.
     pub(super) fn parked(&mut self, now: Now, id: ClaimId, host: Bytes) {
         let Some(Transit::Parking { freeze, by, wanted }) = self.reclaim.transit.remove(&id) else {

@@ -110,6 +110,8 @@ mod faults;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod promises;
 #[cfg(test)]
 mod swaps;

@@ -1,0 +1,192 @@
+//! What somebody waits for a notebook that idles: with the rules that hold where nobody has written others.
+
+use super::super::lever::{Lever, Levers};
+use super::super::*;
+use super::ReclaimRules;
+use super::tests::{Bench, s};
+use crate::claim::Class;
+use crate::units::Bytes;
+
+const NOTEBOOK: Class = Class::Interactive;
+/// Out of the box (`[idle] detach`); the service counts it, and tells the core when it is over.
+const DETACH: Duration = Duration::from_secs(30 * 60);
+/// What a lever takes in these tests, and what passes until the next look.
+const SECONDS: Duration = Duration::from_secs(3);
+
+/// Two notebooks on one GPU of 24 GiB, of one user: nobody takes anything from them but for idleness.
+fn two() -> Bench {
+    two_of([1, 1])
+}
+
+fn two_of(uids: [u32; 2]) -> Bench {
+    let mut b = Bench::new(1);
+    b.send(Event::Reclaim(ReclaimRules::default()));
+    for (id, uid) in (1..).zip(uids) {
+        b.claim(id, 500, uid, NOTEBOOK, 8);
+    }
+    b
+}
+
+fn idles(b: &mut Bench, id: u64, idle: bool) {
+    let levers = Levers {
+        park: Ok(()),
+        movable: Ok(()),
+        requeue: false,
+        idle,
+    };
+    b.send(Event::Levers {
+        id: ClaimId(id),
+        levers,
+    });
+}
+
+fn third(b: &mut Bench, id: u64) {
+    b.claim(id, 500, 1, NOTEBOOK, 8);
+}
+
+/// For how long it waits from now on.
+fn waits(b: &mut Bench, id: u64) -> Duration {
+    let begun = b.w.now;
+    while b.at(id).is_none() {
+        b.pass(s(1));
+        assert!(b.w.now - begun < s(3600), "c{id} waits for ever");
+    }
+    b.w.now - begun
+}
+
+/// For which moments its detaching was announced.
+fn announced(b: &Bench, of: u64) -> Vec<Now> {
+    let told = b.w.log.iter().filter_map(|a| match a {
+        Action::Announce {
+            id,
+            lever: Lever::Detach,
+            at,
+            ..
+        } if *id == ClaimId(of) => Some(*at),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn who_waits_already_has_the_gpu_a_countdown_after_the_notebook_has_idled_for_too_long() {
+    let countdown = ReclaimRules::default().countdown;
+    let mut b = two();
+    b.pass(s(600));
+    third(&mut b, 3);
+    b.pass(DETACH - s(600));
+    assert!(b.at(3).is_none() && announced(&b, 1).is_empty());
+    idles(&mut b, 1, true);
+    assert_eq!(announced(&b, 1), [b.w.now + countdown]);
+    let waited = waits(&mut b, 3);
+    assert!(waited >= countdown, "not before the moment that was told");
+    assert!(waited <= countdown + SECONDS, "{waited:?}");
+    assert!(b.at(2).is_some() && announced(&b, 2).is_empty());
+}
+
+#[test]
+fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alone() {
+    let countdown = ReclaimRules::default().countdown;
+    for longer in [s(0), s(1), s(7), s(3600)] {
+        let mut b = two();
+        b.pass(DETACH);
+        idles(&mut b, 1, true);
+        b.pass(longer);
+        third(&mut b, 3);
+        let waited = waits(&mut b, 3);
+        assert!(waited <= countdown + SECONDS, "{longer:?}: {waited:?}");
+    }
+    // Also in the place of one that came back to its GPU and idles again.
+    let mut b = two();
+    b.pass(DETACH);
+    idles(&mut b, 1, true);
+    third(&mut b, 3);
+    waits(&mut b, 3);
+    idles(&mut b, 1, false);
+    b.send(Event::Wanted { id: ClaimId(1) });
+    b.send(Event::Gone { id: ClaimId(3) });
+    waits(&mut b, 1);
+    b.pass(DETACH);
+    idles(&mut b, 1, true);
+    third(&mut b, 4);
+    let waited = waits(&mut b, 4);
+    assert!(waited <= countdown + SECONDS, "{waited:?}");
+}
+
+#[test]
+fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
+    let countdown = ReclaimRules::default().countdown;
+    let mut b = two();
+    b.pass(DETACH);
+    idles(&mut b, 1, true);
+    third(&mut b, 3);
+    let due = b.w.now + countdown;
+    b.pass(s(5));
+    // Others wait behind, one with a claim that has no place here; what is known of the other notebook changes.
+    third(&mut b, 4);
+    b.claim(5, 1000, 1, Class::Batch, 8);
+    b.pass(s(5));
+    idles(&mut b, 2, false);
+    b.w.used.insert((ClaimId(2), 0), Bytes::gib(9));
+    b.pass(s(5));
+    b.send(Event::Gone { id: ClaimId(5) });
+    // It is interrupted: the one behind takes over what was announced.
+    b.send(Event::Gone { id: ClaimId(3) });
+    assert_eq!(announced(&b, 1), [due], "told once");
+    let retracted = |a: &Action| matches!(a, Action::Retract { .. });
+    assert!(!b.w.log.iter().any(retracted));
+    waits(&mut b, 4);
+    assert!(b.w.now <= due + SECONDS, "{:?} after it", b.w.now - due);
+}
+
+#[test]
+fn two_that_idle_make_room_within_one_countdown() {
+    let countdown = ReclaimRules::default().countdown;
+    let mut b = two();
+    b.pass(DETACH);
+    idles(&mut b, 1, true);
+    idles(&mut b, 2, true);
+    b.claim(3, 1000, 1, Class::Batch, 20);
+    let waited = waits(&mut b, 3);
+    assert!(waited <= countdown + SECONDS + s(2), "{waited:?}");
+}
+
+#[test]
+fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
+    let mut b = two();
+    b.pass(DETACH);
+    idles(&mut b, 1, true);
+    third(&mut b, 3);
+    waits(&mut b, 3);
+    // Its next cell wants the GPU of the third, which idles by now, and is interrupted in the countdown.
+    b.pass(s(60));
+    idles(&mut b, 3, true);
+    let (id, before) = (ClaimId(1), b.w.log.len());
+    b.send(Event::Wanted { id });
+    assert_eq!(announced(&b, 3).len(), 1);
+    b.pass(s(5));
+    b.send(Event::Unwanted { id });
+    let retracted = |a: &Action| matches!(a, Action::Retract { id, .. } if *id == ClaimId(3));
+    assert!(b.w.log[before..].iter().any(retracted));
+    b.pass(s(600));
+    assert!(b.at(3).is_some() && b.at(1).is_none());
+    // The one after that finds it where it was.
+    b.send(Event::Wanted { id });
+    let waited = waits(&mut b, 1);
+    assert!(
+        waited <= ReclaimRules::default().countdown + SECONDS + s(2),
+        "{waited:?}"
+    );
+}
+
+/// Two who have half a GPU each have more than a third of it, which everybody is guaranteed when a third person comes.
+#[test]
+fn somebody_within_his_part_waits_for_the_minimum_run_of_others_and_not_for_idleness() {
+    let rules = ReclaimRules::default();
+    let mut b = two_of([1, 2]);
+    let least = b.w.machine.rules_of(NOTEBOOK).min_run;
+    b.claim(3, 330, 3, NOTEBOOK, 4);
+    let waited = waits(&mut b, 3);
+    assert!(waited >= least.max(rules.countdown), "{waited:?}");
+    assert!(waited <= least.max(rules.countdown) + SECONDS, "{waited:?}");
+}
