@@ -22,7 +22,10 @@ impl Lab {
     fn start(station: &Station, bin: &Path, lab: &Path, chromium: &Path) -> Self {
         let install = ["-g", "0.25", "--user"];
         let browser = |command: &mut Command| {
-            command.env("CHROMIUM", chromium);
+            // What Numba thinks of so small a grid is not what the pictures are of.
+            command
+                .env("CHROMIUM", chromium)
+                .env("PYTHONWARNINGS", "ignore");
         };
         let script = ["lab.py", "stop"];
         let mut lab = Self(Driven::start(
