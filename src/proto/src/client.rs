@@ -43,7 +43,7 @@ pub struct Client {
 }
 
 /// How every line with a snapshot begins.
-const SNAPSHOT: &[u8] = br#"{"reply":"snapshot","#;
+const SNAPSHOT: &str = r#"{"reply":"snapshot","#;
 /// Snapshots have tens of kilobytes.
 const BUFFER: usize = 64 << 10;
 
@@ -114,12 +114,15 @@ impl Client {
         if n == 0 || line.last() != Some(&b'\n') {
             return Err(ClientError::Closed);
         }
+        // At once for the whole line: byte by byte in each string costs a fifth of the reading.
+        let line = std::str::from_utf8(line)
+            .map_err(|e| ClientError::Garbled(serde::de::Error::custom(e)))?;
         // Those who watch read one a second: without a detour over what kind of line it is.
         if line.starts_with(SNAPSHOT) {
-            let snapshot = serde_json::from_slice(line).map_err(ClientError::Garbled)?;
+            let snapshot = serde_json::from_str(line).map_err(ClientError::Garbled)?;
             return Ok(Reply::Snapshot(snapshot));
         }
-        serde_json::from_slice(line).map_err(ClientError::Garbled)
+        serde_json::from_str(line).map_err(ClientError::Garbled)
     }
 }
 
