@@ -11,7 +11,7 @@ use futures_core::Stream;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::{Pid, getuid};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::feed::{Feed, Update};
 use crate::model::{Model, Page, Viewer};
@@ -24,6 +24,9 @@ use crate::view;
 
 /// Shortest time between two frames of news.
 const FRAME: Duration = Duration::from_millis(33);
+
+/// Time between two looks at the clock.
+const TICK: Duration = Duration::from_secs(1);
 
 /// News that come less often than this do not carry the clock.
 const LATE: Duration = Duration::from_millis(1300);
@@ -121,16 +124,16 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
     let mut signals = Signals::new()?;
     let mut screen = Screen::take()?;
     let mut input = EventStream::new();
-    let mut model = Model::new(options.viewer, screen.size()?, clock());
+    // From here on a new size is told; one from before was not.
+    screen.fit()?;
+    let mut model = Model::new(options.viewer, screen.size(), clock());
     model.page = options.page;
     model.recorded = options.recorded;
-    let mut tick = interval(Duration::from_secs(1));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut drawn = Instant::now();
     let mut next_frame = drawn;
     let mut dirty = true;
-    // While news come every second the clock is drawn with them, not for itself as well.
-    let mut last_news: Option<Instant> = None;
+    // While news come every second the clock is drawn with them, and nothing wakes up for it alone.
+    let mut tick = drawn;
     loop {
         let mut messages = Vec::new();
         tokio::select! {
@@ -139,7 +142,7 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
                 Caught::End(number) => return Ok(Exit::Signal(number)),
                 Caught::Stop => {
                     stop(&mut screen)?;
-                    let (width, height) = screen.size()?;
+                    let (width, height) = screen.size();
                     messages.push(Msg::Resize(width, height));
                     messages.push(Msg::Tick(clock()));
                 }
@@ -150,15 +153,17 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
                 Some(Err(_)) | None => return Ok(Exit::Signal(Signal::SIGHUP as i32)),
             },
             news = feed.updates.next() => {
-                last_news = Some(Instant::now());
+                tick = Instant::now() + LATE;
                 messages.push(Msg::Tick(clock()));
                 messages.extend(news.into_iter().map(Msg::Update));
             }
-            _ = tick.tick() => if last_news.is_none_or(|at| at.elapsed() > LATE) {
+            () = sleep_until(tick) => {
+                tick = (tick + TICK).max(Instant::now());
                 messages.push(Msg::Tick(clock()));
-            },
+            }
             () = sleep_until(next_frame), if dirty => {
-                draw(&mut screen, &model, &options.look)?;
+                let (picture, cursor) = view::picture(&model, &options.look, screen.size());
+                screen.show(picture, cursor)?;
                 dirty = false;
                 drawn = Instant::now();
                 next_frame = drawn + FRAME;
@@ -168,12 +173,18 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
             if matches!(msg, Msg::Key(_) | Msg::Mouse(_) | Msg::Paste(_)) {
                 next_frame = drawn + ANSWER;
             }
+            if let Msg::Resize(width, height) = msg {
+                screen.renew(width, height);
+            }
             let quiet =
                 matches!(msg, Msg::Tick(now) if now.now_ms / 1000 == model.clock.now_ms / 1000);
             for cmd in update(&mut model, msg) {
                 match cmd {
                     Cmd::Quit => return Ok(Exit::Quit),
-                    Cmd::Redraw => screen.renew()?,
+                    Cmd::Redraw => {
+                        let (width, height) = screen.size();
+                        screen.renew(width, height);
+                    }
                     // To the whole job, as the terminal does; it comes back as a signal.
                     Cmd::Suspend => kill(Pid::from_raw(0), Signal::SIGTSTP)?,
                     Cmd::Ask(request) => {
@@ -213,10 +224,6 @@ fn message(event: Event) -> Option<Msg> {
         .then_some(Msg::Mouse(mouse)),
         Event::FocusGained | Event::FocusLost => None,
     }
-}
-
-fn draw(screen: &mut Screen, model: &Model, look: &Look) -> io::Result<()> {
-    screen.draw(|area, buf| view::draw(model, look, area, buf))
 }
 
 /// Gives the terminal back and stops; goes on here after SIGCONT.

@@ -1,7 +1,7 @@
 //! The terminal: raw mode, alternate screen, bracketed paste. Whatever way the program leaves, the
 //! terminal is as it was.
 
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::io::{self, IsTerminal, Write};
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
@@ -12,13 +12,12 @@ use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::queue;
 use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
-    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
-    LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+    disable_raw_mode, enable_raw_mode, size,
 };
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+
+use crate::canvas::Canvas;
+use crate::view::{Cursor, Picture};
 
 /// Clicks and the wheel, told with coordinates of any size. Not movements: they would be most of what a
 /// slow line carries. With Shift held, terminals select text as ever.
@@ -82,7 +81,7 @@ fn hook_panics() {
 /// The terminal while the screen is on it.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    canvas: Canvas,
 }
 
 impl Screen {
@@ -98,8 +97,9 @@ impl Screen {
         let owner = SCREEN_THREAD.get_or_init(|| Mutex::new(id));
         *owner.lock().unwrap_or_else(PoisonError::into_inner) = id;
         hook_panics();
-        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-        let mut screen = Self { terminal };
+        let (columns, rows) = size()?;
+        let canvas = Canvas::new(columns, rows);
+        let mut screen = Self { canvas };
         screen.enter()?;
         Ok(screen)
     }
@@ -124,45 +124,40 @@ impl Screen {
         give_back();
     }
 
-    /// Takes it again, and draws everything anew next time.
+    /// Takes it again, and draws everything anew next time; it may have another size.
     pub(crate) fn retake(&mut self) -> io::Result<()> {
         self.enter()?;
-        // A new one knows nothing of the old frame. (Its own clear() would ask the terminal where the
-        // cursor is, and the answer would go to the keys.)
-        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        let (columns, rows) = size()?;
+        self.renew(columns, rows);
+        Ok(())
+    }
+
+    /// Takes the size that the terminal has now.
+    pub(crate) fn fit(&mut self) -> io::Result<()> {
+        let (columns, rows) = size()?;
+        if (columns, rows) != self.size() {
+            self.renew(columns, rows);
+        }
         Ok(())
     }
 
     /// Draws everything anew next time, whatever is on the terminal.
-    pub(crate) fn renew(&mut self) -> io::Result<()> {
-        let mut out = io::stdout();
-        queue!(out, Clear(ClearType::All))?;
-        out.flush()?;
-        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-        Ok(())
+    pub(crate) fn renew(&mut self, columns: u16, rows: u16) {
+        self.canvas = Canvas::new(columns, rows);
     }
 
-    /// Draws one frame; the terminal shows it at once or not at all. `view` draws and says where the
-    /// cursor is.
-    pub(crate) fn draw(
-        &mut self,
-        view: impl FnOnce(Rect, &mut Buffer) -> Option<(u16, u16)>,
-    ) -> io::Result<()> {
-        queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
-        self.terminal.draw(|frame| {
-            let area = frame.area();
-            if let Some(cursor) = view(area, frame.buffer_mut()) {
-                frame.set_cursor_position(cursor);
-            }
-        })?;
-        queue!(self.terminal.backend_mut(), EndSynchronizedUpdate)?;
-        Write::flush(self.terminal.backend_mut())
+    /// Shows a picture; the terminal shows it at once or not at all.
+    pub(crate) fn show(&mut self, picture: Picture, cursor: Cursor) -> io::Result<()> {
+        let bytes = self.canvas.show(picture, cursor)?;
+        // In one piece: whatever is on the other side wakes up once.
+        let mut out = io::stdout().lock();
+        out.write_all(&bytes)?;
+        out.flush()
     }
 
     /// Columns and rows.
-    pub(crate) fn size(&self) -> io::Result<(u16, u16)> {
-        let size = self.terminal.size()?;
-        Ok((size.width, size.height))
+    pub(crate) fn size(&self) -> (u16, u16) {
+        self.canvas.size()
     }
 }
 

@@ -100,6 +100,32 @@ fn frame(
     (rows, cursor)
 }
 
+/// What is to be seen.
+pub(crate) enum Picture {
+    /// A line for each row.
+    Lines(Vec<Line<'static>>),
+    /// All cells, where a box lies over the rows.
+    Cells(Buffer),
+}
+
+/// Everything, for a screen of this size.
+pub(crate) fn picture(
+    model: &Model,
+    look: &Look,
+    (width, height): (u16, u16),
+) -> (Picture, Cursor) {
+    let area = Rect::new(0, 0, width, height);
+    if model.dialog.is_some() || area.is_empty() {
+        let mut buf = Buffer::empty(area);
+        let cursor = draw(model, look, area, &mut buf);
+        return (Picture::Cells(buf), cursor);
+    }
+    let (rows, cursor) = frame(model, look, (width.into(), height.into()));
+    let lines = rows.into_iter().map(|row| row.line).collect();
+    let cursor = cursor.map(|(x, y)| at(area, x, y));
+    (Picture::Lines(lines), cursor)
+}
+
 /// Draws everything into `area`.
 pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> Cursor {
     let area = area.intersection(buf.area);
@@ -109,7 +135,7 @@ pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let (rows, cursor) = frame(model, look, (width, height));
     for (y, row) in rows.into_iter().enumerate() {
-        put(row.line, area, y, buf);
+        put(&row.line, area, y, buf);
     }
     let typed = cursor.map(|(x, y)| at(area, x, y));
     let boxed = dialog::draw(model, look, area, buf);
@@ -146,7 +172,7 @@ fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
 }
 
 /// One line at row `y` of `area`.
-fn put(line: Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
+pub(crate) fn put(line: &Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
     let Ok(y) = u16::try_from(y) else { return };
     if y < area.height {
         let row = Rect::new(area.x, area.y + y, area.width, 1);

@@ -181,7 +181,7 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
         }));
         spans.push(Span::raw(" ".repeat(gap)));
         spans.push(span(format!(" {side}"), look.theme.heading));
-        put(Line::from(spans), frame, i + 1, buf);
+        put(&Line::from(spans), frame, i + 1, buf);
     }
     Some(
         content
@@ -206,7 +206,7 @@ fn edge(look: &Look, frame: Rect, row: usize, words: &str, buf: &mut Buffer) {
     let words = crate::text::cut(&words, cols, &look.glyphs);
     let rest = bar.repeat(cols.saturating_sub(width(&words)));
     let line = format!("{}{words}{rest}{}", corners.0, corners.1);
-    put(Line::styled(line, look.theme.heading), frame, row, buf);
+    put(&Line::styled(line, look.theme.heading), frame, row, buf);
 }
 
 /// Columns of a label and of a field of a dialog with lines.
