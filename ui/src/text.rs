@@ -8,14 +8,25 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::theme::Glyphs;
 
+/// Whether each byte is a column: that is most of what is shown, and needs no tables.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
 /// Columns that `text` takes.
 pub(crate) fn width(text: &str) -> usize {
+    if is_plain(text) {
+        return text.len();
+    }
     UnicodeWidthStr::width(text)
 }
 
 /// `text` in at most `max` columns; what does not fit is replaced by an ellipsis, and a figure at the
 /// edge goes as a whole: nobody could tell whether it had lost digits. Control characters (a command line may hold anything) become spaces.
 pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
+    if text.len() <= max && is_plain(text) {
+        return text.to_owned();
+    }
     let clean: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -58,15 +69,32 @@ pub(crate) fn left(text: &str, cols: usize, glyphs: &Glyphs) -> String {
 
 /// `text` in exactly `cols` columns, at the right.
 pub(crate) fn right(text: &str, cols: usize, glyphs: &Glyphs) -> String {
-    let out = cut(text, cols, glyphs);
-    let gap = cols.saturating_sub(width(&out));
-    format!("{}{out}", " ".repeat(gap))
+    let cut = cut(text, cols, glyphs);
+    let gap = cols.saturating_sub(width(&cut));
+    if gap == 0 {
+        return cut;
+    }
+    let mut out = String::with_capacity(gap + cut.len());
+    blanks(&mut out, gap);
+    out.push_str(&cut);
+    out
 }
 
 /// Fills up with spaces to `cols` columns.
 pub(crate) fn pad(text: &mut String, cols: usize) {
     let gap = cols.saturating_sub(width(text));
-    text.extend(std::iter::repeat_n(' ', gap));
+    blanks(text, gap);
+}
+
+/// Adds `n` spaces.
+fn blanks(text: &mut String, mut n: usize) {
+    const SOME: &str = "                                ";
+    text.reserve(n);
+    while n > 0 {
+        let part = &SOME[..n.min(SOME.len())];
+        text.push_str(part);
+        n -= part.len();
+    }
 }
 
 /// Breaks `text` at spaces into at most `lines` lines of `cols` columns; the last one is cut.
@@ -101,7 +129,7 @@ pub(crate) fn wrap(text: &str, cols: usize, lines: usize, glyphs: &Glyphs) -> Ve
 
 /// Columns of the given spans together.
 pub(crate) fn span_width(spans: &[Span<'_>]) -> usize {
-    spans.iter().map(Span::width).sum()
+    spans.iter().map(|span| width(&span.content)).sum()
 }
 
 /// Bytes in GiB: `15.3`, and `141` from a hundred on.
@@ -264,6 +292,34 @@ mod tests {
         }
         assert_eq!(parts(0.0), ".00");
         assert_eq!(parts(1.5), "1.50");
+    }
+
+    #[test]
+    fn plain_text_is_as_wide_as_the_tables_say() {
+        let printable: String = (' '..='~').collect();
+        for text in [
+            "",
+            " ",
+            "train.py",
+            "a\tb",
+            "~61%",
+            "日本語",
+            "é",
+            "e\u{301}",
+            &printable,
+        ] {
+            assert_eq!(width(text), UnicodeWidthStr::width(text), "{text:?}");
+        }
+        for cols in [0, 3, 8, 31, 32, 33, 100] {
+            for text in ["", "7.5", "日本"] {
+                let at_right = right(text, cols, &UTF8);
+                assert_eq!(width(&at_right), cols, "{at_right:?}");
+                assert!(cols < 4 || at_right.ends_with(text));
+                let at_left = left(text, cols, &UTF8);
+                assert_eq!(width(&at_left), cols, "{at_left:?}");
+                assert!(cols < 4 || at_left.starts_with(text));
+            }
+        }
     }
 
     #[test]

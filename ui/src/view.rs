@@ -272,15 +272,16 @@ fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
 
 /// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.
 fn fit(line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
-    if line.width() <= width {
+    if text::span_width(&line.spans) <= width {
         return line;
     }
     let dots = look.glyphs.ellipsis;
     let mut left = width.saturating_sub(text::width(dots));
     let mut spans: Vec<Span<'static>> = Vec::new();
     for span in line.spans {
-        if span.width() <= left {
-            left -= span.width();
+        let cols = text::width(&span.content);
+        if cols <= left {
+            left -= cols;
             spans.push(span);
             continue;
         }

@@ -19,8 +19,10 @@ pub(crate) struct Column<K> {
     pub(crate) right: bool,
 }
 
-/// Gap between two columns.
-pub(crate) const GAP: usize = 1;
+/// Between two columns.
+const BETWEEN: &str = " ";
+/// Its width.
+pub(crate) const GAP: usize = BETWEEN.len();
 
 impl<K: Copy> Column<K> {
     /// A column of words.
@@ -70,7 +72,7 @@ pub(crate) fn row<K: Copy>(
     let mut spans = Vec::with_capacity(columns.len() * 2);
     for (i, column) in columns.iter().enumerate() {
         if i > 0 {
-            spans.push(Span::raw(" ".repeat(GAP)));
+            spans.push(Span::raw(BETWEEN));
         }
         let (text, style) = cell(column);
         spans.push(Span::styled(column.fit(&text, glyphs), style));
