@@ -200,6 +200,29 @@ impl Meter {
         }
     }
 
+    /// Puts the process where it is measured. A service that is just being asked may put itself back to where it
+    /// saw itself a moment ago.
+    fn enter(&self) -> anyhow::Result<()> {
+        let Some(dir) = &self.cgroup else {
+            return Ok(());
+        };
+        for _ in 0..5 {
+            fs::write(dir.join("cgroup.procs"), self.pid.to_string())?;
+            std::thread::sleep(Duration::from_millis(200));
+            if self.holds() {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the process does not stay in the cgroup that it is measured by")
+    }
+
+    /// Whether the process is where it is measured.
+    fn holds(&self) -> bool {
+        let Some(dir) = &self.cgroup else { return true };
+        let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        pids.lines().any(|pid| pid == self.pid.to_string())
+    }
+
     fn used_us(&self) -> anyhow::Result<u64> {
         match &self.cgroup {
             Some(dir) => {
@@ -223,12 +246,17 @@ impl Meter {
         span: Duration,
         also: Option<&dyn Fn() -> u64>,
     ) -> anyhow::Result<(f64, f64)> {
+        self.enter()?;
         let count = || also.map_or(0, |f| f());
         let (before, counted, began) = (self.used_us()?, count(), Instant::now());
         std::thread::sleep(span);
         let seconds = began.elapsed().as_secs_f64();
         let used = self.used_us()?.saturating_sub(before);
         let rate = count().saturating_sub(counted) as f64 / seconds;
+        anyhow::ensure!(
+            self.holds(),
+            "the process has left the cgroup that it is measured by"
+        );
         Ok((used as f64 / 1e4 / seconds, rate))
     }
 }
@@ -362,6 +390,8 @@ fn measure(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -383,5 +413,29 @@ mod tests {
         assert!(high > 5.0 && low < 5.0, "{high} {low}");
         assert!(resident(std::process::id()) > 1 << 20);
         assert!(on_path("sh").is_some() && on_path("no-such-monitor").is_none());
+    }
+
+    #[test]
+    fn a_process_that_leaves_its_cgroup_is_not_measured() {
+        let mut idle = Command::new("sleep").arg("60").spawn().unwrap();
+        let meter = Meter::of(idle.id()).unwrap();
+        let top = meter.cgroup.as_ref().and_then(|dir| dir.parent());
+        let away = top.map(|top| top.join("cgroup.procs"));
+        let over = AtomicBool::new(false);
+        let measured = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let (Some(away), false) = (&away, over.load(Ordering::Relaxed)) {
+                    let _ = fs::write(away, idle.id().to_string());
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let measured = meter.percent(Duration::from_secs(2), None);
+            over.store(true, Ordering::Relaxed);
+            measured
+        });
+        let _ = idle.kill();
+        let _ = idle.wait();
+        // Without cgroups the process's own figures count.
+        assert_eq!(measured.is_err(), away.is_some(), "{measured:?}");
     }
 }
