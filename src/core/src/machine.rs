@@ -66,6 +66,8 @@ struct Waiting {
     had: u64,
     /// It fits into what its owner is guaranteed. A resize is served as if it did.
     entitled: bool,
+    /// It was parked with more memory than it asked for, and comes back with that.
+    over: bool,
     /// GPUs that are kept for it.
     blocks: Vec<usize>,
     /// When it could start at the earliest.
@@ -384,6 +386,7 @@ impl Machine {
         self.next_seq += 1;
         let mut waiting = Waiting {
             entitled: false,
+            over: false,
             ask,
             deadline: patience.map(|p| now.saturating_add(p)),
             seq: self.next_seq,

@@ -160,6 +160,13 @@ impl Quotas {
         Some((entry, *gpus, *weight))
     }
 
+    /// Who is guaranteed what a claim is served from, where an entry says that.
+    #[must_use]
+    pub fn guarantees(&self, id: ClaimId) -> Option<&Party> {
+        let (party, gpus, _) = self.sure.get(*self.served.get(&id)?)?;
+        gpus.is_some().then_some(party)
+    }
+
     /// The guaranteed part of an entry.
     #[must_use]
     pub fn guaranteed(&self, entry: usize) -> Option<Share> {

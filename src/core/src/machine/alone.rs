@@ -1,7 +1,7 @@
 //! Claims that would give way to somebody who waits and are left alone all the same, and why: `gshare why` says so.
 
 use super::board::Rank;
-use super::lever::Lever;
+use super::lever::{Lever, Levers};
 use super::plan::Who;
 use super::{Machine, Now};
 use crate::claim::ClaimId;
@@ -35,6 +35,18 @@ pub enum Alone {
 pub struct LeftAlone(Vec<(ClaimId, Rank, Alone)>);
 
 impl Machine {
+    /// Whether all that a claim has cannot be taken from it by any lever. Nothing of the kind is said of one of which
+    /// nothing is known yet, nor of one that was put off for a while.
+    pub(super) fn is_fixed(&self, id: ClaimId) -> bool {
+        let Some(granted) = self.reclaim.granted.get(&id) else {
+            return false;
+        };
+        let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
+        let able = taken.into_iter().any(|lever| self.can(id, lever));
+        let known = || granted.levers != Levers::default();
+        !self.rules_of(granted.request.class).preemptible || (!able && known())
+    }
+
     /// See [`LeftAlone`].
     #[must_use]
     pub fn left_alone(&self, now: Now) -> LeftAlone {

@@ -56,13 +56,14 @@ pub(super) struct Rank {
 impl Rank {
     /// Whether all may be taken from it so that another can start. Borrowers make room for those who are entitled,
     /// whatever their class; for another borrower if his class has priority, or if he is somebody else and his claim
-    /// has had less, or has waited for very long. Who uses more memory than was guaranteed to him is a borrower of that.
+    /// has had less, or has waited for very long. Who uses more memory than was guaranteed to him is a borrower of that
+    /// for all who do not.
     pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
         if !self.preemptible {
             return false;
         }
         if !self.borrower {
-            return who.entitled && self.over;
+            return who.entitled && self.over && !who.over;
         }
         if who.entitled || who.priority > self.priority {
             return true;

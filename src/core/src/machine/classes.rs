@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Machine, Now};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
+use crate::quota::Party;
 use crate::reason::Reason;
 
 impl Machine {
@@ -22,10 +23,21 @@ impl Machine {
         until.unwrap_or_default().saturating_sub(now)
     }
 
+    /// The party from whose guarantee a claim is served; none where it is its owner's equal part.
+    #[must_use]
+    pub fn guaranteed_by(&self, id: ClaimId) -> Option<&Party> {
+        self.quotas.guarantees(id)
+    }
+
     /// The minute of the day by which rules hold.
     #[must_use]
     pub fn minute(&self) -> u16 {
         self.clocked.minute
+    }
+
+    /// Whether a claim starts at no hour such as this. One that was parked comes back at any.
+    pub(super) fn waits_for_hours(&self, id: ClaimId, request: &Request) -> bool {
+        !self.rules_of(request.class).start && self.request_of(id).is_none()
     }
 
     /// The rule, of a quota or of its class, that keeps a claim from starting whatever is free.
@@ -38,18 +50,14 @@ impl Machine {
         if let Some(over) = self.quotas.keeps(&self.ledger, id, request) {
             return Some(Reason::Quota(over));
         }
-        // A claim that was parked comes back at any hour.
-        if self.request_of(id).is_some() {
-            return None;
-        }
         let class = request.class;
-        let rules = self.rules_of(class);
-        if !rules.start {
+        if self.waits_for_hours(id, request) {
             let by_hour = self.clocked.classes.of(class);
             let from = by_hour.starts_at(self.clocked.minute);
             return Some(Reason::Hours { class, from });
         }
-        // What could not be reclaimed is not lent.
-        (!rules.preemptible && !entitled).then_some(Reason::Firm { class })
+        // What could not be reclaimed is not lent; a claim that was parked comes back.
+        let firm = !self.rules_of(class).preemptible && self.request_of(id).is_none();
+        (firm && !entitled).then_some(Reason::Firm { class })
     }
 }

@@ -1,14 +1,14 @@
 //! The order of service of claims that wait, and what each of them keeps from those that come later.
 //!
 //! First come claims that are *due* (they have waited for long), then entitled ones: those that fit beside what
-//! their owner holds into what he is guaranteed. Among the same standing goes the class of higher priority, then
-//! the claim that has had the least itself (by levels; nothing while it has not run), then the owner who has had
-//! the least of the machine lately, then the one who asked first. A claim that cannot start keeps others from
-//! starting where that would delay it: a due or entitled one on every GPU it could use, another on those alone
-//! where it lacks the least. A later claim whose lease ends before the earlier one could start is in nobody's
-//! way.
+//! their owner holds into what he is guaranteed (of those last who come back with more memory than they asked for).
+//! Among the same standing goes the class of higher priority, then the claim that has had the least itself (by
+//! levels; nothing while it has not run), then the owner who has had the least of the machine lately, then the one
+//! who asked first. A claim that cannot start keeps others from starting where that would delay it: a due or
+//! entitled one on every GPU it could use, another on those alone where it lacks the least. A later claim whose
+//! lease ends before the earlier one could start is in nobody's way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Ask, Machine, Now, Waiting};
@@ -50,6 +50,20 @@ pub(super) enum Owner {
     User(u32),
     /// A user, group or project with an entry, by its number.
     Entry(usize),
+}
+
+/// Of claims that come one after the other those that hold and have no place in what is guaranteed.
+fn above(claims: &[(u64, Option<ClaimId>, f64)], most: f64) -> Vec<ClaimId> {
+    let mut sum = 0.0;
+    let mut above = Vec::new();
+    for (_, id, size) in claims {
+        if sum + size <= most + 1e-9 {
+            sum += size;
+        } else {
+            above.extend(id);
+        }
+    }
+    above
 }
 
 /// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
@@ -168,19 +182,21 @@ impl Machine {
         history.add(gpu_seconds as f64);
     }
 
-    /// Who waits for how much, in the order in which they asked.
+    /// Who waits for how much, in the order in which they asked. Who waits for an hour asks for nothing yet.
     fn asks(&self) -> Vec<Asks> {
         let most = largest(&self.ledger);
         let queue = self.queue.iter().enumerate();
         let mut asks: Vec<Asks> = queue
             .filter_map(|(place, waiting)| match &waiting.ask {
-                Ask::Claim { id, request, .. } => Some(Asks {
-                    place,
-                    seq: waiting.seq,
-                    owner: self.owner(*id, request.uid),
-                    size: size(most, request),
-                }),
-                Ask::Resize { .. } => None,
+                Ask::Claim { id, request, .. } if !self.waits_for_hours(*id, request) => {
+                    Some(Asks {
+                        place,
+                        seq: waiting.seq,
+                        owner: self.owner(*id, request.uid),
+                        size: size(most, request),
+                    })
+                }
+                _ => None,
             })
             .collect();
         asks.sort_unstable_by_key(|a| (a.seq, a.place));
@@ -235,14 +251,14 @@ impl Machine {
     }
 
     /// Of each owner's claims that are held, those are above what he is guaranteed for which there is no place in
-    /// it beside those that he asked for before, whether these hold or wait.
+    /// it beside those that he asked for before, whether these hold or wait. Where nothing can be taken from one of
+    /// them, such claims fill his guarantee first, and others of his are above it.
     fn find_borrowers(
         &mut self,
         asks: &[Asks],
         sure: &BTreeMap<Owner, f64>,
         held: &BTreeMap<Owner, Vec<(u64, ClaimId, f64)>>,
     ) {
-        self.reclaim.borrowers.clear();
         let mut waits: BTreeMap<Owner, Vec<(u64, f64)>> = BTreeMap::new();
         for ask in asks {
             waits
@@ -250,6 +266,7 @@ impl Machine {
                 .or_default()
                 .push((ask.seq, ask.size));
         }
+        let mut borrowers = BTreeSet::new();
         for (owner, held) in held {
             let most = sure.get(owner).copied().unwrap_or(0.0);
             let held = held.iter().map(|&(seq, id, size)| (seq, Some(id), size));
@@ -258,15 +275,18 @@ impl Machine {
                 .chain(waits.map(|(seq, size)| (seq, None, size)))
                 .collect();
             all.sort_by_key(|(seq, id, _)| (*seq, *id));
-            let mut sum = 0.0;
-            for (_, id, size) in all {
-                if sum + size <= most + 1e-9 {
-                    sum += size;
-                } else if let Some(id) = id {
-                    self.reclaim.borrowers.insert(id);
-                }
+            let mut above = above(&all, most);
+            if above.iter().any(|id| self.is_fixed(*id)) {
+                let fixed = |id: &Option<ClaimId>| id.is_some_and(|id| self.is_fixed(id));
+                // The order is kept among each of both.
+                all.sort_by_cached_key(|(_, id, _)| !fixed(id));
+                // A part of the SMs may be asked of it all the same.
+                above.retain(|id| self.is_fixed(*id));
+                above.extend(self::above(&all, most));
             }
+            borrowers.extend(above);
         }
+        self.reclaim.borrowers = borrowers;
     }
 
     /// Level of what a claim has had itself.
@@ -284,6 +304,7 @@ impl Machine {
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
             waiting.due = now.saturating_sub(waiting.since) >= DUE;
+            waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
                 // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
                 waiting.had = self.had_by_wish(&waiting.ask);
@@ -305,12 +326,18 @@ impl Machine {
             let sure = sure.get(&owner).copied().unwrap_or(0.0);
             // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed: what
             // was asked for later does not count against this one, though it may have been let past.
-            let earlier = held.get(&owner).into_iter().flatten();
-            let held: f64 = earlier
-                .take_while(|(seq, ..)| *seq < waiting.seq)
+            // One that comes back made room in the place of those that cannot.
+            let back = self.reclaim.parked.get(id);
+            let counts = |seq: u64, id| seq < waiting.seq || (back.is_some() && self.is_fixed(id));
+            let own = held.get(&owner).into_iter().flatten();
+            let held: f64 = own
+                .filter(|(seq, id, _)| counts(*seq, *id))
                 .map(|(.., size)| size)
                 .sum();
             let asked = asked.entry(owner).or_default();
+            // Or it would come before the one for whom it had to go.
+            waiting.over =
+                back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
             waiting.entitled = held + *asked + size <= sure + 1e-9;
             if size <= sure + 1e-9 {
                 *asked += size;
@@ -322,6 +349,7 @@ impl Machine {
             (
                 !w.due,
                 !w.entitled,
+                w.over,
                 first(w.priority),
                 w.level,
                 w.had,
@@ -370,17 +398,23 @@ impl Machine {
         let over = self.over.iter().map(|id| (now, *id));
         let mut ends: Vec<(Now, ClaimId)> = leases.chain(over).collect();
         ends.sort_unstable();
+        // Whom a rule keeps starts in none of these places.
+        let kept = |w: &Waiting| match &w.ask {
+            Ask::Claim { id, request, .. } => self.kept_by_rule(*id, request, w.entitled).is_some(),
+            Ask::Resize { .. } => false,
+        };
+        let ruled: Vec<bool> = self.queue.iter().take(FORESEEN).map(|w| kept(w)).collect();
         let mut later = self.ledger.clone();
         for (at, ended) in ends.into_iter().take(FORESEEN) {
             later.remove(ended);
             let round = Round::new(&later);
             // Who comes later starts in no place that an earlier one waits for, here as when it is decided.
             let mut kept = vec![false; later.gpus().len()];
-            for waiting in self.queue.iter_mut().take(FORESEEN) {
+            for (waiting, ruled) in self.queue.iter_mut().zip(&ruled) {
                 let Ask::Claim { id, request, .. } = &waiting.ask else {
                     continue;
                 };
-                if waiting.expected.is_some() {
+                if *ruled || waiting.expected.is_some() {
                     continue;
                 }
                 if round.may_fit(&later, request, &kept)

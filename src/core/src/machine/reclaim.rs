@@ -116,4 +116,4 @@ mod promises;
 #[cfg(test)]
 mod swaps;
 #[cfg(test)]
-mod tests;
+pub(in crate::machine) mod tests;

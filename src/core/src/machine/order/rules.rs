@@ -171,6 +171,71 @@ fn rules_by_hour_hold_at_that_hour() {
 }
 
 #[test]
+fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
+    let mut w = World::new(&[24, 24]);
+    let mut classes = Classes::default();
+    classes.set(
+        Class::Inference,
+        ByHour {
+            always: Rules::of(Class::Inference),
+            at: vec![rule("8-18", Some(false), None)],
+        },
+    );
+    w.send(Event::Classes(classes));
+    w.send(Event::Minute(13 * 60));
+    let leased = |size: &str, seconds: u64| {
+        let lease = Some(Duration::from_secs(seconds));
+        Request {
+            lease,
+            ..request(size, 7)
+        }
+    };
+    w.submit_request(1, leased("0.6", 240), None);
+    w.submit_request(2, leased("0.6", 360), None);
+    let mut inference = request("0.3", 7);
+    inference.class = Class::Inference;
+    w.submit_request(3, inference, None);
+    w.submit_request(4, request("1", 9), None);
+    assert_eq!(w.machine.expected_start(ClaimId(3)), None);
+    assert_eq!(waiting(&w.machine), [4, 3], "nor before anybody");
+    let at = w.machine.expected_start(ClaimId(4));
+    assert_eq!(
+        at,
+        Some(Duration::from_secs(240)),
+        "when the first lease ends"
+    );
+    // Who is still there then would be in its way.
+    w.submit_request(5, leased("0.3", 300), None);
+    assert_eq!(w.granted(5), None);
+    w.submit_request(6, leased("0.3", 200), None);
+    assert!(w.granted(6).is_some());
+}
+
+#[test]
+fn what_waits_for_an_hour_takes_nothing_of_its_owners_guarantee() {
+    let mut w = World::new(&[24, 24]);
+    let mut classes = Classes::default();
+    let hours = ByHour {
+        always: Rules::of(Class::Inference),
+        at: vec![rule("8-18", Some(false), None)],
+    };
+    classes.set(Class::Inference, hours);
+    w.send(Event::Classes(classes));
+    w.send(Event::Minute(13 * 60));
+    let mut inference = request("0.5", 7);
+    inference.class = Class::Inference;
+    w.submit_request(1, inference, None);
+    w.submit_request(2, request("2", 8), None);
+    assert!(w.granted(2).is_some());
+    // He has one of two GPUs, and of his own none but this.
+    w.submit_request(3, request("1", 7), None);
+    assert!(w.machine.is_entitled(ClaimId(3)) && !w.machine.is_entitled(ClaimId(1)));
+    // At that hour the one that was asked for first comes first.
+    w.send(Event::Minute(18 * 60));
+    assert!(w.machine.is_entitled(ClaimId(1)) && !w.machine.is_entitled(ClaimId(3)));
+}
+
+#[test]
 fn what_cannot_be_reclaimed_is_not_lent() {
     let mut w = World::new(&[24, 24]);
     let mut classes = Classes::default();

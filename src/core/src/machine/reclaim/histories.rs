@@ -264,10 +264,13 @@ impl Play {
             Do::Fail(failure) => b.failing.push(*failure),
             Do::Refuses(i) => {
                 if let Some(id) = nth(*i) {
-                    b.send(Event::Levers {
-                        id,
-                        levers: Levers::default(),
-                    });
+                    let no = || Err("it uses managed memory".to_owned());
+                    let levers = Levers {
+                        park: no(),
+                        movable: no(),
+                        ..Levers::default()
+                    };
+                    b.send(Event::Levers { id, levers });
                 }
             }
             Do::Idle(i) => {

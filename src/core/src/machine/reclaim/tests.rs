@@ -226,7 +226,7 @@ impl Bench {
         Some(gpus)
     }
 
-    fn parked(&self) -> Vec<u64> {
+    pub(super) fn parked(&self) -> Vec<u64> {
         let parked = self.w.machine.holdings().into_iter();
         let parked = parked.filter(|(_, h)| matches!(h, Holding::Parked(_)));
         parked.map(|(id, _)| id.0).collect()
