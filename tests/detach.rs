@@ -204,6 +204,8 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     for target in [1, 0, 1] {
         let done = ok(&station, &["move", &id, "--gpu", &target.to_string()]);
         assert!(done.contains(&format!("moved to GPU {target}")), "{done}");
+        let bound = format!("it is bound to GPU {target} now");
+        assert!(done.contains(&bound), "as its --gpu-ids said: {done}");
         let seen = board(&station).snapshot();
         assert_eq!(board_bytes(&seen, target, &[raw.pid()]), held);
         assert_eq!(on_gpus(&station, raw.pid()), held, "and nowhere else");
@@ -222,6 +224,10 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     );
     assert_eq!(raw.ask(&format!("alloc {GIB}")), "ok 1");
     assert_eq!(raw.info(), (free - GIB, total));
+    // It comes back to where it was sent, not to the GPU that it was claimed on.
+    ok(&station, &["detach", &id]);
+    ok(&station, &["attach", &id]);
+    assert_eq!(claim(&station, raw.pid()).gpus[0].gpu, 1);
     let wrong = run(&station, &["move", &id, "--gpu", "2"]);
     assert_eq!(wrong.status.code(), Some(75), "another model: {wrong:?}");
     let twice = run(&station, &["move", &id, "--gpu", "1"]);

@@ -397,9 +397,10 @@ impl Service {
             }
             (Outcome::Done, HoldingRecord::Moving { to }) => {
                 let gpus = self.gpus_text(&to);
+                let bound = self.rebind(id, &to);
                 self.now_on(id, to);
                 self.drive(Event::Moved { id });
-                self.tell_lever(id, &format!("moved to {gpus}{took}"));
+                self.tell_lever(id, &format!("moved to {gpus}{took}{bound}"));
             }
             (Outcome::Failed(failure, why), holding) => {
                 let verb = match holding {
@@ -482,6 +483,26 @@ impl Service {
     }
 
     /// The claim is on these GPUs from now on: journal, pages, filter, then its calls go through.
+    /// A claim that is bound to some GPUs has come to others: from now on to these. In words, what it is bound to then.
+    fn rebind(&mut self, id: ClaimId, to: &[SliceRecord]) -> String {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return String::new();
+        };
+        let record = &mut live.record;
+        let pairs = record.slices.iter().zip(to);
+        let pairs = pairs.map(|(from, to)| (from.uuid.clone(), to.uuid.clone()));
+        if !gshare_core::machine::rebind(&mut record.only, pairs.collect()) {
+            return String::new();
+        }
+        let only = record.only.clone();
+        let gpus = only.iter().filter_map(|uuid| self.gpu_index(uuid));
+        let gpus: Vec<String> = gpus.map(|g| g.to_string()).collect();
+        format!(
+            "; it stays there: it is bound to GPU {} now",
+            gpus.join(",")
+        )
+    }
+
     fn now_on(&mut self, id: ClaimId, to: Vec<SliceRecord>) {
         let Some(live) = self.claims.get_mut(&id) else {
             return;

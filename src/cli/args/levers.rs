@@ -62,4 +62,5 @@ pub(super) const MOVE: &str = "Examples:\n  \
     gshare move c3 --gpu 1          to another GPU of the same model, while its programs run\n  \
     gshare move big --gpu 2,3       a claim of two GPUs\n\n\
     Its programs wait meanwhile, their memory is as before. It takes a driver of release 580 or later, and programs that \
-    were not started with CUDA_VISIBLE_DEVICES.";
+    were not started with CUDA_VISIBLE_DEVICES. Of the GPUs that a claim was bound to (--gpu-ids) the new one takes \
+    the place of the one that it leaves.";

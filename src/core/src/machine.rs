@@ -19,6 +19,7 @@ pub use alone::{Alone, LeftAlone};
 pub use claimable::{Claimable, ModelRoom};
 pub use event::{Action, Event};
 pub use memory::{ABSENCE, Kept, Memory, Standing};
+pub use moves::rebind;
 pub use order::DUE;
 pub use plan::{Plan, Stage, Step};
 pub use reclaim::ReclaimRules;

@@ -396,6 +396,7 @@ impl Machine {
     pub(super) fn moved(&mut self, now: Now, id: ClaimId) {
         if matches!(self.reclaim.transit.get(&id), Some(Transit::Moving)) {
             if let Some(to) = self.ledger.unreserve(id) {
+                self.bind_to(id, &to);
                 self.ledger.insert(id, to);
             }
             self.arrived(now, id);
