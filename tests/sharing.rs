@@ -319,7 +319,7 @@ fn nothing_is_taken_from_a_claim_before_it_has_run_for_what_its_class_says_at_th
         );
     }
     let why = format!(
-        "{} of root waits for room, which is within what root is guaranteed",
+        "{} of root waits for room, which is within what project p2 is guaranteed",
         whom.id
     );
     assert!(after[0].contains(&why), "{}", after[0]);

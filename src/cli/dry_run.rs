@@ -56,13 +56,13 @@ fn text(tried: &Tried, now_ms: u64) -> String {
     let mut lines = vec![plain(&tried.message)];
     let span = |at: u64| left(now_ms, at);
     if let Some(position) = tried.position {
-        let standing = if tried.entitled {
-            "within what is guaranteed"
-        } else {
-            "above what is guaranteed"
+        let standing = match (tried.by_hours, tried.entitled) {
+            (true, _) => "",
+            (_, true) => ", within what is guaranteed",
+            (_, false) => ", above what is guaranteed",
         };
         lines.push(format!(
-            "it would be {} in the queue, {standing}",
+            "it would be {} in the queue{standing}",
             ordinal(position)
         ));
     }
@@ -83,6 +83,9 @@ fn text(tried: &Tried, now_ms: u64) -> String {
     }
     lines.extend(tried.alone.iter().map(|text| plain(text)));
     let starts = match tried.expected_ms {
+        Some(at) if tried.by_hours => {
+            Some(format!("it would start in {} at the earliest", span(at)))
+        }
         Some(at) if tried.takings.is_empty() => Some(format!(
             "it would start in {} at the earliest, when leases end",
             span(at)

@@ -106,7 +106,12 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
             return out::json(&json!({ "queue": snapshot.queue }));
         }
         if snapshot.queue.is_empty() {
-            return out::print("nothing waits\n");
+            let back = come_back(snapshot);
+            return out::print(if back.is_empty() {
+                "nothing waits\n"
+            } else {
+                &back
+            });
         }
         let mut text = rows::queue(snapshot).text(out::columns(), out::colour());
         for waiting in &snapshot.queue {
@@ -119,8 +124,25 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
             }
             text.push('\n');
         }
-        out::print(&text)
+        out::print(&(text + &come_back(snapshot)))
     })
+}
+
+/// Those who have places in the queue as well, to come back from the host.
+fn come_back(snapshot: &Snapshot) -> String {
+    let ids: Vec<String> = super::why::come_back(snapshot)
+        .map(|c| format!("{} ({})", c.id, plain(&c.user)))
+        .collect();
+    match ids.as_slice() {
+        [] => String::new(),
+        [one] => format!(
+            "{one} is in host RAM and waits in the same queue to come back: gshare why tells for what\n"
+        ),
+        _ => format!(
+            "{} are in host RAM and wait in the same queue to come back: gshare why tells for what\n",
+            ids.join(", ")
+        ),
+    }
 }
 
 pub(crate) fn status(socket: Option<&Path>, args: &ListArgs) -> Outcome {

@@ -59,17 +59,23 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         waiting.id,
         span(snapshot.taken_ms.saturating_sub(waiting.since_ms)),
         ordinal(waiting.position),
-        snapshot.queue.len(),
+        snapshot.queue.len() + come_back(snapshot).count(),
         plain(&waiting.reason)
     )];
-    let user = plain(&waiting.user);
-    lines.push(if waiting.entitled {
-        format!("it is within what {user} is guaranteed, so it goes before those who are above that")
+    let user = plain(waiting.party.as_ref().unwrap_or(&waiting.user));
+    let standing = if waiting.entitled {
+        format!(
+            "it is within what {user} is guaranteed, so it goes before those who are above that"
+        )
     } else {
         format!(
             "with it {user} would have more than is guaranteed: those who have less go first, then who has had less lately"
         )
-    });
+    };
+    // Whose turn it is counts from that hour on.
+    if !waiting.by_hours {
+        lines.push(standing);
+    }
     if let Some(arguments) = &waiting.would_start {
         lines.push(format!("{} starts now", plain(arguments)));
     }
@@ -81,6 +87,10 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         Some(at) if at <= snapshot.taken_ms => "it starts at any moment".to_owned(),
         Some(at) if waiting.plan.is_some() => format!(
             "it starts in {}, as soon as that is done",
+            left(snapshot.taken_ms, at)
+        ),
+        Some(at) if waiting.by_hours => format!(
+            "it starts in {} at the earliest",
             left(snapshot.taken_ms, at)
         ),
         Some(at) => format!(
@@ -95,6 +105,12 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         None => "when it starts is not known: what it waits for has no known end".to_owned(),
     });
     lines.join("\n") + "\n"
+}
+
+/// Claims in the host that wait for room in the same queue.
+pub(crate) fn come_back(snapshot: &Snapshot) -> impl Iterator<Item = &ClaimView> {
+    let claims = snapshot.claims.iter();
+    claims.filter(|c| c.place.waits.is_some())
 }
 
 /// A claim whose memory is in the host.
@@ -173,4 +189,51 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         out::print(&format!("{at}  {}\n", plain(&entry.text)))?;
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_proto::PlaceView;
+
+    use super::*;
+
+    #[test]
+    fn it_says_whose_guarantee_it_is_which_hour_and_who_else_is_in_the_queue() {
+        let back = ClaimView {
+            id: "c7".into(),
+            place: PlaceView {
+                waits: Some("wants 78.6 GiB".into()),
+                ..PlaceView::default()
+            },
+            ..ClaimView::default()
+        };
+        let mut waiting = QueueView {
+            id: "c9".into(),
+            user: "ada".into(),
+            position: 2,
+            reason: "wants 23.2 GiB".into(),
+            entitled: true,
+            party: Some("project vision".into()),
+            ..QueueView::default()
+        };
+        let snapshot = Snapshot {
+            taken_ms: 5000,
+            claims: vec![back, ClaimView::default()],
+            queue: vec![waiting.clone()],
+            ..Snapshot::default()
+        };
+        let said = waits(&waiting, &snapshot);
+        assert!(said.contains("(2nd of 2): wants"), "{said}");
+        assert!(
+            said.contains("within what project vision is guaranteed"),
+            "{said}"
+        );
+        (waiting.by_hours, waiting.expected_ms) = (true, Some(65_000));
+        let said = waits(&waiting, &snapshot);
+        assert!(!said.contains("guaranteed"), "its turn is not yet: {said}");
+        assert!(
+            said.ends_with("it starts in 1m at the earliest\n"),
+            "{said}"
+        );
+    }
 }

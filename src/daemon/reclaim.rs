@@ -7,7 +7,7 @@ use gshare_abi::State;
 use gshare_core::machine::lever::{Cause, Lever, Wish};
 use gshare_core::machine::{Alone, Event, Now, ReclaimRules, Stage, Step};
 use gshare_core::units::show_duration;
-use gshare_core::{Bytes, ClaimId, Reason, Slice};
+use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::journal::HoldingRecord;
@@ -78,7 +78,9 @@ impl Service {
                 let standing = if lever == Lever::Detach && self.is_idle(id) {
                     format!("and {id} is idle")
                 } else if cause.entitled {
-                    format!("which is within what {who} is guaranteed")
+                    let party = self.party_of(waiter);
+                    let whose = party.as_deref().unwrap_or(&who);
+                    format!("which is within what {whose} is guaranteed")
                 } else {
                     format!("and {who} has had less")
                 };
@@ -152,6 +154,15 @@ impl Service {
             self.tell_place(id, position + 1, &reason);
         }
         self.touch();
+    }
+
+    /// Who is guaranteed what a claim is served from, if that is not its owner himself: `project vision`.
+    pub(crate) fn party_of(&self, id: ClaimId) -> Option<String> {
+        match self.machine.guaranteed_by(id)? {
+            Party::User(_) => None,
+            Party::Group(name) => Some(format!("group {name}")),
+            Party::Project(name) => Some(format!("project {name}")),
+        }
     }
 
     fn owner_of(&self, id: ClaimId) -> String {

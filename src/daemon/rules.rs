@@ -1,11 +1,13 @@
 //! Rules of classes: the core hears of them, and of the local time by which some of them hold.
 
 use chrono::Timelike;
+use gshare_core::Reason;
 use gshare_core::machine::Event;
 use gshare_proto::{ErrorCode, WireError};
 
 use super::server::Peer;
 use super::service::Service;
+use super::unix_ms;
 
 /// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
 const CLAIMS_PER_USER: usize = 512;
@@ -14,6 +16,22 @@ const CLAIMS_PER_USER: usize = 512;
 fn minute_now() -> u16 {
     let now = chrono::Local::now();
     u16::try_from(now.hour() * 60 + now.minute()).unwrap_or(0)
+}
+
+/// The next time that the local clock shows this minute of the day, Unix milliseconds; `None` where the claim does not
+/// wait for the hours of its class.
+pub(crate) fn hours_start(reason: &Reason) -> Option<u64> {
+    let Reason::Hours { from, .. } = reason else {
+        return None;
+    };
+    let seconds = chrono::Local::now().num_seconds_from_midnight();
+    Some(unix_ms() + u64::from(until((*from)?, seconds)) * 1000)
+}
+
+/// Seconds to a minute of the day from a second of it.
+fn until(minute: u16, second: u32) -> u32 {
+    const DAY: u32 = 24 * 3600;
+    (u32::from(minute) * 60 + DAY - second % DAY) % DAY
 }
 
 impl Service {
@@ -44,5 +62,18 @@ impl Service {
             format!("you hold and await {own} claims, the most that one user may"),
         )
         .with_hint("gshare queue shows what waits; gshare release gives claims back"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_that_has_passed_today_comes_tomorrow() {
+        assert_eq!(until(14 * 60, 13 * 3600 + 1800), 1800);
+        assert_eq!(until(6 * 60, 22 * 3600), 8 * 3600);
+        assert_eq!(until(0, 23 * 3600 + 3599), 1);
+        assert_eq!(until(60, 3600), 0, "it is that moment");
     }
 }

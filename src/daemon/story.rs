@@ -12,7 +12,7 @@ use super::grant::show_until;
 use super::journal::ClaimRecord;
 use super::server::Peer;
 use super::service::Service;
-use super::{convert, unix_ms};
+use super::{convert, rules, unix_ms};
 
 /// What happened is kept for so long.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -51,7 +51,10 @@ impl Service {
                 message: format!("would wait: {}", self.would_wait_text(&only, &reason)),
                 position: u32::try_from(position).ok(),
                 entitled,
-                expected_ms: expected.map(|at| self.unix_at(at)),
+                expected_ms: expected
+                    .map(|at| self.unix_at(at))
+                    .or(rules::hours_start(&reason)),
+                by_hours: rules::hours_start(&reason).is_some(),
                 would_start: reason
                     .would_start()
                     .map(|share| format!("-g {}", convert::short_share(share))),

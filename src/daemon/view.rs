@@ -14,8 +14,8 @@ use gshare_proto::{
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
-use super::unix_ms;
 use super::whose::Whose;
+use super::{rules, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -358,6 +358,7 @@ impl Service {
             let identity = live.map(|live| self.identity_of(id, live));
             let notebook = identity.as_ref().and_then(identity::notebook_name);
             let reason = self.machine.reason(id);
+            let hours = reason.and_then(rules::hours_start);
             let ledger = self.machine.ledger();
             let open = candidates(ledger, request).into_iter();
             let wanted = open.filter_map(|g| ledger.gpus()[g].allocatable()).max();
@@ -389,7 +390,13 @@ impl Service {
                 plan: self.plan_text(id),
                 alone: self.alone_texts(&alone.by(&self.machine, id)),
                 entitled: self.machine.is_entitled(id),
-                expected_ms: self.machine.expected_start(id).map(|at| self.unix_at(at)),
+                party: self.party_of(id),
+                expected_ms: self
+                    .machine
+                    .expected_start(id)
+                    .map(|at| self.unix_at(at))
+                    .or(hours),
+                by_hours: hours.is_some(),
             })
         };
         queue.filter_map(view).collect()

@@ -370,6 +370,9 @@ pub struct Tried {
     /// When it would start at the earliest, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
+    /// That is by the hours of its class.
+    #[serde(default)]
+    pub by_hours: bool,
     /// Arguments that would start now: `-g 0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_start: Option<String>,

@@ -16,6 +16,7 @@ pub mod counts;
 pub mod health;
 pub mod history;
 mod place;
+mod queue;
 pub mod snapshot;
 pub mod suggest;
 
@@ -34,10 +35,11 @@ pub use history::{
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
 pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
+pub use queue::QueueView;
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, Named, Notice, ProcessView, QueueView, ServiceView, Snapshot, Source, TurnsView,
-    UnclaimedView, UserView,
+    Identity, Named, Notice, ProcessView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView,
+    UserView,
 };
 pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 

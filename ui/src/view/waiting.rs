@@ -139,7 +139,8 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
     if waiting.entitled {
         let text = format!(
             " {} within what {} is guaranteed",
-            look.glyphs.dot, waiting.user
+            look.glyphs.dot,
+            waiting.party.as_ref().unwrap_or(&waiting.user)
         );
         words.push(span(text, theme.good));
     }

@@ -1,0 +1,59 @@
+//! Claims that wait.
+
+use serde::{Deserialize, Serialize};
+
+/// A waiting claim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// `c22`.
+    pub id: String,
+    /// Name given by the user.
+    pub name: Option<String>,
+    /// Owner.
+    pub uid: u32,
+    /// Owner's name.
+    pub user: String,
+    /// Project.
+    pub project: String,
+    /// Class.
+    pub class: String,
+    /// What would run.
+    pub what: String,
+    /// How many GPUs.
+    pub gpus: u32,
+    /// Requested part of each GPU, 0 to 1.
+    pub share: f64,
+    /// Most SMs, 0 to 1.
+    pub sm_limit: f64,
+    /// Bytes needed on each GPU, where known.
+    pub mem_request: Option<u64>,
+    /// Waiting since, Unix milliseconds.
+    pub since_ms: u64,
+    /// 1 is the head.
+    pub position: u32,
+    /// The inequality that fails, with who holds what.
+    pub reason: String,
+    /// Arguments that would start now: `-g 0.2`.
+    pub would_start: Option<String>,
+    /// It is within what its owner is guaranteed.
+    #[serde(default)]
+    pub entitled: bool,
+    /// Who is guaranteed that, where it is not the owner himself: `project vision`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub party: Option<String>,
+    /// When it starts at the earliest by the leases of those who hold, or by the hours of its class, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
+    /// That is by the hours of its class.
+    #[serde(default)]
+    pub by_hours: bool,
+    /// When it starts about, by how long earlier runs of those who hold took, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub likely_ms: Option<u64>,
+    /// How it gets its room: what is announced to whom, and when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// Why others who would give way to it are left alone, a sentence for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alone: Vec<String>,
+}
