@@ -220,14 +220,14 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
     }
     let users = Users::make();
     let station = station();
-    let start = |gpu: &str, streams: &str| {
+    let start = |by: &str, gpu: &str, streams: &str| {
         let gshare = station.command();
         let mut command = Command::new("setpriv");
         let uid = users.uid(0).to_string();
         let gid = group_of(users.uid(0)).to_string();
         command.args(["--reuid", &uid, "--regid", &gid, "--clear-groups"]);
         command.args(["sh", "-c"]);
-        command.arg(format!("exec \"$0\" \"$@\" {streams}"));
+        command.arg(format!("exec {by} \"$0\" \"$@\" {streams}"));
         command.arg(gshare.get_program()).arg("claim");
         command.args(["-q", "-g", "0.25", "--gpu-ids", gpu, "--", "sh", "-c"]);
         command.arg("trap : TERM; while :; do sleep 1; done");
@@ -236,19 +236,24 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
         }
         Terminal::start(&command, 24, 160)
     };
-    let (his, apart) = (start("0", ""), start("1", "< /dev/null > /dev/null 2>&1"));
-    until("both run", Duration::from_secs(30), || {
-        (station.snapshot().ok()?.claims.len() == 2).then_some(())
+    let his = start("", "0", "");
+    let apart = start("", "1", "< /dev/null > /dev/null 2>&1");
+    // As `su -c` does it: a session of its own, without a terminal but for its streams.
+    let session = start("setsid --wait", "1", "2> /dev/null");
+    until("all run", Duration::from_secs(60), || {
+        (station.snapshot().ok()?.claims.len() == 3).then_some(())
     });
     let mut kill = station.command();
     kill.args(["admin", "kill", "--user", users.name(0), "--grace", "1s"]);
     let killed = run(kill.args(["--reason", "the power goes off"]));
     assert!(killed.status.success(), "{}", text(&killed));
-    his.shows(
-        &["killed by ", "the power goes off"],
-        Duration::from_secs(30),
-    );
-    until("both have ended", Duration::from_secs(30), || {
+    for told in [&his, &session] {
+        told.shows(
+            &["killed by ", "the power goes off"],
+            Duration::from_secs(60),
+        );
+    }
+    until("all have ended", Duration::from_secs(30), || {
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });
     assert!(!apart.text().contains("killed"), "{}", apart.text());

@@ -16,14 +16,37 @@ pub struct Terminal {
 }
 
 /// The controlling terminal of a process, if it belongs to `uid`, or if the process itself can write there: who came
-/// by su sits at a terminal that is still another's. `None` without one.
+/// by su sits at a terminal that is still another's. Without one, the terminal that one of its standard streams writes
+/// to: what `su -c` starts has a session of its own. `None` without either.
 #[must_use]
 pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
+    controlling(pid, uid).or_else(|| written(pid))
+}
+
+fn controlling(pid: i32, uid: u32) -> Option<Terminal> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which may hold anything: state, ppid, pgrp, session, tty_nr.
     let field = text.rsplit_once(')')?.1.split_ascii_whitespace().nth(4)?;
     let device = field.parse::<i32>().ok().filter(|n| *n != 0)?;
-    let device = old_numbering(device.cast_unsigned());
+    let terminal = node(old_numbering(device.cast_unsigned()))?;
+    let meta = terminal.path.symlink_metadata().ok()?;
+    let meant = terminal.is_meant(&meta) && (terminal.owner == uid || can_write(pid, &meta));
+    meant.then_some(terminal)
+}
+
+fn written(pid: i32) -> Option<Terminal> {
+    (0..3).find_map(|fd| {
+        let stream = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
+        let device = stream.metadata().ok()?;
+        let is_device = device.file_type().is_char_device();
+        let terminal = node(is_device.then(|| device.rdev())?)?;
+        let meta = terminal.path.symlink_metadata().ok()?;
+        (terminal.is_meant(&meta) && can_write(pid, &meta)).then_some(terminal)
+    })
+}
+
+/// The node of a terminal by its device number.
+fn node(device: u64) -> Option<Terminal> {
     // Unix 98 pseudo terminals have 136 to 143, consoles 4.
     let path = match (major(device), minor(device)) {
         (high @ 136..=143, low) => format!("/dev/pts/{}", (high - 136) * 256 + low),
@@ -31,14 +54,12 @@ pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
         _ => return None,
     };
     let path = PathBuf::from(path);
-    let meta = path.symlink_metadata().ok()?;
-    let terminal = Terminal {
+    let owner = path.symlink_metadata().ok()?.uid();
+    Some(Terminal {
         path,
         device,
-        owner: meta.uid(),
-    };
-    let meant = terminal.is_meant(&meta) && (terminal.owner == uid || can_write(pid, &meta));
-    meant.then_some(terminal)
+        owner,
+    })
 }
 
 /// Whether one of the standard streams of a process writes to this very node: a file system of terminals of its own
