@@ -159,8 +159,12 @@ fn knock(process: &Process) {
         return;
     }
     let hint = (process.claim != 0).then_some(process.claim);
+    let asked = monotonic_ns();
     let answer = wire::want(paths::socket(), hint, ANSWER);
+    let took = Duration::from_nanos(monotonic_ns().saturating_sub(asked));
     let reason = match answer {
+        // It was suspended while it asked, and heard nothing: it asks again in a moment.
+        Err(_) if took > 4 * ANSWER => return,
         Ok(reason) if reason.is_empty() => return,
         Ok(reason) => reason,
         Err(error) => format!("the service does not answer ({error})"),
