@@ -1,6 +1,6 @@
 //! `gshare admin`: drain, kill and their record, on real processes.
 
-mod support;
+use crate::support;
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The five rules of advice on a simulated workstation: each sentence appears when it is true, its command is
 //! run as it is printed, and the sentence goes.
 
-mod support;
+use crate::support;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

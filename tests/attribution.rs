@@ -1,6 +1,6 @@
 //! Whose SMs are busy: what the screen says of claims against the simulation's own record of each process.
 
-mod support;
+use crate::support;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `gshare bench`: the last line is one JSON object that carries what was measured. How fast it was is for
 //! the benchmark to judge, not for a test on whatever machine this is.
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! Members are held to their claim's memory: to the byte, together, and until they are gone.
 
-mod support;
+use crate::support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

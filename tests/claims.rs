@@ -1,6 +1,6 @@
 //! What a claim can ask for: parts of several GPUs, models and modes, hours of its class, a lease.
 
-mod support;
+use crate::support;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};

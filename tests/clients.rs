@@ -1,7 +1,7 @@
 //! CUDA clients that nobody here wrote (Numba, NVIDIA's Python bindings, cudarc), each in a quarter of a GPU:
 //! they compute exactly, see their quarter as the whole GPU, and meet the cap as their own out-of-memory error.
 
-mod support;
+use crate::support;
 
 use std::collections::HashMap;
 use std::path::Path;

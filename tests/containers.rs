@@ -1,8 +1,7 @@
 //! Containers in claims, with a real podman and runc: the cap, the filter and the screen see them.
 
-#[path = "containers/later.rs"]
 mod later;
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,7 +1,7 @@
 //! `gshare demo --headless`: what it prints is what the simulated GPUs really did. One demo at a time: each of them keeps a
 //! processor busy.
 
-mod support;
+use crate::support;
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};

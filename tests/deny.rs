@@ -1,7 +1,7 @@
 //! `unclaimed = "deny"`: programs outside claims cannot open a GPU, claims and the graphical session can; with real
 //! users, real cgroups and device nodes that no driver stands behind.
 
-mod support;
+use crate::support;
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! GPU memory of claims that run goes to the host and comes back: contents equal, processes alive, bytes on one side.
 
-mod support;
+use crate::support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};

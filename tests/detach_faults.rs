@@ -2,7 +2,7 @@
 //! stuck in a call, the host's memory is short. Nothing is lost: a claim is whole on one side, its contents equal, and
 //! its people are told in words.
 
-mod support;
+use crate::support;
 
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};

@@ -1,7 +1,7 @@
 //! The service is killed between every two steps of every lever, on a claim of two processes: it finds the claim
 //! again, whole on one side, its contents equal.
 
-mod support;
+use crate::support;
 
 use std::process::Stdio;
 use std::time::Duration;

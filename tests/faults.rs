@@ -1,7 +1,7 @@
 //! What breaks around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart
 //! at a bad moment, clients that lie or do not read.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -1,7 +1,7 @@
 //! What cannot be detached or moved says so in `gshare ps`, in words and as JSON, as soon as it is known; nothing is done
 //! to it, and room is made by way of others.
 
-mod support;
+use crate::support;
 
 use gshare::station::Station;
 use support::detach::{

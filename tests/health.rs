@@ -1,6 +1,6 @@
 //! Sick GPUs: shown, written down, kept from new claims; their holders are told what to do.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::time::Duration;

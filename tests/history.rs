@@ -1,6 +1,6 @@
 //! What was claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Who is who on the screen: notebook, script and model of claims and of processes outside them, with where each
 //! word is from.
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Claims that idle: warned, detached for those who wait, back with the next call; and what keeps them where they are.
 //! One test at a time: they count seconds of idleness, and kernels of Python take long to start.
 
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 

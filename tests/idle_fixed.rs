@@ -1,7 +1,7 @@
 //! Idle claims that cannot be detached: told so at the start, and then warned, made smaller or ended, as the rule says.
 //! And which rule holds for whom. One at a time: they count seconds of idleness.
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

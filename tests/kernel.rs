@@ -1,6 +1,6 @@
 //! Notebooks: real Jupyter kernels with parts of simulated GPUs.
 
-mod support;
+use crate::support;
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};

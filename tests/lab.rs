@@ -1,6 +1,6 @@
 //! A notebook as people use one: a real Jupyter server, JupyterLab, a browser, and a part of a simulated GPU.
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! What a command leaves behind: tmux, ssh-agent and the like lose the GPU, not their lives; a leftover that
 //! works on the GPU keeps the claim.
 
-mod support;
+use crate::support;
 
 use std::fs::File;
 use std::path::PathBuf;

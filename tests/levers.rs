@@ -1,7 +1,7 @@
 //! Each lever is a tested action with its reverse, on real processes: what is taken was announced on the owner's
 //! terminal, and is given back.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

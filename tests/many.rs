@@ -1,6 +1,6 @@
 //! Twenty notebooks of four users at once: none of their claims is lost or left over, and gshare ends no kernel.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};

@@ -1,7 +1,7 @@
 //! Claims of several processes and of several GPUs leave, come back and move as one: all of it or nothing, with what
 //! was in the memory of each process on each GPU.
 
-mod support;
+use crate::support;
 
 use gshare_sim_board::{CheckpointHow, CheckpointStep};
 use support::detach::{

@@ -1,7 +1,7 @@
 //! The figures for Prometheus: read by a parser that nobody here wrote, and served to hostile scrapers without
 //! harm to anybody.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

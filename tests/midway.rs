@@ -1,7 +1,7 @@
 //! The service dies in the middle of a grant, the machine is restarted, the journal is lost: no claim is held
 //! twice or by nobody, and nobody runs outside the claim that he was told of.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

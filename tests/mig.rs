@@ -1,6 +1,6 @@
 //! MIG on the simulated driver: instances that an administrator made are found, placed and closed to others.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How GPUs are shared: one claim at a time, side by side, in instances.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Monitors that nobody here wrote (nvitop, gpustat, nvtop) run unmodified on the simulated NVML, on a real
 //! terminal: what their screens show is what the board did.
 
-mod support;
+use crate::support;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! MPS end to end on the simulated driver: claims of several users side by side, faults, a dead server, modes
 //! changed by command.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
 //! The simulated control program of MPS against NVIDIA's own, and gshare's driver of it against the latter.
 //! NVIDIA's program runs without a GPU; `.ci/run` fetches it into the target directory.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
 //! A member that goes around the proxy is seen by what it uses, within two looks at the driver, and dealt with as the
 //! policy says; an honest one is not, whatever its modules take.
 
-mod support;
+use crate::support;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;

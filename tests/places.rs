@@ -1,7 +1,7 @@
 //! Claims that get their GPU later: what the driver must find in the environment of their programs is there when it
 //! looks, and nowhere before.
 
-mod support;
+use crate::support;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Claims that wait: why, until when, and what became of them.
 
-mod support;
+use crate::support;
 
 use std::process::Output;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A claim changes its size while its programs run.
 
-mod support;
+use crate::support;
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

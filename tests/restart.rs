@@ -1,7 +1,7 @@
 //! The service dies at any moment: members run on under their caps, and a restarted service finds every claim
 //! again, once.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

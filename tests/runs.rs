@@ -1,6 +1,6 @@
 //! Records of runs: what they say of real runs, who may see them, and when waiting claims start by them.
 
-mod support;
+use crate::support;
 
 use std::process::Output;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Room for those who wait, from beginning to end: real processes, the simulated driver, announcements and all.
 
-mod support;
+use crate::support;
 
 use std::process::Child;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Jupyter servers of every kind as they are asked: TLS, a socket file, a prefix, JupyterHub's tokens, users of their own;
 //! and servers that wish somebody ill.
 
-mod support;
+use crate::support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;

@@ -1,6 +1,6 @@
 //! `unclaimed = "deny"` on a machine with a real systemd: logind's own sessions, a real cron, a real atd.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Who starts, who waits and who makes room, on real processes: what the core's tests say in virtual time.
 
-mod support;
+use crate::support;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,6 @@
 //! Sizes from experience: what is suggested after some runs, what `-g auto` claims, and requests that follow need.
 
-mod support;
+use crate::support;
 
 use std::time::Instant;
 

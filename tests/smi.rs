@@ -1,6 +1,6 @@
 //! `gshare smi`: a claim's share from outside agrees with what its programs see inside.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

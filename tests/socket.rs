@@ -1,7 +1,7 @@
 //! The socket under strange clients: garbage, long lines, half lines, many idle connections, another
 //! protocol. Each gets an error or a clean close, and others are served meanwhile.
 
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,22 +1,14 @@
 //! Strict caps on real users, cgroups and mount namespaces: what holds against somebody who tries to get
 //! around them, what does not, and that an honest program sees nothing of it. Needs root.
 
-#[path = "strict/bypass.rs"]
 mod bypass;
-#[path = "strict/detected.rs"]
 mod detected;
-#[path = "strict/driver.rs"]
 mod driver;
-#[path = "strict/environment.rs"]
 mod environment;
-#[path = "strict/hostile.rs"]
 mod hostile;
-#[path = "strict/kernel.rs"]
 mod kernel;
-#[path = "strict/launch.rs"]
 mod launch;
-mod support;
-#[path = "strict/table.rs"]
+use crate::support;
 mod table;
 
 use std::process::{Command, Output};

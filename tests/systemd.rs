@@ -1,6 +1,6 @@
 //! gshare on machines with a real systemd: set up, restarted, in units, taken away again.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Command;

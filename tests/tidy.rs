@@ -248,6 +248,31 @@ fn files_are_short_and_refer_to_nothing_outside() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// Cargo finds no tests by itself here (`autotests = false`): a file that nobody names would never run.
+#[test]
+fn every_file_of_tests_runs() {
+    let manifest = text(Path::new("Cargo.toml"));
+    let modules = text(Path::new("tests/workstation.rs"));
+    let tests = files();
+    let tests = tests.iter().filter(|p| {
+        p.parent() == Some(Path::new("tests")) && p.extension().is_some_and(|e| e == "rs")
+    });
+    let mut seen = 0;
+    for name in tests.filter_map(|p| p.file_stem()?.to_str()) {
+        seen += 1;
+        let own = manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+        let module = modules.lines().any(|l| l == format!("mod {name};"));
+        assert!(
+            own || module,
+            "tests/{name}.rs is neither in tests/workstation.rs nor a [[test]] of Cargo.toml"
+        );
+    }
+    assert!(
+        files().is_empty() || seen > 20,
+        "only {seen} files of tests"
+    );
+}
+
 /// The statuses of the list in docs/hardware.md.
 fn statuses(page: &str) -> Vec<String> {
     let bold = page.lines().filter_map(|l| l.strip_prefix("- **"));

@@ -1,6 +1,6 @@
 //! `gshare top`: once as text, recorded, replayed; all screens of the real program on a real terminal.
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use std::time::Duration;

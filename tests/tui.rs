@@ -1,6 +1,6 @@
 //! The screen of the real program on a real terminal, before a real service with real claims.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Keys of the screen that do something to claims and GPUs, pressed on a real terminal before a real service.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

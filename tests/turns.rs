@@ -1,7 +1,7 @@
 //! Turns on a shared GPU with real processes: who is stopped, frozen or dead is in nobody's way, one claim at work
 //! costs the arbiter nothing, another size counts soon. What each had is the board's account.
 
-mod support;
+use crate::support;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

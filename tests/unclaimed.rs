@@ -1,6 +1,6 @@
 //! GPU processes outside claims: shown, accounted to their owners, or kept from the GPUs.
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A user's own service: `gshare daemon --user` by an ordinary account, without cgroups, without a runtime
 //! directory from a login, found by its clients at the usual place.
 
-mod support;
+use crate::support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

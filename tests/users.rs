@@ -1,6 +1,6 @@
 //! Several Unix users on one machine, as root: devices, ownership, membership.
 
-mod support;
+use crate::support;
 
 use std::process::{Command, Output};
 use std::time::Duration;
