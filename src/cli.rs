@@ -7,7 +7,7 @@ mod admin;
 mod adopt;
 pub mod args;
 mod claim;
-mod complete;
+pub(crate) mod complete;
 mod config;
 mod connect;
 mod container;

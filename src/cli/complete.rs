@@ -1,5 +1,6 @@
 //! Completion scripts and manual pages, from the same definition as the arguments.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -37,13 +38,33 @@ fn shown(command: &Command) -> Command {
 pub(crate) fn man(dir: &Path) -> Outcome {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(dir)?;
-        clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), dir)
+        for (name, page) in man_pages()? {
+            fs::write(dir.join(name), page)?;
+        }
+        Ok(())
     };
     write().map_err(|e| {
         let why = format!("cannot write manual pages to {}: {e}", dir.display());
         Failure::new(failure::INTERNAL, why)
     })?;
     Ok(0)
+}
+
+/// Names and texts of the manual pages. What follows the options has the heading that such pages have elsewhere.
+pub(crate) fn man_pages() -> std::io::Result<Vec<(OsString, String)>> {
+    let dir = tempfile::tempdir()?;
+    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), dir.path())?;
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(dir.path())? {
+        let entry = entry?;
+        let page = fs::read_to_string(entry.path())?
+            .replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n")
+            .replace(".SH EXTRA\nExample:\n", ".SH EXAMPLE\n")
+            .replace(".SH EXTRA\n", ".SH NOTES\n");
+        pages.push((entry.file_name(), page));
+    }
+    pages.sort();
+    Ok(pages)
 }
 
 #[cfg(test)]

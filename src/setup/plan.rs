@@ -3,9 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
-
-use crate::cli::args::Cli;
+use crate::cli::complete::man_pages;
 use crate::cli::failure::{self, Failure};
 use crate::launcher;
 
@@ -139,16 +137,4 @@ pub(super) fn launcher_in(prefix: &Path) -> Target {
             gshare_artifacts::EXEC,
         )
     }
-}
-
-fn man_pages() -> Result<Vec<(std::ffi::OsString, Vec<u8>)>, Failure> {
-    let dir = tempfile::tempdir()?;
-    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), dir.path())?;
-    let mut pages = Vec::new();
-    for entry in std::fs::read_dir(dir.path())? {
-        let entry = entry?;
-        pages.push((entry.file_name(), std::fs::read(entry.path())?));
-    }
-    pages.sort();
-    Ok(pages)
 }
