@@ -401,9 +401,10 @@ fn nbclient_papermill_and_a_bare_command_run() {
     });
 
     // As VS Code does with an interpreter that was chosen: no kernelspec, so no wrapper. It is seen all the same.
+    // A client without a manager takes a kernel for dead whose heart does not beat within a second of its start.
     let folder = home.path().join("study");
     std::fs::create_dir(&folder).expect("made");
-    let text = "import sys, json; from jupyter_client import BlockingKernelClient as B, write_connection_file as w\nimport subprocess, sys\nf, _ = w('bare.json')\np = subprocess.Popen([sys.executable, '-m', 'ipykernel_launcher', '-f', f], stdout=subprocess.DEVNULL)\nc = B(connection_file=f); c.load_connection_file(); c.start_channels(); c.wait_for_ready(timeout=60)\nr = c.execute_interactive(sys.argv[1], timeout=60)\nprint(r['content']['status'], flush=True); sys.stdin.readline(); p.kill(); p.wait()\n";
+    let text = "import sys, json; from jupyter_client import BlockingKernelClient as B, write_connection_file as w\nimport subprocess, sys\nf, _ = w('bare.json')\np = subprocess.Popen([sys.executable, '-m', 'ipykernel_launcher', '-f', f], stdout=subprocess.DEVNULL)\nc = B(connection_file=f); c.load_connection_file(); c.start_channels()\nfor i in range(60):\n  try: c.wait_for_ready(timeout=60); break\n  except RuntimeError: assert p.poll() is None and i < 59\nr = c.execute_interactive(sys.argv[1], timeout=60)\nprint(r['content']['status'], flush=True); sys.stdin.readline(); p.kill(); p.wait()\n";
     let mut bare = station.client_environment(Command::new(bin.join("python")));
     bare.args(["-c", text, ADD]).current_dir(&folder);
     let mut bare = Raw::spawn(&mut bare);
