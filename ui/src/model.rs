@@ -32,10 +32,10 @@ pub struct Viewer {
     pub admin: bool,
 }
 
-/// Whether what is announced for a claim can still be put off: it is not on its way.
+/// Whether what is announced for a claim can still be put off: it is not on its way. Of a service that does not say
+/// whether it is, nobody knows.
 pub(crate) fn can_be_kept(claim: &ClaimView) -> bool {
-    let word = claim.place.word.as_deref();
-    word.is_none_or(|word| !word.ends_with("ing"))
+    claim.place.on_its_way == Some(false)
 }
 
 /// Whether it is announced that a claim is ended because it idles.

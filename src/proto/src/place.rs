@@ -8,6 +8,9 @@ pub struct PlaceView {
     /// `detaching`, `detached`, `suspending`, `suspended`, `attaching`, `moving`; absent on its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub word: Option<String>,
+    /// Whether it is on its way; absent from a service that does not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_its_way: Option<bool>,
     /// Bytes that it has in host memory instead of on a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_bytes: Option<u64>,

@@ -80,6 +80,7 @@ fn every_key_in_the_table_does_something() {
     }
     snapshot.claims[1].place.word = Some("detached".to_owned());
     snapshot.claims[0].announced = Some("moves".to_owned());
+    snapshot.claims[0].place.on_its_way = Some(false);
     for command in commands() {
         for key in command.keys {
             let works = STARTS.iter().any(|start| {

@@ -492,6 +492,7 @@ pub(crate) fn eventful() -> Snapshot {
     let mut base = workstation();
     for claim in &mut base.claims {
         claim.ends_ms = Some(NOW_MS + 5_580_000);
+        claim.place.on_its_way = Some(false);
     }
     let moves = "moves from GPU 0 to GPU 3 in 12s for c22";
     base.claims[0].announced = Some(moves.to_owned());

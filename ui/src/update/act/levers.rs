@@ -85,6 +85,9 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
         let id = &claim.id;
         let warned = claim.idle.as_ref().is_some_and(|i| i.warned && !i.kept);
         return match (claim.announced.is_some(), can_be_kept(claim)) {
+            (true, false) if claim.place.on_its_way.is_none() => Err(format!(
+                "this service does not say whether {id} is on its way: gshare keep {id} asks it"
+            )),
             (true, false) => Err(format!("it is too late: {id} is on its way")),
             (true, true) => Ok(claim),
             (false, _) if warned => Ok(claim),

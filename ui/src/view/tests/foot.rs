@@ -37,7 +37,7 @@ fn advice_is_told_whole_where_there_is_room() {
 fn what_is_on_its_way_cannot_be_kept() {
     let mut snapshot = canned::eventful();
     let claim = snapshot.claims.iter_mut().find(|c| c.id == "c12").unwrap();
-    claim.place.word = Some("moving".to_owned());
+    claim.place.on_its_way = Some(true);
     let mut m = model(NLP, (120, 40), snapshot);
     let text = screen(&m);
     assert!(text.contains("! c12 moves from GPU 0"), "{text}");
@@ -48,6 +48,20 @@ fn what_is_on_its_way_cannot_be_kept() {
     assert!(press(&mut m, "jp").is_empty());
     let text = screen(&m);
     assert!(text.contains("it is too late: c12 is on its way"), "{text}");
+}
+
+#[test]
+fn of_a_service_that_does_not_say_whether_a_claim_is_on_its_way_the_key_is_not_offered() {
+    let mut snapshot = canned::eventful();
+    let claim = snapshot.claims.iter_mut().find(|c| c.id == "c12").unwrap();
+    claim.place = serde_json::from_str(r#"{"levers":{}}"#).unwrap();
+    let mut m = model(NLP, (120, 40), snapshot);
+    let text = screen(&m);
+    assert!(text.contains("! c12 moves from GPU 0"), "{text}");
+    assert!(!text.contains("gshare keep"), "{text}");
+    assert!(press(&mut m, "jp").is_empty());
+    let text = screen(&m);
+    assert!(text.contains("this service does not say"), "{text}");
 }
 
 #[test]
