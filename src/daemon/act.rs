@@ -24,7 +24,9 @@ impl Service {
         }
         self.driving = true;
         while let Some(event) = self.todo.pop_front() {
-            for action in self.decide(event) {
+            let actions = self.decide(event);
+            self.forget_likely_starts();
+            for action in actions {
                 match action {
                     Action::Cap { id, slice } => self.write_cap(id, &slice),
                     Action::Measure => {

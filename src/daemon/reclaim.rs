@@ -275,7 +275,7 @@ impl Service {
             let left = show_duration(Duration::from_secs(left.as_secs()));
             return Some(format!("expected start in {left}, {how}"));
         }
-        let likely = self.likely_starts().get(&id).copied()?;
+        let likely = self.likely_start(id)?;
         let left = show_duration(whole(likely.saturating_sub(self.now())));
         Some(format!(
             "starts in about {left}, by how long earlier runs of those who hold took"

@@ -7,6 +7,7 @@ mod track;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use gshare_config::ShareRuns;
@@ -28,6 +29,8 @@ pub(crate) struct Sizes {
     runs: BTreeMap<ClaimId, RunTrack>,
     /// Connections that wait for a size.
     asking: BTreeSet<ConnId>,
+    /// [`Service::likely_starts`] of the decision that is being carried out, once somebody has asked.
+    likely: OnceLock<BTreeMap<ClaimId, Duration>>,
 }
 
 /// What the thread says of a claim that is to be made.
@@ -248,5 +251,23 @@ impl Service {
             return BTreeMap::new();
         }
         self.machine.likely_starts(now, &ends)
+    }
+
+    /// When a claim that waits starts about. It is told to many after one decision and looked for once.
+    pub(crate) fn likely_start(&self, id: ClaimId) -> Option<Duration> {
+        match self.driving {
+            true => self
+                .sizes
+                .likely
+                .get_or_init(|| self.likely_starts())
+                .get(&id)
+                .copied(),
+            false => self.likely_starts().get(&id).copied(),
+        }
+    }
+
+    /// The core decides anew.
+    pub(crate) fn forget_likely_starts(&mut self) {
+        self.sizes.likely.take();
     }
 }
