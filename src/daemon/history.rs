@@ -276,8 +276,9 @@ impl Service {
                 continue;
             }
             for part in &seen.parts {
-                let g = part.gpu as usize;
-                let Some(name) = names.get(g) else { continue };
+                let Some(name) = names.get(self.seat_of(seen.id, part)) else {
+                    continue;
+                };
                 let key = Key::Claim {
                     claim: seen.id.0,
                     uid: seen.uid,
@@ -305,8 +306,22 @@ impl Service {
         facts
     }
 
+    /// The GPU on which a claim's part counts: one that comes back from host memory has its new one already.
+    fn seat_of(&self, id: ClaimId, part: &ClaimGpu) -> usize {
+        let live = self.claims.get(&id);
+        let new = live.and_then(|live| match &live.record.holding {
+            HoldingRecord::Unparking { to, .. } => {
+                let slices = &live.record.slices;
+                to.get(slices.iter().position(|s| s.uuid == part.uuid)?)
+            }
+            _ => None,
+        });
+        let new = new.and_then(|slice| self.gpu_index(&slice.uuid));
+        new.unwrap_or(part.gpu as usize)
+    }
+
     /// What an instance is of its GPU; 1 of a GPU.
-    fn part_of(&self, g: usize) -> f64 {
+    pub(crate) fn part_of(&self, g: usize) -> f64 {
         self.gpus[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
     }
 
@@ -345,7 +360,13 @@ impl Service {
         let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
         let known =
             part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
+        // Who is moved does nothing because of that, and not by himself.
+        let still = self.claims.get(&id).is_none_or(|live| {
+            let holding = &live.record.holding;
+            matches!(holding, HoldingRecord::Here | HoldingRecord::Parked(_))
+        });
         let idle = known
+            && still
             && none(part.sm_active)
             && none(part.time_busy)
             && idle_s.is_none_or(|s| s >= IDLE_AFTER_S);
