@@ -67,6 +67,7 @@ fn of_a_service_that_does_not_say_whether_a_claim_is_on_its_way_the_key_is_not_o
 #[test]
 fn that_an_idle_claim_is_ended_is_told_at_a_glance() {
     let mut snapshot = canned::workstation();
+    snapshot.claims[0].place.on_its_way = Some(false);
     snapshot.claims[0].idle = Some(gshare_proto::IdleView {
         gpu_s: 22 * 60,
         instead: Some("release".to_owned()),
