@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gshare_abi::host::SlotView;
 use gshare_core::ClaimId;
 use gshare_core::attribution::{
-    Counters, Division, Interval, Meter, Part, Reading, Running, Times, Together, Work, attribute,
+    Counters, Division, Interval, Meter, Part, Present, Reading, Running, Times, Together, Work,
+    attribute,
 };
 use gshare_enforcer::gpu::GpuState;
 use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
@@ -52,6 +53,7 @@ pub(crate) struct Attribution {
     parts: BTreeMap<(ClaimId, usize), Done>,
     gpus: Vec<Option<Division>>,
     together: BTreeMap<usize, Together>,
+    present: BTreeMap<usize, Present<ClaimId>>,
 }
 
 fn reading_of(slot: &SlotView) -> Option<Reading> {
@@ -149,9 +151,12 @@ impl Service {
                     attribution.add(sums, place, &slot, now);
                 }
             }
+            let here = claims.iter().filter(|(_, sums)| !sums.slots.is_empty());
+            let here = here.map(|(id, _)| *id).collect();
+            let left = attribution.present.entry(g).or_default().look(here);
             let together = attribution.together.entry(g).or_default();
             let division = (!first)
-                .then(|| self.divide(g, ns, &mut claims, together))
+                .then(|| self.divide(g, ns, &mut claims, together, left))
                 .flatten();
             for (i, (id, sums)) in claims.iter().enumerate() {
                 let part = division.as_ref().and_then(|d| d.parts.get(i));
@@ -187,6 +192,7 @@ impl Service {
         ns: u64,
         claims: &mut BTreeMap<ClaimId, Sums>,
         together: &mut Together,
+        left: bool,
     ) -> Option<Division> {
         let last = self.last_reading(g)?;
         if last.state == GpuState::Lost {
@@ -237,10 +243,17 @@ impl Service {
             crowd: together.crowd(ns, &work),
             outsiders: listed.is_none() || outside(false) || self.auto_on(g),
             desktop: outside(true),
+            left,
             counters,
         };
         // A claim without a process is not beside anybody.
         Some(attribute(&interval, &work))
+    }
+
+    /// Whether a GPU's counters may contain the work of a claim that has left it.
+    pub(crate) fn counts_who_left(&self, g: usize) -> bool {
+        let present = self.attribution.present.get(&g);
+        present.is_some_and(Present::has_left)
     }
 
     fn division(&self, g: usize) -> Option<&Division> {
@@ -318,32 +331,40 @@ fn index(g: usize) -> u32 {
 }
 
 /// Adds up what a user's claims use, each figure only where it is known of all of them.
-pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu]) {
+pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu], of_a_gpu: &impl Fn(u32) -> f64) {
     let nothing = Figure {
         value: 0.0,
         source: Source::Shim,
         estimate: false,
     };
-    let sum = |figure: fn(&ClaimGpu) -> Option<Figure>, unit: f64| {
+    let sum = |figure: fn(&ClaimGpu) -> Option<Figure>, in_gpus: bool| {
         // Without a process on the GPU nothing is used, and that is known.
         let of = |part: &&ClaimGpu| {
             let idle = part.mem_used == Some(0);
-            figure(part).or(idle.then_some(nothing))
+            let weight = match in_gpus {
+                true => of_a_gpu(part.gpu) / 100.0,
+                false => 1.0,
+            };
+            let known = figure(part).or(idle.then_some(nothing))?;
+            Some(Figure {
+                value: known.value * weight,
+                ..known
+            })
         };
         let all: Option<Vec<Figure>> = parts.iter().map(of).collect();
         let all = all?;
         let first = all.first()?;
         Some(Figure {
-            value: all.iter().map(|f| f.value / unit).sum(),
+            value: all.iter().map(|f| f.value).sum(),
             // The weakest source counts.
             source: all.iter().find(|f| f.estimate).unwrap_or(first).source,
             estimate: all.iter().any(|f| f.estimate),
         })
     };
-    user.sm_used = sum(|part| part.sm_active, 100.0);
-    user.occupancy_used = sum(|part| part.sm_occupancy, 100.0);
-    user.time_got = sum(|part| part.time_got, 100.0);
-    user.copied = sum(|part| part.copied, 1.0);
+    user.sm_used = sum(|part| part.sm_active, true);
+    user.occupancy_used = sum(|part| part.sm_occupancy, true);
+    user.time_got = sum(|part| part.time_got, true);
+    user.copied = sum(|part| part.copied, false);
     user.throttled = parts
         .iter()
         .filter_map(|part| part.throttled)

@@ -72,7 +72,8 @@ impl Service {
             gpu.claimable = direct.as_f64();
             gpu.claimable_now = Some(moved.as_f64());
         }
-        let mut users = users(&claims, &queue, &unclaimed);
+        let of_a_gpu = |g: u32| self.part_of(g as usize);
+        let mut users = users(&claims, &queue, &unclaimed, of_a_gpu);
         for user in &mut users {
             user.day = self.day_of(user.uid);
         }
@@ -189,7 +190,8 @@ impl Service {
             // Alone on a GPU with counters, a claim's activity is the GPU's.
             let alone = shown.uses[g].keys().all(|other| *other == id)
                 && self.unclaimed.iter().all(|u| u.gpu != index(g))
-                && !self.auto_on(g);
+                && !self.auto_on(g)
+                && !self.counts_who_left(g);
             parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
         }
         if live.record.adopted {
@@ -477,7 +479,14 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     }
 }
 
-fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView]) -> Vec<UserView> {
+/// What users hold and use, in GPUs: a part of an instance is that part of what the instance is of its GPU, which
+/// `of_a_gpu` says of each GPU or instance.
+fn users(
+    claims: &[ClaimView],
+    queue: &[QueueView],
+    unclaimed: &[UnclaimedView],
+    of_a_gpu: impl Fn(u32) -> f64,
+) -> Vec<UserView> {
     let mut users: BTreeMap<u32, UserView> = BTreeMap::new();
     let entry = |users: &mut BTreeMap<u32, UserView>, uid: u32, name: &str| {
         users.entry(uid).or_insert_with(|| UserView {
@@ -495,7 +504,7 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
         let here = !claim.place.in_host();
         for part in &claim.gpus {
             if here {
-                user.claimed += part.sm_request;
+                user.claimed += part.sm_request * of_a_gpu(part.gpu);
                 user.mem_claimed = user.mem_claimed.saturating_add(part.mem_request);
             }
         }
@@ -505,7 +514,7 @@ fn users(claims: &[ClaimView], queue: &[QueueView], unclaimed: &[UnclaimedView])
         let own = claims.iter().filter(|c| c.uid == user.uid);
         let parts: Vec<&ClaimGpu> = own.flat_map(|c| &c.gpus).collect();
         user.mem_used = parts.iter().map(|part| part.mem_used).sum();
-        super::attribution::sum_up(user, &parts);
+        super::attribution::sum_up(user, &parts, &of_a_gpu);
     }
     for waiting in queue {
         entry(&mut users, waiting.uid, &waiting.user);
@@ -557,7 +566,8 @@ mod tests {
             gpus: parts,
             ..ClaimView::default()
         };
-        let used = |claims: &[ClaimView]| users(claims, &[], &[])[0].sm_used.map(|f| f.value);
+        let used =
+            |claims: &[ClaimView]| users(claims, &[], &[], |_| 1.0)[0].sm_used.map(|f| f.value);
         assert_eq!(used(&[claim(vec![part(Some(50.0), Some(1))])]), Some(0.5));
         assert_eq!(
             used(&[claim(vec![part(Some(50.0), Some(1)), part(None, Some(1))])]),
@@ -565,10 +575,25 @@ mod tests {
         );
         assert_eq!(used(&[claim(vec![part(None, Some(0))])]), Some(0.0));
         assert_eq!(used(&[claim(vec![part(None, None)])]), None);
-        let mem = |claims: &[ClaimView]| users(claims, &[], &[])[0].mem_used;
+        let mem = |claims: &[ClaimView]| users(claims, &[], &[], |_| 1.0)[0].mem_used;
         let [known, unknown] = [5, 0].map(|b| claim(vec![part(None, Some(b).filter(|b| *b > 0))]));
         assert_eq!(mem(&[known.clone(), known.clone()]), Some(10));
         assert_eq!(mem(&[known.clone(), unknown.clone()]), None);
         assert_eq!(mem(&[unknown, known]), None, "whichever comes first");
+    }
+
+    #[test]
+    fn an_instance_counts_for_its_part_of_a_gpu() {
+        let part = |gpu| ClaimGpu {
+            gpu,
+            sm_request: 1.0,
+            ..ClaimGpu::default()
+        };
+        let claim = ClaimView {
+            gpus: vec![part(0), part(1)],
+            ..ClaimView::default()
+        };
+        let of_a_gpu = |g| if g == 1 { 0.25 } else { 1.0 };
+        assert_eq!(users(&[claim], &[], &[], of_a_gpu)[0].claimed, 1.25);
     }
 }

@@ -177,6 +177,7 @@ pub(super) fn run(
                 crowd,
                 outsiders: false,
                 desktop: false,
+                left: false,
                 counters,
             };
             let division = attribute(&interval, &work);

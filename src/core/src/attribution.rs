@@ -192,8 +192,48 @@ pub struct Interval {
     pub outsiders: bool,
     /// Programs outside the claims draw there.
     pub desktop: bool,
+    /// A claim has left the GPU of late: what the GPU counted may contain its work ([`Present`]).
+    pub left: bool,
     /// What the GPU itself counted.
     pub counters: Option<Counters>,
+}
+
+/// Who is on a GPU, from look to look.
+#[derive(Clone, Debug)]
+pub struct Present<Id> {
+    were: Vec<Id>,
+    /// Looks for which the GPU's counters may still contain somebody who has left.
+    looks: u8,
+}
+
+impl<Id> Default for Present<Id> {
+    fn default() -> Self {
+        Self {
+            were: Vec::new(),
+            looks: 0,
+        }
+    }
+}
+
+impl<Id: PartialEq> Present<Id> {
+    /// Takes in who is there now. Whether somebody has left since the last look or the one before: the counters are of
+    /// a time that ends somewhat before a look.
+    pub fn look(&mut self, here: Vec<Id>) -> bool {
+        let left = self.were.iter().any(|id| !here.contains(id));
+        self.looks = if left {
+            2
+        } else {
+            self.looks.saturating_sub(1)
+        };
+        self.were = here;
+        self.has_left()
+    }
+
+    /// What the last look has found.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.looks > 0
+    }
 }
 
 /// A claim's part of a GPU over an interval; absent what cannot be known.
@@ -243,7 +283,9 @@ fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>)
         None => fit,
         Some(_) if claims <= 0.0 => 1.0,
         // Nobody else can have done the rest.
-        Some(counted) if all_known && !interval.desktop => (counted / claims).min(SCALED_BY * fit),
+        Some(counted) if all_known && !interval.desktop && !interval.left => {
+            (counted / claims).min(SCALED_BY * fit)
+        }
         Some(counted) => (counted / claims).min(1.0),
     };
     for part in parts.iter_mut().flatten() {
@@ -341,8 +383,8 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
         counters.and_then(|c| c.sm_occupancy),
     );
     let at_work = |claim: &&Work| !claim.processes.is_empty();
-    let alone =
-        claims.iter().filter(at_work).count() == 1 && !interval.outsiders && !interval.desktop;
+    let others = interval.outsiders || interval.desktop || interval.left;
+    let alone = claims.iter().filter(at_work).count() == 1 && !others;
     let parts = (0..claims.len()).map(|i| {
         let time_got = raw[i].map(|times| times.busy_ns / ns);
         match counters.filter(|_| alone && !claims[i].processes.is_empty()) {

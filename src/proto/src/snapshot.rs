@@ -433,7 +433,7 @@ pub struct UserView {
     pub uid: u32,
     /// Name.
     pub user: String,
-    /// Claimed parts of GPUs, summed (the larger of memory and SM share of each claim).
+    /// Claimed parts of the SMs, summed, in GPUs: here and below an instance counts for its part of the GPU's SMs.
     pub claimed: f64,
     /// Used GPUs: SM activity of the user's claims, in GPUs; absent where it cannot be attributed.
     pub sm_used: Option<Figure>,

@@ -11,6 +11,7 @@ fn interval() -> Interval {
         crowd: 1.0,
         outsiders: false,
         desktop: false,
+        left: false,
         counters: None,
     }
 }
@@ -245,4 +246,34 @@ fn launches_that_could_not_be_measured_make_a_figure_unknown() {
     assert!(meter.read(SECOND, 0, &reading).incomplete);
     reading.launches = 10_000;
     assert!(!meter.read(2 * SECOND, SECOND, &reading).incomplete);
+}
+
+#[test]
+fn what_the_gpu_counted_before_a_claim_left_is_not_told_of_the_one_that_stayed() {
+    let stays = work(&[grown(0.5, 40.0)]);
+    let since = |left| Interval {
+        left,
+        counters: counted(0.9, 0.5),
+        ..interval()
+    };
+    let alone = attribute(&since(false), std::slice::from_ref(&stays));
+    assert_eq!(
+        (alone.parts[0].sm_active, alone.parts[0].measured),
+        (Some(0.9), true)
+    );
+    let moved = attribute(&since(true), &[stays]);
+    let part = moved.parts[0];
+    assert!(!part.measured);
+    assert!(near(part.sm_active, 0.2), "{part:?}");
+    assert!(near(moved.sm_unattributed, 0.7), "{moved:?}");
+}
+
+#[test]
+fn who_has_left_is_remembered_for_two_looks() {
+    let mut present = Present::default();
+    assert!(!present.look(vec![1, 2]), "nobody was there before");
+    assert!(!present.look(vec![2, 1, 3]));
+    assert!(present.look(vec![1, 3]), "2 has left");
+    assert!(present.look(vec![1, 3, 4]));
+    assert!(!present.look(vec![1, 3, 4]));
 }
