@@ -220,7 +220,7 @@ fn a_process_that_joins_a_detached_claim_brings_all_of_it_back() {
 #[test]
 fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     let station = station_of(4, "");
-    let mut first = Raw::claim(&station, &["-q", "-g", "2x0.5", "--gpu-ids", "0,1"]);
+    let mut first = Raw::claim(&station, &["-q", "-g", "2x0.5"]);
     let pid = first.pid();
     let id = claim(&station, pid).id;
     let mut second = join(&station, &id);
