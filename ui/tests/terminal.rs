@@ -193,7 +193,7 @@ fn the_terminal_decides_colours_and_signs() {
     let themes: [(Vars, vt100::Color, &str); 6] = [
         (&[("TERM", "xterm")], Idx(2), "█"),
         (&[("TERM", "xterm-256color")], Idx(71), "█"),
-        (&[("COLORTERM", "truecolor")], Rgb(0x5f, 0xaf, 0x5f), "█"),
+        (&[("COLORTERM", "truecolor")], Rgb(0x4c, 0xa0, 0x4c), "█"),
         (&[("TERM", "vt100")], Default, "█"),
         (
             &[("NO_COLOR", "1"), ("COLORTERM", "truecolor")],
