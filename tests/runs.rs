@@ -110,8 +110,9 @@ fn every_field_of_a_record_is_what_the_run_was_and_did() {
         .iter()
         .map(gib)
         .collect();
+    // The last look may find the program ending, its memory freed.
     assert!(
-        course.len() == 32 && course[0] < 4.0 && course[31] >= 6.0,
+        course.len() == 32 && course[0] < 4.0 && course[30] >= 6.0,
         "{r}"
     );
     // One block at a time: hardly any SMs, but of the GPU's time what it was let have.
