@@ -361,12 +361,10 @@ impl Service {
         let known =
             part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
         // Who is moved does nothing because of that, and not by himself.
-        let still = self.claims.get(&id).is_none_or(|live| {
-            let holding = &live.record.holding;
-            matches!(holding, HoldingRecord::Here | HoldingRecord::Parked(_))
-        });
+        let live = self.claims.get(&id);
+        let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
         let idle = known
-            && still
+            && !on_its_way
             && none(part.sm_active)
             && none(part.time_busy)
             && idle_s.is_none_or(|s| s >= IDLE_AFTER_S);

@@ -47,21 +47,22 @@ impl Service {
                 expected,
                 takings,
                 alone,
-            } => Tried {
-                message: format!("would wait: {}", self.would_wait_text(&only, &reason)),
-                position: u32::try_from(position).ok(),
-                entitled,
-                expected_ms: expected
-                    .map(|at| self.unix_at(at))
-                    .or(rules::hours_start(&reason)),
-                by_hours: rules::hours_start(&reason).is_some(),
-                would_start: reason
-                    .would_start()
-                    .map(|share| format!("-g {}", convert::short_share(share))),
-                takings: takings.iter().map(|t| self.taking_view(t)).collect(),
-                alone: self.alone_texts(&alone),
-                ..Tried::default()
-            },
+            } => {
+                let hours = rules::hours_start(&reason);
+                Tried {
+                    message: format!("would wait: {}", self.would_wait_text(&only, &reason)),
+                    position: u32::try_from(position).ok(),
+                    entitled,
+                    expected_ms: expected.map(|at| self.unix_at(at)).or(hours),
+                    by_hours: hours.is_some(),
+                    would_start: reason
+                        .would_start()
+                        .map(|share| format!("-g {}", convert::short_share(share))),
+                    takings: takings.iter().map(|t| self.taking_view(t)).collect(),
+                    alone: self.alone_texts(&alone),
+                    ..Tried::default()
+                }
+            }
         }))
     }
 

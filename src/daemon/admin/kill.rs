@@ -6,6 +6,7 @@ use std::time::Duration;
 use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
+use gshare_proto::counts::many;
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
@@ -95,7 +96,7 @@ impl Service {
     fn kill_act(&self, id: ClaimId, reason: Option<String>) -> Act {
         let (uid, before) = match (self.claims.get(&id), self.waiting.get(&id)) {
             (Some(live), _) => {
-                let members = processes(self.members_now(id).len());
+                let members = many(self.members_now(id).len(), "process");
                 (
                     live.record.uid,
                     format!("running with {members}: {}", what(&live.record)),
@@ -129,7 +130,7 @@ impl Service {
             return format!("{id} has ended");
         };
         let owner = self.names.user(live.record.uid);
-        let members = processes(self.members_now(id).len());
+        let members = many(self.members_now(id).len(), "process");
         let when = if grace.is_zero() {
             "now".to_owned()
         } else {
@@ -144,13 +145,6 @@ impl Service {
             "{id} of {owner}: {members} got SIGTERM; what is left is killed {when}. \
              This cannot be undone; {owner} can claim again"
         )
-    }
-}
-
-fn processes(n: usize) -> String {
-    match n {
-        1 => "1 process".to_owned(),
-        n => format!("{n} processes"),
     }
 }
 

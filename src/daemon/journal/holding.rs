@@ -68,6 +68,13 @@ pub(crate) enum HoldingRecord {
     },
 }
 
+impl HoldingRecord {
+    /// Neither on its GPUs nor in the host.
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        !matches!(self, Self::Here | Self::Parked(_))
+    }
+}
+
 /// A parked claim, as journaled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ParkedRecord {

@@ -238,13 +238,9 @@ impl Service {
     /// Where a claim is, for the screen, and what can be done to it.
     pub(crate) fn place_view(&self, id: ClaimId, live: &Live) -> PlaceView {
         let levers = self.levers_of(id);
-        let still = matches!(
-            live.record.holding,
-            HoldingRecord::Here | HoldingRecord::Parked(_)
-        );
         let mut view = PlaceView {
             word: None,
-            on_its_way: Some(!still),
+            on_its_way: Some(live.record.holding.is_on_its_way()),
             host_bytes: None,
             since_ms: None,
             to: Vec::new(),
