@@ -252,13 +252,13 @@ pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64]) -> Outcome {
 
 /// Processor time of the whole machine, in ticks.
 #[derive(Debug)]
-struct Cpu {
+pub(super) struct Cpu {
     busy: u64,
     all: u64,
 }
 
 impl Cpu {
-    fn now() -> anyhow::Result<Self> {
+    pub(super) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let ticks: Vec<u64> = text
             .lines()
@@ -278,8 +278,14 @@ impl Cpu {
     }
 
     fn since(&self, before: &Self) -> f64 {
+        self.since_without(before, 0)
+    }
+
+    /// Busy part of the time since, less so many ticks.
+    pub(super) fn since_without(&self, before: &Self, own: u64) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
-        self.busy.saturating_sub(before.busy) as f64 / all as f64
+        let busy = self.busy.saturating_sub(before.busy);
+        busy.saturating_sub(own) as f64 / all as f64
     }
 }
 

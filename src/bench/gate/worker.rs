@@ -19,6 +19,9 @@ pub(in crate::bench) const KERNELS: &[(&str, u64)] = &[
     ("spin_200ms", 200_000_000),
 ];
 
+/// Kernels of the C program of the light mixes, which it names by their microseconds.
+const LIGHT_US: [u64; 5] = [1, 30, 1_000, 5_000, 20_000];
+
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
 /// Bytes of one copy of the copy-heavy program.
@@ -33,7 +36,9 @@ const BATCH: u64 = 24;
 /// The registry of durations for a station that runs these programs.
 pub(in crate::bench) fn costs() -> String {
     let row = |(name, ns): &(&str, u64)| format!("{name} {ns}ns\n");
-    KERNELS.iter().map(row).collect()
+    let light = |us: &u64| format!("spin_{us}us {us}us\n");
+    let rows = KERNELS.iter().map(row);
+    rows.chain(LIGHT_US.iter().map(light)).collect()
 }
 
 /// Nanoseconds of a kernel.

@@ -1,0 +1,164 @@
+//! Mixes of programs that need little of the GPU, alone and beside floods: an unmodified C program
+//! (`tests/device/light`) in claims, against the same without gshare, in pairs that follow each other.
+
+mod arm;
+mod rows;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use self::arm::{Arm, Kit};
+use self::rows::{Figure, Limit, ROWS, Row};
+use super::Place;
+use crate::bench::say;
+use crate::bench::stats::Times;
+
+/// Pairs of which the median counts.
+const PAIRS: usize = 7;
+/// Processors busy with what is not of the run, above which goals say nothing.
+const OTHERS_MOST: f64 = 0.6;
+
+/// A figure of all pairs of a row.
+struct Measured {
+    figure: Figure,
+    values: Times,
+}
+
+impl Measured {
+    fn median(&self) -> f64 {
+        self.values.median().unwrap_or(f64::NAN)
+    }
+
+    fn met(&self) -> bool {
+        self.figure.limit.holds(self.median())
+    }
+
+    fn text(&self) -> String {
+        let at = |q| self.values.quantile(q).unwrap_or(f64::NAN);
+        let limit = match self.figure.limit {
+            Limit::Most(most) => format!("at most {most}"),
+            Limit::Least(least) => format!("at least {least}"),
+            Limit::Told => "for information".to_owned(),
+        };
+        let Figure { name, unit, .. } = self.figure;
+        format!(
+            "{name} {:.2}{unit} ({:.2}..{:.2}; {limit})",
+            self.median(),
+            at(0.0),
+            at(1.0)
+        )
+    }
+
+    fn json(&self) -> Value {
+        let limit = match self.figure.limit {
+            Limit::Most(most) => json!({ "at_most": most }),
+            Limit::Least(least) => json!({ "at_least": least }),
+            Limit::Told => Value::Null,
+        };
+        json!({
+            "name": self.figure.name, "unit": self.figure.unit.trim(), "median": self.median(),
+            "least": self.values.quantile(0.0), "most": self.values.quantile(1.0),
+            "goal": limit, "met": self.met(),
+        })
+    }
+}
+
+/// What all rows came to: their figures, and whether the judged ones met their goals.
+pub(super) struct Report {
+    pub(super) rows: Vec<Value>,
+    pub(super) ok: bool,
+}
+
+/// Whether a row with this text in its name exists.
+pub(super) fn has(text: &str) -> bool {
+    ROWS.iter().any(|row| row.name.contains(text))
+}
+
+pub(super) fn run(place: &Place, quick: bool, only: Option<&str>) -> anyhow::Result<Report> {
+    let mut report = Report {
+        rows: Vec::new(),
+        ok: true,
+    };
+    let chosen: Vec<&Row> = ROWS
+        .iter()
+        .filter(|row| match only {
+            Some(text) => row.name.contains(text),
+            None => row.quick || !quick,
+        })
+        .filter(|row| row.gpus == 1 || place.rounds.is_none())
+        .collect();
+    if chosen.is_empty() {
+        return Ok(report);
+    }
+    let kit = match Kit::build(place) {
+        Ok(kit) => kit,
+        Err(why) => {
+            say(&format!("  light mixes: not measured: {why:#}"));
+            report
+                .rows
+                .push(json!({ "skipped": format!("{why:#}"), "judged": false }));
+            return Ok(report);
+        }
+    };
+    say("  light mixes: medians of pairs with gshare and without (least..most; goal)");
+    for row in chosen {
+        let (value, met) =
+            one(&kit, place, row, quick).with_context(|| format!("mix `{}`", row.name))?;
+        report.ok &= met;
+        report.rows.push(value);
+    }
+    Ok(report)
+}
+
+/// Runs the pairs of a row; its figures, and false if it missed a goal while the machine was free enough to tell.
+fn one(kit: &Kit, place: &Place, row: &Row, quick: bool) -> anyhow::Result<(Value, bool)> {
+    let pairs = if quick { 1 } else { PAIRS };
+    let steps = if quick { 4 } else { 1 };
+    let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();
+    let mut others: f64 = 0.0;
+    for pair in 0..pairs {
+        // Which arm comes first alternates, so that what drifts touches both.
+        let mut arms: [Option<Arm>; 2] = [None, None];
+        for at in [pair % 2, 1 - pair % 2] {
+            arms[at] = Some(arm::run(kit, place, row, at == 1, steps)?);
+        }
+        let [Some(base), Some(shared)] = arms else {
+            continue;
+        };
+        others = others.max(base.others).max(shared.others);
+        for (at, (figure, value)) in row.figures(&shared, &base).into_iter().enumerate() {
+            match values.get_mut(at) {
+                Some((_, list)) => list.push(value),
+                None => values.push((figure, vec![value])),
+            }
+        }
+    }
+    let measured: Vec<Measured> = values
+        .into_iter()
+        .map(|(figure, values)| Measured {
+            figure,
+            values: Times::new(values),
+        })
+        .collect();
+    let met = measured.iter().all(Measured::met);
+    let judged = others <= OTHERS_MOST && !quick;
+    let verdict = match (met, judged, quick) {
+        (_, _, true) => "not judged",
+        (true, ..) => "ok",
+        (false, true, _) => "MISSED",
+        (false, false, _) => "not judged: processors busy with others",
+    };
+    say(&format!(
+        "  {:<44} others {:>3.0} %  {verdict}",
+        row.name,
+        others * 100.0
+    ));
+    for m in &measured {
+        say(&format!("    {}", m.text()));
+    }
+    let figures: Vec<Value> = measured.iter().map(Measured::json).collect();
+    let value = json!({
+        "mix": row.name, "pairs": pairs, "figures": figures, "others": others, "judged": judged, "met": met,
+    });
+    Ok((value, met || !judged))
+}

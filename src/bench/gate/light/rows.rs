@@ -1,0 +1,364 @@
+//! The light mixes and what each has to show.
+
+use super::arm::Arm;
+
+/// One claim of a mix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    /// Thousandths of each of its GPUs.
+    pub(super) share: u32,
+    /// Arguments of the program; the last is the number of steps.
+    pub(super) words: &'static [&'static str],
+    /// Whether its steps are measured; else it keeps the others company.
+    pub(super) measured: bool,
+    /// The GPUs that it uses, separated by commas.
+    pub(super) gpus: &'static str,
+}
+
+const fn light(share: u32, words: &'static [&'static str]) -> Program {
+    Program {
+        share,
+        words,
+        measured: true,
+        gpus: "0",
+    }
+}
+
+const fn beside(share: u32, words: &'static [&'static str]) -> Program {
+    Program {
+        measured: false,
+        ..light(share, words)
+    }
+}
+
+/// What a mix in claims is compared with; without gshare either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Baseline {
+    /// The same programs side by side.
+    SideBySide,
+    /// The first program alone.
+    Alone,
+}
+
+/// What is wanted of a mix.
+#[derive(Clone, Copy, Debug)]
+enum Goal {
+    /// Each program's steps take at most so many times as long.
+    Slower(f64),
+    /// The same of the first one alone, and 99 of 100 of its launches wait at most so many milliseconds.
+    SlowerAndWait(f64, f64),
+    /// Its launches wait at most so many milliseconds.
+    Wait(f64),
+    /// The second program has at least this part of the GPU's time.
+    SecondKeeps(f64),
+    /// The 99th percentile of a step is at most this part of that without gshare.
+    Token(f64),
+    /// The first program has its share, give or take so many points.
+    Share(f64),
+    /// No step of the first program takes longer than so many milliseconds.
+    WorstStep(f64),
+}
+
+/// A mix.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) programs: &'static [Program],
+    pub(super) baseline: Baseline,
+    pub(super) gpus: usize,
+    goal: Goal,
+    pub(super) quick: bool,
+}
+
+/// What has to hold of a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Limit {
+    Most(f64),
+    Least(f64),
+    /// Nothing: it is printed.
+    Told,
+}
+
+impl Limit {
+    /// What cannot be measured meets no goal.
+    pub(super) fn holds(self, value: f64) -> bool {
+        match self {
+            Limit::Most(most) => value <= most,
+            Limit::Least(least) => value >= least,
+            Limit::Told => true,
+        }
+    }
+}
+
+/// A figure's name, unit and limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) limit: Limit,
+}
+
+const fn most(name: &'static str, unit: &'static str, most: f64) -> Figure {
+    Figure {
+        name,
+        unit,
+        limit: Limit::Most(most),
+    }
+}
+
+const fn told(name: &'static str, unit: &'static str) -> Figure {
+    Figure {
+        name,
+        unit,
+        limit: Limit::Told,
+    }
+}
+
+const THINK_10: &[&str] = &["think", "10", "200", "3000"];
+const THINK_100: &[&str] = &["think", "100", "200", "2500"];
+const FLOOD_1MS: &[&str] = &["flood", "1000", "0"];
+const FLOOD_20MS: &[&str] = &["flood", "20000", "0"];
+
+const fn together(name: &'static str, programs: &'static [Program]) -> Row {
+    Row {
+        name,
+        programs,
+        baseline: Baseline::SideBySide,
+        gpus: 1,
+        goal: Goal::Slower(1.05),
+        quick: false,
+    }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        quick: true,
+        ..together("2 x light, 10 us", &[light(500, THINK_10); 2])
+    },
+    together("2 x light, 100 us", &[light(500, THINK_100); 2]),
+    together("4 x light, 10 us", &[light(250, THINK_10); 4]),
+    together(
+        "10:90 light, 10 us",
+        &[light(100, THINK_10), light(900, THINK_10)],
+    ),
+    together(
+        "10:90 light, 100 us",
+        &[light(100, THINK_100), light(900, THINK_100)],
+    ),
+    Row {
+        baseline: Baseline::Alone,
+        goal: Goal::SlowerAndWait(1.2, 1.3),
+        quick: true,
+        ..together(
+            "light 1 ms + 9 ms beside a flood of 1 ms",
+            &[
+                light(250, &["think", "1000", "9000", "150"]),
+                beside(750, FLOOD_1MS),
+            ],
+        )
+    },
+    Row {
+        baseline: Baseline::Alone,
+        goal: Goal::SlowerAndWait(1.2, 1.3),
+        ..together(
+            "light 100 us + 900 us beside a flood of 1 ms",
+            &[
+                light(250, &["think", "100", "900", "1200"]),
+                beside(750, FLOOD_1MS),
+            ],
+        )
+    },
+    Row {
+        baseline: Baseline::Alone,
+        goal: Goal::Wait(20.3),
+        ..together(
+            "light 1 ms + 9 ms beside a flood of 20 ms",
+            &[
+                light(250, &["think", "1000", "9000", "100"]),
+                beside(750, FLOOD_20MS),
+            ],
+        )
+    },
+    Row {
+        goal: Goal::SecondKeeps(0.5),
+        ..together(
+            "1 us each 200 us beside a flood of 1 ms",
+            &[
+                light(500, &["think", "1", "200", "3000"]),
+                beside(500, FLOOD_1MS),
+            ],
+        )
+    },
+    Row {
+        goal: Goal::Token(0.7),
+        ..together(
+            "decode each 15 ms beside training of 1 ms",
+            &[
+                light(500, &["decode", "30", "100", "15000", "120"]),
+                beside(500, FLOOD_1MS),
+            ],
+        )
+    },
+    Row {
+        goal: Goal::Token(0.7),
+        ..together(
+            "decode each 15 ms beside training of 5 ms",
+            &[
+                light(500, &["decode", "30", "100", "15000", "120"]),
+                beside(500, &["flood", "5000", "0"]),
+            ],
+        )
+    },
+    Row {
+        goal: Goal::Share(2.0),
+        ..together(
+            "decode without pauses beside training of 1 ms",
+            &[
+                light(500, &["decode", "30", "100", "0", "600"]),
+                beside(500, FLOOD_1MS),
+            ],
+        )
+    },
+    Row {
+        baseline: Baseline::Alone,
+        goal: Goal::WorstStep(20.01),
+        ..together(
+            "host function of 2 s beside a flood of 1 ms",
+            &[
+                light(500, &["host", "10", "2000", "400"]),
+                beside(500, FLOOD_1MS),
+            ],
+        )
+    },
+];
+
+impl Row {
+    /// The figures of one pair.
+    pub(super) fn figures(&self, shared: &Arm, base: &Arm) -> Vec<(Figure, f64)> {
+        let measured = |at: usize| self.programs[at].measured;
+        let slower = |at: usize| shared.steps[at].mean_us / base.steps[at].mean_us;
+        let worst = || {
+            (0..base.steps.len())
+                .filter(|at| measured(*at))
+                .map(slower)
+                .fold(0.0, f64::max)
+        };
+        // What a step takes longer than usual alone is what its launch waited for.
+        let waits = || (shared.steps[0].p99_us - base.steps[0].median_us).max(0.0) / 1e3;
+        let part = |arm: &Arm, at: usize| arm.used.get(at).copied().unwrap_or(f64::NAN);
+        let mut figures = match self.goal {
+            Goal::Slower(limit) => vec![(most("slower", "x", limit), worst())],
+            Goal::SlowerAndWait(limit, ms) => vec![
+                (most("slower than alone", "x", limit), slower(0)),
+                (most("p99 of a wait", " ms", ms), waits()),
+            ],
+            Goal::Wait(ms) => vec![
+                (most("p99 of a wait", " ms", ms), waits()),
+                (told("slower than alone", "x"), slower(0)),
+            ],
+            Goal::SecondKeeps(least) => vec![
+                (
+                    Figure {
+                        name: "the flood's part of the GPU",
+                        unit: "",
+                        limit: Limit::Least(least),
+                    },
+                    part(shared, 1),
+                ),
+                (told("without gshare", ""), part(base, 1)),
+                (told("slower", "x"), slower(0)),
+            ],
+            Goal::Token(limit) => vec![
+                (
+                    most("p99 of a token", "x", limit),
+                    shared.steps[0].p99_us / base.steps[0].p99_us,
+                ),
+                (told("token", " ms"), shared.steps[0].p99_us / 1e3),
+                (told("without gshare", " ms"), base.steps[0].p99_us / 1e3),
+            ],
+            Goal::Share(points) => {
+                let share = f64::from(self.programs[0].share) / 1000.0;
+                let (first, second) = (part(shared, 0), part(shared, 1));
+                let miss = (first / (first + second) - share).abs() * 100.0;
+                vec![
+                    (most("off its share", " points", points), miss),
+                    (told("GPU in use", ""), first + second),
+                ]
+            }
+            Goal::WorstStep(ms) => vec![
+                (most("worst step", " ms", ms), shared.steps[0].most_us / 1e3),
+                (told("alone", " ms"), base.steps[0].most_us / 1e3),
+                (told("the flood's part of the GPU", ""), part(shared, 1)),
+            ],
+        };
+        if let (Goal::Slower(_), Some(with), Some(without)) =
+            (self.goal, shared.switches, base.switches)
+        {
+            figures.push((
+                most("context switches", "x", 1.2),
+                with as f64 / without.max(1) as f64,
+            ));
+        }
+        figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::gate::light::arm::Steps;
+
+    fn arm(means: &[f64], p99: f64, used: &[f64], switches: u64) -> Arm {
+        let steps = |mean: &f64| Steps {
+            mean_us: *mean,
+            median_us: *mean,
+            p99_us: p99,
+            most_us: 2.0 * p99,
+        };
+        Arm {
+            steps: means.iter().map(steps).collect(),
+            used: used.to_vec(),
+            switches: Some(switches),
+            others: 0.0,
+        }
+    }
+
+    fn row(name: &str) -> &'static Row {
+        ROWS.iter().find(|r| r.name == name).expect("a row")
+    }
+
+    fn kept(row: &Row, shared: &Arm, base: &Arm) -> Vec<bool> {
+        let figures = row.figures(shared, base);
+        figures.iter().map(|(f, v)| f.limit.holds(*v)).collect()
+    }
+
+    #[test]
+    fn the_slowest_claim_counts_and_so_do_context_switches() {
+        let row = row("2 x light, 10 us");
+        let base = arm(&[300.0, 300.0], 400.0, &[], 100);
+        let good = arm(&[310.0, 312.0], 400.0, &[], 119);
+        assert_eq!(kept(row, &good, &base), [true, true]);
+        let one_slow = arm(&[300.0, 320.0], 400.0, &[], 130);
+        assert_eq!(kept(row, &one_slow, &base), [false, false]);
+    }
+
+    #[test]
+    fn a_wait_is_what_a_step_takes_beyond_its_usual_time_alone() {
+        let row = row("light 1 ms + 9 ms beside a flood of 1 ms");
+        let base = arm(&[1050.0], 1100.0, &[], 0);
+        let shared = |p99| arm(&[1200.0, 0.0], p99, &[], 0);
+        assert_eq!(kept(row, &shared(2340.0), &base), [true, true]);
+        assert_eq!(kept(row, &shared(2360.0), &base), [true, false]);
+    }
+
+    #[test]
+    fn what_is_not_known_meets_no_goal() {
+        let row = row("1 us each 200 us beside a flood of 1 ms");
+        let steps = arm(&[300.0, 0.0], 400.0, &[], 0);
+        assert!(!kept(row, &steps, &steps)[0]);
+        let short = arm(&[300.0, 0.0], 400.0, &[0.01, 0.49], 0);
+        assert!(!kept(row, &short, &steps)[0]);
+        let kept_it = arm(&[300.0, 0.0], 400.0, &[0.01, 0.51], 0);
+        assert!(kept(row, &kept_it, &steps)[0]);
+    }
+}
