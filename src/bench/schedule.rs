@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use gshare_core::play::Entry;
+use gshare_core::play::list::{self as trace, Cut, Draw};
 use gshare_core::sched::plan::Rules;
-use gshare_core::sched::replay::{Entry, Node, Placing, Policy, replay};
-use gshare_core::sched::trace::{self, Cut, Draw};
+use gshare_core::sched::replay::{Node, Placing, Policy, replay};
 use serde_json::{Value, json};
 
 use super::say;

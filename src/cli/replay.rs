@@ -1,7 +1,7 @@
 //! `gshare replay`: the decisions of the core in virtual time over a list of claims.
 
-use gshare_core::sched::replay::{Entry, Node, Outcome, POLICIES, Policy, replay};
-use gshare_core::sched::trace;
+use gshare_core::play::list::{self as trace, Entry};
+use gshare_core::sched::replay::{Node, Outcome, POLICIES, Policy, replay};
 use serde_json::json;
 
 use super::args::sizes::ReplayArgs;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gshare_core::machine::lever::{Failure, Holding, Levers, Wish};
 use gshare_core::machine::{Action, Event, Machine, ReclaimRules};
-use gshare_core::sched::trace::Dice;
+use gshare_core::play::list::Dice;
 use gshare_core::size::Size;
 use gshare_core::{Bytes, Change, ClaimId, Class, GpuFacts, Party, Quota, Request, Share, Sharing};
 use serde_json::{Value, json};

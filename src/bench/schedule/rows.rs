@@ -1,7 +1,8 @@
 //! Rows of the tables, and the goals with the distance to them.
 
-use gshare_core::sched::replay::{Entry, Outcome, Policy};
-use gshare_core::sched::trace::Cut;
+use gshare_core::play::Entry;
+use gshare_core::play::list::Cut;
+use gshare_core::sched::replay::{Outcome, Policy};
 use serde_json::{Value, json};
 
 use crate::bench::stats::Times;

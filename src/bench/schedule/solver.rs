@@ -1,8 +1,8 @@
 //! The search itself: how long it takes, how often it is proven, and how full it gets a machine.
 
-use gshare_core::sched::replay::Entry;
+use gshare_core::play::list::Dice;
+use gshare_core::play::list::Entry;
 use gshare_core::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
-use gshare_core::sched::trace::Dice;
 use serde_json::{Value, json};
 
 use super::rows::{Goal, mean};

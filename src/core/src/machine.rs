@@ -33,6 +33,7 @@ mod event;
 mod lease;
 mod likely;
 mod rehearse;
+mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -6,4 +6,3 @@ pub mod plan;
 pub mod replay;
 pub mod sizes;
 pub mod solve;
-pub mod trace;

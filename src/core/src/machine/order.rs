@@ -122,7 +122,7 @@ impl Machine {
     }
 
     /// GPUs held now, by owner.
-    fn held_by<K: Ord>(&self, of: impl Fn(ClaimId, u32) -> K) -> BTreeMap<K, f64> {
+    pub(super) fn held_by<K: Ord>(&self, of: impl Fn(ClaimId, u32) -> K) -> BTreeMap<K, f64> {
         let mut held: BTreeMap<K, f64> = BTreeMap::new();
         for (id, slices) in self.ledger.held() {
             for slice in slices {

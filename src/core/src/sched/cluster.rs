@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::trace::{Dice, TraceError};
+use crate::play::list::{Dice, TraceError};
 
 /// A host of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

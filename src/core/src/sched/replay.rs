@@ -3,29 +3,7 @@
 use super::fair::{Party, level};
 use super::plan::{Job, Machine, Rules, Step, plan};
 use super::solve::{Board, Item, Mask, Need, Prefer};
-
-/// A claim of a trace.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry {
-    /// When it is asked for, in seconds.
-    pub arrival_s: f64,
-    /// How long it runs if nothing stops it, in seconds.
-    pub run_s: f64,
-    /// How many GPUs.
-    pub gpus: u32,
-    /// Thousandths of each.
-    pub milli: u32,
-    /// Whose it is.
-    pub user: usize,
-}
-
-impl Entry {
-    /// Its size in GPUs.
-    #[must_use]
-    pub fn size(&self) -> f64 {
-        f64::from(self.gpus) * f64::from(self.milli) / 1000.0
-    }
-}
+use crate::play::list::Entry;
 
 /// A machine of equal GPUs.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,38 @@
 //! Columns are found by name. `arrival_s,duration_s,num_gpu,gpu_milli` with an optional `user`; or the pod lists of the
 //! openb cluster (`creation_time`, `scheduled_time`, `deletion_time`).
 
-use super::replay::Entry;
+use crate::claim::Class;
+
+/// A claim of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// When it is asked for, in seconds.
+    pub arrival_s: f64,
+    /// How long it runs if nothing stops it, in seconds.
+    pub run_s: f64,
+    /// How many GPUs.
+    pub gpus: u32,
+    /// Thousandths of each.
+    pub milli: u32,
+    /// Whose it is.
+    pub user: usize,
+    /// Its class.
+    pub class: Class,
+    /// Its time limit, in seconds.
+    pub limit_s: Option<f64>,
+    /// Its owner keeps what is announced, as often as that is granted.
+    pub keeps: bool,
+    /// Its owner asks for more time whenever the limit comes near.
+    pub extends: bool,
+}
+
+impl Entry {
+    /// Its size in GPUs.
+    #[must_use]
+    pub fn size(&self) -> f64 {
+        f64::from(self.gpus) * f64::from(self.milli) / 1000.0
+    }
+}
 
 /// Why a list could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +119,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
             gpus: count as u32,
             milli: (part as u32).min(1000),
             user,
+            ..Entry::default()
         });
     }
     if out.is_empty() {
@@ -202,13 +234,18 @@ pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
             e
         })
         .collect();
-    let work: f64 = out.iter().map(|e| e.size() * e.run_s).sum();
-    let span = out.last().map_or(0.0, |e| e.arrival_s).max(1.0);
-    let stretch = work / (cut.gpus as f64 * cut.load * span);
-    for e in &mut out {
-        e.arrival_s *= stretch;
-    }
+    stretch(&mut out, cut.gpus, cut.load);
     out
+}
+
+/// Stretches the times between requests until they ask for this part of the machine.
+pub fn stretch(list: &mut [Entry], gpus: usize, load: f64) {
+    let work: f64 = list.iter().map(|e| e.size() * e.run_s).sum();
+    let span = list.last().map_or(0.0, |e| e.arrival_s).max(1.0);
+    let factor = work / (gpus as f64 * load * span);
+    for e in list {
+        e.arrival_s *= factor;
+    }
 }
 
 /// A made-up list: sizes and run times drawn so that their mix resembles a shared research cluster (most
@@ -246,7 +283,7 @@ pub fn synthetic(claims: usize, seed: u64) -> Vec<Entry> {
                 run_s: 655.0 * (1.9 * normal).exp(),
                 gpus,
                 milli,
-                user: 0,
+                ..Entry::default()
             }
         })
         .collect()

@@ -1,0 +1,72 @@
+//! When the machine wants to hear of the time, if nothing else happens before.
+
+use std::time::Duration;
+
+use super::holding::Granted;
+use super::order::DUE;
+use super::{Machine, Now};
+use crate::sched::fair::LEVELS;
+
+/// While somebody waits, what owners have had moves them past one another: that is looked at so often.
+const RETHINK: Duration = Duration::from_secs(60);
+
+impl Machine {
+    /// The next moment at which [`super::Event::Tick`] may change something that no other event changes: a countdown or a
+    /// lease is over, somebody has waited, run or had for long enough. `None` while only events can.
+    #[must_use]
+    pub fn next_wake(&self, now: Now) -> Option<Now> {
+        let mut next: Option<Now> = None;
+        let mut at = |at: Now| {
+            if at > now {
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        };
+        for (_, ends) in &self.leases {
+            at(*ends);
+        }
+        for warn in self.warn_at.values() {
+            at(*warn);
+        }
+        for plan in &self.reclaim.plans {
+            at(plan.due);
+        }
+        let rules = &self.reclaim.rules;
+        if rules.enabled && rules.spread {
+            at(self.reclaim.quiet_since.saturating_add(rules.quiet));
+        }
+        if self.queue.is_empty() && !(rules.enabled && rules.spread) {
+            return next;
+        }
+        // From whom something can be taken, and how much they have had.
+        for granted in self.reclaim.granted.values() {
+            at(self.min_run_ends(granted).saturating_sub(rules.countdown));
+            for until in granted.spared.values() {
+                at(*until);
+            }
+        }
+        if self.queue.is_empty() {
+            return next;
+        }
+        for (id, gpus) in self.held_by(|id, _| id) {
+            if let Some(left) = self.reclaim.granted.get(&id).and_then(left_in_level)
+                && gpus > 0.0
+            {
+                at(now.saturating_add(Duration::from_secs_f64(left / gpus + 1e-3)));
+            }
+        }
+        for waiting in &self.queue {
+            let ends = [waiting.deadline, waiting.absent];
+            ends.into_iter().flatten().for_each(&mut at);
+            at(waiting.since.saturating_add(DUE));
+        }
+        at(now.saturating_add(RETHINK));
+        next
+    }
+}
+
+/// GPU-seconds until a claim has had so much that it comes later.
+fn left_in_level(granted: &Granted) -> Option<f64> {
+    let bounds = LEVELS.iter().map(Duration::as_secs_f64);
+    let next = bounds.into_iter().find(|b| *b > granted.attained_s);
+    next.map(|bound| bound - granted.attained_s)
+}

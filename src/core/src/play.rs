@@ -1,0 +1,28 @@
+//! The live machine in virtual time: lists of claims are played into [`crate::Machine`] with the events that the service
+//! sends, its actions are answered as the service answers them, and what comes of it is counted. No files, no clock.
+//!
+//! What stands beside it for comparison (strict order, a fixed part for everybody, backfill) is in [`simple`].
+
+pub mod figures;
+pub mod list;
+pub mod player;
+
+pub use figures::{Figures, Outcome, Played};
+pub use list::Entry;
+pub use player::{Setup, play};
+
+use crate::units::Bytes;
+
+/// Bytes that go between a GPU and the host in a second.
+const CARRIED: f64 = 4e9;
+/// Seconds of each way beside that.
+const EACH_WAY_S: f64 = 2.0;
+
+/// Seconds that it takes to bring a claim's memory to the host, or back.
+#[must_use]
+pub fn carry_s(mem: Bytes) -> f64 {
+    EACH_WAY_S + mem.0 as f64 / CARRIED
+}
+
+#[cfg(test)]
+mod tests;

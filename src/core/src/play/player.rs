@@ -1,0 +1,591 @@
+//! A player of the live machine: it sends the events that the service sends, and answers actions as the service does.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use super::carry_s;
+use super::figures::{Outcome, Played};
+use super::list::Entry;
+use crate::claim::{ClaimId, Request};
+use crate::class::{Classes, DAY};
+use crate::ledger::{GpuFacts, Sharing, Slice};
+use crate::machine::lever::{Failure, Holding, Levers, Wish};
+use crate::machine::{Action, Event, Machine, Now, ReclaimRules};
+use crate::place;
+use crate::quota::{Party, Quota};
+use crate::size::Size;
+use crate::units::{Bytes, Share};
+
+/// The machine on which a list is played, and what the service is told of it.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// GPUs, all alike.
+    pub gpus: usize,
+    /// Memory of each that claims can divide.
+    pub mem: Bytes,
+    /// Users with an equal guarantee each; none is set where this is 0.
+    pub guaranteed: usize,
+    /// Host memory for claims that are offloaded.
+    pub host: Bytes,
+    /// The memory of claims can be taken to the host.
+    pub offload: bool,
+    /// Claims can be moved to other GPUs.
+    pub moves: bool,
+    /// One in so many of these does not work; never where it is 0.
+    pub faults: u32,
+    /// Rules of making room.
+    pub rules: ReclaimRules,
+    /// Rules of classes.
+    pub classes: Classes,
+    /// The minute of the day at which the list begins.
+    pub minute: u16,
+    /// How much before the end of a time limit its owner is told.
+    pub warning: Duration,
+    /// The service looks at its machine so often beside what the machine asks for; never where it is zero.
+    pub tick: Duration,
+}
+
+impl Default for Setup {
+    /// What the service does as it is shipped, on 8 GPUs of 24 GiB where all can be offloaded and moved.
+    fn default() -> Self {
+        Self {
+            gpus: 8,
+            mem: Bytes::gib(24),
+            guaranteed: 0,
+            host: Bytes(u64::MAX),
+            offload: true,
+            moves: true,
+            faults: 0,
+            rules: ReclaimRules {
+                spread: true,
+                ..ReclaimRules::default()
+            },
+            classes: Classes::default(),
+            minute: 12 * 60,
+            warning: Duration::from_secs(600),
+            tick: Duration::ZERO,
+        }
+    }
+}
+
+/// Plays `list` (in order of arrival) into the live machine.
+#[must_use]
+pub fn play(list: &[Entry], setup: &Setup) -> Played {
+    watched(list, setup, &mut |_, _, _| {})
+}
+
+/// The same; `see` is shown each event with its moment and what the machine answered.
+pub fn watched(
+    list: &[Entry],
+    setup: &Setup,
+    see: &mut dyn FnMut(Now, &Event, &[Action]),
+) -> Played {
+    let mut player = Player::new(list, setup, see);
+    player.run();
+    player.played()
+}
+
+/// Where a claim is in its life.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    /// It has not come yet, waits, or is in the host.
+    Out,
+    /// It runs since then, as fast as this.
+    Runs(Now, f64),
+    /// It stands still on its way, since then.
+    Still(Now),
+    /// It has ended.
+    Over,
+}
+
+/// One claim of the list.
+#[derive(Clone, Debug)]
+struct Run {
+    at: At,
+    left_s: f64,
+    /// Since when it does not run, once it has run.
+    out_since: Option<Now>,
+    /// Since when it waits within its owner's guarantee, while it has never run.
+    guaranteed_since: Option<Now>,
+    began: bool,
+    /// What was foreseen for it before this does not hold any more.
+    turn: u32,
+    outcome: Outcome,
+}
+
+/// What happens by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A claim has run for as long as it runs.
+    Ends,
+    /// What was done to a claim is done.
+    Done(Doing),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Doing {
+    Park,
+    Unpark,
+    Move,
+}
+
+struct Player<'a> {
+    list: &'a [Entry],
+    setup: &'a Setup,
+    see: &'a mut dyn FnMut(Now, &Event, &[Action]),
+    machine: Machine,
+    now: Now,
+    /// When the last of the list comes.
+    last: Now,
+    runs: Vec<Run>,
+    due: BinaryHeap<Reverse<(Now, Due, usize, u32)>>,
+    /// Levers that were pulled.
+    pulled: u32,
+    minute: u16,
+    useful_s: f64,
+    kept_s: f64,
+    failed: u32,
+    steps: u64,
+}
+
+fn secs(s: f64) -> Duration {
+    Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+fn id_of(index: usize) -> ClaimId {
+    ClaimId(index as u64 + 1)
+}
+
+fn index_of(id: ClaimId) -> usize {
+    usize::try_from(id.0.saturating_sub(1)).unwrap_or(usize::MAX)
+}
+
+fn party(user: usize) -> Party {
+    Party::User(format!("user{user}"))
+}
+
+impl<'a> Player<'a> {
+    fn new(
+        list: &'a [Entry],
+        setup: &'a Setup,
+        see: &'a mut dyn FnMut(Now, &Event, &[Action]),
+    ) -> Self {
+        let run = |e: &Entry| Run {
+            at: At::Out,
+            left_s: e.run_s,
+            out_since: None,
+            guaranteed_since: None,
+            began: false,
+            turn: 0,
+            outcome: Outcome::default(),
+        };
+        Self {
+            list,
+            setup,
+            see,
+            machine: Machine::default(),
+            now: Now::ZERO,
+            last: secs(list.last().map_or(0.0, |e| e.arrival_s)),
+            runs: list.iter().map(run).collect(),
+            due: BinaryHeap::new(),
+            pulled: 0,
+            minute: setup.minute,
+            useful_s: 0.0,
+            kept_s: 0.0,
+            failed: 0,
+            steps: 0,
+        }
+    }
+
+    /// What a service tells its machine when it starts.
+    fn begin(&mut self) {
+        let facts = |g| GpuFacts {
+            uuid: format!("GPU-{g}"),
+            model: "GPU".to_owned(),
+            usable: Some(self.setup.mem),
+            reserve: Bytes::ZERO,
+            unclaimed: Bytes::ZERO,
+            healthy: true,
+            sharing: Sharing::Timeslice,
+        };
+        let facts = (0..self.setup.gpus).map(facts).collect();
+        let users = self.setup.guaranteed;
+        let each = self.setup.gpus as f64 / users.max(1) as f64 * 1000.0;
+        let quota = |user| Quota {
+            party: party(user),
+            gpus: Some(Share::from_milli(each as u32)),
+            weight_milli: None,
+            max: None,
+        };
+        self.send(Event::Classes(self.setup.classes.clone()));
+        self.send(Event::Minute(self.setup.minute));
+        self.send(Event::Gpus(facts));
+        if users > 0 {
+            self.send(Event::Quotas((0..users).map(quota).collect()));
+        }
+        self.send(Event::HostRam(self.setup.host));
+        self.send(Event::Reclaim(self.setup.rules.clone()));
+        self.send(Event::LeaseWarning(self.setup.warning));
+    }
+
+    fn run(&mut self) {
+        self.begin();
+        let mut next = 0;
+        let mut idle_wakes = 0u32;
+        loop {
+            let arrival = self.list.get(next).map(|e| secs(e.arrival_s));
+            let due = self.due.peek().map(|Reverse((at, ..))| *at);
+            let wake = self.wake();
+            let happens = [arrival, due].into_iter().flatten().min();
+            let Some(at) = [happens, wake].into_iter().flatten().min() else {
+                break;
+            };
+            // Who cannot be served by any event to come waits for ever.
+            idle_wakes = if happens.is_none() { idle_wakes + 1 } else { 0 };
+            if idle_wakes > 20_000 {
+                break;
+            }
+            self.pass(at.max(self.now));
+            self.tell_minute();
+            while let Some(Reverse((at, due, index, turn))) = self.due.peek().copied()
+                && at <= self.now
+            {
+                self.due.pop();
+                if self.runs[index].turn == turn {
+                    self.happens(index, due);
+                }
+            }
+            while let Some(entry) = self
+                .list
+                .get(next)
+                .filter(|e| secs(e.arrival_s) <= self.now)
+            {
+                self.submit(next, entry);
+                next += 1;
+            }
+            if wake.is_some_and(|wake| wake <= self.now) {
+                self.send(Event::Tick);
+            }
+            self.look_at_guarantees();
+        }
+    }
+
+    fn wake(&self) -> Option<Now> {
+        let mut wake = self.machine.next_wake(self.now);
+        let works = !self.due.is_empty() || self.machine.queue().next().is_some();
+        if self.setup.tick > Duration::ZERO && works {
+            let tick = self.now + self.setup.tick;
+            wake = Some(wake.map_or(tick, |w| w.min(tick)));
+        }
+        if self.by_hours() && self.machine.queue().next().is_some() {
+            let minute = Duration::from_secs((self.now.as_secs() / 60 + 1) * 60);
+            wake = Some(wake.map_or(minute, |w| w.min(minute)));
+        }
+        wake
+    }
+
+    fn by_hours(&self) -> bool {
+        crate::Class::ALL
+            .iter()
+            .any(|class| !self.setup.classes.of(*class).at.is_empty())
+    }
+
+    fn tell_minute(&mut self) {
+        let minutes = u64::from(self.setup.minute) + self.now.as_secs() / 60;
+        let minute = u16::try_from(minutes % u64::from(DAY)).unwrap_or(0);
+        if minute != self.minute && self.by_hours() {
+            self.minute = minute;
+            self.send(Event::Minute(minute));
+        }
+    }
+
+    /// Time passes, as far as it is counted until the last arrival.
+    fn pass(&mut self, to: Now) {
+        let counted = to.min(self.last).saturating_sub(self.now.min(self.last));
+        if !counted.is_zero() {
+            self.kept_s += self.room_kept() * counted.as_secs_f64();
+        }
+        self.now = to;
+    }
+
+    /// GPUs that those who wait could have now if nothing were kept for anybody.
+    fn room_kept(&self) -> f64 {
+        let ledger = self.machine.ledger();
+        let free = |g: usize| ledger.sm_free(g) > Share::ZERO && ledger.mem_free(g) > Bytes::ZERO;
+        let mut queue = self.machine.queue().peekable();
+        if queue.peek().is_none() || !(0..ledger.gpus().len()).any(free) {
+            return 0.0;
+        }
+        let mut later = ledger.clone();
+        let mut kept = 0.0;
+        for (id, request) in queue.take(64) {
+            let reason = self.machine.reason(id);
+            if reason.is_some_and(crate::Reason::is_rule) {
+                continue;
+            }
+            if let Some(slices) = place::best_fit(&later, request, &[]) {
+                kept += request.sm.as_f64() * slices.len() as f64;
+                later.insert(id, slices);
+            }
+        }
+        kept
+    }
+
+    fn submit(&mut self, index: usize, entry: &Entry) {
+        let size = Size {
+            gpus: entry.gpus,
+            each: Share::from_milli(entry.milli),
+        };
+        let mut request = Request::of_size(size, Share::ONE, entry.class);
+        request.uid = u32::try_from(entry.user).unwrap_or(u32::MAX);
+        request.lease = entry.limit_s.map(secs);
+        let id = id_of(index);
+        let parties = vec![party(entry.user)];
+        self.send(Event::Parties { id, parties });
+        self.send(Event::Submit {
+            id,
+            request,
+            patience: None,
+        });
+    }
+
+    /// Gives the machine an event and does what it says.
+    fn send(&mut self, event: Event) {
+        let mut todo = VecDeque::from([event]);
+        while let Some(event) = todo.pop_front() {
+            self.steps += 1;
+            let shown = event.clone();
+            let actions = self.machine.step(self.now, event);
+            (self.see)(self.now, &shown, &actions);
+            for action in actions {
+                todo.extend(self.react(action));
+            }
+        }
+    }
+
+    fn react(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Measure => return Some(Event::Measured(self.measure())),
+            Action::Grant { id, slices, .. } => {
+                let index = index_of(id);
+                let run = &mut self.runs[index];
+                run.began = true;
+                let since = run.guaranteed_since.take();
+                run.outcome.guaranteed_wait_s =
+                    since.map(|s| self.now.saturating_sub(s).as_secs_f64());
+                self.start(index, &slices);
+                return Some(Event::Levers {
+                    id,
+                    levers: self.levers(),
+                });
+            }
+            Action::Refuse { id, .. } => self.runs[index_of(id)].at = At::Over,
+            Action::Park { id, .. } => {
+                self.runs[index_of(id)].outcome.suspensions += 1;
+                self.begin_lever(index_of(id), Doing::Park);
+            }
+            Action::Unpark { id, .. } => self.begin_lever(index_of(id), Doing::Unpark),
+            Action::Move { id, .. } => {
+                self.runs[index_of(id)].outcome.moves += 1;
+                self.begin_lever(index_of(id), Doing::Move);
+            }
+            Action::Share { id, slices } => {
+                let index = index_of(id);
+                if matches!(self.runs[index].at, At::Runs(..)) {
+                    self.stop(index);
+                    self.start(index, &slices);
+                }
+            }
+            Action::Announce { id, .. } if self.list[index_of(id)].keeps => {
+                return Some(Event::Wish {
+                    id,
+                    wish: Wish::Keep,
+                });
+            }
+            Action::LeaseWarning { id, at } if self.list[index_of(id)].extends => {
+                let more = secs(self.list[index_of(id)].limit_s.unwrap_or(0.0));
+                let ends = Some(at.saturating_add(more));
+                let may = self.machine.may_extend(id).is_ok();
+                return may.then_some(Event::Lease { id, ends });
+            }
+            Action::LeaseOver { id } | Action::Kill { id, .. } | Action::Requeue { id, .. } => {
+                let index = index_of(id);
+                self.stop(index);
+                self.runs[index].outcome.cut_short = true;
+                return Some(self.over(index));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn levers(&self) -> Levers {
+        let able = |yes: bool| if yes { Ok(()) } else { Err(String::new()) };
+        Levers {
+            park: able(self.setup.offload),
+            movable: able(self.setup.offload && self.setup.moves),
+            requeue: false,
+            idle: false,
+        }
+    }
+
+    /// What the pages say: each uses all that it asked for from its start on.
+    fn measure(&self) -> Vec<(ClaimId, usize, Bytes)> {
+        let held = self.machine.ledger().held();
+        let slices = held.flat_map(|(id, slices)| slices.iter().map(move |s| (id, s.gpu, s.mem)));
+        slices.collect()
+    }
+
+    fn start(&mut self, index: usize, slices: &[Slice]) {
+        let asked = f64::from(self.list[index].milli) / 1000.0;
+        let sm = slices.first().map_or(asked, |s| s.sm.as_f64());
+        let rate = (sm / asked).clamp(0.01, 1.0);
+        let now = self.now;
+        let run = &mut self.runs[index];
+        run.turn += 1;
+        run.at = At::Runs(now, rate);
+        if let Some(out) = run.out_since.take() {
+            let away = now.saturating_sub(out).as_secs_f64();
+            run.outcome.away_s = run.outcome.away_s.max(away);
+        }
+        let ends = now.saturating_add(secs(run.left_s / rate));
+        self.due.push(Reverse((ends, Due::Ends, index, run.turn)));
+    }
+
+    /// It stands still from now on.
+    fn stop(&mut self, index: usize) {
+        let At::Runs(since, rate) = self.runs[index].at else {
+            return;
+        };
+        let entry = &self.list[index];
+        let rules = self.setup.classes.of(entry.class).always;
+        let (now, last) = (self.now, self.last);
+        let counted = now.min(last).saturating_sub(since.min(last));
+        self.useful_s += counted.as_secs_f64() * rate * entry.size();
+        let run = &mut self.runs[index];
+        let ran = (now.saturating_sub(since).as_secs_f64() * rate).min(run.left_s);
+        let least = rules.min_run.as_secs_f64().min(entry.run_s);
+        let before = entry.run_s - run.left_s;
+        if run.outcome.wait_s.is_none() && before + ran >= least - 1e-6 {
+            let from = since.as_secs_f64() - before;
+            run.outcome.wait_s = Some((from - entry.arrival_s).max(0.0));
+        }
+        run.left_s -= ran;
+        run.outcome.ran_s += ran;
+        run.out_since = Some(now);
+        run.turn += 1;
+        run.at = At::Out;
+    }
+
+    fn over(&mut self, index: usize) -> Event {
+        let run = &mut self.runs[index];
+        run.at = At::Over;
+        run.turn += 1;
+        run.outcome.done_s = Some(self.now.as_secs_f64() - self.list[index].arrival_s);
+        Event::Gone { id: id_of(index) }
+    }
+
+    fn begin_lever(&mut self, index: usize, doing: Doing) {
+        self.stop(index);
+        let ways = if doing == Doing::Move { 2.0 } else { 1.0 };
+        // Each GPU has a way of its own to the host.
+        let took = carry_s(self.bytes_each(index)) * ways;
+        let run = &mut self.runs[index];
+        run.turn += 1;
+        run.at = At::Still(self.now);
+        run.outcome.stall_s += took;
+        let at = self.now.saturating_add(secs(took));
+        self.due
+            .push(Reverse((at, Due::Done(doing), index, run.turn)));
+    }
+
+    /// What a claim has in all, on GPUs or in the host.
+    fn bytes(&self, index: usize) -> Bytes {
+        let each = self.bytes_each(index).0;
+        Bytes(each.saturating_mul(u64::from(self.list[index].gpus)))
+    }
+
+    fn bytes_each(&self, index: usize) -> Bytes {
+        let share = Share::from_milli(self.list[index].milli);
+        self.setup.mem.times(share)
+    }
+
+    fn happens(&mut self, index: usize, due: Due) {
+        let id = id_of(index);
+        match due {
+            Due::Ends => {
+                self.stop(index);
+                let gone = self.over(index);
+                self.send(gone);
+            }
+            Due::Done(doing) => {
+                self.pulled += 1;
+                let fails = self.setup.faults > 0 && self.pulled.is_multiple_of(self.setup.faults);
+                if fails {
+                    self.failed += 1;
+                }
+                let here = self.machine.holding(id);
+                let out = match doing {
+                    Doing::Park => !fails,
+                    Doing::Unpark => fails,
+                    Doing::Move => false,
+                };
+                if out {
+                    self.runs[index].at = At::Out;
+                    self.runs[index].turn += 1;
+                } else {
+                    let slices = match (&here, doing) {
+                        (Some(Holding::Moving { to, .. }), Doing::Move) if !fails => to.clone(),
+                        (Some(holding), _) => holding.slices().to_vec(),
+                        (None, _) => Vec::new(),
+                    };
+                    self.start(index, &slices);
+                }
+                let event = if fails {
+                    Event::LeverFailed {
+                        id,
+                        failure: Failure::Busy,
+                        why: String::new(),
+                    }
+                } else {
+                    match doing {
+                        Doing::Park => Event::Parked {
+                            id,
+                            host: self.bytes(index),
+                        },
+                        Doing::Unpark => Event::Unparked { id },
+                        Doing::Move => Event::Moved { id },
+                    }
+                };
+                self.send(event);
+            }
+        }
+    }
+
+    /// Since when those who wait are within what their owners are guaranteed.
+    fn look_at_guarantees(&mut self) {
+        let entitled: BTreeMap<ClaimId, bool> = self
+            .machine
+            .queue()
+            .map(|(id, _)| (id, self.machine.is_entitled(id)))
+            .collect();
+        for (id, entitled) in entitled {
+            let run = &mut self.runs[index_of(id)];
+            if !run.began {
+                run.guaranteed_since = entitled.then(|| run.guaranteed_since.unwrap_or(self.now));
+            }
+        }
+    }
+
+    fn played(self) -> Played {
+        let whole = self.setup.gpus as f64 * self.last.as_secs_f64().max(1e-9);
+        Played {
+            claims: self.runs.into_iter().map(|r| r.outcome).collect(),
+            useful: self.useful_s / whole,
+            kept_idle: self.kept_s / whole,
+            failed: self.failed,
+            steps: self.steps,
+        }
+    }
+}
