@@ -1,5 +1,5 @@
 //! The simulated control program of MPS against NVIDIA's own, and gshare's driver of it against the latter.
-//! NVIDIA's program runs without a GPU; `.ci/run` fetches it into the target directory.
+//! NVIDIA's program runs without a GPU; `.ci/drivers` fetches it into the target directory.
 
 use crate::support;
 
@@ -20,7 +20,7 @@ fn real(test: &str) -> Option<PathBuf> {
     let installed = Path::new("/usr/bin").join(PROGRAM);
     let found = [fetched, installed].into_iter().find(|p| p.is_file());
     if found.is_none() {
-        println!("skipped: {test} needs NVIDIA's {PROGRAM} (.ci/run fetches it)");
+        println!("skipped: {test} needs NVIDIA's {PROGRAM} (.ci/drivers fetches it)");
     }
     found
 }

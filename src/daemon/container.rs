@@ -192,9 +192,11 @@ impl Service {
                 .append(true)
                 .open(driver.join(name))?;
         }
-        gshare_artifacts::stage_shim(
+        let cuda = self.libcuda.as_ref();
+        gshare_artifacts::stage_shim_for(
             &own.join("lib"),
             &driver.join(CUDA_NAMES[0]),
+            cuda.map_err(|why| anyhow::anyhow!("{why}"))?,
             &self.paths.socket,
             Library::Strict,
         )?;

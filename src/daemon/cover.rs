@@ -76,15 +76,24 @@ pub(super) fn watch(
         .map(drop)
 }
 
-/// The directories that the driver's files lie in.
+/// Puts the proxies where cooperative programs find them, with the names that the driver has now.
+pub(super) fn stage_preload(dirs: &LibDirs, libcuda: &Path, socket: &Path) -> std::io::Result<()> {
+    let mode = gshare_artifacts::Mode::Preload;
+    gshare_artifacts::stage_shim(&dirs.preload, libcuda, socket, mode)
+}
+
+/// The directories that the driver's files lie in, and links to them.
 fn dirs_of(binds: &[Bind], libcuda: &Path, nvml: &Path, own: &LibDirs) -> BTreeSet<PathBuf> {
     let places = binds
         .iter()
-        .flat_map(|b| [Path::new(&b.from), Path::new(&b.on)]);
-    let dirs = places.chain([libcuda, nvml]).filter_map(Path::parent);
-    dirs.filter(|dir| !dir.starts_with(&own.preload))
-        .map(Path::to_owned)
-        .collect()
+        .flat_map(|b| [PathBuf::from(&b.from), PathBuf::from(&b.on)]);
+    let files = [libcuda, nvml].map(|file| (file.to_owned(), file.canonicalize().ok()));
+    let files = files
+        .into_iter()
+        .flat_map(|(link, file)| [Some(link), file]);
+    let places = places.chain(files.flatten());
+    let dirs = places.filter_map(|place| Some(place.parent()?.to_owned()));
+    dirs.filter(|dir| !dir.starts_with(&own.preload)).collect()
 }
 
 /// The mount points in a process's view of files.
@@ -114,9 +123,9 @@ fn unescaped(path: &str) -> String {
 }
 
 impl Service {
-    /// Watches the driver's files, where commands are held by mounts over them.
+    /// Watches the driver's files: the proxies have its names, and strict commands are held by mounts over them.
     pub(crate) fn watch_driver_files(&self) {
-        let (true, Ok(libcuda)) = (self.strict.on, &self.libcuda) else {
+        let Ok(libcuda) = &self.libcuda else {
             return;
         };
         let dirs = dirs_of(
@@ -132,9 +141,6 @@ impl Service {
 
     /// The driver's files have changed: stages for what is there now, and looks which members are still held.
     pub(crate) fn driver_files_changed(&mut self) {
-        if !self.strict.on {
-            return;
-        }
         let configured = self.config.driver.libcuda.as_deref();
         if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Cuda) {
             self.libcuda = Ok(found);
@@ -142,6 +148,14 @@ impl Service {
         let configured = self.config.driver.libnvidia_ml.as_deref();
         if let Ok(found) = search(configured, &self.lib_dirs).locate(Library::Nvml) {
             self.nvml_path = found;
+        }
+        if let Ok(libcuda) = &self.libcuda
+            && let Err(error) = stage_preload(&self.lib_dirs, libcuda, &self.paths.socket)
+        {
+            tracing::error!(%error, "the CUDA shim cannot be staged for the driver that is there now");
+        }
+        if !self.strict.on {
+            return;
         }
         let before = self.strict.binds().to_vec();
         self.stage_strict();

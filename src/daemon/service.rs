@@ -198,13 +198,8 @@ impl Service {
         let majors = setup::majors(&config);
         let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
         if let Ok(real) = &libcuda {
-            gshare_artifacts::stage_shim(
-                &lib_dirs.preload,
-                real,
-                &paths.socket,
-                gshare_artifacts::Mode::Preload,
-            )
-            .context("cannot stage the CUDA shim")?;
+            super::cover::stage_preload(&lib_dirs, real, &paths.socket)
+                .context("cannot stage the CUDA shim")?;
         }
         let strict = Strict::decide(&config, mode, tree.is_some(), libcuda.is_ok());
         let simulated = crate::figures::is_simulated(&nvml_path);

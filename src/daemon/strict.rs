@@ -213,9 +213,10 @@ fn plan(found: &Found<'_>) -> Result<Vec<Bind>, String> {
         binds.push(bind(&real, &place)?);
     }
     let cuda = dirs.driver.join(Library::Cuda.file_name());
-    gshare_artifacts::stage_shim(
+    gshare_artifacts::stage_shim_for(
         &dirs.strict,
         &cuda,
+        found.libcuda,
         found.socket,
         gshare_artifacts::Mode::Strict,
     )

@@ -9,7 +9,7 @@ mod patch;
 mod stage;
 
 pub use names::unknown_names;
-pub use stage::{Mode, stage_shim, stage_sim};
+pub use stage::{Mode, stage_shim, stage_shim_for, stage_sim};
 
 /// The proxy, not yet told where the real driver and the service are.
 pub const SHIM: &[u8] = include_bytes!(env!("GSHARE_SHIM_SO"));

@@ -1,8 +1,12 @@
-//! Which of a driver's entry points the proxy knows.
+//! Which of a driver's entry points the proxy knows, and which of the proxy's the driver has.
 
-use std::{collections::HashSet, fs, io, path::Path};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fs, io,
+    path::Path,
+};
 
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSymbol, read::ReadCache};
 
 /// The list that the proxy's trampolines are made of.
 const ENTRIES: &str = include_str!("../../shim/table/entries.tsv");
@@ -21,27 +25,30 @@ fn is_entry_point(name: &str) -> bool {
         .is_some_and(|first| first.is_ascii_uppercase())
 }
 
+/// The functions that a library defines.
+pub(crate) fn defined(library: &Path) -> io::Result<BTreeSet<String>> {
+    let data = ReadCache::new(fs::File::open(library)?);
+    let file = object::File::parse(&data).map_err(|error| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("`{}` is not a library: {error}", library.display()),
+        )
+    })?;
+    let symbols = file.dynamic_symbols();
+    let defined = symbols.filter(|symbol| symbol.is_definition() && symbol.is_global());
+    Ok(defined
+        .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+        .collect())
+}
+
 /// Entry points of the driver at `real_libcuda` that are younger than the proxy, sorted: they reach
 /// the driver unseen, so memory that they might allocate is in no claim's ledger.
 pub fn unknown_names(real_libcuda: &Path) -> io::Result<Vec<String>> {
-    let image = fs::read(real_libcuda)?;
-    let file = object::File::parse(&*image).map_err(|error| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("`{}` is not a library: {error}", real_libcuda.display()),
-        )
-    })?;
     let known = known();
-    let mut unknown: Vec<String> = file
-        .dynamic_symbols()
-        .filter(|symbol| symbol.is_definition() && symbol.is_global())
-        .filter_map(|symbol| symbol.name().ok())
-        .filter(|name| is_entry_point(name) && !known.contains(name))
-        .map(str::to_owned)
-        .collect();
-    unknown.sort_unstable();
-    unknown.dedup();
-    Ok(unknown)
+    let defined = defined(real_libcuda)?.into_iter();
+    Ok(defined
+        .filter(|name| is_entry_point(name) && !known.contains(name.as_str()))
+        .collect())
 }
 
 #[cfg(test)]

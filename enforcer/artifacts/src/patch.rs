@@ -1,7 +1,12 @@
 //! Writes paths into the places that the proxy was built with. A file that does not have each place
 //! exactly once is refused, so that a change of the compiler cannot go unnoticed.
 
-use std::io;
+use std::{collections::BTreeSet, io};
+
+use object::{
+    Object, ObjectSection, ObjectSymbol,
+    elf::{SHN_UNDEF, Sym64},
+};
 
 /// Text with which the dependency's name starts, and its whole length in bytes.
 const NEEDED: (&[u8], usize) = (b"/gshare-real-libcuda-placeholder", 255);
@@ -40,6 +45,38 @@ pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Ve
 /// Tells a proxy of libcuda, staged otherwise, how strict it is to be.
 pub(crate) fn stamp(image: &mut [u8], mode: &[u8]) -> io::Result<()> {
     write(image, MODE, mode)
+}
+
+/// Takes the driver's functions that are not in `driver` out of a proxy: looking them up fails as it does without the
+/// proxy. Programs test for what a driver can do by looking for its names.
+pub(crate) fn leave_out(image: &mut [u8], driver: &BTreeSet<String>) -> io::Result<()> {
+    let odd = |error: object::Error| other(&format!("the proxy cannot be read: {error}"));
+    let file = object::File::parse(&*image).map_err(odd)?;
+    let table = file
+        .section_by_name(".dynsym")
+        .and_then(|section| section.file_range());
+    let (start, bytes) = table.ok_or_else(|| other("the proxy has no table of symbols"))?;
+    let lacking: Vec<usize> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter(|symbol| {
+            let name = symbol.name().unwrap_or_default();
+            let drivers = name.starts_with("cu") || name.starts_with("nvml");
+            drivers && !driver.contains(name)
+        })
+        .map(|symbol| symbol.index().0)
+        .collect();
+    let table = image
+        .get_mut(start as usize..(start + bytes) as usize)
+        .ok_or_else(|| other("the proxy's table of symbols is cut off"))?;
+    let symbols = object::slice_from_all_bytes_mut::<Sym64<object::LittleEndian>>(table)
+        .map_err(|()| other("the proxy's table of symbols has an odd length"))?;
+    for at in lacking {
+        // The loader passes over symbols without a value; nothing in the proxy refers to them by name.
+        symbols[at].st_value.set(object::LittleEndian, 0);
+        symbols[at].st_shndx.set(object::LittleEndian, SHN_UNDEF);
+    }
+    Ok(())
 }
 
 fn write(image: &mut [u8], (mark, room): (&[u8], usize), text: &[u8]) -> io::Result<()> {

@@ -15,7 +15,8 @@ use std::{
 
 use crate::{
     NVML_PROXY, SHIM, SIM_CUDA, SIM_NVML,
-    patch::{is_proxy, patched, stamp},
+    names::defined,
+    patch::{is_proxy, leave_out, patched, stamp},
 };
 
 /// What becomes of a process that loads the proxy and cannot register.
@@ -47,6 +48,18 @@ pub fn stage_shim(
     socket: &Path,
     mode: Mode,
 ) -> io::Result<()> {
+    stage_shim_for(directory, real_libcuda, real_libcuda, socket, mode)
+}
+
+/// The same for members that see the driver at another path than it has here: `file` is the driver as it can be read
+/// now. The proxies have the names that it has, or all where it cannot be read.
+pub fn stage_shim_for(
+    directory: &Path,
+    real_libcuda: &Path,
+    file: &Path,
+    socket: &Path,
+    mode: Mode,
+) -> io::Result<()> {
     let mut image = patched(
         SHIM,
         real_libcuda.as_os_str().as_bytes(),
@@ -54,16 +67,25 @@ pub fn stage_shim(
     )?;
     stamp(&mut image, mode.word())?;
     refuse_proxy(real_libcuda)?;
+    only_names_of(file, &mut image)?;
     make_directory(directory)?;
     place(directory, "libcuda.so.1", &image)?;
     link(directory, "libcuda.so", "libcuda.so.1")?;
-    stage_nvml(directory, &real_libcuda.with_file_name(NVML), socket)
+    let (real, file) = (real_libcuda.with_file_name(NVML), file.with_file_name(NVML));
+    stage_nvml(directory, &real, &file, socket)
 }
 
 const NVML: &str = "libnvidia-ml.so.1";
 
+fn only_names_of(driver: &Path, image: &mut [u8]) -> io::Result<()> {
+    match defined(driver) {
+        Ok(names) => leave_out(image, &names),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Before a driver without NVML there is no proxy of it either, and none from before.
-fn stage_nvml(directory: &Path, real: &Path, socket: &Path) -> io::Result<()> {
+fn stage_nvml(directory: &Path, real: &Path, file: &Path, socket: &Path) -> io::Result<()> {
     if !real.exists() {
         for name in [NVML, "libnvidia-ml.so"] {
             match fs::remove_file(directory.join(name)) {
@@ -74,7 +96,9 @@ fn stage_nvml(directory: &Path, real: &Path, socket: &Path) -> io::Result<()> {
         return Ok(());
     }
     let (real, socket) = (real.as_os_str().as_bytes(), socket.as_os_str().as_bytes());
-    place(directory, NVML, &patched(NVML_PROXY, real, socket)?)?;
+    let mut image = patched(NVML_PROXY, real, socket)?;
+    only_names_of(file, &mut image)?;
+    place(directory, NVML, &image)?;
     link(directory, "libnvidia-ml.so", NVML)
 }
 

@@ -354,7 +354,8 @@ hooks! {
         cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz,
     }
     hooks::moves::list_4 => (a: usize, b: usize, c: usize, stream: usize) {
-        cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
+        cuFabricCpyBatchAsync, cuFabricCpyBatchAsync_ptsz, cuMemcpy3DBatchAsync_v2,
+        cuMemcpy3DBatchAsync_v2_ptsz,
     }
     hooks::moves::list_5 => (a: usize, b: usize, c: usize, d: usize, stream: usize) {
         cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz, cuMemcpyWithAttributesAsync,

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use gshare_shim::table;
 use object::{Object, ObjectSymbol};
@@ -141,6 +145,24 @@ fn generate(arguments: &[&str]) -> Option<(bool, String)> {
 fn the_generated_files_are_what_the_script_makes_of_the_table() {
     if let Some((same, said)) = generate(&["--check"]) {
         assert!(same, "{said}run enforcer/shim/table/generate.py");
+    }
+}
+
+/// The newest headers that the table was made for, where CI put them.
+fn fetched_headers() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let found = target.join("nvidia-python/cuda-13/nvidia/cu13/include");
+    found.is_dir().then_some(found)
+}
+
+#[test]
+fn the_newest_headers_have_nothing_that_the_table_lacks() {
+    let Some(headers) = fetched_headers() else {
+        println!("skipped: the CUDA headers are not there (.ci/drivers fetches them)");
+        return;
+    };
+    if let Some((ran, said)) = generate(&["--missing", headers.to_str().unwrap()]) {
+        assert!(ran && said.is_empty(), "the table lacks:\n{said}");
     }
 }
 

@@ -471,6 +471,7 @@ passed! {
     work_wide cuTensorMapEncodeIm2colWide
     work_wide cuTensorMapEncodeTiled
     ask cuTensorMapReplaceAddress
+    work cuTensorMapSetAllocationClass
     work cuTexObjectCreate
     ask cuTexObjectDestroy
     ask cuTexObjectGetResourceDesc

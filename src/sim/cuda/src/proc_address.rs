@@ -15,22 +15,20 @@ const FOUND: u32 = 0;
 const NO_SUCH_SYMBOL: u32 = 1;
 const VERSION_TOO_LOW: u32 = 2;
 
-/// Names that stand for another function from some version on: since CUDA 12 the header gives
-/// `cuGraphInstantiate` the arguments of the function with flags.
-const RENAMED: [(&str, i32, &str); 1] =
-    [("cuGraphInstantiate", 12_000, "cuGraphInstantiateWithFlags")];
-
-/// The row for a base name: the newest that `version` covers, the per-thread twin if wanted.
+/// The row for a base name: the newest that `version` and the driver's own cover. A function that has twins for
+/// per-thread streams has only those for a program that wants them, though they came later.
 fn find(name: &str, version: i32, per_thread: bool) -> Result<&'static Row, u32> {
-    let renamed = RENAMED.iter().find(|r| r.0 == name && r.1 <= version);
-    let name = renamed.map_or(name, |r| r.2);
+    let driver = device::version();
+    let rows = TABLE
+        .iter()
+        .filter(|r| r.base == name && r.version <= driver);
+    let twin = per_thread && rows.clone().any(|r| r.per_thread);
     let mut known = false;
     let mut best: Option<&Row> = None;
-    for row in TABLE.iter().filter(|r| r.base == name) {
+    for row in rows {
         known = true;
-        let fits = row.version <= version && (per_thread || !row.per_thread);
-        let order = |r: &Row| (r.generation, r.per_thread);
-        if fits && best.is_none_or(|b| order(row) > order(b)) {
+        let fits = row.version <= version && row.per_thread == twin;
+        if fits && best.is_none_or(|b| row.generation > b.generation) {
             best = Some(row);
         }
     }
@@ -44,7 +42,7 @@ fn find(name: &str, version: i32, per_thread: bool) -> Result<&'static Row, u32>
 fn resolve(symbol: In<c_char>, out: Out<u64>, version: i32, flags: u64) -> R<u32> {
     out.check()?;
     let name = symbol.string()?;
-    if flags & !(LEGACY_STREAM | PER_THREAD_STREAM) != 0 || version > device::version() {
+    if flags & !(LEGACY_STREAM | PER_THREAD_STREAM) != 0 {
         return Err(INVALID_VALUE);
     }
     match find(&name, version, flags & PER_THREAD_STREAM != 0) {
