@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::{Call, Client, Reply, Snapshot};
-use gshare_sim_board::{Board, BoardSpec};
+use gshare_sim_board::{Board, BoardSpec, Preset};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use remains::Remains;
@@ -40,6 +40,8 @@ pub struct Options {
     pub cgroups: bool,
     /// Time between two looks at the GPUs, as the configuration has it.
     pub tick: String,
+    /// What the simulated driver costs beyond the work.
+    pub preset: Preset,
     /// Driver version of the simulation, where it matters: `615.71.09`.
     pub driver: Option<String>,
     /// With the launcher installed, so that caps are strict; needs root.
@@ -65,6 +67,7 @@ impl Options {
             names: Vec::new(),
             cgroups: true,
             tick: "1s".to_owned(),
+            preset: Preset::KIND,
             driver: None,
             strict: false,
             runtime: None,
@@ -413,6 +416,7 @@ fn cuda_of(driver: &str) -> Option<u32> {
 fn simulate(options: &Options, sim: &Path) -> anyhow::Result<()> {
     let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
     let mut spec = BoardSpec::new(&models);
+    spec.preset = options.preset;
     if let Some(version) = &options.driver {
         spec.driver_version.clone_from(version);
         if let Some(cuda) = cuda_of(version) {

@@ -5,7 +5,7 @@
 mod mix;
 mod program;
 
-use gshare_sim_board::{ImaginedBoard, Model};
+use gshare_sim_board::{ImaginedBoard, Model, Preset};
 use serde_json::json;
 
 use self::mix::{Error, Sharing};
@@ -141,7 +141,7 @@ fn measure(
     windows: u64,
 ) -> anyhow::Result<Row> {
     let mut row = Row {
-        model: ImaginedBoard::new(slug, 0)?.model(),
+        model: ImaginedBoard::new(slug, 0, Preset::KIND)?.model(),
         sharing,
         errors: Vec::new(),
         worst: (0.0, 0, 0),

@@ -2,7 +2,7 @@
 
 use gshare_core::attribution::Work as Claimed;
 use gshare_core::attribution::{Counters, Interval, Meter, Together, attribute};
-use gshare_sim_board::{ImaginedBoard, Integrals};
+use gshare_sim_board::{ImaginedBoard, Integrals, Preset};
 
 use super::dice::Dice;
 use super::program::{Plan, Process};
@@ -89,7 +89,7 @@ pub(super) fn run(
     windows: u64,
 ) -> anyhow::Result<Vec<Error>> {
     let mut dice = Dice::new(seed);
-    let mut board = ImaginedBoard::new(model, seed | 1)?;
+    let mut board = ImaginedBoard::new(model, seed | 1, Preset::KIND)?;
     let all = board.model().sms;
     let server = board.add_process()?.0;
     if sharing != Sharing::Turns {

@@ -264,6 +264,8 @@ impl Process {
                 shape: Some(kernel.shape),
                 block_ns: kernel.block_ns,
                 transfer: None,
+                record: false,
+                meeting: (0, 0),
                 deps: [after, 0, 0, 0],
             };
             let Ok(ticket) = board.submit(self.id, &work) else {

@@ -74,7 +74,12 @@ pub(super) fn has(text: &str) -> bool {
     ROWS.iter().any(|row| row.name.contains(text))
 }
 
-pub(super) fn run(place: &Place, quick: bool, only: Option<&str>) -> anyhow::Result<Report> {
+pub(super) fn run(
+    place: &Place,
+    preset: &str,
+    quick: bool,
+    only: Option<&str>,
+) -> anyhow::Result<Report> {
     let mut report = Report {
         rows: Vec::new(),
         ok: true,
@@ -102,9 +107,10 @@ pub(super) fn run(place: &Place, quick: bool, only: Option<&str>) -> anyhow::Res
     };
     say("  light mixes: medians of pairs with gshare and without (least..most; goal)");
     for row in chosen {
-        let (value, met) =
+        let (mut value, met) =
             one(&kit, place, row, quick).with_context(|| format!("mix `{}`", row.name))?;
         report.ok &= met;
+        value["preset"] = json!(preset);
         report.rows.push(value);
     }
     Ok(report)

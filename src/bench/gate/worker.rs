@@ -38,7 +38,11 @@ pub(in crate::bench) fn costs() -> String {
     let row = |(name, ns): &(&str, u64)| format!("{name} {ns}ns\n");
     let light = |us: &u64| format!("spin_{us}us {us}us\n");
     let rows = KERNELS.iter().map(row);
-    rows.chain(LIGHT_US.iter().map(light)).collect()
+    // And the one that meets its twin on another GPU.
+    let meets = std::iter::once("meet_100us 100us meets 2\n".to_owned());
+    rows.chain(LIGHT_US.iter().map(light))
+        .chain(meets)
+        .collect()
 }
 
 /// Nanoseconds of a kernel.

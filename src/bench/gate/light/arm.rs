@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_sim_board::Board;
+use gshare_sim_board::{Board, BoardSnapshot};
 
 use super::rows::{Baseline, Program, Row};
 use crate::bench::gate::Place;
@@ -86,8 +86,8 @@ pub(super) struct Arm {
     pub(super) steps: Vec<Steps>,
     /// Parts of the GPUs' time that programs had, where the board tells.
     pub(super) used: Vec<f64>,
-    /// How often GPUs changed between contexts, where the board tells.
-    pub(super) switches: Option<u64>,
+    /// How often the GPUs changed between contexts for each step that was measured, where the board tells.
+    pub(super) switches_per_step: Option<f64>,
     /// Processors busy with what is not of the run, of all.
     pub(super) others: f64,
 }
@@ -219,7 +219,7 @@ pub(super) fn run(
     }
     if let (Some(before), Some(after)) = (before, after) {
         let passed = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
-        let busy = |board: &gshare_sim_board::BoardSnapshot, pid: u32| {
+        let busy = |board: &BoardSnapshot, pid: u32| {
             let of = board.gpus.iter().flat_map(|g| &g.processes);
             of.filter(|p| p.pid == pid).map(|p| p.busy_ns).sum::<u64>()
         };
@@ -227,6 +227,10 @@ pub(super) fn run(
             .pids()
             .map(|pid| busy(&after, pid).saturating_sub(busy(&before, pid)) as f64 / passed)
             .collect();
+        let switches = |board: &BoardSnapshot| board.gpus.iter().map(|g| g.switches).sum::<u64>();
+        let steps: u64 = programs.iter().map(|p| p.steps() / fewer.max(1)).sum();
+        arm.switches_per_step =
+            Some(switches(&after).saturating_sub(switches(&before)) as f64 / steps.max(1) as f64);
     }
     Ok(arm)
 }
@@ -249,8 +253,8 @@ fn command(kit: &Kit, place: &Place, program: &Program, shared: bool, fewer: u64
     if let Some(rounds) = place.rounds {
         command.env("LIGHT_ROUNDS", rounds.to_string());
     }
-    if let [words @ .., steps] = program.words {
-        let steps = steps.parse::<u64>().unwrap_or(0) / fewer.max(1);
+    if let [words @ .., _] = program.words {
+        let steps = program.steps() / fewer.max(1);
         command.args(words).arg(steps.to_string());
     }
     command

@@ -15,6 +15,14 @@ pub(super) struct Program {
     pub(super) gpus: &'static str,
 }
 
+impl Program {
+    /// How many of its steps are measured.
+    pub(super) fn steps(&self) -> u64 {
+        let last = self.words.last().and_then(|w| w.parse().ok());
+        last.unwrap_or(0)
+    }
+}
+
 const fn light(share: u32, words: &'static [&'static str]) -> Program {
     Program {
         share,
@@ -45,7 +53,9 @@ pub(super) enum Baseline {
 enum Goal {
     /// Each program's steps take at most so many times as long.
     Slower(f64),
-    /// The same of the first one alone, and 99 of 100 of its launches wait at most so many milliseconds.
+    /// The same of the first one alone.
+    SlowerThanAlone(f64),
+    /// That, and 99 of 100 of its launches wait at most so many milliseconds.
     SlowerAndWait(f64, f64),
     /// Its launches wait at most so many milliseconds.
     Wait(f64),
@@ -111,6 +121,13 @@ const fn told(name: &'static str, unit: &'static str) -> Figure {
         name,
         unit,
         limit: Limit::Told,
+    }
+}
+
+const fn spread(share: u32) -> Program {
+    Program {
+        gpus: "0,1",
+        ..light(share, &["collective", "1000", "100", "20", "20"])
     }
 }
 
@@ -230,6 +247,28 @@ pub(super) const ROWS: &[Row] = &[
             ],
         )
     },
+    Row {
+        baseline: Baseline::Alone,
+        gpus: 2,
+        goal: Goal::SlowerThanAlone(1.2),
+        ..together(
+            "collectives on two GPUs, a light claim on each",
+            &[
+                spread(500),
+                beside(250, &["think", "100", "900", "0"]),
+                Program {
+                    gpus: "1",
+                    ..beside(250, &["think", "100", "900", "0"])
+                },
+            ],
+        )
+    },
+    Row {
+        baseline: Baseline::Alone,
+        gpus: 2,
+        goal: Goal::SlowerThanAlone(2.2),
+        ..together("2 x collectives on two GPUs", &[spread(500); 2])
+    },
 ];
 
 impl Row {
@@ -248,6 +287,9 @@ impl Row {
         let part = |arm: &Arm, at: usize| arm.used.get(at).copied().unwrap_or(f64::NAN);
         let mut figures = match self.goal {
             Goal::Slower(limit) => vec![(most("slower", "x", limit), worst())],
+            Goal::SlowerThanAlone(limit) => {
+                vec![(most("slower than alone", "x", limit), slower(0))]
+            }
             Goal::SlowerAndWait(limit, ms) => vec![
                 (most("slower than alone", "x", limit), slower(0)),
                 (most("p99 of a wait", " ms", ms), waits()),
@@ -291,13 +333,15 @@ impl Row {
                 (told("the flood's part of the GPU", ""), part(shared, 1)),
             ],
         };
-        if let (Goal::Slower(_), Some(with), Some(without)) =
-            (self.goal, shared.switches, base.switches)
-        {
-            figures.push((
-                most("context switches", "x", 1.2),
-                with as f64 / without.max(1) as f64,
-            ));
+        if let (Some(with), Some(without)) = (shared.switches_per_step, base.switches_per_step) {
+            match self.baseline {
+                Baseline::SideBySide if matches!(self.goal, Goal::Slower(_)) => {
+                    let ratio = if with <= without { 1.0 } else { with / without };
+                    figures.push((most("context switches", "x", 1.2), ratio));
+                    figures.push((told("of them without gshare", " a step"), without));
+                }
+                _ => figures.push((told("context switches", " a step"), with)),
+            }
         }
         figures
     }
@@ -308,7 +352,7 @@ mod tests {
     use super::*;
     use crate::bench::gate::light::arm::Steps;
 
-    fn arm(means: &[f64], p99: f64, used: &[f64], switches: u64) -> Arm {
+    fn arm(means: &[f64], p99: f64, used: &[f64], switches: f64) -> Arm {
         let steps = |mean: &f64| Steps {
             mean_us: *mean,
             median_us: *mean,
@@ -318,7 +362,7 @@ mod tests {
         Arm {
             steps: means.iter().map(steps).collect(),
             used: used.to_vec(),
-            switches: Some(switches),
+            switches_per_step: Some(switches),
             others: 0.0,
         }
     }
@@ -335,30 +379,30 @@ mod tests {
     #[test]
     fn the_slowest_claim_counts_and_so_do_context_switches() {
         let row = row("2 x light, 10 us");
-        let base = arm(&[300.0, 300.0], 400.0, &[], 100);
-        let good = arm(&[310.0, 312.0], 400.0, &[], 119);
-        assert_eq!(kept(row, &good, &base), [true, true]);
-        let one_slow = arm(&[300.0, 320.0], 400.0, &[], 130);
-        assert_eq!(kept(row, &one_slow, &base), [false, false]);
+        let base = arm(&[300.0, 300.0], 400.0, &[], 1.0);
+        let good = arm(&[310.0, 312.0], 400.0, &[], 1.19);
+        assert_eq!(kept(row, &good, &base), [true, true, true]);
+        let one_slow = arm(&[300.0, 320.0], 400.0, &[], 1.3);
+        assert_eq!(kept(row, &one_slow, &base), [false, false, true]);
     }
 
     #[test]
     fn a_wait_is_what_a_step_takes_beyond_its_usual_time_alone() {
         let row = row("light 1 ms + 9 ms beside a flood of 1 ms");
-        let base = arm(&[1050.0], 1100.0, &[], 0);
-        let shared = |p99| arm(&[1200.0, 0.0], p99, &[], 0);
-        assert_eq!(kept(row, &shared(2340.0), &base), [true, true]);
-        assert_eq!(kept(row, &shared(2360.0), &base), [true, false]);
+        let base = arm(&[1050.0], 1100.0, &[], 0.0);
+        let shared = |p99| arm(&[1200.0, 0.0], p99, &[], 0.0);
+        assert_eq!(kept(row, &shared(2340.0), &base), [true, true, true]);
+        assert_eq!(kept(row, &shared(2360.0), &base), [true, false, true]);
     }
 
     #[test]
     fn what_is_not_known_meets_no_goal() {
         let row = row("1 us each 200 us beside a flood of 1 ms");
-        let steps = arm(&[300.0, 0.0], 400.0, &[], 0);
+        let steps = arm(&[300.0, 0.0], 400.0, &[], 0.0);
         assert!(!kept(row, &steps, &steps)[0]);
-        let short = arm(&[300.0, 0.0], 400.0, &[0.01, 0.49], 0);
+        let short = arm(&[300.0, 0.0], 400.0, &[0.01, 0.49], 0.0);
         assert!(!kept(row, &short, &steps)[0]);
-        let kept_it = arm(&[300.0, 0.0], 400.0, &[0.01, 0.51], 0);
+        let kept_it = arm(&[300.0, 0.0], 400.0, &[0.01, 0.51], 0.0);
         assert!(kept(row, &kept_it, &steps)[0]);
     }
 }

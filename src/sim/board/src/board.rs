@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::clock::now_ns;
 use crate::cost::{Shape, Transfer};
 use crate::error::BoardError;
+use crate::mix;
 use crate::models::index_of;
+use crate::presets::Preset;
 use crate::process::ProcessInfo;
 use crate::slots::SlotLocks;
 use crate::snapshot::{self, BoardSnapshot};
@@ -45,10 +47,12 @@ pub struct BoardSpec {
     pub seed: u64,
     /// Draws what the plain model of kernels leaves out (memory, cache, slices, uneven blocks); 0 for nothing of it.
     pub nature: u64,
+    /// What the driver costs beyond the work.
+    pub preset: Preset,
 }
 
 impl BoardSpec {
-    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0.
+    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0, whose driver costs nothing.
     #[must_use]
     pub fn new(gpus: &[&str]) -> BoardSpec {
         BoardSpec {
@@ -57,6 +61,7 @@ impl BoardSpec {
             cuda_version: 13_000,
             seed: 0,
             nature: 0,
+            preset: Preset::KIND,
         }
     }
 }
@@ -89,6 +94,10 @@ pub struct Work {
     pub block_ns: u64,
     /// What a copy takes, in place of a shape.
     pub transfer: Option<Transfer>,
+    /// An event record: takes what the preset says, in place of both.
+    pub record: bool,
+    /// A kernel makes progress only while so many of this meeting are on their GPUs: the meeting's number (0: none).
+    pub meeting: (u64, u64),
     /// Tickets of the work that must be done first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
@@ -144,14 +153,6 @@ fn lock_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A well-mixed number from a counter (the finaliser of splitmix64).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 fn uuid(seed: u64, index: u64, model: u64) -> [u8; 16] {
     let a = mix(seed ^ (index + 1) << 32 ^ (model + 1));
     let mut bytes = [0; 16];
@@ -200,6 +201,7 @@ impl Board {
         state.head.gpu_count = rows.len() as u64;
         state.head.now_ns = now_ns();
         state.head.nature = spec.nature;
+        state.head.preset = spec.preset;
         state.head.cuda_version = u64::from(spec.cuda_version);
         let version = spec.driver_version.as_bytes();
         let len = version.len().min(31);
@@ -264,6 +266,25 @@ impl Board {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the driver costs beyond the work.
+    #[must_use]
+    pub fn preset(&self) -> Preset {
+        let mut scratch = self.scratch();
+        self.store.load(&mut scratch.state);
+        scratch.state.head.preset
+    }
+
+    /// Sets it. Programs that run keep to the costs of a launch that they started with.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn set_preset(&self, preset: Preset) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            s.head.preset = preset;
+            Ok(())
+        })
     }
 
     /// The GPU behind a number that this process uses.
@@ -480,6 +501,8 @@ impl Board {
             shape: work.shape,
             block_ns: work.block_ns,
             transfer: work.transfer,
+            record: work.record,
+            meeting: work.meeting,
             deps: work.deps,
         };
         self.change(false, |s| {
@@ -496,6 +519,8 @@ impl Board {
     }
 
     /// Sleeps until the work with this ticket is over (see [`Board::poll`] for how it went).
+    ///
+    /// One that has to sleep wakes as late as the preset says.
     pub fn wait(&self, ticket: u64) {
         loop {
             let seen = self.store.change_word();
@@ -507,17 +532,22 @@ impl Board {
             self.store.transact(state, |state| {
                 reaped = self.look(state, now, true);
                 let other = other.get_or_insert_with(zeroed);
-                until = state.predict(ticket, other);
+                let horizon = state.head.now_ns + LONGEST_SLEEP_NS;
+                until = state.predict(ticket, horizon, other).map(|at| {
+                    let late = state.head.preset.late_ns(ticket);
+                    (at, late.map(|ns| if at < horizon { ns } else { 0 }))
+                });
                 ((), reaped)
             });
             drop(scratch);
             if reaped {
                 self.store.wake();
             }
-            let Some(until) = until else { return };
-            let ns = until.saturating_sub(now_ns()).min(LONGEST_SLEEP_NS);
+            let Some((until, late)) = until else { return };
+            // What the machine adds to a sleep is part of how late it is, where the preset says that.
+            let ns = (until + late.unwrap_or(0)).saturating_sub(now_ns());
             if ns > 0 && !reaped {
-                self.store.sleep(seen, ns);
+                self.store.sleep(seen, ns, late.is_some());
             }
         }
     }

@@ -3,15 +3,26 @@
 //! Each line names a kernel and the time that one of its blocks takes: `saxpy 250us`. Units are
 //! `ns`, `us`, `ms` and `s`; `#` begins a comment. A name that ends in `*` stands for every kernel
 //! whose name begins so (Numba mangles its names); the first line that fits counts. The registry
-//! sets durations only, never results. `pcie 4GB/s` sets how fast copies over PCI Express are. A kernel that it lacks gets a duration from its instructions.
+//! sets durations only, never results. `allreduce 100us meets 2` is a kernel that two GPUs of a process launch and that
+//! makes progress while both run it; it computes nothing. `pcie 4GB/s` sets how fast copies over PCI Express are. A
+//! kernel that the registry lacks gets a duration from its instructions.
 
 use std::path::Path;
 
 /// Rows of the registry, in the order of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Costs {
-    rows: Vec<(String, u64)>,
+    rows: Vec<(String, Takes)>,
     pcie: Option<u64>,
+}
+
+/// What the registry says of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Takes {
+    /// Nanoseconds of one of its blocks.
+    pub block_ns: u64,
+    /// How many GPUs have to run it at the same time; 0 for a kernel that waits for no other.
+    pub meets: u64,
 }
 
 impl Costs {
@@ -34,13 +45,24 @@ impl Costs {
                 continue;
             }
             let mut words = line.split_whitespace();
-            match (
+            let (name, block_ns) = (words.next(), words.next().and_then(nanoseconds));
+            let more = (
                 words.next(),
-                words.next().and_then(nanoseconds),
+                words.next().map(str::parse::<u64>),
                 words.next(),
-            ) {
-                (Some(name), Some(ns), None) => costs.rows.push((name.to_owned(), ns)),
-                (Some("pcie"), None, None) => match bandwidth(line) {
+            );
+            let meets = match more {
+                (None, ..) => Some(0),
+                (Some("meets"), Some(Ok(many)), None) => Some(many),
+                _ => None,
+            };
+            match (name, block_ns, meets) {
+                (Some(name), Some(block_ns), Some(meets)) => {
+                    costs
+                        .rows
+                        .push((name.to_owned(), Takes { block_ns, meets }));
+                }
+                (Some("pcie"), None, Some(0)) => match bandwidth(line) {
                     Some(bytes) => costs.pcie = Some(bytes),
                     None => wrong.push(i + 1),
                 },
@@ -56,9 +78,9 @@ impl Costs {
         self.pcie
     }
 
-    /// Nanoseconds that one block of the kernel takes, if the registry has it.
+    /// What the kernel takes, if the registry has it.
     #[must_use]
-    pub fn block_ns(&self, kernel: &str) -> Option<u64> {
+    pub fn of(&self, kernel: &str) -> Option<Takes> {
         let fits = |name: &str| match name.strip_suffix('*') {
             Some(start) => kernel.starts_with(start),
             None => kernel == name,
@@ -103,17 +125,24 @@ mod tests {
             ("long", Some(2_000_000_000)),
             ("x", None),
         ] {
-            assert_eq!(costs.block_ns(kernel), expect, "{kernel}");
+            let takes = costs.of(kernel);
+            assert_eq!(takes.map(|t| t.block_ns), expect, "{kernel}");
+            assert_eq!(takes.map_or(0, |t| t.meets), 0, "{kernel}");
         }
         assert_eq!(wrong, [5, 6, 7]);
         assert_eq!(costs.pcie_bytes_per_second(), None);
         let (costs, wrong) = Costs::parse("pcie 4GB/s\npcie 4ms\npcie 0GB/s\npcie fast\n");
         assert_eq!(costs.pcie_bytes_per_second(), Some(4_000_000_000));
-        assert_eq!(
-            costs.block_ns("pcie"),
-            Some(4_000_000),
-            "a kernel may be called so"
-        );
+        let pcie = costs.of("pcie").map(|t| t.block_ns);
+        assert_eq!(pcie, Some(4_000_000), "a kernel may be called so");
         assert_eq!(wrong, [3, 4]);
+        let (costs, wrong) =
+            Costs::parse("ring 5us meets 2\nr 5us meets\nr 5us meets x\nr 5us joins 2");
+        let ring = Takes {
+            block_ns: 5_000,
+            meets: 2,
+        };
+        assert_eq!(costs.of("ring"), Some(ring));
+        assert_eq!(wrong, [2, 3, 4]);
     }
 }

@@ -4,6 +4,7 @@
 use crate::board::{Finished, Work};
 use crate::error::BoardError;
 use crate::models::{Model, index_of};
+use crate::presets::Preset;
 use crate::state::{MAX_PROCS, State, Submit};
 use crate::store::zeroed;
 
@@ -30,11 +31,12 @@ pub struct Integrals {
 }
 
 impl ImaginedBoard {
-    /// A board with one GPU; `nature` draws what the plain model leaves out, 0 for nothing.
+    /// A board with one GPU; `nature` draws what the plain model leaves out, 0 for nothing, and `preset` is what the
+    /// driver costs.
     ///
     /// # Errors
     /// If there is no such model.
-    pub fn new(slug: &str, nature: u64) -> Result<Self, BoardError> {
+    pub fn new(slug: &str, nature: u64, preset: Preset) -> Result<Self, BoardError> {
         let model = index_of(slug).ok_or_else(|| BoardError::UnknownModel {
             slug: slug.to_owned(),
         })?;
@@ -42,6 +44,7 @@ impl ImaginedBoard {
         state.gpus[0].model = model as u64;
         state.head.gpu_count = 1;
         state.head.nature = nature;
+        state.head.preset = preset;
         Ok(Self { state })
     }
 
@@ -98,6 +101,8 @@ impl ImaginedBoard {
                 shape: work.shape,
                 block_ns: work.block_ns,
                 transfer: work.transfer,
+                record: work.record,
+                meeting: work.meeting,
                 deps: work.deps,
             },
         )

@@ -14,6 +14,7 @@ mod imagined;
 mod limits;
 mod models;
 mod nature;
+mod presets;
 mod process;
 mod slots;
 mod snapshot;
@@ -27,11 +28,12 @@ pub use clock::now_ns;
 pub use cost::{
     Phase, Route, Shape, Transfer, block_ns_from_instructions, phases, resident_blocks,
 };
-pub use costs::Costs;
+pub use costs::{Costs, Takes};
 pub use error::BoardError;
 pub use imagined::{ImaginedBoard, Integrals};
 pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
+pub use presets::{Preset, Range};
 pub use process::ProcessInfo;
 pub use snapshot::{
     BoardSnapshot, GpuSnapshot, Health, Instance, ProcessSnapshot, Recent, Xid, uuid_text,
@@ -40,5 +42,13 @@ pub use state::{
     MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
 };
 
-/// Length in nanoseconds of a real GPU's time slice, which the simulation takes as infinitely short.
+/// Length in nanoseconds of a real GPU's time slice.
 pub const SLICE_NS: u64 = 2_000_000;
+
+/// A well-mixed number from a counter (the finaliser of splitmix64).
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

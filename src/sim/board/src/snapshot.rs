@@ -52,6 +52,8 @@ pub struct GpuSnapshot {
     pub used: u64,
     /// Bytes that the driver keeps.
     pub reserved: u64,
+    /// How often it has changed from one context to another; only known where the preset has slices.
+    pub switches: u64,
     /// Nanoseconds with any kernel resident.
     pub busy_ns: u64,
     /// SMs with at least one block, times nanoseconds.
@@ -359,6 +361,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
             xid_count: g.xid_count,
             used: used(state, index),
             reserved: g.model().reserved,
+            switches: g.switches,
             busy_ns: g.busy_ns as u64,
             sm_ns: g.sm_ns as u64,
             warp_ns: g.warp_ns as u64,

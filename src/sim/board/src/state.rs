@@ -13,6 +13,7 @@ mod sched;
 pub(crate) use sched::Submit;
 
 use crate::models::Model;
+use crate::presets::Preset;
 
 /// Most GPUs on a board.
 pub const MAX_GPUS: usize = 16;
@@ -54,6 +55,8 @@ pub(crate) struct Head {
     pub checkpoint_fault: u64,
     /// Seed of what the plain model leaves out; 0 for nothing of it.
     pub nature: u64,
+    /// What the driver costs beyond the work.
+    pub preset: Preset,
     /// How often a process has initialised the driver.
     pub inits: u64,
     pub driver_version: [u8; 32],
@@ -85,6 +88,12 @@ pub(crate) struct Gpu {
     pub xids: [[u64; 2]; XIDS],
     /// Errors and repairs of memory, clock reasons, recovery action: see `Health`.
     pub health: [u64; 8],
+    /// Whose slice it is: see `State::slice_group`; 0 before the first one.
+    pub turn: u64,
+    /// When that one began; later than now while the GPU changes to it.
+    pub turn_since_ns: u64,
+    /// How often the GPU has changed from one to another.
+    pub switches: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
@@ -209,6 +218,10 @@ pub(crate) struct Kernel {
     /// 0 for a kernel, else the route of a copy, of so many bytes.
     pub route: u64,
     pub bytes: u64,
+    /// When the GPU has it.
+    pub ready_ns: u64,
+    /// Of a kernel that waits for others: the meeting's number, and how many come.
+    pub meeting: [u64; 2],
     /// Part of the memory's bandwidth that it wants, and how much it needs the cache.
     pub demand: f64,
     pub cache: f64,
@@ -226,12 +239,12 @@ pub(crate) struct State {
     pub kernels: [Kernel; MAX_KERNELS],
 }
 
-const _: () = assert!(size_of::<Head>() == 144);
+const _: () = assert!(size_of::<Head>() == 208);
 const _: () = assert!(size_of::<Mark>() == 32);
-const _: () = assert!(size_of::<Gpu>() == 680);
+const _: () = assert!(size_of::<Gpu>() == 704);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 408);
-const _: () = assert!(size_of::<Kernel>() == 168);
+const _: () = assert!(size_of::<Kernel>() == 192);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::state::{Gpu, Head, Kernel, Proc, State, Use};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gsboard\x01");
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 const LOCKS: usize = 8;
 const BUFFERS: usize = 8;
 /// How long a writer waits for another one before it goes on without the lock.
@@ -366,9 +366,19 @@ impl Store {
         }
     }
 
-    /// Sleeps for up to `ns` nanoseconds, or until the change word is no longer `seen`.
-    pub(crate) fn sleep(&self, seen: u32, ns: u64) {
+    /// Sleeps for up to `ns` nanoseconds, or until the change word is no longer `seen`; `exact` leaves out what Linux
+    /// adds to sleeps (50 us, unless the thread asks for less).
+    pub(crate) fn sleep(&self, seen: u32, ns: u64, exact: bool) {
         let h = self.header();
+        // SAFETY: reads and sets a number of this thread.
+        let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+        let set_slack = |ns: libc::c_ulong| {
+            if exact {
+                // SAFETY: as above.
+                unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns) };
+            }
+        };
+        set_slack(1);
         let timeout = libc::timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
@@ -385,6 +395,7 @@ impl Store {
             );
         }
         h.waiters.fetch_sub(1, Ordering::AcqRel);
+        set_slack(libc::c_ulong::try_from(slack).unwrap_or(0));
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use gshare_sim_board::{
-    Board, BoardError, BoardSnapshot, Finished, MAX_DEPS, Model, ProcessInfo, Slot, now_ns,
+    Board, BoardError, BoardSnapshot, Finished, MAX_DEPS, Model, Preset, ProcessInfo, Slot, now_ns,
 };
 
 use crate::array::{Array, Mipmap};
@@ -114,6 +114,8 @@ pub(crate) struct Tables {
     pub arrays: HashMap<u64, Array>,
     pub mipmaps: HashMap<u64, Mipmap>,
     pub imports: Imports,
+    /// How often a kernel that meets others was launched on a GPU.
+    pub meetings: HashMap<(String, usize), u64>,
     clock: GpuClock,
     last_handle: u64,
 }
@@ -138,6 +140,8 @@ pub(crate) struct Driver {
     pub memory_gate: RwLock<()>,
     /// Bytes in a second over PCI Express by the registry of durations, if it has them.
     pub pcie: Option<u64>,
+    /// What the driver costs beyond the work.
+    pub preset: Preset,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -261,6 +265,7 @@ pub(crate) fn init() -> R {
     }
     let driver = Driver {
         pcie: gshare_sim_board::Costs::beside(board.path()).pcie_bytes_per_second(),
+        preset: board.preset(),
         board,
         slot,
         devices,

@@ -4,6 +4,7 @@ use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{Out, export, export_stream};
 use crate::ipc::Cell;
+use crate::op::{Op, Place, Time};
 
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
@@ -140,7 +141,11 @@ impl Driver {
         if self.capture_record(s, event)? {
             return Ok(());
         }
-        let tail = self.tail(s)?;
+        let tail = if self.preset.record_ns > 0 {
+            self.push(&Place::Stream(s), Op::Timed(Time::Record))?
+        } else {
+            self.tail(s)?
+        };
         let mut t = self.tables();
         let idle_ns = t.gpu_now().max(t.stream(s)?.end_ns);
         t.set_event(event, tail, idle_ns)

@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
+use gshare_sim_board::Takes;
 use gshare_sim_ptx::Module as Ptx;
 
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, R};
@@ -19,7 +20,7 @@ pub(crate) struct Function {
     pub context: u64,
     pub ptx: Option<Arc<Ptx>>,
     /// From the registry of durations.
-    pub block_ns: Option<u64>,
+    pub takes: Option<Takes>,
     /// Dynamic shared memory that the program has asked for, in bytes.
     pub dynamic_shared: u32,
     carveout: i32,
@@ -34,7 +35,7 @@ impl Function {
         module: u64,
         context: u64,
         ptx: Option<Arc<Ptx>>,
-        block_ns: Option<u64>,
+        takes: Option<Takes>,
     ) -> Function {
         let name = CString::new(facts.name.clone()).unwrap_or_default();
         let dynamic_shared = SHARED_DEFAULT.saturating_sub(facts.shared);
@@ -44,7 +45,7 @@ impl Function {
             module,
             context,
             ptx,
-            block_ns,
+            takes,
             dynamic_shared,
             carveout: -1,
         }

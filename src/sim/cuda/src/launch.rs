@@ -1,5 +1,6 @@
 //! Launches: the kernel is interpreted at once, its time is queued on the board.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 use gshare_sim_board::{Shape, block_ns_from_instructions, now_ns, resident_blocks};
@@ -14,7 +15,7 @@ use crate::ffi::In;
 use crate::function::Function;
 use crate::image::KernelFacts;
 use crate::memory::KernelMemory;
-use crate::op::{Op, Place};
+use crate::op::{Op, Place, Time};
 
 /// Nanoseconds that a block takes when neither the registry nor the interpreter knows.
 const UNKNOWN_BLOCK_NS: u64 = 10_000;
@@ -186,7 +187,7 @@ impl Driver {
 
     /// Computes a kernel's results; gives what it takes. `None` after an error on the GPU: as in
     /// the real driver the launch itself succeeds, and the next wait reports it.
-    pub(crate) fn compute(&self, k: &Kernel) -> R<Option<(Shape, u64)>> {
+    pub(crate) fn compute(&self, k: &Kernel) -> R<Option<Time>> {
         let (f, gpu, model) = {
             let t = self.tables();
             let f = t.functions.get(&k.function).ok_or(INVALID_HANDLE)?.clone();
@@ -202,16 +203,37 @@ impl Driver {
                 return Ok(None);
             }
         };
-        let block_ns = f.block_ns.unwrap_or_else(|| match instructions {
+        let known = f.takes.map(|takes| takes.block_ns);
+        let block_ns = known.unwrap_or_else(|| match instructions {
             Some(n) => block_ns_from_instructions(model, &shape, n),
             None => UNKNOWN_BLOCK_NS,
         });
-        Ok(Some((shape, block_ns)))
+        Ok(Some(Time::Blocks {
+            shape,
+            block_ns,
+            meeting: self.meeting(&f, gpu),
+        }))
+    }
+
+    /// The number of the meeting that a launch goes to, and how many come: on each GPU the launches of its kernel
+    /// count, and those with the same number meet. Only GPUs of one process do.
+    fn meeting(&self, f: &Function, gpu: usize) -> (u64, u64) {
+        let Some(meets) = f.takes.map(|takes| takes.meets).filter(|many| *many > 0) else {
+            return (0, 0);
+        };
+        let mut hasher = DefaultHasher::new();
+        let mut t = self.tables();
+        let name = f.facts.name.clone();
+        let launches = t.meetings.entry((name, gpu)).or_default();
+        *launches += 1;
+        (self.slot.id(), &f.facts.name, *launches).hash(&mut hasher);
+        (hasher.finish().max(1), meets)
     }
 
     /// Runs the interpreter; gives the instructions executed, where there is PTX.
     fn interpret(&self, f: &Function, k: &Kernel, sms: u32) -> Result<Option<u64>, Trap> {
-        let Some(ptx) = &f.ptx else {
+        let meets = f.takes.is_some_and(|takes| takes.meets > 0);
+        let Some(ptx) = f.ptx.as_ref().filter(|_| !meets) else {
             return Ok(None);
         };
         // The order is tables, then gate, as for those who unmap memory.

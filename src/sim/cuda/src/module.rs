@@ -133,8 +133,8 @@ impl Driver {
         for facts in kernels {
             let f = t.handle();
             functions.push((facts.name.clone(), f));
-            let block_ns = costs.block_ns(&facts.name);
-            let function = Function::new(facts, handle, context, ptx.clone(), block_ns);
+            let takes = costs.of(&facts.name);
+            let function = Function::new(facts, handle, context, ptx.clone(), takes);
             t.functions.insert(f, function);
         }
         let module = Module {

@@ -42,9 +42,15 @@ pub(crate) enum Op {
 /// What an operation takes on the GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Time {
-    /// A kernel, and the nanoseconds of one of its blocks.
-    Blocks(Shape, u64),
+    /// A kernel, the nanoseconds of one of its blocks, and its meeting: see [`Work`].
+    Blocks {
+        shape: Shape,
+        block_ns: u64,
+        meeting: (u64, u64),
+    },
     Copy(Transfer),
+    /// An event record.
+    Record,
 }
 
 /// Work that waits for host functions.
@@ -161,13 +167,21 @@ impl Tables {
         }
     }
 
-    fn add_live(&mut self, ticket: u64, context: u64, stream: u64, deps: [u64; MAX_DEPS]) {
+    /// The GPU has it `way_ns` from now at the earliest.
+    fn add_live(
+        &mut self,
+        ticket: u64,
+        context: u64,
+        stream: u64,
+        deps: [u64; MAX_DEPS],
+        way_ns: u64,
+    ) {
         let before = self.streams.get(&stream).map_or(0, |s| s.end_ns);
         let live = Live {
             context,
             stream,
             deps,
-            ready_ns: self.gpu_now().max(before),
+            ready_ns: (self.gpu_now() + way_ns).max(before),
             events: Vec::new(),
         };
         self.live.insert(ticket, live);
@@ -213,8 +227,7 @@ impl Driver {
     fn perform(&self, context: u64, op: Op) -> R<Option<Time>> {
         match op {
             Op::Kernel(k) => {
-                let time = self.compute(&k)?;
-                return Ok(time.map(|(shape, block_ns)| Time::Blocks(shape, block_ns)));
+                return self.compute(&k);
             }
             Op::Timed(time) => return Ok(Some(time)),
             Op::Copy(c, _kept) => {
@@ -282,11 +295,6 @@ impl Driver {
 
     /// Queues time (or, without one, a marker) on the board; gives its ticket.
     fn enqueue(&self, place: &Place<'_>, time: Option<Time>) -> R<u64> {
-        let (shape, block_ns, transfer) = match time {
-            Some(Time::Blocks(shape, block_ns)) => (Some(shape), block_ns, None),
-            Some(Time::Copy(transfer)) => (None, 0, Some(transfer)),
-            None => (None, 0, None),
-        };
         let mut joined = Vec::new();
         loop {
             let mut t = self.tables();
@@ -309,18 +317,35 @@ impl Driver {
             for (d, b) in deps.iter_mut().zip(&before) {
                 *d = *b;
             }
-            let work = Work {
+            let mut work = Work {
                 gpu,
                 context: board,
-                shape: if join { None } else { shape },
-                block_ns,
-                transfer: if join { None } else { transfer },
+                shape: None,
+                block_ns: 0,
+                transfer: None,
+                record: false,
+                meeting: (0, 0),
                 deps,
             };
+            let time = time.filter(|_| !join);
+            match time {
+                Some(Time::Blocks {
+                    shape,
+                    block_ns,
+                    meeting,
+                }) => {
+                    work.shape = Some(shape);
+                    (work.block_ns, work.meeting) = (block_ns, meeting);
+                }
+                Some(Time::Copy(transfer)) => work.transfer = Some(transfer),
+                Some(Time::Record) => work.record = true,
+                None => {}
+            }
             match self.board.submit(self.slot, &work) {
                 Ok((ticket, finished)) => {
                     t.absorb(&finished);
-                    t.add_live(ticket, context, stream.unwrap_or(0), deps);
+                    let way = time.map_or(0, |_| self.preset.launch.draw(ticket));
+                    t.add_live(ticket, context, stream.unwrap_or(0), deps, way);
                     if join {
                         joined = before[MAX_DEPS..].to_vec();
                         joined.push(ticket);

@@ -46,6 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 shape,
                 block_ns,
                 transfer: None,
+                record: false,
+                meeting: (0, 0),
                 deps: Default::default(),
             };
             last = last.max(board.submit(slot, &work)?.0);

@@ -287,6 +287,8 @@ fn utilisation_follows_what_ran() {
         shape: Some(shape),
         block_ns: 60_000_000_000,
         transfer: None,
+        record: false,
+        meeting: (0, 0),
         deps: Default::default(),
     };
     workstation.board.submit(slot, &work).unwrap();

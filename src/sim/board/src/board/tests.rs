@@ -91,6 +91,8 @@ fn kernel(gpu: usize, context: u64, blocks: u64, block_ns: u64) -> Work {
         }),
         block_ns,
         transfer: None,
+        record: false,
+        meeting: (0, 0),
         deps: [0; MAX_DEPS],
     }
 }

@@ -1,14 +1,16 @@
 //! Fluid, lazy time: kernels make progress only when somebody looks, and then exactly up to then.
 //!
-//! On one GPU the contexts that have work take turns. A real GPU's slices last about 2 ms
-//! ([`crate::SLICE_NS`]); here they are infinitely short, so each of `n` contexts advances at 1/n.
-//! During its slice a context has all SMs: its running kernels take them in the order of their
+//! On one GPU the contexts that have work take turns. Where the preset has slices, one has the GPU until its slice ends
+//! or it has no more work, then the next one, and the change takes time; a slice goes on while nobody else has work.
+//! Where it has none they are infinitely short, so each of `n` contexts advances at 1/n. During its slice a context has all SMs: its running kernels take them in the order of their
 //! launch, and a kernel that gets fewer than it wants runs slower in proportion.
 //!
 //! The clients of an MPS server have one slice together, and during it each has its own SMs. Where these are
 //! more than the GPU has, the clients run slower in proportion.
 //!
-//! Copies run beside the kernels of all contexts. Those of one route share it evenly.
+//! Copies run beside the kernels of all contexts, on engines of their own. Those of one route share it evenly.
+//!
+//! Kernels of a meeting make progress while all of them are on their GPUs, and keep these busy while they wait.
 
 use super::{
     DONE, FAILED, FREE, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark, PENDING,
@@ -28,6 +30,10 @@ pub(crate) struct Submit {
     pub block_ns: u64,
     /// A copy in place of a kernel.
     pub transfer: Option<Transfer>,
+    /// An event record in place of both.
+    pub record: bool,
+    /// The number of a meeting (0: none), and how many kernels come to it.
+    pub meeting: (u64, u64),
     /// Tickets that must be done first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
@@ -78,6 +84,9 @@ impl State {
             resident = 1;
             phase = Some(phases(1, 1, 1, transfer.ns.max(1)));
         }
+        if s.record && self.head.preset.record_ns > 0 {
+            phase = Some(phases(1, 1, 1, self.head.preset.record_ns));
+        }
         let free = self.kernels().iter().position(|k| k.state == FREE);
         let row = free.unwrap_or(self.head.kernel_hwm());
         if row >= MAX_KERNELS {
@@ -88,6 +97,11 @@ impl State {
         }
         self.use_row(owner, s.gpu)?.launched += u64::from(s.shape.is_some());
         let ticket = self.fresh_id();
+        // What only joins other work is no command to the GPU.
+        let way = match phase {
+            Some(_) => self.head.preset.launch.draw(ticket),
+            None => 0,
+        };
         let mut habit = Habit::default();
         if let (Some(shape), Some(plain)) = (&s.shape, phase) {
             let (drawn, bent) = nature::bend(self.head.nature, owner, ticket, shape, plain);
@@ -106,6 +120,8 @@ impl State {
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
             route: s.transfer.map_or(0, |t| t.route as u64),
             bytes: s.transfer.map_or(0, |t| t.bytes),
+            ready_ns: self.head.now_ns + way,
+            meeting: [s.meeting.0, s.meeting.1],
             demand: habit.demand,
             cache: habit.cache,
             start_ns: 0,
@@ -175,7 +191,7 @@ impl State {
                         *d = 0;
                     }
                 }
-                if k.deps == [0; MAX_DEPS] {
+                if k.deps == [0; MAX_DEPS] && k.ready_ns <= now {
                     k.start_ns = now;
                     k.state = RUNNING;
                     if k.phase().is_none() {
@@ -235,9 +251,16 @@ impl State {
                 1 => 0.0,
                 _ => nature::lost_to_switches(self.head.nature),
             };
-            let slice = (1.0 - lost) / groups as f64;
+            let slice = match self.head.preset.slice_ns {
+                0 => (1.0 - lost) / groups as f64,
+                _ => 1.0,
+            };
             let all = f64::from(gpu.model().sms);
             for in_group in on_gpu.chunk_by(|a, b| a.1 == b.1) {
+                let has_slice = gpu.turn == in_group[0].1 && self.head.now_ns >= gpu.turn_since_ns;
+                if self.head.preset.slice_ns > 0 && !has_slice {
+                    continue;
+                }
                 let first = shares.len();
                 for of_context in in_group.chunk_by(|a, b| a.2 == b.2) {
                     self.share_of_context(of_context, slice, &mut shares);
@@ -257,8 +280,69 @@ impl State {
                 }
             }
         }
+        self.wait_for_meetings(&mut shares);
         self.share_routes(&mut shares);
         shares
+    }
+
+    /// Whose kernels wait for others that are not on their GPUs now: they are there and get nowhere.
+    fn wait_for_meetings(&self, shares: &mut [Share]) {
+        let meeting = |s: &Share| self.kernels[s.row].meeting;
+        let there: Vec<u64> = shares.iter().map(|s| meeting(s)[0]).collect();
+        for share in shares.iter_mut() {
+            let [number, many] = meeting(share);
+            if number != 0 && (there.iter().filter(|n| **n == number).count() as u64) < many {
+                share.rate = 0.0;
+            }
+        }
+    }
+
+    /// Gives each GPU's slice to another context where it is over; the next time at which one is.
+    fn take_turns(&mut self) -> u64 {
+        let slice = self.head.preset.slice_ns;
+        let (now, mut next) = (self.head.now_ns, u64::MAX);
+        if slice == 0 {
+            return next;
+        }
+        let mut waiting: Vec<(u64, u64)> = self
+            .kernels()
+            .iter()
+            .filter(|k| k.state == RUNNING && k.route == 0)
+            .map(|k| (k.gpu, self.slice_group(k)))
+            .collect();
+        waiting.sort_unstable();
+        waiting.dedup();
+        let switch = self.head.preset.switch;
+        for of_gpu in waiting.chunk_by(|a, b| a.0 == b.0) {
+            let gpu = usize::try_from(of_gpu[0].0).ok();
+            let Some(g) = gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else {
+                continue;
+            };
+            if now >= g.turn_since_ns {
+                let has_work = of_gpu.iter().any(|w| w.1 == g.turn);
+                let passed = now - g.turn_since_ns;
+                let is_over = passed > 0 && passed.is_multiple_of(slice);
+                if !has_work || (is_over && of_gpu.len() > 1) {
+                    let after = of_gpu.iter().find(|w| w.1 > g.turn);
+                    let takes = match g.turn {
+                        // The first one finds nothing on the GPU that has to go.
+                        0 => 0,
+                        _ => {
+                            g.switches += 1;
+                            switch.draw(g.switches)
+                        }
+                    };
+                    (g.turn, g.turn_since_ns) = (after.unwrap_or(&of_gpu[0]).1, now + takes);
+                }
+            }
+            if now < g.turn_since_ns {
+                next = next.min(g.turn_since_ns);
+            } else if of_gpu.len() > 1 {
+                let slices = (now - g.turn_since_ns) / slice + 1;
+                next = next.min(g.turn_since_ns + slices * slice);
+            }
+        }
+        next
     }
 
     fn share_routes(&self, shares: &mut Vec<Share>) {
@@ -312,6 +396,17 @@ impl State {
         for &(.., row) in of_context {
             let k = &self.kernels[row];
             let Some(p) = k.phase() else { continue };
+            if k.resident == 0 {
+                // A record needs no SM.
+                shares.push(Share {
+                    row,
+                    rate: slice,
+                    sms: 0.0,
+                    warps: 0.0,
+                    slice,
+                });
+                continue;
+            }
             let blocks = k.phase_blocks[p];
             let sms = blocks.min(free);
             free -= sms;
@@ -331,13 +426,14 @@ impl State {
         self.run(to, None);
     }
 
-    /// When the work with this ticket will end if nothing else changes; `None` if it is over.
-    pub(crate) fn predict(&self, ticket: u64, scratch: &mut State) -> Option<u64> {
+    /// When the work with this ticket will end if nothing else changes, or `horizon` if that is earlier; `None` if it
+    /// is over.
+    pub(crate) fn predict(&self, ticket: u64, horizon: u64, scratch: &mut State) -> Option<u64> {
         if !self.is_live(ticket) {
             return None;
         }
         scratch.clone_used(self);
-        scratch.run(u64::MAX, Some(ticket));
+        scratch.run(horizon, Some(ticket));
         Some(scratch.head.now_ns)
     }
 
@@ -347,12 +443,14 @@ impl State {
             if self.head.now_ns >= to || stop.is_some_and(|t| !self.is_live(t)) {
                 return;
             }
+            let next_turn = self.take_turns();
             let shares = self.shares();
-            if stop.is_some() && shares.is_empty() {
-                return;
-            }
             let now = self.head.now_ns;
-            let mut until = to;
+            let mut until = to.min(next_turn);
+            let on_their_way = self.kernels().iter().filter(|k| k.state == PENDING);
+            for k in on_their_way.filter(|k| k.deps == [0; MAX_DEPS]) {
+                until = until.min(k.ready_ns);
+            }
             for s in &shares {
                 let k = &self.kernels[s.row];
                 if let Some(p) = k.phase().filter(|_| s.rate > 0.0) {
@@ -368,6 +466,7 @@ impl State {
             } else {
                 until = until.min(to - kept);
             }
+
             self.integrate(&shares, until - now);
             self.head.now_ns = until;
             for s in &shares {

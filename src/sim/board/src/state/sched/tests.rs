@@ -3,6 +3,7 @@
 use super::super::tests::state;
 use super::*;
 use crate::cost::Route;
+use crate::presets::{Preset, Range};
 
 const US: u64 = 1_000;
 
@@ -18,6 +19,8 @@ fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) ->
         }),
         block_ns: block_us * US,
         transfer: None,
+        record: false,
+        meeting: (0, 0),
         deps: [0; MAX_DEPS],
     }
 }
@@ -128,13 +131,13 @@ fn order_within_a_stream_and_across_streams() {
     let m = s.submit(a, &marker).expect("ok");
     let t3 = s.submit(a, &after(kernel(1, 2, 1, 32, 50), m)).expect("ok");
     let mut scratch = s.clone();
-    assert_eq!(s.predict(t3, &mut scratch), Some(150 * US));
+    assert_eq!(s.predict(t3, u64::MAX, &mut scratch), Some(150 * US));
     s.advance(10_000 * US);
     assert_eq!(end(&s, t1), Some(50));
     assert_eq!(end(&s, t2), Some(100));
     assert_eq!(end(&s, m), Some(100));
     assert_eq!(end(&s, t3), Some(150));
-    assert_eq!(s.predict(t3, &mut scratch), None);
+    assert_eq!(s.predict(t3, u64::MAX, &mut scratch), None);
     assert_eq!(s.collect(a).len(), 4);
     assert_eq!(s.head.kernel_hwm, 0);
 }
@@ -219,4 +222,202 @@ fn copies_run_beside_kernels_and_share_their_route() {
         (0.0, 4000, 0)
     );
     close(of(b).work_ns, 80e3 + 10e3 + 10e3 * 0.5 + 50e3);
+}
+
+/// A state whose driver costs what these say.
+fn costly(slugs: &[&str], preset: Preset) -> (Box<State>, u64) {
+    let (mut s, a) = state(slugs);
+    s.head.preset = preset;
+    (s, a)
+}
+
+const SLICES: Preset = Preset {
+    slice_ns: 2_000 * US,
+    ..Preset::KIND
+};
+
+fn exactly(us: u64) -> Range {
+    Range {
+        low_ns: us * US,
+        high_ns: us * US,
+    }
+}
+
+#[test]
+fn a_launch_reaches_the_gpu_later_and_what_is_queued_does_not_lose_that_again() {
+    let preset = Preset {
+        launch: exactly(3),
+        ..Preset::KIND
+    };
+    let (mut s, a) = costly(&["h100"], preset);
+    let t1 = s.submit(a, &kernel(0, 1, 1, 32, 50)).expect("ok");
+    let t2 = s
+        .submit(a, &after(kernel(0, 1, 1, 32, 50), t1))
+        .expect("ok");
+    let marker = Submit {
+        shape: None,
+        ..after(kernel(0, 1, 0, 0, 0), t2)
+    };
+    let m = s.submit(a, &marker).expect("ok");
+    s.advance(2 * US);
+    close(s.gpus[0].busy_ns, 0.0);
+    let mut scratch = s.clone();
+    assert_eq!(s.predict(m, u64::MAX, &mut scratch), Some(103 * US));
+    assert_eq!(s.predict(m, 60 * US, &mut scratch), Some(60 * US));
+    s.advance(1_000 * US);
+    assert_eq!(
+        (end(&s, t1), end(&s, t2), end(&s, m)),
+        (Some(53), Some(103), Some(103))
+    );
+}
+
+#[test]
+fn a_launch_takes_what_is_drawn_for_it() {
+    let (mut s, a) = costly(&["h100"], Preset::REAL);
+    let mut ways = Vec::new();
+    for i in 0..64 {
+        s.advance(i * 100 * US);
+        s.submit(a, &kernel(0, 1, 1, 32, 10)).expect("ok");
+        s.advance((i + 1) * 100 * US);
+        let (_, start, _) = s.collect(a)[0];
+        ways.push(start - i * 100 * US);
+    }
+    assert!(
+        ways.iter().all(|ns| (2_000..=4_000).contains(ns)),
+        "{ways:?}"
+    );
+    ways.dedup();
+    assert!(ways.len() > 32, "{ways:?}");
+}
+
+#[test]
+fn a_record_takes_gpu_time_of_its_stream_and_no_sm() {
+    let preset = Preset {
+        record_ns: US,
+        ..SLICES
+    };
+    let (mut s, a) = costly(&["h100"], preset);
+    let record = |dep| Submit {
+        shape: None,
+        record: true,
+        ..after(kernel(0, 1, 0, 0, 0), dep)
+    };
+    let k1 = s.submit(a, &kernel(0, 1, 132, 1024, 50)).expect("ok");
+    let r = s.submit(a, &record(k1)).expect("ok");
+    let k2 = s.submit(a, &after(kernel(0, 1, 1, 32, 50), r)).expect("ok");
+    // Another stream has all SMs meanwhile.
+    s.submit(a, &kernel(0, 1, 264, 1024, 200)).expect("ok");
+    s.advance(1_000 * US);
+    assert_eq!((end(&s, k1), end(&s, r)), (Some(50), Some(51)));
+    assert_eq!(end(&s, k2), Some(101));
+    assert_eq!(s.uses[0].launched, 3);
+    // Without a cost it is a marker.
+    let (mut s, a) = costly(&["h100"], SLICES);
+    let r = s.submit(a, &record(0)).expect("ok");
+    s.advance(US);
+    assert_eq!(end(&s, r), Some(0));
+}
+
+#[test]
+fn slices_end_after_two_milliseconds_and_changes_cost() {
+    let preset = Preset {
+        switch: exactly(100),
+        ..SLICES
+    };
+    let (mut s, a) = costly(&["h100"], preset);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    let ta = s.submit(a, &kernel(0, 1, 132, 1024, 5_000)).expect("ok");
+    s.advance(500 * US);
+    let tb = s.submit(b, &kernel(0, 2, 132, 1024, 300)).expect("ok");
+    s.advance(2_050 * US);
+    // Nothing runs while the GPU changes.
+    close(s.gpus[0].busy_ns, 2_000e3);
+    s.advance(20_000 * US);
+    // a until 2000, b from 2100 until 2400, a again from 2500 for the 3000 that are left.
+    assert_eq!((end(&s, ta), end(&s, tb)), (Some(5_500), Some(2_400)));
+    assert_eq!(s.gpus[0].switches, 2);
+    close(s.uses[0].busy_ns, 5_000e3);
+    close(s.uses[1].busy_ns, 300e3);
+}
+
+#[test]
+fn who_is_alone_has_the_gpu_without_changes_and_who_stops_gives_it_up_at_once() {
+    let preset = Preset {
+        switch: exactly(50),
+        ..SLICES
+    };
+    let (mut s, a) = costly(&["h100"], preset);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    for i in 0..10 {
+        s.advance(i * 1_000 * US);
+        s.submit(a, &kernel(0, 1, 1, 32, 700)).expect("ok");
+    }
+    s.advance(10_000 * US);
+    assert_eq!(s.gpus[0].switches, 0);
+    // The other's short kernel comes into a pause: one change there, one back.
+    let tb = s.submit(b, &kernel(0, 2, 1, 32, 100)).expect("ok");
+    s.advance(10_150 * US);
+    assert_eq!(end(&s, tb), Some(10_150));
+    let ta = s.submit(a, &kernel(0, 1, 1, 32, 100)).expect("ok");
+    s.advance(11_000 * US);
+    assert_eq!(end(&s, ta), Some(10_300));
+    assert_eq!(s.gpus[0].switches, 2);
+}
+
+#[test]
+fn looking_often_changes_no_slice() {
+    let (mut once, a) = costly(&["h100"], Preset::REAL);
+    let b = once.add_process(1, 101, 1001, 2, "second");
+    let ta = once.submit(a, &kernel(0, 1, 500, 192, 9_000)).expect("ok");
+    let tb = once.submit(b, &kernel(0, 2, 40, 64, 9_000)).expect("ok");
+    let mut often = once.clone();
+    once.advance(50_000 * US);
+    for i in 0..=50_000 {
+        often.advance(i * US);
+    }
+    for t in [ta, tb] {
+        let (a, b) = (end(&once, t).expect("end"), end(&often, t).expect("end"));
+        assert!(a.abs_diff(b) <= 1, "{a} {b}");
+    }
+    assert_eq!(once.gpus[0].switches, often.gpus[0].switches);
+    assert!(once.gpus[0].switches >= 8, "{}", once.gpus[0].switches);
+}
+
+#[test]
+fn copies_do_not_wait_for_slices() {
+    let (mut s, a) = costly(&["h100"], SLICES);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    s.submit(a, &kernel(0, 1, 132, 1024, 10_000)).expect("ok");
+    let up = s
+        .submit(b, &copy(0, 2, Route::HostToDevice, 100))
+        .expect("ok");
+    s.advance(20_000 * US);
+    assert_eq!(end(&s, up), Some(100));
+    close(s.gpus[0].busy_ns, 10_000e3);
+    assert_eq!(s.gpus[0].switches, 0, "the engine of copies is another one");
+}
+
+#[test]
+fn kernels_that_meet_wait_for_each_other_on_their_gpus() {
+    let meets = |gpu, context| Submit {
+        meeting: (7, 2),
+        ..kernel(gpu, context, 1, 32, 100)
+    };
+    let (mut s, a) = costly(&["h100", "h100"], SLICES);
+    let first = s.submit(a, &meets(0, 1)).expect("ok");
+    s.advance(400 * US);
+    // It has the GPU and gets nowhere.
+    assert_eq!(end(&s, first), None);
+    close(s.gpus[0].busy_ns, 400e3);
+    // The other's GPU is a neighbour's until 2000.
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    s.submit(b, &kernel(1, 3, 1, 32, 3_000)).expect("ok");
+    s.advance(500 * US);
+    let second = s.submit(a, &meets(1, 2)).expect("ok");
+    s.advance(9_000 * US);
+    // The neighbour's slice began at 400.
+    assert_eq!(
+        (end(&s, first), end(&s, second)),
+        (Some(2_500), Some(2_500))
+    );
 }
