@@ -5,6 +5,7 @@
 mod mix;
 mod program;
 
+use anyhow::Context as _;
 use gshare_sim_board::{ImaginedBoard, Model, Preset};
 use serde_json::json;
 
@@ -20,8 +21,29 @@ const CLAIMS: usize = 6;
 /// Points of a percent by which a mean over ten seconds may be off: SM activity, occupancy.
 const GOALS: [f64; 2] = [3.0, 5.0];
 
-/// The first seed, unless others are asked for.
+/// Part of the claims that may be over a goal in some window.
+const OVER_MOST: f64 = 0.01;
+
+/// The first seed where nobody asks for others and no commit can be told.
 const FIRST_SEED: u64 = 1000;
+
+/// The first seed that the commit of the sources names, so that nobody can have looked at the mixes that judge it;
+/// `None` where git cannot tell, or where the sources are not those of a commit.
+fn seed_of_commit() -> Option<u64> {
+    let git = |words: &[&str]| {
+        let output = std::process::Command::new("git")
+            .arg("-C")
+            .arg(env!("CARGO_MANIFEST_DIR"))
+            .args(words)
+            .output()
+            .ok()?;
+        output.status.success().then_some(output.stdout)
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let hash = String::from_utf8(git(&["rev-parse", "HEAD"])?).ok()?;
+    let start = u64::from_str_radix(hash.get(..8)?, 16).ok()?;
+    changed.is_empty().then_some(start)
+}
 
 /// What was found for one model, one way of sharing.
 struct Row {
@@ -33,6 +55,9 @@ struct Row {
     /// Mixes, and those of them with a claim that is over a goal in some window.
     mixes: usize,
     over: Vec<u64>,
+    /// Claims of all mixes, and those of them that are over a goal in some window.
+    claims: usize,
+    claims_over: usize,
 }
 
 impl Error {
@@ -51,8 +76,12 @@ fn claims_of(seed: u64) -> usize {
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { 4 });
     anyhow::ensure!(runs > 0, "--runs 0 measures nothing");
-    let last = FIRST_SEED + u64::from(runs) * CLAIMS as u64 - 1;
-    let (from, to) = args.seeds.unwrap_or((FIRST_SEED, last));
+    let commit = seed_of_commit().filter(|_| args.seeds.is_none() && !args.quick);
+    let first = commit.unwrap_or(FIRST_SEED);
+    let last = first + u64::from(runs) * CLAIMS as u64 - 1;
+    let (from, to) = args.seeds.unwrap_or((first, last));
+    let name = args.preset.as_deref().unwrap_or("real");
+    let preset = Preset::by_name(name).context("there is no such preset")?;
     let windows = if args.quick { 1 } else { 3 };
     let wanted = |slug: &str, sharing: Sharing| {
         let name = format!("{slug} {}", sharing.name());
@@ -70,8 +99,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     );
     say(&format!(
         "simulation, no GPU: per model and way of sharing {} mixes of 1 to {CLAIMS} claims, {windows} windows of 10 s of virtual time;\n\
-         long and short kernels, small and large grids, memory-bound ones, bursts, graphs, two streams; seeds {from} to {to}",
-        to - from + 1
+         long and short kernels, small and large grids, memory-bound ones, bursts, graphs, two streams; seeds {from} to {to}{}; the driver costs what `{name}` says",
+        to - from + 1,
+        if commit.is_some() {
+            ", from the hash of the commit"
+        } else {
+            ""
+        }
     ));
     say("error of a claim's mean over 10 s, in points of a percent: nine in ten below, largest");
     say(&format!(
@@ -80,7 +114,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     ));
     let mut rows = Vec::new();
     for (slug, sharing) in chosen {
-        let row = measure(slug, sharing, from..=to, windows)?;
+        let row = measure(slug, sharing, from..=to, windows, preset)?;
         print_row(&row);
         rows.push(row);
     }
@@ -101,9 +135,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "shares of MPS that overlap are not judged: who had to wait for SMs is not seen there, only that all together have one GPU",
     );
     let naive = largest(|e| e.naive);
-    let ok = measured[..2].iter().all(|e| *e <= GOALS[0])
-        && measured[2..].iter().all(|e| *e <= GOALS[1])
-        && naive > GOALS[0];
     let [sm, sm_device, occupancy, occupancy_device] = measured;
     let judged = rows
         .iter()
@@ -111,8 +142,17 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let (mixes, over) = judged.fold((0, 0), |(mixes, over), row| {
         (mixes + row.mixes, over + row.over.len())
     });
+    let judged = rows
+        .iter()
+        .filter(|row| row.sharing != Sharing::Overlapping);
+    let (claims, claims_over) = judged.fold((0, 0), |(claims, over), row| {
+        (claims + row.claims, over + row.claims_over)
+    });
+    let part = claims_over as f64 / claims.max(1) as f64;
+    let ok = part <= OVER_MOST && naive > GOALS[0];
     say(&format!(
-        "{over} of {mixes} mixes that are judged have a claim over a goal in some window"
+        "{over} of {mixes} mixes that are judged have a claim over a goal in some window; {claims_over} of {claims} claims are ({:.2} %)",
+        part * 100.0
     ));
     say(&json!({
         "bench": "attribution",
@@ -121,13 +161,17 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "only": args.only,
         "mixes": mixes,
         "mixes_over": over,
+        "claims": claims,
+        "claims_over": claims_over,
+        "preset": name,
+        "seeds_of_commit": commit.is_some(),
         "not_judged": "MPS with shares that overlap",
         "windows": rows.iter().map(|row| row.errors.len()).sum::<usize>(),
         "measured": { "sm_points": sm, "sm_points_with_device": sm_device,
             "occupancy_points": occupancy, "occupancy_points_with_device": occupancy_device },
         "baseline": { "naive_sm_points": naive },
-        "goals": { "sm_points": GOALS[0], "occupancy_points": GOALS[1], "naive_fails": true },
-        "judged": !args.quick && args.only.is_none() && args.seeds.is_none(),
+        "goals": { "sm_points": GOALS[0], "occupancy_points": GOALS[1], "claims_over": OVER_MOST, "naive_fails": true },
+        "judged": commit.is_some() && args.only.is_none(),
         "ok": ok,
     })
     .to_string());
@@ -139,6 +183,7 @@ fn measure(
     sharing: Sharing,
     seeds: std::ops::RangeInclusive<u64>,
     windows: u64,
+    preset: Preset,
 ) -> anyhow::Result<Row> {
     let mut row = Row {
         model: ImaginedBoard::new(slug, 0, Preset::KIND)?.model(),
@@ -147,16 +192,21 @@ fn measure(
         worst: (0.0, 0, 0),
         mixes: 0,
         over: Vec::new(),
+        claims: 0,
+        claims_over: 0,
     };
     for seed in seeds {
         let many = claims_of(seed);
-        let errors = mix::run(slug, sharing, many, seed, windows)?;
+        let errors = mix::run(slug, sharing, many, seed, windows, preset)?;
         let worst = errors.iter().map(|e| e.alone[0].max(e.device[0]));
         let worst = worst.fold(0.0, f64::max);
         if worst >= row.worst.0 {
             row.worst = (worst, many, seed);
         }
         row.mixes += 1;
+        row.claims += many;
+        let over = |claim: &usize| errors.iter().any(|e| e.claim == *claim && e.is_over());
+        row.claims_over += (0..many).filter(over).count();
         if errors.iter().any(Error::is_over) {
             row.over.push(seed);
         }

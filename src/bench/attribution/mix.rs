@@ -40,6 +40,8 @@ impl Sharing {
 /// One claim in one window; errors in points of a percent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Error {
+    /// Which of the mix's claims.
+    pub(super) claim: usize,
     /// SM activity and occupancy by the claims' counters alone.
     pub(super) alone: [f64; 2],
     /// The same with the GPU's own figures.
@@ -87,9 +89,10 @@ pub(super) fn run(
     many: usize,
     seed: u64,
     windows: u64,
+    preset: Preset,
 ) -> anyhow::Result<Vec<Error>> {
     let mut dice = Dice::new(seed);
-    let mut board = ImaginedBoard::new(model, seed | 1, Preset::KIND)?;
+    let mut board = ImaginedBoard::new(model, seed | 1, preset)?;
     let all = board.model().sms;
     let server = board.add_process()?.0;
     if sharing != Sharing::Turns {
@@ -203,6 +206,7 @@ pub(super) fn run(
             let naive = did.busy_ns / span * claim.grid_fraction();
             if tick > WINDOW {
                 errors.push(Error {
+                    claim: i,
                     alone: off(sums[i][0]),
                     device: off(sums[i][1]),
                     naive: 100.0 * (naive - truth[0]).abs(),

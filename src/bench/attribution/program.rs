@@ -99,7 +99,7 @@ impl Plan {
     }
 }
 
-/// What is queued on a stream: the tickets of one launch.
+/// What is queued on a stream: the tickets of one launch, with those of its events.
 #[derive(Debug)]
 struct Queued {
     last: u64,
@@ -250,12 +250,35 @@ impl Process {
         } else {
             1
         };
-        if self.queued + count > ROWS {
+        // With the records of a pair of events.
+        if self.queued + count + 2 > ROWS {
             return false;
         }
         let mut tickets = Vec::new();
         let mut after = self.streams[stream].back().map_or(0, |queued| queued.last);
         let first = self.next_kernel;
+        let (key, fill) = self.known_as(first, count, board.model());
+        let measured = self.proxy.launched(now, key, fill, stream, count as u64);
+        let record = |board: &mut ImaginedBoard, after: u64| {
+            let work = Work {
+                gpu: 0,
+                context: self.context,
+                shape: None,
+                block_ns: 0,
+                transfer: None,
+                record: true,
+                meeting: (0, 0),
+                deps: [after, 0, 0, 0],
+            };
+            board.submit(self.id, &work).ok()
+        };
+        if measured.is_some() {
+            let Some(ticket) = record(board, after) else {
+                return false;
+            };
+            after = ticket;
+            tickets.push(ticket);
+        }
         for i in 0..count {
             let kernel = self.plan.kernels[(first + i) % self.plan.kernels.len()];
             let work = Work {
@@ -282,13 +305,18 @@ impl Process {
         if self.plan.graph && self.next_kernel == 0 {
             self.warm = self.warm.saturating_sub(1);
         }
-        let (key, fill) = self.known_as(first, count, board.model());
-        let measured = self.proxy.launched(now, key, fill, stream, count as u64);
-        self.queued += count;
+        if measured.is_some() {
+            let Some(ticket) = record(board, after) else {
+                return false;
+            };
+            after = ticket;
+            tickets.push(ticket);
+        }
+        self.queued += tickets.len();
         self.streams[stream].push_back(Queued {
             first: tickets[0],
             last: after,
-            many: count,
+            many: tickets.len(),
             measured,
             start_ns: None,
         });
@@ -343,7 +371,8 @@ impl Process {
                     continue;
                 };
                 if over.ticket == queued.first {
-                    queued.start_ns = Some(over.start_ns);
+                    // That of the first event, where there is one.
+                    queued.start_ns = over.end_ns;
                 }
                 if over.ticket == queued.last {
                     let (start, end) = (queued.start_ns, over.end_ns.unwrap_or(over.start_ns));

@@ -237,11 +237,16 @@ pub(super) fn run(
 
 fn command(kit: &Kit, place: &Place, program: &Program, shared: bool, fewer: u64) -> Command {
     let station = &place.station;
+    let part = f64::from(program.share) / 1000.0;
+    let size = match program.gpus.split(',').count() {
+        1 => part.to_string(),
+        many => format!("{many}x{part}"),
+    };
     let mut command = if shared {
         let mut command = station.command();
         command
             .args(["claim", "-q", "--gpu-ids", program.gpus, "-g"])
-            .arg(format!("{}", f64::from(program.share) / 1000.0))
+            .arg(size)
             .arg("--")
             .arg(&kit.program);
         command

@@ -2,12 +2,12 @@
 //! libraries of the simulation go by the same one.
 //!
 //! - `kind` costs nothing, and contexts have infinitely short slices: each of `n` advances at 1/n.
-//! - `real` has the ranges that are published of real drivers; `real:low` and `real:high` are their ends.
-//! - `worst` is what a slow machine was seen to do.
+//! - `real` has ranges in which real drivers are expected; `real:low` and `real:high` are their ends.
+//! - `worst` is beyond them.
 //!
 //! Figures are drawn from what they belong to (a ticket, the number of a switch), so that a board's life repeats
-//! itself. Sources: nvbench issue 184 and tritonbench 779 for launches behind an event; open-gpu-kernel-modules for
-//! slices of 2 ms; the rest are ranges that developers report.
+//! itself. That a pair of events around a short launch measures the launch's way is known (nvbench issue 184,
+//! tritonbench pull request 779); the ranges are assumptions that no GPU has confirmed.
 
 /// From the least to the most, in nanoseconds.
 #[repr(C)]
@@ -31,8 +31,8 @@ impl Range {
     #[must_use]
     pub fn draw(self, key: u64) -> u64 {
         let width = self.high_ns.saturating_sub(self.low_ns);
-        let part = (crate::mix(key) >> 32) as u128 * u128::from(width) >> 32;
-        self.low_ns + part as u64
+        let part = u128::from(crate::mix(key)) * (u128::from(width) + 1);
+        self.low_ns.saturating_add((part >> 64) as u64)
     }
 
     const fn is_none(self) -> bool {
@@ -65,7 +65,7 @@ impl Preset {
         record_ns: 0,
         slice_ns: 0,
     };
-    /// What real drivers cost.
+    /// What real drivers are expected to cost.
     pub const REAL: Preset = Preset {
         launch: Range::us(2, 4),
         wake: Range::us(30, 80),
@@ -73,7 +73,7 @@ impl Preset {
         record_ns: 1_000,
         slice_ns: crate::SLICE_NS,
     };
-    /// What a slow machine costs.
+    /// More than that.
     pub const WORST: Preset = Preset {
         launch: Range::us(4, 20),
         wake: Range::us(80, 300),

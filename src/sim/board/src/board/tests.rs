@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::models::{GRANULARITY, MIB, Model};
+use crate::presets::Range;
 use crate::store::fault::{COUNTDOWN, SIGNAL};
 
 struct Dir(PathBuf);
@@ -484,4 +485,36 @@ fn a_fault_of_checkpoints_is_one_processs_own_and_is_noted_when_it_is_met() {
     board.set_checkpoint_fault(Some(fault(None))).expect("set");
     assert!(!board.checkpoint_fault_met());
     assert_eq!(board.checkpoint_fault(CheckpointStep::Restore, 9), met);
+}
+
+#[test]
+fn a_wait_that_sleeps_wakes_late_and_one_for_what_is_over_does_not() {
+    let dir = Dir::new("late");
+    let board = dir.board(&["h100"]);
+    let late = Range {
+        low_ns: 4_000_000,
+        high_ns: 4_000_000,
+    };
+    board
+        .set_preset(Preset {
+            wake: late,
+            ..Preset::KIND
+        })
+        .expect("preset");
+    let slot = board.register(&process("python")).expect("register");
+    let context = board.add_context(slot, 0).expect("context");
+    let began = Instant::now();
+    let (ticket, _) = board
+        .submit(slot, &kernel(0, context, 1, 3_000_000))
+        .expect("submit");
+    board.wait(ticket);
+    let first = began.elapsed();
+    assert!(first >= Duration::from_millis(7), "{first:?}");
+    // Again and again, as a busy machine may keep this thread from running for longer than that.
+    let quick = (0..100).any(|_| {
+        let again = Instant::now();
+        board.wait(ticket);
+        again.elapsed() < Duration::from_millis(3)
+    });
+    assert!(quick);
 }

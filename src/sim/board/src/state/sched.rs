@@ -120,7 +120,7 @@ impl State {
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
             route: s.transfer.map_or(0, |t| t.route as u64),
             bytes: s.transfer.map_or(0, |t| t.bytes),
-            ready_ns: self.head.now_ns + way,
+            ready_ns: self.head.now_ns.saturating_add(way),
             meeting: [s.meeting.0, s.meeting.1],
             demand: habit.demand,
             cache: habit.cache,
@@ -332,14 +332,15 @@ impl State {
                             switch.draw(g.switches)
                         }
                     };
-                    (g.turn, g.turn_since_ns) = (after.unwrap_or(&of_gpu[0]).1, now + takes);
+                    (g.turn, g.turn_since_ns) =
+                        (after.unwrap_or(&of_gpu[0]).1, now.saturating_add(takes));
                 }
             }
             if now < g.turn_since_ns {
                 next = next.min(g.turn_since_ns);
             } else if of_gpu.len() > 1 {
                 let slices = (now - g.turn_since_ns) / slice + 1;
-                next = next.min(g.turn_since_ns + slices * slice);
+                next = next.min(g.turn_since_ns.saturating_add(slices.saturating_mul(slice)));
             }
         }
         next

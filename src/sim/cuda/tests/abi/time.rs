@@ -254,3 +254,25 @@ fn long_copies_take_time_in_their_stream() {
         ok!(cuMemFreeHost(host));
     });
 }
+
+#[test]
+fn a_pair_of_events_measures_the_way_of_a_launch_on_an_idle_stream_only() {
+    measured(|f| {
+        let s = stream(1);
+        let (idle, first, second) = (event(), event(), event());
+        ok!(cuEventRecord(idle, s));
+        // The record itself has to reach the GPU, and takes time there.
+        assert_eq!(cu!(cuEventQuery(idle)), 600);
+        ok!(cuStreamSynchronize(s));
+        assert_eq!(launch(f, 10, 128, s, &mut []), 0);
+        ok!(cuEventRecord(first, s));
+        assert_eq!(launch(f, 10, 128, s, &mut []), 0);
+        ok!(cuEventRecord(second, s));
+        ok!(cuStreamSynchronize(s));
+        // 2 to 4 us of way and 1 us of the record's own, beside the 5 ms and what this thread did in between.
+        assert!(elapsed(idle, first) >= 5.003, "{}", elapsed(idle, first));
+        // Behind other work there is no way: the kernel and the record.
+        let behind = elapsed(first, second);
+        assert!((behind - 5.001).abs() < 1e-4, "{behind}");
+    });
+}
