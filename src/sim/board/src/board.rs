@@ -268,25 +268,6 @@ impl Board {
         &self.path
     }
 
-    /// What the driver costs beyond the work.
-    #[must_use]
-    pub fn preset(&self) -> Preset {
-        let mut scratch = self.scratch();
-        self.store.load(&mut scratch.state);
-        scratch.state.head.preset
-    }
-
-    /// Sets it. Programs that run keep to the costs of a launch that they started with.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn set_preset(&self, preset: Preset) -> Result<(), BoardError> {
-        self.change(false, |s| {
-            s.head.preset = preset;
-            Ok(())
-        })
-    }
-
     /// The GPU behind a number that this process uses.
     #[must_use]
     pub fn gpu_at(&self, gpu: usize) -> usize {

@@ -1,11 +1,31 @@
-//! Faults that tests and demonstrations inject.
+//! Costs of the driver, and faults that tests and demonstrations inject.
 
 use super::{Board, Slot};
 use crate::error::BoardError;
+use crate::presets::Preset;
 use crate::snapshot::Health;
 use crate::state::{Kernel, State, XIDS};
 
 impl Board {
+    /// What the driver costs beyond the work.
+    #[must_use]
+    pub fn preset(&self) -> Preset {
+        let mut scratch = self.scratch();
+        self.store.load(&mut scratch.state);
+        scratch.state.head.preset
+    }
+
+    /// Sets it. Programs that run keep to the costs of a launch that they started with.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn set_preset(&self, preset: Preset) -> Result<(), BoardError> {
+        self.change(false, |s| {
+            s.head.preset = preset;
+            Ok(())
+        })
+    }
+
     /// Takes a GPU off the bus (its kernels fail, Xid 79 is raised), or puts it back.
     ///
     /// # Errors
