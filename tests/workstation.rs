@@ -40,6 +40,7 @@ mod queue;
 mod resize;
 mod restart;
 mod runs;
+mod security;
 mod seeds;
 mod servers;
 mod sessions;

@@ -6,9 +6,12 @@
 //! decides, purely, when one is started again and what its silence or its faults mean; version 3 of the
 //! protocol (named servers and namespaces, r615) would take the place of [`Control`].
 
+mod access;
 mod control;
+mod sys;
 mod watch;
 
+pub use access::Access;
 pub use control::{Control, MpsError, ServerState};
 pub use watch::{Look, MpsEvent, Server, Watch};
 

@@ -9,8 +9,8 @@ use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
-use super::journal::ClaimRecord;
-use super::server::Peer;
+use super::journal::{ClaimRecord, HeldRecord};
+use super::peer::Peer;
 use super::service::{Ending, Live, Service};
 use super::unix_ms;
 
@@ -97,7 +97,7 @@ impl Service {
             .get(&id)
             .map(|l| l.record.uid)
             .or_else(|| self.waiting.get(&id).map(|a| a.record.uid));
-        if peer.uid == 0 || owner == Some(peer.uid) {
+        if peer.is_root() || owner == Some(peer.uid) {
             return Ok(());
         }
         let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| self.names.user(uid));
@@ -155,7 +155,7 @@ impl Service {
             self.drive(Event::Gone { id });
             return format!("{id} withdrawn");
         }
-        let by = if peer.uid == 0 && self.claims.get(&id).is_some_and(|l| l.record.uid != 0) {
+        let by = if peer.is_root() && self.claims.get(&id).is_some_and(|l| l.record.uid != 0) {
             "released by root".to_owned()
         } else {
             "released".to_owned()
@@ -388,6 +388,10 @@ impl Service {
             );
         } else {
             self.write_down(id, &format!("ended: {cause}"));
+        }
+        // Before the core gives its part to another user.
+        if live.record.slices.iter().any(|s| s.held == HeldRecord::Mps) {
+            self.renew_mps();
         }
         self.touch();
     }

@@ -11,7 +11,7 @@ use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
 use gshare_core::ClaimId;
 use gshare_enforcer::gpu::GpuProcess;
-use gshare_enforcer::mps::{self, Control, MpsEvent, Server};
+use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
@@ -27,6 +27,8 @@ pub(crate) enum Report {
     Seen(Vec<MpsEvent>, Vec<Server>),
     /// The daemon could not be started.
     NotStarted(String),
+    /// The daemon serves in a directory that nobody has used.
+    Renewed,
     /// The clients of a claim that ends were ended on the GPU, or time ran out: they may be signalled.
     Terminated(ClaimId),
 }
@@ -38,6 +40,8 @@ pub(crate) struct OnGpu {
     worker: Worker,
     /// The daemon answers.
     pub(crate) up: bool,
+    /// Its directory is made anew: nobody may use it meanwhile.
+    renewing: bool,
     /// Why it does not.
     pub(crate) why: Option<String>,
     pub(crate) servers: Vec<Server>,
@@ -115,6 +119,7 @@ impl Service {
             control,
             worker,
             up: false,
+            renewing: false,
             why: None,
             servers: Vec::new(),
             beside: BTreeMap::new(),
@@ -122,12 +127,70 @@ impl Service {
         self.mps.insert(g, on);
     }
 
+    /// Makes the directories anew of daemons that serve one user and whose user has no claim there any more, and those
+    /// that are not safe. Until that is done their GPUs take no new claims.
+    pub(crate) fn renew_mps(&mut self) {
+        let mut changed = false;
+        for g in 0..self.gpus.len() {
+            let users = self.mps_users(g);
+            let Some(on) = self.mps.get_mut(&g).filter(|on| !on.renewing) else {
+                continue;
+            };
+            let fits = match on.control.access() {
+                Ok(Access::One(uid)) => !self.config.mps.multi_user && users.contains(&uid),
+                Ok(Access::Owner) => true,
+                // Who runs through it goes on.
+                Ok(Access::Everybody) => self.config.mps.multi_user || !users.is_empty(),
+                Err(error) => {
+                    tracing::warn!("MPS on GPU {g} begins anew: {error}");
+                    false
+                }
+            };
+            if !fits {
+                on.renewing = true;
+                on.worker.send(Order::Renew);
+                changed = true;
+            } else if self.config.mps.multi_user
+                && let Err(error) = on.control.open_to(Access::Everybody)
+            {
+                tracing::error!("MPS on GPU {g}: {error}");
+            }
+        }
+        if changed {
+            self.refresh_facts();
+        }
+    }
+
+    /// The users who have a part of a GPU through MPS.
+    fn mps_users(&self, g: usize) -> BTreeSet<u32> {
+        let uuid = &self.gpus[g].uuid;
+        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let records = self.claims.values().map(|live| &live.record);
+        let here = records.filter(|r| r.slices.iter().any(through));
+        here.map(|r| r.uid).collect()
+    }
+
+    /// Lets the user of a claim through to the daemon of a GPU: without multi-user it has one user's clients only, and
+    /// so has its directory.
+    fn let_in(&self, g: usize, uid: u32) {
+        let Some(on) = self.mps.get(&g).filter(|on| !on.renewing) else {
+            return;
+        };
+        let access = match self.config.mps.multi_user {
+            true => Access::Everybody,
+            false => Access::of_user(uid),
+        };
+        if let Err(error) = on.control.open_to(access) {
+            tracing::error!("no way to MPS on GPU {g} for uid {uid}: {error}");
+        }
+    }
+
     /// Whether MPS serves on a GPU now.
     pub(crate) fn mps_is_up(&self, g: usize) -> bool {
         let fault = |s: &Server| s.state == mps::ServerState::Fault;
         self.mps
             .get(&g)
-            .is_some_and(|on| on.up && !on.servers.iter().any(fault))
+            .is_some_and(|on| on.up && !on.renewing && !on.servers.iter().any(fault))
     }
 
     /// Whether a process is a server of ours: one that was seen, or the child of a daemon of this user.
@@ -177,6 +240,15 @@ impl Service {
                 }
                 if !known {
                     self.notice(None, format!("MPS on GPU {g} does not start: {why}"));
+                }
+            }
+            Report::Renewed => {
+                if let Some(on) = self.mps.get_mut(&g) {
+                    (on.up, on.renewing, on.why) = (true, false, None);
+                    on.servers.clear();
+                }
+                for uid in self.mps_users(g) {
+                    self.let_in(g, uid);
                 }
             }
             Report::Terminated(id) => self.clients_terminated(id),
@@ -454,12 +526,8 @@ impl Service {
         limits.set_mps_percentage(thousandths);
         let mib = held.map_or(0, |s| s.mem_limit.div_ceil(1 << 20));
         limits.set_mps_pinned(u32::try_from(mib).unwrap_or(u32::MAX));
-        if let (Some(_), Some(on)) = (held, self.mps.get(&gpu)) {
-            // Without multi-user a server has one user's clients only; so has its socket.
-            let user = (!self.config.mps.multi_user).then_some(record.uid);
-            if let Err(error) = on.control.give_to(user) {
-                tracing::error!(%error, "the pipe directory of GPU {gpu} is open to others");
-            }
+        if held.is_some() {
+            self.let_in(gpu, record.uid);
         }
     }
 

@@ -278,6 +278,7 @@ impl Service {
         service.tell_reclaim_rules();
         // Facts first, without claims: what their members use must not count as unclaimed.
         service.find_claims_again()?;
+        service.renew_mps();
         let events = service.events.clone();
         service.start_history(events);
         let expected = service.strict.binds().to_vec();
@@ -381,6 +382,7 @@ impl Service {
     pub(crate) fn tick(&mut self) {
         self.change_modes();
         self.tend_mps();
+        self.renew_mps();
         self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();

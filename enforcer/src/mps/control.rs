@@ -3,15 +3,21 @@
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{Uid, geteuid};
 
-use crate::proc::PidFd;
+use super::access::{self, Access};
+use crate::proc::{self, PidFd};
 
 /// The program answers in milliseconds; a daemon that hangs must not hang its supervisor.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -34,6 +40,14 @@ pub enum MpsError {
         /// Why not.
         #[source]
         source: io::Error,
+    },
+    /// Others than the service's own user could have put something there.
+    #[error("the MPS directory {} is not safe: {why}", pipe.display())]
+    Untrusted {
+        /// Directory of the sockets.
+        pipe: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// Nobody answers in the directory.
     #[error("no MPS control daemon answers in {}", pipe.display())]
@@ -78,6 +92,8 @@ pub struct Control {
     program: PathBuf,
     pipe: PathBuf,
     log: PathBuf,
+    /// Inode of the socket whose owner was last checked.
+    checked: Arc<AtomicU64>,
 }
 
 fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MpsError {
@@ -95,6 +111,21 @@ fn make_dir(dir: &Path) -> Result<(), MpsError> {
         .map_err(failed("make the directory", dir))
 }
 
+/// Ends a daemon and its servers, and waits until it is gone.
+fn end(daemon: i32) {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let servers = pids.filter(|pid| proc::stat(*pid).is_some_and(|s| s.ppid == daemon));
+    for pid in std::iter::once(daemon).chain(servers.collect::<Vec<i32>>()) {
+        let Ok(Some(fd)) = PidFd::open(pid) else {
+            continue;
+        };
+        let _ = fd.signal(libc::SIGKILL);
+        let most = PollTimeout::try_from(ANSWER).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], most);
+    }
+}
+
 impl Control {
     /// A daemon whose directories are `DIR/pipe` and `DIR/log`; nothing is started yet. The server runs under
     /// its clients' user id, so everybody must be able to pass through every parent of `dir`.
@@ -106,6 +137,7 @@ impl Control {
             program: program.to_owned(),
             pipe: dir.join("pipe"),
             log: dir.join("log"),
+            checked: Arc::default(),
         };
         if control.pipe.as_os_str().len() > LONGEST_DIR {
             let long = io::Error::new(
@@ -117,24 +149,118 @@ impl Control {
         for made in [dir, &control.log] {
             make_dir(made)?;
         }
-        // One that is there may be a user's already.
-        if !control.pipe.is_dir() {
-            make_dir(&control.pipe)?;
+        // One that is there may have clients.
+        if control.pipe.symlink_metadata().is_err() {
+            control.make_pipe()?;
         }
         Ok(control)
     }
 
-    /// Lets only one user pass into the directory of the sockets (`None`: everybody), where the daemon serves one user
-    /// at a time. Whoever may connect may also give commands.
+    /// The directory of the sockets, at first for the service's own user alone.
+    fn make_pipe(&self) -> Result<(), MpsError> {
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&self.pipe)
+            .map_err(failed("make the directory", &self.pipe))
+    }
+
+    /// Who may pass into the directory of the sockets; an error if somebody else may have written there.
     ///
     /// # Errors
-    /// [`MpsError::Io`] if the directory cannot be changed.
-    pub fn give_to(&self, uid: Option<u32>) -> Result<(), MpsError> {
-        let mode = if uid.is_some() { 0o700 } else { 0o755 };
-        let owner = uid.unwrap_or_else(|| nix::unistd::geteuid().as_raw());
-        std::os::unix::fs::chown(&self.pipe, Some(owner), None)
-            .and_then(|()| std::fs::set_permissions(&self.pipe, Permissions::from_mode(mode)))
-            .map_err(failed("give away", &self.pipe))
+    /// [`MpsError::Untrusted`], [`MpsError::Io`].
+    pub fn access(&self) -> Result<Access, MpsError> {
+        self.check()?;
+        access::of(&self.pipe).map_err(failed("read the access list of", &self.pipe))
+    }
+
+    /// Lets a user pass into the directory of the sockets, where the daemon serves one user at a time, or everybody.
+    /// Whoever may connect may also give commands; nobody but the service's user can change the directory.
+    ///
+    /// # Errors
+    /// [`MpsError::Untrusted`] where another user was let in before: see [`Self::renew`].
+    pub fn open_to(&self, wanted: Access) -> Result<(), MpsError> {
+        match self.access()? {
+            now if now == wanted => Ok(()),
+            Access::One(_) => Err(self.untrusted("another user could pass into it")),
+            _ => access::set(&self.pipe, wanted)
+                .map_err(failed("set the access list of", &self.pipe)),
+        }
+    }
+
+    /// Ends the daemon, its servers too, and makes the directory of the sockets anew: nothing that anybody did with
+    /// the old one reaches the next user. Servers get so many seconds to end.
+    ///
+    /// # Errors
+    /// [`MpsError::Io`] if the directory cannot be removed or made.
+    pub fn renew(&self, seconds: u32) -> Result<(), MpsError> {
+        if self.check().is_ok() {
+            let _ = self.quit(seconds);
+        }
+        for daemon in self.daemons() {
+            end(daemon);
+        }
+        match std::fs::remove_dir_all(&self.pipe) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &self.pipe)(e));
+            }
+            _ => {}
+        }
+        self.make_pipe()
+    }
+
+    /// Daemons of the service's own user that were started for this directory, by what the kernel says of them: the
+    /// directory itself may have been somebody else's.
+    fn daemons(&self) -> Vec<i32> {
+        let Ok(program) = self.program.canonicalize() else {
+            return Vec::new();
+        };
+        let own = geteuid().as_raw();
+        let mut variable = std::ffi::OsString::from("CUDA_MPS_PIPE_DIRECTORY=");
+        variable.push(&self.pipe);
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|pid| proc::uids(*pid).is_some_and(|u| u.real == own))
+            .filter(|pid| proc::exe(*pid).is_some_and(|exe| exe == program))
+            .filter(|pid| proc::environ(*pid).is_some_and(|all| all.contains(&variable)))
+            .collect()
+    }
+
+    fn untrusted(&self, why: &str) -> MpsError {
+        MpsError::Untrusted {
+            pipe: self.pipe.clone(),
+            why: why.to_owned(),
+        }
+    }
+
+    /// Nothing is started or asked where anybody but the service's own user can have put something.
+    fn check(&self) -> Result<(), MpsError> {
+        let own = geteuid();
+        if own.is_root() {
+            let real = self.pipe.canonicalize();
+            let real = real.map_err(failed("look at", &self.pipe))?;
+            gshare_abi::trusted(&real).map_err(|why| self.untrusted(&why))?;
+        }
+        let socket = self.pipe.join("control");
+        let Ok(found) = socket.symlink_metadata() else {
+            return Ok(());
+        };
+        if found.uid() != own.as_raw() {
+            return Err(self.untrusted("its socket is another user's"));
+        }
+        if self.checked.load(Ordering::Relaxed) == found.ino() {
+            return Ok(());
+        }
+        // Nobody answers: it is a dead daemon's.
+        let Ok(stream) = UnixStream::connect(&socket) else {
+            return Ok(());
+        };
+        let peer = getsockopt(&stream, PeerCredentials).map(|c| Uid::from_raw(c.uid()));
+        if peer != Ok(own) {
+            return Err(self.untrusted("another user's process answers there"));
+        }
+        self.checked.store(found.ino(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The directory that clients name in `CUDA_MPS_PIPE_DIRECTORY`.
@@ -162,8 +288,9 @@ impl Control {
     /// is no child of anything that must live on: whoever calls may end.
     ///
     /// # Errors
-    /// [`MpsError::NotStarted`] with what it printed.
+    /// [`MpsError::NotStarted`] with what it printed, [`MpsError::Untrusted`].
     pub fn start(&self, uuid: &str, multi_user: bool) -> Result<i32, MpsError> {
+        self.check()?;
         let path = self.log.join("control.log");
         let log = File::options()
             .create(true)
@@ -220,6 +347,7 @@ impl Control {
     /// # Errors
     /// [`MpsError::Silent`] where no daemon answers in time.
     pub fn ask(&self, command: &str) -> Result<String, MpsError> {
+        self.check()?;
         let mut child = self
             .command()
             .stdin(Stdio::piped())

@@ -23,6 +23,8 @@ pub(super) enum Order {
     Terminate(ClaimId, BTreeSet<i32>),
     /// Look now.
     Look,
+    /// End the daemon, make its directory anew and start another: the user has changed.
+    Renew,
     /// End the daemon.
     Quit,
 }
@@ -48,6 +50,7 @@ impl Worker {
             events,
             watch: Watch::default(),
             began: Instant::now(),
+            renew: false,
         };
         let started = std::thread::Builder::new()
             .name(format!("mps-{gpu}"))
@@ -72,12 +75,19 @@ struct Work {
     events: UnboundedSender<Msg>,
     watch: Watch,
     began: Instant,
+    /// The directory has to be made anew before anything else.
+    renew: bool,
 }
 
 impl Work {
     fn run(mut self, orders: &Receiver<Order>, tick: Duration) {
         loop {
-            if !self.look() {
+            let told = if self.renew {
+                self.renewed()
+            } else {
+                self.look()
+            };
+            if !told {
                 return;
             }
             match orders.recv_timeout(tick) {
@@ -93,6 +103,7 @@ impl Work {
                     }
                     return;
                 }
+                Ok(Order::Renew) => self.renew = true,
                 Ok(Order::Look) | Err(RecvTimeoutError::Timeout) => {}
                 // The service has ended: the daemon lives on for its clients.
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -119,6 +130,20 @@ impl Work {
         let events = self.watch.look(self.began.elapsed(), look);
         let servers = self.watch.servers().to_vec();
         (events.is_empty() && before == servers) || self.tell(Report::Seen(events, servers))
+    }
+
+    /// Makes the directory anew and starts a daemon there; false if nobody wants to know.
+    fn renewed(&mut self) -> bool {
+        let made = self.control.renew(QUIT_S);
+        let up = made.and_then(|()| self.control.start(&self.uuid, self.multi_user));
+        if let Err(error) = up {
+            return self.tell(Report::NotStarted(error.to_string()));
+        }
+        self.renew = false;
+        self.watch = Watch::default();
+        let look = self.see();
+        let _ = self.watch.look(self.began.elapsed(), look);
+        self.tell(Report::Renewed)
     }
 
     fn see(&self) -> Look {

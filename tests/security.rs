@@ -1,0 +1,114 @@
+//! What a hostile user of the machine tries, as real accounts: each test is one attack that worked once.
+//! SECURITY.md says what is promised; docs/security.md has the list.
+
+use crate::support;
+
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use gshare::station::Station;
+use gshare_enforcer::cgroup::{Mount, v2_path};
+use gshare_proto::Grade;
+use nix::sys::signal::Signal;
+use support::users::{Users, account, as_user, reachable};
+use support::{Raw, claim_of, root, station, station_with, until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()];
+    both.map(String::from_utf8_lossy).concat()
+}
+
+/// The command of a claim that `uid` makes.
+fn claim_as(station: &Station, uid: u32, flags: &[&str], command: &[&str]) -> Command {
+    let mut claim = station.command();
+    claim.args(["claim", "-q"]).args(flags).arg("--");
+    claim.args(command);
+    as_user(claim, uid)
+}
+
+fn member_as(station: &Station, uid: u32, flags: &[&str]) -> Raw {
+    let program = reachable(station);
+    Raw::start(claim_as(station, uid, flags, &[&program.to_string_lossy()]))
+}
+
+/// Whether a GPU is out of service.
+fn drained(station: &Station, gpu: usize) -> bool {
+    station.snapshot().expect("served").gpus[gpu]
+        .drain
+        .is_some()
+}
+
+/// C1: root started its daemon, and wrote, in a directory in which a user had put links.
+#[test]
+fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
+    if !root("claims of two users") {
+        return;
+    }
+    let users = Users::make();
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned()];
+        o.tick = "0.2s".to_owned();
+        o.config = "[gpu.0]\nmode = \"mps\"\n[claims]\nleftover-grace = \"1s\"\n[mps]\n".to_owned();
+    });
+    let precious = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&precious, "precious").expect("written");
+    let pipe = station.dir().join("run/mps/0/pipe");
+    let script = "cd \"$0\"; rm -f nvidia-cuda-mps-control.pid; \
+                  ln -s \"$1\" nvidia-cuda-mps-control.pid; touch planted; mv control away; \
+                  cd /; exec sleep 1000";
+    let pid_file = precious.path().to_string_lossy().into_owned();
+    let words = ["sh", "-c", script, &pipe.to_string_lossy(), &pid_file];
+    let mut hostile = claim_as(&station, users.uid(0), &["-g", "0.25"], &words);
+    let mut hostile = hostile.stderr(Stdio::null()).spawn().expect("starts");
+    until("it is held", SOON, || {
+        (!station.snapshot().ok()?.claims.is_empty()).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    // The daemon is started anew, where the links are.
+    let mut daemon = Command::new("pkill");
+    daemon.args(["-KILL", "-f", "-x"]);
+    daemon.arg(format!(
+        "{}/bin/nvidia-cuda-mps-control -f",
+        station.sim_dir().display()
+    ));
+    daemon.status().expect("runs");
+    until("the daemon is up again", Duration::from_secs(20), || {
+        let doctor = station.command().arg("doctor").output().ok()?;
+        let up = text(&doctor).contains("0 servers, 0 clients");
+        let written = std::fs::read_to_string(&precious).ok()? != "precious";
+        (up || written).then_some(())
+    });
+    let kept = std::fs::read_to_string(&precious).expect("read");
+    assert_eq!(kept, "precious", "root wrote through a link of a user");
+    assert!(!pipe.join("planted").exists(), "a user can write there");
+    let meta = pipe.metadata().expect("there");
+    assert_eq!((meta.uid(), meta.mode() & 0o022), (0, 0));
+
+    // The next user gets another directory, and a daemon that no one else has spoken to.
+    std::fs::write(pipe.join("left"), "of the last user's time").expect("written");
+    let mut release = station.command();
+    release.args(["release", "--all"]);
+    let released = as_user(release, users.uid(0)).output().expect("runs");
+    assert!(released.status.success(), "{}", text(&released));
+    hostile.kill().expect("killed");
+    hostile.wait().expect("reaped");
+    let mut next = member_as(&station, users.uid(1), &["-g", "0.25"]);
+    assert_eq!(
+        (next.ask("mps"), next.ask("sms")),
+        ("ok 1".into(), "ok 32".into())
+    );
+    assert!(!pipe.join("left").exists(), "the directory is another");
+    let look = |uid: u32| {
+        let mut ls = Command::new("ls");
+        ls.arg(pipe.join("control"));
+        as_user(ls, uid).output().expect("runs").status.success()
+    };
+    assert!(
+        look(users.uid(1)) && !look(users.uid(0)),
+        "it is the user's alone"
+    );
+}
