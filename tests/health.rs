@@ -256,7 +256,14 @@ fn the_kernels_log_names_the_process_and_one_error_is_told_once() {
         run(&station, &["log", &id]).1.contains("Xid 13")
     };
     assert!(told(one.pid()) && !told(other.pid()));
+    // That a GPU is gone is believed when NVML does not find it either.
     pipe.write_all(line(79, 0).as_bytes()).expect("written");
+    let warned = graded(&station, 0, Grade::Warned);
+    assert!(
+        warned.reasons[0].contains("by the kernel's log alone"),
+        "{warned:?}"
+    );
+    board.set_lost(0, true).expect("lost");
     let gone = graded(&station, 0, Grade::Sick);
     assert!(
         gone.tell.is_some_and(|t| t.contains("restarted")),

@@ -112,3 +112,64 @@ fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
         "it is the user's alone"
     );
 }
+
+/// H1: the kernel logs a crash with the name of the program, which its user chooses.
+#[test]
+fn no_gpu_is_sick_for_what_a_user_has_the_kernel_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("kmsg");
+    let own = nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR;
+    nix::unistd::mkfifo(&log, own).expect("a pipe");
+    let station = station_with(|o| {
+        o.tick = "0.1s".to_owned();
+        o.driver_config = format!("kernel-log = {log:?}\n");
+    });
+    let bus = |gpu: usize| support::board(&station).snapshot().gpus[gpu].pci_bus;
+    let xid = |gpu: usize| {
+        format!(
+            "NVRM: Xid (PCI:0000:{:02x}:00): 79, GPU has fallen off the bus.",
+            bus(gpu)
+        )
+    };
+    let mut pipe = std::fs::File::options()
+        .write(true)
+        .open(&log)
+        .expect("opens");
+    // As a segfault of a program with that name was logged; as a user may write it (facility 1); and a name of 15
+    // letters that begins as the driver does.
+    let forged = [
+        format!(
+            "6,1,2,-;x {}[7314]: segfault at 0 ip 0 sp 0 error 4 in x {}[1132,1000]\n",
+            &xid(0)[..13],
+            xid(0)
+        ),
+        format!("14,1,2,-;{}\n", xid(1)),
+        format!(
+            "6,1,2,-;NVRM: Xid (PCI:[7314]: segfault at 0 in {}[1132]\n",
+            xid(2)
+        ),
+    ];
+    for line in &forged {
+        pipe.write_all(line.as_bytes()).expect("written");
+    }
+    // One that the driver has logged comes through, with what NVML says: nothing is wrong with that GPU.
+    pipe.write_all(format!("3,1,2,-;{}\n", xid(3)).as_bytes())
+        .expect("written");
+    let health = |gpu: usize| station.snapshot().expect("served").gpus[gpu].health.clone();
+    until("the driver's own line is seen", SOON, || {
+        health(3).filter(|h| !h.xids.is_empty())
+    });
+    for gpu in 0..3 {
+        let seen = health(gpu).expect("known");
+        assert_eq!(
+            (seen.grade, seen.xids.len()),
+            (Grade::Good, 0),
+            "GPU {gpu}: {seen:?}"
+        );
+    }
+    until(
+        "a GPU that NVML finds well is not sick by the log alone",
+        SOON,
+        || health(3).filter(|h| h.grade == Grade::Warned),
+    );
+}

@@ -1,5 +1,6 @@
 //! Sick GPUs: what the driver reports of errors, repairs and clocks, what that means, who is told. A sick GPU takes no
-//! new claims until an administrator says that it is mended, or the machine was restarted.
+//! new claims until an administrator says that it is mended, or the machine was restarted. The kernel's log alone makes
+//! none sick: NVML has to confirm it.
 
 mod kmsg;
 mod table;
@@ -20,6 +21,11 @@ use table::{Act, Meaning};
 const SHOWN: usize = 8;
 /// The same error from NVML and from the kernel's log comes within this time.
 const SAME: u64 = 10_000;
+/// An error that the kernel's log alone has is a warning for so long, in milliseconds.
+const UNCONFIRMED: u64 = 600_000;
+/// What the two sources of errors are called.
+const NVML: &str = "nvml";
+const KERNEL_LOG: &str = "kernel log";
 /// Memory errors of longer ago are not a reason to look.
 const LATELY: Duration = Duration::from_secs(7 * 86_400);
 
@@ -59,10 +65,25 @@ impl XidRecord {
             at_ms: self.at_ms,
             code: self.code,
             text: meaning.text.to_owned(),
-            tell: meaning.act.tell(gpu),
+            tell: tell(&meaning, &self.source, gpu),
             pid: self.pid,
             source: self.source.clone(),
         }
+    }
+}
+
+/// Whether an error would make a GPU sick if NVML said so too.
+fn unconfirmed(meaning: &Meaning, source: &str) -> bool {
+    source == KERNEL_LOG && meaning.act.grade() == Grade::Sick
+}
+
+/// What to do about an error.
+fn tell(meaning: &Meaning, source: &str, gpu: usize) -> String {
+    match unconfirmed(meaning, source) {
+        true => format!(
+            "only the kernel's log has it, so the GPU still takes claims; compare nvidia-smi -i {gpu} and sudo dmesg"
+        ),
+        false => meaning.act.tell(gpu),
     }
 }
 
@@ -121,7 +142,7 @@ impl Service {
                 .collect();
             for (at, code) in xids {
                 self.illness.taken.insert(g, at);
-                self.take_xid(g, code, None, "nvml");
+                self.take_xid(g, code, None, NVML);
             }
             self.look_for_return(g);
             self.tell_of_sickness(g);
@@ -209,7 +230,7 @@ impl Service {
         });
         match found {
             Some(g) => {
-                self.take_xid(g, xid.code, xid.pid, "kernel log");
+                self.take_xid(g, xid.code, xid.pid, KERNEL_LOG);
                 self.tell_of_sickness(g);
                 self.refresh_facts();
             }
@@ -226,7 +247,12 @@ impl Service {
             .find(|x| x.code == code && x.source != source && now.saturating_sub(x.at_ms) <= SAME);
         if let Some(same) = same {
             same.pid = same.pid.or(pid);
-            return;
+            let meaning = table::of(code);
+            if source != NVML || !unconfirmed(&meaning, &same.source) {
+                return;
+            }
+            // Taken again as what NVML confirms.
+            known.retain(|x| x.code != code || x.source != KERNEL_LOG);
         }
         let record = XidRecord {
             uuid,
@@ -243,7 +269,12 @@ impl Service {
         let meaning = table::of(code);
         let text = format!("GPU {g}: Xid {code}: {}", meaning.text);
         self.notice(None, text.clone());
-        self.tell_of_xid(g, pid, &meaning, &text);
+        self.tell_of_xid(
+            g,
+            pid,
+            &meaning,
+            &format!("{text}; {}", tell(&meaning, source, g)),
+        );
     }
 
     /// Tells those whose work it concerns: of a program's own fault its owner, else everybody who holds a part.
@@ -255,7 +286,7 @@ impl Service {
             _ => self.holders_of(g),
         };
         for id in holders {
-            self.tell_owner(id, &format!("{text}; {}", meaning.act.tell(g)));
+            self.tell_owner(id, text);
         }
     }
 
@@ -299,7 +330,8 @@ impl Service {
     fn told_just_now(&self, g: usize) -> bool {
         let newest = self.illness.xids.get(&self.gpus[g].uuid);
         newest.and_then(VecDeque::front).is_some_and(|x| {
-            let sick = table::of(x.code).act.grade() == Grade::Sick;
+            let meaning = table::of(x.code);
+            let sick = meaning.act.grade() == Grade::Sick && !unconfirmed(&meaning, &x.source);
             sick && unix_ms().saturating_sub(x.at_ms) <= SAME
         })
     }
@@ -372,7 +404,12 @@ impl Service {
         for xid in &view.xids {
             let meaning = table::of(xid.code);
             let text = format!("Xid {}: {}", xid.code, meaning.text);
-            found.push((meaning.act.grade(), text, meaning.act.tell(g)));
+            if !unconfirmed(&meaning, &xid.source) {
+                found.push((meaning.act.grade(), text, meaning.act.tell(g)));
+            } else if unix_ms().saturating_sub(xid.at_ms) <= UNCONFIRMED {
+                let text = format!("{text} (by the kernel's log alone)");
+                found.push((Grade::Warned, text, xid.tell.clone()));
+            }
         }
         found.extend(of_seen(&reading.health, g));
         // The worst first, and of the same the newest.

@@ -28,25 +28,51 @@ pub(crate) fn pci(text: &str) -> Option<Pci> {
     Some((domain, u8::try_from(bus).ok()?, u8::try_from(device).ok()?))
 }
 
-/// Reads `NVRM: Xid (PCI:0000:2b:00): 79, pid=1234, name=python, ...`; with MIG, ` GPU-I:01` stands behind the device.
-pub(crate) fn parse(line: &str) -> Option<KernelXid> {
-    let rest = line.split("NVRM: Xid (PCI:").nth(1)?;
-    let (place, rest) = rest.split_once("):")?;
-    let place = place.split_whitespace().next()?;
-    let code: String = rest
-        .trim_start()
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
-    let pid = rest.split("pid=").nth(1).and_then(|p| {
-        let digits: String = p.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok()
-    });
+/// Reads a record of `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg): `3,1234,5678,-;NVRM: Xid (PCI:0000:2b:00): 79,
+/// pid=1234, name=python, ...`; with MIG, ` GPU-I:01` stands behind the device.
+///
+/// Users have the kernel log texts of their choice, such as the name of a program that crashed, and root's programs write
+/// records of their own. So the record must be the kernel's, and begin with all that the driver's line begins with: the
+/// name of a program that the kernel puts first has 15 letters at most, which end before the device.
+pub(crate) fn parse(record: &str) -> Option<KernelXid> {
+    let (head, message) = record.split_once(';')?;
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let number = |field: Option<&str>| field?.parse::<u64>().ok();
+    number(fields.next())?;
+    number(fields.next())?;
+    // Facility 0, the kernel's; the lowest three bits are the level.
+    if priority >> 3 != 0 {
+        return None;
+    }
+    let rest = message.strip_prefix("NVRM: Xid (PCI:")?;
+    let (place, rest) = rest.split_once("): ")?;
+    let mut place = place.split(' ');
+    let device = place.next().filter(|d| is_device(d))?;
+    if !place.all(|part| part.starts_with("GPU-I:") || part.starts_with("GPU-CI:")) {
+        return None;
+    }
+    let mut fields = rest.split(", ");
+    let code = fields.next()?.trim_end_matches([',', '.']);
+    let pid = fields
+        .next()
+        .and_then(|f| f.strip_prefix("pid=")?.parse().ok());
     Some(KernelXid {
-        pci: pci(place)?,
+        pci: pci(device)?,
         code: code.parse().ok()?,
         pid,
     })
+}
+
+/// `0000:2b:00` or `00000000:2b:00.0`, and nothing else.
+fn is_device(text: &str) -> bool {
+    let (place, function) = text.split_once('.').unwrap_or((text, "0"));
+    let parts: Vec<&str> = place.split(':').collect();
+    let hex = |part: &str, most: usize| {
+        (1..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    matches!(parts.as_slice(), [domain, bus, device] if hex(domain, 8) && hex(bus, 2) && hex(device, 2))
+        && hex(function, 1)
 }
 
 /// Reads the log in a thread of its own, from now on, as long as `tell` wants more.
@@ -96,6 +122,7 @@ fn read(mut file: File, tell: impl Fn(KernelXid) -> bool) {
                 return;
             }
         };
+        // What follows a record's first line are the names of devices.
         let text = String::from_utf8_lossy(&record[..n]);
         for xid in text.lines().filter_map(parse) {
             if !tell(xid) {
@@ -120,15 +147,30 @@ mod tests {
         };
         let gone = "3,1234,5678,-;NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.";
         assert_eq!(parse(gone), xid(79, None));
-        let own = "NVRM: Xid (PCI:0000:2b:00): 31, pid=4242, name=python3, Ch 00000008";
+        let own =
+            "4,1,2,-,caller=T9;NVRM: Xid (PCI:0000:2b:00): 31, pid=4242, name=python3, Ch 00000008";
         assert_eq!(parse(own), xid(31, Some(4242)));
-        let mig = "NVRM: Xid (PCI:0000:2b:00 GPU-I:01): 13, pid='<unknown>', name=<unknown>";
+        let mig =
+            "3,1,2,-;NVRM: Xid (PCI:0000:2b:00 GPU-I:01): 13, pid='<unknown>', name=<unknown>";
         assert_eq!(parse(mig), xid(13, None));
+        let named = "3,1,2,-;NVRM: Xid (PCI:0000:2b:00): 43, name=x, pid=7";
+        assert_eq!(
+            parse(named),
+            xid(43, None),
+            "a program's name is no field of the driver's"
+        );
         for other in [
             "",
-            "NVRM: loading",
-            "NVRM: Xid (PCI:x): 79",
-            "NVRM: Xid (PCI:0000:2b:00): x",
+            "3,1,2,-;NVRM: loading",
+            "3,1,2,-;NVRM: Xid (PCI:x): 79",
+            "3,1,2,-;NVRM: Xid (PCI:0000:2b:00): x",
+            // No record, another facility, a continuation, not at the beginning, a program's name.
+            "NVRM: Xid (PCI:0000:2b:00): 79",
+            "14,1,2,-;NVRM: Xid (PCI:0000:2b:00): 79",
+            " DEVICE=x;NVRM: Xid (PCI:0000:2b:00): 79",
+            "6,1,2,-;x NVRM: Xid (PC[7]: segfault at 0 in x NVRM: Xid (PCI:0000:2b:00): 79, GPU[1]",
+            "6,1,2,-;NVRM: Xid (PCI:[7]: segfault at 0 in NVRM: Xid (PCI:0000:2b:00): 79, a[1]",
+            "6,1,2,-;NVRM: Xid (PCI:0[7]: segfault in (PCI:0000:2b:00): 79, a[1]",
         ] {
             assert_eq!(parse(other), None, "{other}");
         }
