@@ -321,9 +321,15 @@ fn a_forged_page_turns_the_service_against_nobody() {
         .join(format!("run/claims/c{number}-{uuid}.limits"));
     let token = LimitsFile::open(&limits).expect("opens").page().token();
     let gpu = uuid.parse().expect("a UUID");
-    let mut page = UsageMemfd::find(raw.pid(), number, gpu, token)
-        .expect("looked for")
-        .expect("found");
+    let mut page = UsageMemfd::find(
+        raw.pid(),
+        number,
+        gpu,
+        token,
+        Instant::now() + Duration::from_secs(5),
+    )
+    .expect("looked for")
+    .expect("found");
     let start = gshare_enforcer::proc::key(victim.id().cast_signed()).expect("lives");
     let forged = page
         .assign_slot(victim.id(), start.start_ticks)

@@ -173,3 +173,42 @@ fn no_gpu_is_sick_for_what_a_user_has_the_kernel_log() {
         || health(3).filter(|h| h.grade == Grade::Warned),
     );
 }
+
+/// H2: opening a file on which a member has a lease waits for 45 seconds.
+#[test]
+fn a_member_does_not_keep_the_service_from_starting() {
+    if !root("a claim of a user, and the start of the service") {
+        return;
+    }
+    let users = Users::make();
+    let mut station = station();
+    let script = r#"use POSIX; $SIG{IO} = "IGNORE"; $| = 1;
+        for (1..3) {
+            my $fd = syscall(319, my $name = "gshare-usage:$ENV{GSHARE_CLAIM_ID}:GPU-x", 2);
+            open(my $look, "<", "/proc/self/fd/$fd") or die "open: $!";
+            POSIX::close($fd);
+            fcntl($look, 1024, 0) or die "lease: $!";
+            push @kept, $look;
+        }
+        print "ready\n"; sleep 1000"#;
+    let mut command = claim_as(
+        &station,
+        users.uid(0),
+        &["-g", "0.1"],
+        &["perl", "-e", script],
+    );
+    let mut hostile = Raw::spawn(&mut command);
+    assert_eq!(hostile.line(), "ready");
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    let began = Instant::now();
+    station
+        .start_service()
+        .expect("the service starts whatever its members hold");
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+    let snapshot = station.snapshot().expect("served");
+    assert!(claim_of(&snapshot, hostile.pid()).is_some());
+}

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
@@ -18,6 +18,9 @@ use super::journal::{ClaimRecord, HoldingRecord};
 use super::lease::LEASE_ENDED;
 use super::service::{Ending, Live, Seat, Service};
 use super::{convert, unix_ms};
+
+/// Longest search for the page of a claim in its members, which may make it slow.
+const PAGE_SEARCH: Duration = Duration::from_millis(250);
 
 /// Identifies the run of the kernel: after a reboot no process of an old claim lives.
 fn boot_id() -> String {
@@ -212,10 +215,13 @@ impl Service {
             }
             None => self.new_limits(id, slice, token)?,
         };
+        // One that is not found in time is made anew.
+        let until = Instant::now() + PAGE_SEARCH;
         let found = members
             .iter()
+            .take_while(|_| Instant::now() < until)
             .filter_map(|m| {
-                UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token)
+                UsageMemfd::find(m.pid.cast_unsigned(), id.0, gpu_uuid, token, until)
                     .ok()
                     .flatten()
             })

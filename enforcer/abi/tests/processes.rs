@@ -27,6 +27,10 @@ fn open_fd_of_parent(variable: &str, write: bool) -> Option<OwnedFd> {
     Some(file.unwrap().into())
 }
 
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
 fn spawn(role: &str, limits: &OwnedFd, usage: &UsageMemfd, slot: usize) -> Child {
     let fd_path = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
     Command::new(std::env::current_exe().unwrap())
@@ -274,9 +278,9 @@ fn a_restarted_service_finds_the_page_in_a_member() {
     assert_eq!((file.page().claim(), file.page().uuid()), (4, UUID));
     assert_eq!(file.page().token(), 5);
     let me = std::process::id();
-    assert!(UsageMemfd::find(me, 9, UUID, 5).unwrap().is_none());
-    assert!(UsageMemfd::find(me, 4, UUID, 6).unwrap().is_none());
-    let usage = UsageMemfd::find(me, 4, UUID, 5).unwrap().unwrap();
+    assert!(UsageMemfd::find(me, 9, UUID, 5, soon()).unwrap().is_none());
+    assert!(UsageMemfd::find(me, 4, UUID, 6, soon()).unwrap().is_none());
+    let usage = UsageMemfd::find(me, 4, UUID, 5, soon()).unwrap().unwrap();
     let owners: Vec<_> = usage.owners().collect();
     assert_eq!(owners, [(seat, 4711, 99)]);
     assert_eq!(usage.charged_bytes(GPU_BYTES), 123);

@@ -327,7 +327,9 @@ fn a_restarted_service_has_everything_back_at_the_next_allocation() {
     let held = client.must("alloc 8388608");
     let pid = client.pid();
     // The service dies and starts anew: it finds the page in the member.
-    let found = UsageMemfd::find(pid, 3, uuid(0), 42).unwrap().unwrap();
+    let found = UsageMemfd::find(pid, 3, uuid(0), 42, Instant::now() + Duration::from_secs(5))
+        .unwrap()
+        .unwrap();
     assert_eq!(found.charged_bytes(u64::MAX), OVERHEAD + 8 * MIB);
     assert_eq!(found.owners().next().unwrap().1, pid);
     // One that does not look gives a new page; the member brings its charge along.

@@ -4,7 +4,9 @@
 use std::{
     fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::unix::fs::OpenOptionsExt,
     sync::atomic::Ordering,
+    time::Instant,
 };
 
 use super::limits::halves;
@@ -122,6 +124,12 @@ pub struct UsageMemfd {
     token: u64,
 }
 
+/// Most descriptors, and most mappings, of one process that are looked at for the page: as many mappings as Linux gives
+/// a process by default.
+const MOST_LOOKED_AT: usize = 65_536;
+/// Most of them that have the page's name and are opened: one for each GPU, and copies.
+const MOST_ALIKE: usize = 256;
+
 /// How the memfd of a claim's usage page is called in `/proc/PID/fd`, but for the GPU on which it was made.
 fn memfd_start(claim: u64) -> String {
     format!("gshare-usage:{claim}:")
@@ -218,7 +226,16 @@ impl UsageMemfd {
     /// Looks for the page among the descriptors and mappings of process `pid` and takes it over; the token says which
     /// it is, so that it is also found on another GPU than `uuid`, from which a move was not finished. `Ok(None)`
     /// when the process has none.
-    pub fn find(pid: u32, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Option<Self>> {
+    ///
+    /// The names are the process's own word, and so is what a descriptor does when it is opened: nothing is waited for
+    /// (a lease on the file would make that 45 seconds), and no more of them are looked at than fit into `until`.
+    pub fn find(
+        pid: u32,
+        claim: u64,
+        uuid: GpuUuid,
+        token: u64,
+        until: Instant,
+    ) -> io::Result<Option<Self>> {
         let wanted = format!("/memfd:{}", memfd_start(claim));
         for directory in ["fd", "map_files"] {
             let entries = match fs::read_dir(format!("/proc/{pid}/{directory}")) {
@@ -227,14 +244,23 @@ impl UsageMemfd {
                 // Needs privileges that a service of a user does not have.
                 Err(_) => continue,
             };
-            for entry in entries.flatten() {
+            let mut alike = 0;
+            for entry in entries.flatten().take(MOST_LOOKED_AT) {
+                if alike == MOST_ALIKE || Instant::now() >= until {
+                    break;
+                }
                 let path = entry.path();
                 let named = fs::read_link(&path)
                     .is_ok_and(|link| link.to_string_lossy().starts_with(&wanted));
                 if !named {
                     continue;
                 }
-                let opened = fs::OpenOptions::new().read(true).write(true).open(&path);
+                alike += 1;
+                let opened = fs::OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+                    .open(&path);
                 if let Ok(file) = opened
                     && let Ok(found) = Self::adopt_from(file.into(), claim, None, token)
                 {
