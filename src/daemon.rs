@@ -34,6 +34,7 @@ mod mps;
 mod names;
 mod notebooks;
 mod overhead;
+mod peer;
 mod policy;
 mod reclaim;
 mod reload;
@@ -71,7 +72,8 @@ pub use cover::{COVER_ARGUMENT, cover};
 pub use die::{LEVER_STEPS, STEPS};
 pub use levers::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
-use server::{ConnId, Peer, Sender, Turn};
+use peer::Peer;
+use server::{ConnId, Sender, Turn};
 use service::Service;
 pub(crate) use strict::lib_dir;
 

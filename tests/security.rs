@@ -212,3 +212,152 @@ fn a_member_does_not_keep_the_service_from_starting() {
     let snapshot = station.snapshot().expect("served");
     assert!(claim_of(&snapshot, hostile.pid()).is_some());
 }
+
+/// M4: root in a container, or below a claim, is not the machine's root.
+#[test]
+fn root_in_a_container_or_in_a_claim_is_no_administrator() {
+    if !root("namespaces and another user's claim") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let gshare = station.command();
+    let mut container = station.client_environment(Command::new("unshare"));
+    container
+        .args(["-m", "-p", "-f", "--mount-proc"])
+        .arg(gshare.get_program());
+    container.args(["admin", "drain", "1"]);
+    let refused = container.output().expect("runs");
+    assert!(!drained(&station, 1), "{}", text(&refused));
+    assert_eq!(refused.status.code(), Some(77), "{}", text(&refused));
+    assert!(text(&refused).contains("container"), "{}", text(&refused));
+
+    let mut ada = member_as(&station, users.uid(0), &["-g", "0.25"]);
+    let bob = member_as(&station, users.uid(1), &["-g", "0.25", "--name", "bobs"]);
+    let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", ada.pid())).expect("read");
+    let mount = Mount::find().expect("mounted");
+    let dir = v2_path(&cgroup)
+        .and_then(|path| mount.dir_of(path))
+        .expect("shown");
+    let inside = |words: &[&str]| {
+        let mut sh = station.client_environment(Command::new("sh"));
+        sh.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
+        sh.arg(&dir).arg(gshare.get_program()).args(words);
+        sh.output().expect("runs")
+    };
+    for words in [["admin", "drain", "1"].as_slice(), &["release", "bobs"]] {
+        let refused = inside(words);
+        assert_eq!(
+            refused.status.code(),
+            Some(77),
+            "{words:?}: {}",
+            text(&refused)
+        );
+    }
+    assert!(!drained(&station, 1));
+    let snapshot = station.snapshot().expect("served");
+    assert!(claim_of(&snapshot, bob.pid()).is_some());
+    // What the claim's owner may, root in it may: their own claim is theirs.
+    let own = inside(&["release", "--all"]);
+    assert!(own.status.success(), "{}", text(&own));
+    until("the claim ends", SOON, || {
+        ada.child.try_wait().ok().flatten()
+    });
+}
+
+/// A process of a user in a namespace of theirs, under another of the numbers that /etc/subuid gives them.
+fn as_subordinate(mut command: Command, maker: u32, first: u32, uid: u32) -> Command {
+    let mut inside = Command::new("unshare");
+    let script =
+        "echo ready >&2; read go; exec setpriv --reuid 5 --regid 5 --clear-groups -- \"$@\"";
+    inside.args(["-U", "sh", "-c", script, "sh"]);
+    inside
+        .arg(command.get_program().to_owned())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        inside.env(name, value.unwrap_or_default());
+    }
+    command = if maker == 0 {
+        inside
+    } else {
+        as_user(inside, maker)
+    };
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.env("TEST_MAP", format!("0 {uid} 1\n1 {first} 60000\n"));
+    command
+}
+
+/// Starts it and writes its maps, as newuidmap would.
+fn start_mapped(mut command: Command) -> Child {
+    let map = command.get_envs().find(|(name, _)| *name == "TEST_MAP");
+    let map = map.and_then(|(_, map)| map).expect("set").to_owned();
+    let mut child = command.spawn().expect("starts");
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stderr.as_mut().expect("piped"), &mut ready).expect("ready");
+    for file in ["uid_map", "gid_map"] {
+        std::fs::write(
+            format!("/proc/{}/{file}", child.id()),
+            map.as_encoded_bytes(),
+        )
+        .expect("mapped");
+    }
+    child
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(b"go\n")
+        .expect("goes on");
+    child
+}
+
+/// H6: one person with a range of numbers in /etc/subuid was 65,536 users.
+#[test]
+fn a_user_is_one_user_under_all_their_subordinate_numbers() {
+    if !root("accounts and their namespaces") {
+        return;
+    }
+    let users = Users::make();
+    let first = 700_000_000 + 100_000 * (std::process::id() % 30_000);
+    account(
+        "usermod",
+        &[
+            "--add-subuids",
+            &format!("{first}-{}", first + 65_535),
+            users.name(0),
+        ],
+    );
+    let station = station();
+    let claim = |flags: &[&str]| {
+        let mut claim = station.command();
+        claim
+            .args(["claim", "-q"])
+            .args(flags)
+            .args(["--", "sleep", "1000"]);
+        claim
+    };
+    let listed = |what: &str, pid: u32| {
+        until(what, SOON, || {
+            let snapshot = station.snapshot().ok()?;
+            claim_of(&snapshot, pid).map(|c| c.uid)
+        })
+    };
+    let (uid, more) = (users.uid(0), ["-g", "0.1"]);
+    let mut inside = start_mapped(as_subordinate(claim(&more), uid, first, uid));
+    assert_eq!(listed("from the user's namespace", inside.id()), uid);
+    // By a program of theirs with the set-user-ID bit, that number is met outside of every namespace too.
+    let mut bare = as_user(claim(&more), first + 7).spawn().expect("starts");
+    assert_eq!(listed("by the number alone", bare.id()), uid);
+    // A namespace that root made, as container daemons do: the range says whose it is.
+    let mut daemons = start_mapped(as_subordinate(claim(&more), 0, first, 0));
+    assert_eq!(listed("from a namespace of root's", daemons.id()), uid);
+    let nobodys = start_mapped(as_subordinate(claim(&more), 0, first + 80_000, 0));
+    let refused = nobodys.wait_with_output().expect("ends");
+    assert_eq!(refused.status.code(), Some(77), "{}", text(&refused));
+    for child in [&mut inside, &mut bare, &mut daemons] {
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+}

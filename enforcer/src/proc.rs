@@ -3,12 +3,14 @@
 //! A process may end between any two looks. "Gone" is `None` here, never an error, and a pid is
 //! only as good as the moment: [`ProcessKey`] and [`PidFd`] stay true.
 
+mod namespace;
 mod pidfd;
 mod read;
 mod sys;
 mod terminal;
 mod trim;
 
+pub use namespace::{UserNamespace, lives_on_the_machine, user_namespace};
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
     ProcessKey, Rights, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name,

@@ -12,7 +12,7 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
 use super::journal::JournalError;
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use super::{convert, unix_ms};
 
@@ -74,6 +74,13 @@ impl Service {
 
     /// Root, the service's own user, and the groups of the config; by the kernel's word on the connection.
     pub(crate) fn may_administrate(&self, peer: &Peer) -> Result<(), WireError> {
+        if !peer.on_machine {
+            return Err(WireError::new(
+                ErrorCode::NotPermitted,
+                "gshare admin is not for programs in a container or in a user's claim, whoever they run as".to_owned(),
+            )
+            .with_hint("run it on the machine itself: sudo gshare admin ..."));
+        }
         let own = nix::unistd::Uid::effective().as_raw();
         if peer.uid == 0 || peer.uid == own {
             return Ok(());

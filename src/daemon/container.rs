@@ -18,7 +18,7 @@ use gshare_enforcer::proc;
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 
 use super::journal::HeldRecord;
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use crate::figures;
 use spec::{Mount, Node, Spec};
@@ -54,7 +54,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return Err(not_now(format!("{id} still waits")));
         };
-        if peer.uid != 0 && peer.uid != live.record.uid {
+        if !peer.is_root() && peer.uid != live.record.uid {
             let whose = self.names.user(live.record.uid);
             return Err(WireError::new(
                 ErrorCode::NotPermitted,

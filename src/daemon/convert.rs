@@ -8,7 +8,7 @@ use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, Wait, WireError};
 
 use super::journal::{ClaimRecord, ProcessRecord};
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use crate::figures;
 

@@ -15,7 +15,8 @@ use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
 use super::journal::ClaimRecord;
-use super::server::{ConnId, Peer, Sender};
+use super::peer::Peer;
+use super::server::{ConnId, Sender};
 use super::service::{Asked, Live, Service};
 use super::{Msg, convert, unix_ms};
 

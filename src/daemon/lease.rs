@@ -8,7 +8,7 @@ use gshare_core::machine::{Event, Now};
 use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::{Ending, Service};
 use super::{millis, unix_ms};
 
@@ -62,7 +62,7 @@ impl Service {
             let text = format!("{id} has no lease: it ends when its command does, or is released");
             return Err(WireError::new(ErrorCode::Usage, text));
         };
-        if let (Err(ahead), false) = (self.machine.may_extend(id), peer.uid == 0) {
+        if let (Err(ahead), false) = (self.machine.may_extend(id), peer.is_root()) {
             let text = format!(
                 "{id} keeps its end: {} waits for its GPU and is within what is guaranteed, and {} has more than that",
                 ahead,

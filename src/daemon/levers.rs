@@ -25,7 +25,8 @@ use job::{Job, Kind, Lost, Maps, Members, Outcome, Patience};
 pub(crate) use wishes::Waiters;
 
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
-use super::server::{Peer, Sender, Turn};
+use super::peer::Peer;
+use super::server::{Sender, Turn};
 use super::service::{Live, Service};
 use super::{Msg, restore, unix_ms};
 
@@ -166,7 +167,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.member_wants(&peer, &want, &out);
+                self.member_wants(&self.standing(peer), &want, &out);
                 drop(turn);
             }
             LeverMsg::Engine(usable) => {

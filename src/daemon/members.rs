@@ -9,7 +9,8 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
-use super::server::{Peer, Sender};
+use super::peer::Peer;
+use super::server::Sender;
 use super::service::{Ending, Service};
 use super::{Msg, convert, die};
 

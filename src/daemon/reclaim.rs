@@ -11,7 +11,7 @@ use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::journal::HoldingRecord;
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use super::unix_ms;
 

@@ -14,7 +14,8 @@ use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wa
 
 use super::convert::short_share;
 use super::journal::{ClaimRecord, HeldRecord};
-use super::server::{ConnId, Peer, Sender};
+use super::peer::Peer;
+use super::server::{ConnId, Sender};
 use super::service::Service;
 
 /// Resizes that are asked for and not answered yet.

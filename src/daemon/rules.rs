@@ -5,7 +5,7 @@ use gshare_core::Reason;
 use gshare_core::machine::Event;
 use gshare_proto::{ErrorCode, WireError};
 
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use super::unix_ms;
 

@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -19,24 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::Msg;
 use super::levers::LeverMsg;
+use super::peer::Peer;
 
 /// Number of a connection.
 pub(crate) type ConnId = u64;
-
-/// Who is at the other end, by the kernel's word.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    /// The connection.
-    pub(crate) conn: ConnId,
-    /// Effective uid at `connect`.
-    pub(crate) uid: u32,
-    /// Its groups then.
-    pub(crate) gids: Arc<[u32]>,
-    /// The process that connected.
-    pub(crate) process: Option<ProcessKey>,
-    /// A handle on it.
-    pub(crate) pidfd: Option<Arc<PidFd>>,
-}
 
 /// A line to send, with descriptors.
 #[derive(Debug)]
@@ -245,47 +230,19 @@ pub(crate) async fn serve(
     }
 }
 
-/// Whether this kernel hands out handles on the process that connected (6.5 and later).
-fn peer_handles() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        std::os::unix::net::UnixStream::pair()
-            .ok()
-            .and_then(|(a, _b)| PidFd::of_peer(a.as_fd()).ok().flatten())
-            .is_some()
-    })
-}
-
-fn peer(conn: ConnId, stream: &UnixStream) -> io::Result<Peer> {
-    let cred = stream.peer_cred()?;
-    // The number alone may by now be that of another process: whoever connected may have ended and left the
-    // connection to somebody else. Only kernels that have no handles are believed the number.
-    let pidfd = if peer_handles() {
-        PidFd::of_peer(stream.as_fd())?
-    } else {
-        cred.pid().map(PidFd::open).transpose()?.flatten()
-    };
-    let process = pidfd
-        .as_ref()
-        .and_then(|fd| fd.pid().and_then(proc::key).filter(|_| !fd.has_exited()));
-    let mut gids = proc::peer_groups(stream.as_fd()).unwrap_or_default();
-    gids.push(cred.gid());
-    Ok(Peer {
-        conn,
-        uid: cred.uid(),
-        gids: gids.into(),
-        process,
-        pidfd: pidfd.filter(|_| process.is_some()).map(Arc::new),
-    })
-}
-
 async fn connection(
     conn: ConnId,
     stream: UnixStream,
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
 ) -> io::Result<()> {
-    let peer = peer(conn, &stream)?;
+    let peer = match Peer::of(conn, &stream)? {
+        Ok(peer) => peer,
+        Err(refused) => {
+            let _ = stream.try_write(&Sender::encode(&Reply::Error(refused)));
+            return Ok(());
+        }
+    };
     let uid = peer.uid;
     let lock = || {
         idle.lock()

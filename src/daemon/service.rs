@@ -24,9 +24,10 @@ use super::gpus::Gpu;
 use super::history::{Ask, History};
 use super::journal::{ClaimRecord, Journal};
 pub(crate) use super::live::Live;
+use super::peer::Peer;
 use super::policy::Policy;
 use super::resize::Wishes;
-use super::server::{ConnId, Peer, Sender};
+use super::server::{ConnId, Sender};
 use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
 use super::whose::Owners;
@@ -318,7 +319,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.call(peer, call, &out);
+                self.call(self.standing(peer), call, &out);
                 drop(turn);
             }
             Msg::Register {
@@ -327,7 +328,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.register(&peer, &register, &out);
+                self.register(&self.standing(peer), &register, &out);
                 drop(turn);
             }
             Msg::Launch {
@@ -336,7 +337,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.launch(&peer, &launch, &out);
+                self.launch(&self.standing(peer), &launch, &out);
                 drop(turn);
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),

@@ -20,7 +20,8 @@ use self::track::RunTrack;
 use super::history::runs::{Told, Whose};
 use super::history::worker::{Order, Question, SizeAsk};
 use super::live::Live;
-use super::server::{ConnId, Peer, Sender};
+use super::peer::Peer;
+use super::server::{ConnId, Sender};
 use super::service::Service;
 
 /// What the service remembers of claims that run, for their sizes.

@@ -10,7 +10,7 @@ use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, Tried
 
 use super::grant::show_until;
 use super::journal::ClaimRecord;
-use super::server::Peer;
+use super::peer::Peer;
 use super::service::Service;
 use super::{convert, rules, unix_ms};
 

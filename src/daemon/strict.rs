@@ -15,7 +15,8 @@ use gshare_enforcer::proc::PidFd;
 use gshare_proto::{Caps, ErrorCode, WireError};
 
 use super::die;
-use super::server::{Peer, Sender};
+use super::peer::Peer;
+use super::server::Sender;
 use super::service::{Live, Service};
 use crate::launcher;
 

@@ -120,6 +120,28 @@ pub(super) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     Ok(known.then_some(info.exit_code))
 }
 
+/// `NS_GET_PARENT` and `NS_GET_OWNER_UID` (ioctl_nsfs(2)).
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+
+/// The namespace around a user namespace.
+pub(super) fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument and touches no memory of ours.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+    owned(fd.into())
+}
+
+/// The user who made a user namespace.
+pub(super) fn namespace_owner(namespace: BorrowedFd<'_>) -> io::Result<libc::uid_t> {
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: `uid` is a live local of the type that the request writes.
+    let result = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
+    match result {
+        0 => Ok(uid),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// As a program expects signals: SIGPIPE ends it, nothing is blocked. For the moment before exec.
 pub fn default_signals() {
     // SAFETY: the default action needs no handler; the set is made before it is used.

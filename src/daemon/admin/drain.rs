@@ -9,7 +9,7 @@ use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
 use crate::daemon::journal::DrainRecord;
-use crate::daemon::server::Peer;
+use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 use crate::daemon::{convert, unix_ms};
 

@@ -11,7 +11,7 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
 use crate::daemon::convert;
-use crate::daemon::server::Peer;
+use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 
 /// Between SIGTERM and SIGKILL where the administrator does not say.

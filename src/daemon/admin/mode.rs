@@ -6,7 +6,7 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use super::Act;
 use crate::daemon::convert;
-use crate::daemon::server::Peer;
+use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 
 impl Service {

@@ -11,7 +11,7 @@ use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 use super::Act;
 use crate::daemon::convert::short_share;
 use crate::daemon::journal::QuotaRecord;
-use crate::daemon::server::Peer;
+use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 
 /// Set by administrators, by party.

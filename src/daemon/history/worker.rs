@@ -18,7 +18,8 @@ use super::runs::{self, RunRecord, Whose};
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
 use crate::daemon::names::Names;
-use crate::daemon::server::{Peer, Sender};
+use crate::daemon::peer::Peer;
+use crate::daemon::server::Sender;
 use crate::daemon::sizes::{Sized, say};
 use crate::daemon::{Msg, unix_ms};
 

@@ -10,7 +10,8 @@ use gshare_core::{ClaimId, Reason};
 use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
 
 use crate::daemon::journal::HoldingRecord;
-use crate::daemon::server::{Peer, Sender};
+use crate::daemon::peer::Peer;
+use crate::daemon::server::Sender;
 use crate::daemon::service::{Live, Service};
 
 /// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.

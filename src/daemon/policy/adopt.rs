@@ -11,7 +11,8 @@ use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::super::admin::Act;
 use super::super::journal::ClaimRecord;
-use super::super::server::{Peer, Sender};
+use super::super::peer::Peer;
+use super::super::server::Sender;
 use super::super::service::{Asked, Service};
 use super::super::{convert, unix_ms};
 use crate::figures;
@@ -44,6 +45,7 @@ impl Service {
             gids: proc::groups_of(uid).unwrap_or_default().into(),
             process: Some(process),
             pidfd: Some(Arc::new(pidfd)),
+            on_machine: peer.on_machine,
         };
         let (request, _, mut record) = convert::request(self, &owner, &spec)?;
         self.has_room_for_it(pid, &request, &held)?;
@@ -102,7 +104,7 @@ impl Service {
         let process = proc::key(pid).ok_or_else(gone)?;
         let uids = proc::uids(pid).ok_or_else(gone)?;
         let own = uids.real == peer.uid && uids.effective == peer.uid;
-        if !own && peer.uid != 0 {
+        if !own && !peer.is_root() {
             let whose = self.names.user(uids.real);
             return Err(WireError::new(
                 ErrorCode::NotPermitted,

@@ -1,0 +1,95 @@
+//! Whose the namespaces are in which a process lives.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use super::sys;
+
+/// Namespaces nest at most so deep (user_namespaces(7)).
+const DEEPEST: usize = 33;
+
+/// The user namespace of a process, seen from this one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserNamespace {
+    /// The same.
+    Same,
+    /// Below this process's, in one that this user made; of several around each other the outermost counts.
+    Of(u32),
+    /// Not below this process's.
+    Elsewhere,
+}
+
+fn id(file: impl AsFd) -> io::Result<(u64, u64)> {
+    let meta = File::from(file.as_fd().try_clone_to_owned()?).metadata()?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// The user namespace of the process that has this pid now.
+///
+/// # Errors
+/// The kernel's: the process has ended, or is closed to this one.
+pub fn user_namespace(pid: i32) -> io::Result<UserNamespace> {
+    let own = id(File::open("/proc/self/ns/user")?)?;
+    let mut inner: OwnedFd = File::open(format!("/proc/{pid}/ns/user"))?.into();
+    if id(&inner)? == own {
+        return Ok(UserNamespace::Same);
+    }
+    for _ in 0..DEEPEST {
+        let outer = match sys::parent_namespace(inner.as_fd()) {
+            Ok(outer) => outer,
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                return Ok(UserNamespace::Elsewhere);
+            }
+            Err(e) => return Err(e),
+        };
+        if id(&outer)? == own {
+            return sys::namespace_owner(inner.as_fd()).map(UserNamespace::Of);
+        }
+        inner = outer;
+    }
+    Ok(UserNamespace::Elsewhere)
+}
+
+/// Whether a process lives in the machine's own namespaces of processes, users and mounts, and not in a container's. To
+/// a service that may not look at the machine's first process its own are the machine's.
+#[must_use]
+pub fn lives_on_the_machine(pid: i32) -> bool {
+    let link = |pid: &str, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+    ["pid", "user", "mnt"].into_iter().all(|kind| {
+        let machine = link("1", kind).or_else(|| link("self", kind));
+        machine.is_some() && machine == link(&pid.to_string(), kind)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_maker_of_the_outermost_namespace_is_told() {
+        let own = std::process::id().cast_signed();
+        assert_eq!(user_namespace(own).unwrap(), UserNamespace::Same);
+        let mut child = Command::new("unshare")
+            .args(["-Ur", "unshare", "-Ur", "sh", "-c", "echo ready; read x"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let said = io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready);
+        if said.is_err() {
+            println!("skipped: this user may not make user namespaces");
+            return;
+        }
+        let pid = child.id().cast_signed();
+        let me = nix::unistd::geteuid().as_raw();
+        assert_eq!(user_namespace(pid).unwrap(), UserNamespace::Of(me));
+        assert!(!lives_on_the_machine(pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}
