@@ -361,3 +361,46 @@ fn a_user_is_one_user_under_all_their_subordinate_numbers() {
         child.wait().expect("reaped");
     }
 }
+
+/// M2: whether a kernel is told to have been shut down said which files there are, to anybody.
+#[test]
+fn files_of_users_are_looked_at_with_their_rights() {
+    if !root("a user, and a directory that is closed to them") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let hidden = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o700)).expect("closed");
+    std::fs::write(hidden.path().join("exists"), "").expect("written");
+    let open = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).expect("open");
+    let script = r#"use IO::Socket::UNIX; my ($path, $file, $id) = @ARGV;
+        my $s = IO::Socket::UNIX->new($path) or die; $s->autoflush(1);
+        print $s qq({"gshare":PROTO}\n); <$s>;
+        print $s qq({"op":"claim","lazy":true,"gpus_milli":100,"name":"$id","kernel":{"id":"$id","connection":"$file"}}\n);
+        my $answer = <$s>; die $answer unless $answer =~ /granted/;"#;
+    let script = script.replace("PROTO", &gshare_proto::PROTOCOL.to_string());
+    let kernel = |name: &str, file: &std::path::Path| {
+        let mut perl = Command::new("perl");
+        perl.args(["-e", &script])
+            .arg(station.socket())
+            .arg(file)
+            .arg(name);
+        let said = as_user(perl, users.uid(0)).output().expect("runs");
+        assert!(said.status.success(), "{}", text(&said));
+    };
+    kernel("seen", &hidden.path().join("exists"));
+    kernel("unseen", &hidden.path().join("absent"));
+    kernel("gone", &open.path().join("absent"));
+    let names = || -> Vec<String> {
+        let claims = station.snapshot().expect("served").claims;
+        claims.into_iter().filter_map(|c| c.name).collect()
+    };
+    // A file that is not there, where its user can see that, is one of a kernel that was shut down.
+    until("the user's own is seen to be gone", SOON, || {
+        (!names().contains(&"gone".to_owned())).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
+}

@@ -18,10 +18,13 @@ use super::journal::ClaimRecord;
 use super::peer::Peer;
 use super::server::{ConnId, Sender};
 use super::service::{Asked, Live, Service};
-use super::{Msg, convert, unix_ms};
+use super::{convert, unix_ms};
 
 /// So long after one line the library of those who wait prints another.
 const HEARD: Duration = Duration::from_secs(3);
+
+/// A look at a connection file that has not come back by then is taken again.
+const LOST: Duration = Duration::from_secs(45);
 
 /// A process that waits for the grant of its claim.
 #[derive(Debug)]
@@ -35,8 +38,8 @@ pub(crate) struct Wanting {
 #[derive(Debug)]
 pub(crate) struct Gap {
     since: Instant,
-    /// Somebody looks at the connection file now.
-    looking: bool,
+    /// The connection file is looked at since then.
+    looking: Option<Instant>,
 }
 
 impl Service {
@@ -359,14 +362,14 @@ impl Service {
         };
         live.gap = Some(Gap {
             since: Instant::now(),
-            looking: false,
+            looking: None,
         });
         self.watch_kernel(id);
         true
     }
 
     /// Jupyter takes the connection file away when it shuts a kernel down, and leaves it when it starts it again. A
-    /// user's file may lie where looking takes long, so that is done elsewhere.
+    /// user's file may lie where looking takes long, and where only they may look, so that is done elsewhere.
     pub(crate) fn watch_kernel(&mut self, id: ClaimId) {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
@@ -376,15 +379,10 @@ impl Service {
         };
         if gap.since.elapsed() >= self.config.claims.kernel_grace {
             self.end_kernel(id, "its kernel was not started again");
-        } else if !std::mem::replace(&mut gap.looking, true) {
-            let (path, events) = (kernel.connection.clone(), self.events.clone());
-            tokio::task::spawn_blocking(move || {
-                let shut_down = matches!(std::fs::symlink_metadata(&path), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
-                let _ = events.send(Msg::KernelSeen {
-                    claim: id,
-                    shut_down,
-                });
-            });
+        } else if gap.looking.is_none_or(|since| since.elapsed() >= LOST) {
+            gap.looking = Some(Instant::now());
+            let (path, uid) = (kernel.connection.clone(), live.record.uid);
+            self.look_for_connection(id, uid, path);
         }
     }
 
@@ -393,7 +391,7 @@ impl Service {
         let Some(gap) = self.claims.get_mut(&id).and_then(|live| live.gap.as_mut()) else {
             return;
         };
-        gap.looking = false;
+        gap.looking = None;
         if shut_down {
             self.end_kernel(id, "its kernel was shut down");
         }

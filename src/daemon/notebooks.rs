@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const LONGEST: u64 = 1 << 20;
 /// What waits for a helper at most; more is dropped.
 const AHEAD: usize = 64;
+/// The group of those who have none.
+const NO_GROUP: u32 = 65_534;
 /// Longest name that is kept, in characters.
 const NAME: usize = 300;
 
@@ -197,6 +200,17 @@ impl Service {
         Some((state, ago))
     }
 
+    /// Asks whether the connection file of a kernel that has ended is there still: with its user's rights, because the
+    /// path is that user's word, and what comes of it can be seen.
+    pub(crate) fn look_for_connection(&mut self, id: ClaimId, uid: u32, path: PathBuf) {
+        let rights = Rights {
+            uid,
+            gid: proc::primary_gid(uid).unwrap_or(NO_GROUP),
+            groups: proc::groups_of(uid).unwrap_or_default(),
+        };
+        self.ask_helper(rights, Wanted::Gone { claim: id.0, path });
+    }
+
     /// A line into the output of a claim's notebook.
     pub(crate) fn say_in_notebook(&mut self, id: ClaimId, text: &str) {
         let Some(live) = self.claims.get(&id).filter(|l| l.command_alive) else {
@@ -252,10 +266,10 @@ impl Helper {
     }
 
     /// Passes on what is wanted; an answer, if that asks.
-    fn ask(&mut self, wanted: &Wanted) -> std::io::Result<Option<Vec<Seen>>> {
+    fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
         let line = serde_json::to_string(wanted)? + "\n";
         self.input.write_all(line.as_bytes())?;
-        if !matches!(wanted, Wanted::Look(_)) {
+        if matches!(wanted, Wanted::Say { .. }) {
             return Ok(None);
         }
         // Its user may stop it for good.
@@ -269,7 +283,16 @@ impl Helper {
         }
         let mut line = String::new();
         self.output.by_ref().take(LONGEST).read_line(&mut line)?;
-        Ok(Some(serde_json::from_str(&line)?))
+        Ok(Some(match wanted {
+            Wanted::Gone { claim, .. } => Msg::KernelSeen {
+                claim: ClaimId(*claim),
+                shut_down: serde_json::from_str(&line)?,
+            },
+            _ => Msg::Notebooks {
+                uid,
+                seen: serde_json::from_str(&line)?,
+            },
+        }))
     }
 }
 
@@ -303,11 +326,11 @@ fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSen
                 at_ms: unix_ms(),
             });
         }
-        match running.ask(&wanted) {
-            Ok(seen) => {
+        match running.ask(uid, &wanted) {
+            Ok(answer) => {
                 helper = Some(running);
-                if let Some(seen) = seen {
-                    let _ = events.send(Msg::Notebooks { uid, seen });
+                if let Some(answer) = answer {
+                    let _ = events.send(answer);
                 }
             }
             Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),

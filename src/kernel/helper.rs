@@ -1,5 +1,5 @@
-//! A small process with a user's own rights, for what the service must not do as root: reading the files of the user's
-//! Jupyter servers, asking them, and writing into the output of his notebooks. The service starts one for each user
+//! A small process with a user's own rights, for what the service must not do as root: looking at the files of the user's
+//! kernels and Jupyter servers, asking them, and writing into the output of his notebooks. The service starts one for each user
 //! who has kernels; more than one if his kernels were not all started with the same groups.
 //!
 //! A line of JSON in, a line out for each that asks. It ends when the service does.
@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 use gshare_enforcer::proc::Rights;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
@@ -23,6 +24,13 @@ pub const ARGUMENT: &str = "__notebooks";
 pub enum Wanted {
     /// What Jupyter says of these kernels; answered with one line, a list of [`Seen`].
     Look(Vec<Sought>),
+    /// Whether the connection file of a claim's kernel is gone; answered with `true` or `false`.
+    Gone {
+        /// The claim's number.
+        claim: u64,
+        /// The file.
+        path: PathBuf,
+    },
     /// A line for the output of a kernel.
     Say {
         /// The kernel's process.
@@ -77,6 +85,12 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
                 writeln!(out, "{text}")?;
                 out.flush()?;
             }
+            Ok(Wanted::Gone { path, .. }) => {
+                let found = fs::symlink_metadata(&path);
+                let gone = matches!(found, Err(e) if e.kind() == io::ErrorKind::NotFound);
+                writeln!(out, "{gone}")?;
+                out.flush()?;
+            }
             Ok(Wanted::Say {
                 pid,
                 start_ticks,
@@ -123,6 +137,10 @@ mod tests {
                 dir: "/run/user/7/jupyter".into(),
                 pid: 5,
             }]),
+            Wanted::Gone {
+                claim: 3,
+                path: "/run/user/7/kernel.json".into(),
+            },
             Wanted::Say {
                 pid: 7,
                 start_ticks: 9,
