@@ -271,9 +271,7 @@ fn as_subordinate(mut command: Command, maker: u32, first: u32, uid: u32) -> Com
     let script =
         "echo ready >&2; read go; exec setpriv --reuid 5 --regid 5 --clear-groups -- \"$@\"";
     inside.args(["-U", "sh", "-c", script, "sh"]);
-    inside
-        .arg(command.get_program().to_owned())
-        .args(command.get_args());
+    inside.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         inside.env(name, value.unwrap_or_default());
     }

@@ -166,12 +166,13 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use UserNamespace::{Elsewhere, Of, Same};
+
     use super::*;
 
     #[test]
     fn everybody_counts_once_whatever_their_number() {
         let known = |uid: u32| [0, 1000, 100_777].contains(&uid);
-        use UserNamespace::{Elsewhere, Of, Same};
         for (uid, namespace, range, expect) in [
             (1000, Same, None, Some(1000)),
             (61_001, Same, None, Some(61_001)),

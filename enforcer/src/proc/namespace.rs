@@ -83,6 +83,7 @@ mod tests {
         let said = io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready);
         if said.is_err() {
             println!("skipped: this user may not make user namespaces");
+            child.wait().unwrap();
             return;
         }
         let pid = child.id().cast_signed();
