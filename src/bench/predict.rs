@@ -8,8 +8,8 @@ mod next;
 mod own;
 mod play;
 
+use gshare_core::play::sizes::Sized;
 use gshare_core::predict::NOMINAL;
-use gshare_core::sched::sizes::Sized;
 use serde_json::json;
 
 pub(crate) use self::play::Memory;

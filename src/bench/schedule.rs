@@ -1,36 +1,28 @@
-//! `bench schedule`: what the order of service, exact placement and reclaim are worth, replayed in virtual
-//! time over blocks of a list of claims. Every row says what the policy may do to claims that run; the bound is
-//! the same order of service on one pool without GPUs.
+//! `bench schedule`: the live machine in virtual time over blocks of a list of claims, beside what it is measured
+//! against; the search for places; and how long a step of the machine takes.
 
 mod core_step;
+mod placing;
 mod published;
-mod rows;
 mod solver;
 
-use std::io::IsTerminal;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_core::play::Entry;
-use gshare_core::play::list::{self as trace, Cut, Draw};
-use gshare_core::sched::plan::Rules;
-use gshare_core::sched::replay::{Node, Placing, Policy, replay};
+use gshare_core::play::cases::{self, Case, Goal, Sums};
+use gshare_core::play::figures::mean;
+use gshare_core::play::{Entry, Setup, gaming, list};
 use serde_json::{Value, json};
 
 use super::say;
-use super::stats::Times;
 use crate::cli::args::BenchArgs;
-use rows::{Row, mean};
 
-/// The machine that is replayed: like the measurements that the goals come from.
-const NODE: Node = Node {
-    gpus: 8,
-    mem: 24 << 30,
-    users: 4,
-};
+/// Blocks of a whole run: rules may be chosen by the first half of them, and are judged by the other.
 const BLOCKS: u32 = 20;
+const QUICK_BLOCKS: u32 = 4;
+const SEEDS_OF_WAYS: u64 = 10;
 
 /// One list of claims and its blocks.
 struct List {
@@ -38,172 +30,81 @@ struct List {
     trace: Vec<Entry>,
 }
 
-/// The part that can be run alone.
-const CORE_STEP: &str = "core-step";
+impl List {
+    /// Most of its claims are parts of a GPU.
+    fn is_shared(&self) -> bool {
+        self.name.contains("gpushare")
+    }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
-    if let Some(part) = &args.only {
-        anyhow::ensure!(
-            part == CORE_STEP,
-            "--only {part}: only {CORE_STEP} is run alone"
-        );
-        let (figures, goals) = core_step::run(args.quick);
-        finish(0, Some(part), vec![figures], &goals, !args.quick);
-        return Ok(0);
+    fn without_whole(&self) -> Vec<Entry> {
+        let part = |e: &&Entry| (e.gpus as usize) < Setup::default().gpus;
+        self.trace.iter().filter(part).copied().collect()
     }
-    let blocks = args.runs.unwrap_or(if args.quick { 2 } else { BLOCKS });
-    anyhow::ensure!(blocks > 0, "--runs 0 measures nothing");
-    let lists = lists(args.traces.as_deref())?;
-    let published = args.traces.as_deref().map(published::run).transpose()?;
-    let claims = if args.quick { 300 } else { 1500 };
-    say(&format!(
-        "{blocks} paired blocks of {claims} consecutive claims on {} GPUs; times between requests drawn to a load, run times\n\
-         within 30 s and 6 h; four users drawn, one with 59 % of the claims; memory as large a part as the SMs;\n\
-         a move or a suspension with its resume costs 2 x (2 s + memory / 4 GB/s)",
-        NODE.gpus
-    ));
-    let mut results = Vec::new();
-    let mut goals = Vec::new();
-    if let Some((figures, met)) = published.flatten() {
-        results.push(figures);
-        goals.extend(met);
-    }
-    for list in &lists {
-        let shared = list.name.contains("gpushare");
-        let small = without_whole(&list.trace);
-        say(&format!(
-            "\n{}: {} claims; {} of the whole machine are left out, because strict order would measure only how long\n\
-             the machine takes to drain for them",
-            list.name,
-            list.trace.len(),
-            list.trace.len() - small.len()
-        ));
-        let cut = Cut {
-            claims,
-            draw: Draw::Poisson,
-            ..Cut::default()
-        };
-        // B1 and B2.
-        let names = [
-            "exclusive",
-            "static",
-            "first-fit",
-            "best-fit",
-            "fgd",
-            "exact",
-            "spread",
-            "pooled",
-        ];
-        let fifo = table(
-            "first come, first served, load 0.9",
-            &small,
-            &cut,
-            blocks,
-            &names,
-        );
-        goals.extend(rows::fifo_goals(&list.name, shared, &fifo));
-        // B3.
-        let half = Cut { load: 0.5, ..cut };
-        let spread = table(
-            "the same, load 0.5",
-            &small,
-            &half,
-            blocks,
-            &["best-fit", "exact", "spread"],
-        );
-        goals.extend(rows::spread_goals(&list.name, &spread));
-        // B4 and B5.
-        let names = [
-            "static",
-            "fgd",
-            "exact+quota",
-            "best-fit+service",
-            "fgd+service",
-            "exact+service",
-            "gshare",
-            "gshare-held",
-        ];
-        let quota = table(
-            "quota of a quarter each, then attained service, load 0.9",
-            &small,
-            &cut,
-            blocks,
-            &names,
-        );
-        if !shared {
-            goals.extend(rows::quota_goals(&list.name, &quota, &small, &cut, blocks));
-        }
-        if list.trace.len() != small.len() && !args.quick {
-            let whole = table(
-                "with the claims of the whole machine, load 0.9",
-                &list.trace,
-                &cut,
-                blocks,
-                &["fgd", "exact", "pooled", "fgd+service", "gshare"],
-            );
-            results.push(json!({ "list": list.name, "with_whole_machine": rows::figures(&whole) }));
-        }
-        results.push(json!({
-            "list": list.name,
-            "fifo": rows::figures(&fifo),
-            "half_load": rows::figures(&spread),
-            "quota": rows::figures(&quota),
-        }));
-    }
-    // B6 and B7.
-    let small = without_whole(&lists[0].trace);
-    let cut = Cut {
-        claims,
-        draw: Draw::Poisson,
-        ..Cut::default()
-    };
-    say("\nthe search in decisions of first come, first served; processor time");
-    for (gpus, goal_us) in [(8, 1000.0), (16, 5000.0)] {
-        let cut = Cut { gpus, ..cut };
-        let row = Policy::named("exact").map(|p| play(p, &small, &cut, blocks.min(5)));
-        goals.extend(
-            row.iter()
-                .flat_map(|r| rows::search_goals(gpus, goal_us, r)),
-        );
-    }
-    let (figures, solver) = solver::run(&lists[0].trace, args.quick);
-    goals.extend(solver);
-    results.push(figures);
-    let (figures, steps) = core_step::run(args.quick);
-    goals.extend(steps);
-    results.push(figures);
-    let judged = !args.quick && args.traces.is_some();
-    finish(blocks, None, results, &goals, judged);
-    Ok(0)
 }
 
-/// The goals and the last line.
-fn finish(
-    blocks: u32,
-    only: Option<&str>,
-    measured: Vec<Value>,
-    goals: &[rows::Goal],
-    judged: bool,
-) {
+/// The parts that can be run alone.
+const CORE_STEP: &str = "core-step";
+const GAMING: &str = "gaming";
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    let lists = lists(args.traces.as_deref())?;
+    let only = args.only.as_deref();
+    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    match only {
+        Some(CORE_STEP) => {
+            let (figures, met) = core_step::run(args.quick);
+            (measured, goals) = (vec![figures], met);
+        }
+        Some(GAMING) => play_ways(&lists, args, &mut measured, &mut goals),
+        Some(part) => anyhow::bail!("--only {part}: only {CORE_STEP} and {GAMING} are run alone"),
+        None => {
+            let blocks = args
+                .runs
+                .unwrap_or(if args.quick { QUICK_BLOCKS } else { BLOCKS });
+            anyhow::ensure!(blocks > 0, "--runs 0 measures nothing");
+            let published = args.traces.as_deref().map(published::run).transpose()?;
+            if let Some((figures, met)) = published.flatten() {
+                measured.push(figures);
+                goals.extend(met);
+            }
+            for list in &lists {
+                play_cases(list, blocks, args.quick, &mut measured, &mut goals);
+            }
+            for list in &lists {
+                placing::run(list, blocks, args.quick, &mut measured, &mut goals);
+            }
+            if !args.quick {
+                play_ways(&lists, args, &mut measured, &mut goals);
+            }
+            let (figures, met) = solver::run(&lists[0].trace, args.quick);
+            measured.push(figures);
+            goals.extend(met);
+            let (figures, met) = core_step::run(args.quick);
+            measured.push(figures);
+            goals.extend(met);
+        }
+    }
     say("\ngoals");
-    for goal in goals {
+    for goal in &goals {
         say(&goal.line());
     }
+    let judged = !args.quick && args.traces.is_some();
     if !judged && only.is_none() {
         say("not judged: the goals hold for 20 blocks of the openb lists (--traces DIR)");
     }
+    let goal = |g: &Goal| json!({ "name": g.name, "got": g.got, "goal": g.goal, "at_least": g.at_least, "met": g.met() });
     let mut line = json!({
         "bench": "schedule",
-        "blocks": blocks,
         "measured": measured,
-        "goals": goals.iter().map(rows::Goal::json).collect::<Vec<Value>>(),
+        "goals": goals.iter().map(goal).collect::<Vec<Value>>(),
         "judged": judged,
-        "ok": goals.iter().all(|g| g.met),
+        "ok": goals.iter().all(Goal::met),
     });
     if let Some(only) = only {
         line["only"] = only.into();
     }
     say(&line.to_string());
+    Ok(0)
 }
 
 /// The lists of a directory, or one that is made up.
@@ -211,7 +112,7 @@ fn lists(dir: Option<&Path>) -> anyhow::Result<Vec<List>> {
     let Some(dir) = dir else {
         return Ok(vec![List {
             name: "made up".to_owned(),
-            trace: trace::synthetic(3000, 1),
+            trace: list::synthetic(3000, 1),
         }]);
     };
     let mut found = Vec::new();
@@ -225,7 +126,7 @@ fn lists(dir: Option<&Path>) -> anyhow::Result<Vec<List>> {
         }
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let trace = trace::read(&text).with_context(|| path.display().to_string())?;
+        let trace = list::read(&text).with_context(|| path.display().to_string())?;
         found.push(List {
             name: name.to_owned(),
             trace,
@@ -239,58 +140,123 @@ fn lists(dir: Option<&Path>) -> anyhow::Result<Vec<List>> {
     Ok(found)
 }
 
-fn without_whole(trace: &[Entry]) -> Vec<Entry> {
-    let part = |e: &&Entry| (e.gpus as usize) < NODE.gpus;
-    trace.iter().filter(part).copied().collect()
-}
-
-/// Replays the same blocks under each policy and prints a row for each.
-fn table(title: &str, trace: &[Entry], cut: &Cut, blocks: u32, names: &[&str]) -> Vec<Row> {
-    say(&format!("\n{title}"));
-    say(&rows::head());
-    names
-        .iter()
-        .filter_map(|name| {
-            let policy = Policy::named(name)?;
-            let row = play(policy, trace, cut, blocks);
-            say(&row.line());
-            Some(row)
-        })
-        .collect()
-}
-
-/// Says on a terminal how far a row is.
-struct Progress {
-    name: &'static str,
-    of: u32,
-    done: AtomicU32,
-    shown: bool,
-}
-
-impl Progress {
-    fn of(name: &'static str, of: u32) -> Self {
-        Self {
-            name,
-            of,
-            done: AtomicU32::new(0),
-            shown: std::io::stderr().is_terminal(),
+/// Plays the rows of one list, first by the blocks that rules were chosen by, then by the others.
+fn play_cases(
+    list: &List,
+    blocks: u32,
+    quick: bool,
+    measured: &mut Vec<Value>,
+    goals: &mut Vec<Goal>,
+) {
+    let claims = if quick { 300 } else { 1500 };
+    let half = if quick { blocks } else { blocks.div_ceil(2) };
+    let parts = [(0, half, "tuned on"), (half, blocks, "apart")];
+    for (from, to, which) in parts.into_iter().filter(|(from, to, _)| from < to) {
+        say(&format!(
+            "\n{}, blocks {from} to {} ({which}): {claims} consecutive claims each, times between requests drawn to a load of\n\
+             0.9, run times within 30 s and 6 h, four users of whom one brings 59 %, memory as large a part as the SMs; each\n\
+             way to the host and back costs 2 s + memory / 4 GB/s. Claims of the whole machine are left out unless said.\n\
+             A wait lasts until a claim has the run that lasts for the shortest time that claims may run",
+            list.name,
+            to - 1
+        ));
+        say(&cases::head());
+        let mut rows: BTreeMap<String, Sums> = BTreeMap::new();
+        for case in cases::cases(quick) {
+            let case = Case { claims, ..case };
+            let began = Instant::now();
+            let seeds = u64::from(from)..u64::from(to);
+            let played = two_at_a_time(seeds, |seed| case.play(&list.trace, seed));
+            let sums = cases::sums(&case, &played);
+            say(&format!(
+                "{}  ({:.0} s)",
+                sums.line(&case.name),
+                began.elapsed().as_secs_f64()
+            ));
+            rows.insert(case.name, sums);
         }
-    }
-
-    fn another(&self) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.shown {
-            eprint!("\r{}: block {done} of {}\x1b[K", self.name, self.of);
-        }
+        let name = format!("{}, blocks {from}-{}", list.name, to - 1);
+        goals.extend(cases::goals(&name, list.is_shared(), &rows));
+        let rows = rows
+            .iter()
+            .map(|(name, sums)| (name.clone(), figures(sums)));
+        let rows: serde_json::Map<String, Value> = rows.collect();
+        measured.push(json!({ "list": list.name, "from": from, "to": to - 1, "rows": rows }));
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown {
-            eprint!("\r\x1b[K");
+fn figures(sums: &Sums) -> Value {
+    json!({
+        "wait_min": sums.wait_min,
+        "wait_p95_min": sums.wait_p95_min,
+        "completion_h": sums.jct_h,
+        "use": sums.usage / 100.0,
+        "suspensions": sums.suspensions,
+        "moves": sums.moves,
+        "stall": sums.stall / 100.0,
+        "away_max_h": sums.away_h,
+        "jain": sums.jain,
+        "kept_idle": sums.kept / 100.0,
+        "whole_max_h": sums.whole_h,
+        "in_time": sums.in_time / 100.0,
+        "short_loss_p95_min": sums.short_loss_p95_min,
+        "unfinished": sums.unfinished,
+    })
+}
+
+/// Ways to get more than one's part, each beside the honest one.
+fn play_ways(lists: &[List], args: &BenchArgs, measured: &mut Vec<Value>, goals: &mut Vec<Goal>) {
+    let claims = if args.quick { 150 } else { 600 };
+    let seeds = if args.quick { 2 } else { SEEDS_OF_WAYS };
+    for list in lists {
+        say(&format!(
+            "\n{}: a task of three hours on one GPU, asked for by the user who has most in the middle of {claims} claims at load\n\
+             1.1, {seeds} blocks",
+            list.name
+        ));
+        let trace = list.without_whole();
+        let setup = Setup::default();
+        let played = two_at_a_time(0..seeds, |seed| {
+            gaming::play_ways(&trace, &setup, claims, seed)
+        });
+        let over = |way: usize, of: fn(&gaming::Gain) -> f64| {
+            mean(&played.iter().map(|p| of(&p[way])).collect::<Vec<f64>>())
+        };
+        let honest = (over(0, |g| g.task_h), over(0, |g| g.others_min));
+        let mut rows = Vec::new();
+        for (i, (way, _)) in gaming::WAYS.iter().enumerate() {
+            let (task_h, others_min) = (over(i, |g| g.task_h), over(i, |g| g.others_min));
+            say(&format!(
+                "{way:<42} done in {task_h:>6.2} h, others wait {others_min:>6.1} min"
+            ));
+            rows.push(json!({ "way": way, "task_h": task_h, "others_min": others_min }));
+            if i > 0 {
+                let gain = (honest.0 / task_h - 1.0) * 100.0;
+                let name = format!("{}: {way}: gain, %", list.name);
+                goals.push(Goal::most(name, gain, 5.0));
+                let most = (honest.1 * 1.25).max(honest.1 + 1.0);
+                let name = format!("{}: {way}: mean wait of others, min", list.name);
+                goals.push(Goal::most(name, others_min, most));
+            }
         }
+        measured.push(json!({ "list": list.name, "gaming": rows }));
     }
+}
+
+/// Blocks do not depend on one another.
+fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let half = |odd: u64| {
+        let own = seeds.clone().filter(|s| s % 2 == odd);
+        own.map(|s| (s, one(s))).collect::<Vec<(u64, T)>>()
+    };
+    let mut all = std::thread::scope(|scope| {
+        let odd = scope.spawn(|| half(1));
+        let mut all = half(0);
+        all.extend(odd.join().unwrap_or_default());
+        all
+    });
+    all.sort_by_key(|(seed, _)| *seed);
+    all.into_iter().map(|(_, played)| played).collect()
 }
 
 /// Processor time of this thread in nanoseconds: what others run here meanwhile does not count.
@@ -299,72 +265,4 @@ fn cpu_ns() -> u64 {
         let ns = Duration::from(t).as_nanos();
         u64::try_from(ns).unwrap_or(u64::MAX)
     })
-}
-
-fn play(policy: &'static Policy, trace: &[Entry], cut: &Cut, blocks: u32) -> Row {
-    let node = Node {
-        gpus: cut.gpus,
-        ..NODE
-    };
-    let one = |seed: u32| {
-        let mut took = Vec::new();
-        let block = trace::block(trace, cut, u64::from(seed));
-        let outcome = replay(&block, node, policy, &cpu_ns, &mut took);
-        (outcome, took)
-    };
-    let progress = Progress::of(policy.name, blocks);
-    // Two at a time: the blocks do not depend on one another.
-    let half = |first: u32| {
-        let seeds = (first..blocks).step_by(2);
-        let play = |seed| {
-            let played = one(seed);
-            progress.another();
-            played
-        };
-        seeds.map(play).collect::<Vec<_>>()
-    };
-    let (even, odd) = std::thread::scope(|scope| {
-        let odd = scope.spawn(|| half(1));
-        (half(0), odd.join().unwrap_or_default())
-    });
-    let (mut outcomes, mut took) = (Vec::new(), Vec::new());
-    let mut odd = odd.into_iter();
-    for (outcome, times) in even
-        .into_iter()
-        .flat_map(|e| [Some(e), odd.next()])
-        .flatten()
-    {
-        outcomes.push(outcome);
-        took.extend(times);
-    }
-    drop(progress);
-    let steps = Times::new(took.iter().map(|ns| *ns as f64 / 1e3).collect());
-    Row::new(policy, outcomes, &steps)
-}
-
-/// Percent of the machine that could be in use by the last request if nothing were lost: the same order of
-/// service on one pool.
-fn play_bound(trace: &[Entry], cut: &Cut, blocks: u32) -> f64 {
-    static BOUND: Policy = Policy {
-        name: "pooled+service",
-        placing: Placing::Pooled,
-        rules: Rules::DEFAULT,
-        moves: true,
-        suspends: true,
-    };
-    let row = play(&BOUND, trace, cut, blocks);
-    let useful: Vec<f64> = row.outcomes.iter().map(|o| o.allocation * 100.0).collect();
-    mean(&useful)
-}
-
-/// Mean completion by user, in seconds, over all blocks.
-fn by_user(row: &Row, trace: &[Entry], cut: &Cut) -> Vec<f64> {
-    let mut times = vec![Vec::new(); NODE.users];
-    for (seed, outcome) in row.outcomes.iter().enumerate() {
-        let block = trace::block(trace, cut, seed as u64);
-        for (e, t) in block.iter().zip(&outcome.turnaround_s) {
-            times[e.user].push(*t);
-        }
-    }
-    times.iter().map(|t| mean(t)).collect()
 }

@@ -223,13 +223,16 @@ pub enum Command {
             gshare replay runs.jsonl --gpus 4           your runs with other sizes\n\n\
             The list has a header and the columns arrival_s, duration_s, num_gpu and gpu_milli (thousandths of each \
             GPU), and may have user. Nothing is run: the same decisions are made in virtual time.\n\n\
-            WAIT is the mean time from a request to its start, MEDIAN and P95 are of the same times; DONE is the mean \
-            time to its end. ALLOC is how much of the machine the claims that ran had asked for, until the last request.\n\n\
-            Policies that serve in the order of requests: exclusive (whole GPUs), static (a fixed part for each user), \
-            first-fit, best-fit, fgd (least fragmentation), exact (packed, with moves), spread (spread, with moves), \
-            pooled (one sum without GPUs: a bound). With guaranteed parts: exact+quota. With these and who has had least \
-            first: best-fit+service, fgd+service, exact+service, gshare (as the service does it), gshare-held (as it \
-            does where claims cannot be moved or suspended).\n\n\
+            WAIT is the mean time from a request to the run that lasts for as long as every claim may (min-run), P95 is of \
+            the same times; DONE is the mean time to its end. USE is the part of the machine that did useful work until the \
+            last request. MOVES and OFFLOADED count what was done to claims that ran, AWAY is the longest time from one run \
+            of a claim to its next, JAIN says how equal the speeds of users are (1: all the same).\n\n\
+            gshare is the service itself, as it is shipped, where all can be offloaded and moved; gshare-no-move and \
+            gshare-no-offload are the same where that cannot be done. Beside it, taking nothing from claims that run: easy \
+            (who delays the first in the queue by nothing is let past), exact+quota (who is within an equal part first), and \
+            in the strict order of requests exact (packed, with moves), fgd (least fragmentation), best-fit, first-fit, \
+            static (a fixed part for each user), exclusive (whole GPUs) and pooled (one sum without GPUs: a bound). easy knows \
+            how long each claim will run; gshare does not.\n\n\
             Records of runs (gshare suggest --records > runs.jsonl) are replayed with the sizes that were asked for, with \
             those that experience says (as with auto-shrink = \"request\"), and with what each run needed.")]
     Replay(ReplayArgs),

@@ -1,7 +1,7 @@
-//! `gshare replay`: the decisions of the core in virtual time over a list of claims.
+//! `gshare replay`: a list of claims in virtual time, decided by the machine that the service decides with.
 
-use gshare_core::play::list::{self as trace, Entry};
-use gshare_core::sched::replay::{Node, Outcome, POLICIES, Policy, replay};
+use gshare_core::play::list::{self, Entry};
+use gshare_core::play::{POLICIES, Policy, Setup};
 use serde_json::json;
 
 use super::args::sizes::ReplayArgs;
@@ -10,7 +10,7 @@ use super::table::{Align, Table};
 use super::{Outcome as Exit, out, replay_sizes};
 
 /// What is compared unless something else is asked.
-const DEFAULT: [&str; 3] = ["gshare", "gshare-held", "fgd"];
+const DEFAULT: [&str; 3] = ["gshare", "gshare-no-offload", "fgd"];
 
 pub(crate) fn run(args: &ReplayArgs) -> Exit {
     if let Some(load) = args.load
@@ -29,52 +29,53 @@ pub(crate) fn run(args: &ReplayArgs) -> Exit {
         return replay_sizes::run(args, &text);
     }
     let policies = policies(&args.policy)?;
-    let trace = entries(args, &text)?;
-    let node = Node {
+    let list = entries(args, &text)?;
+    let setup = Setup {
         gpus: usize::from(args.gpus),
-        mem: args.mem.0,
-        users: trace.iter().map(|e| e.user + 1).max().unwrap_or(1),
+        mem: args.mem,
+        ..Setup::default()
     };
     let mut table = Table::new(&[
         ("POLICY", Align::Left),
         ("MAY", Align::Left),
         ("WAIT min", Align::Right),
-        ("MEDIAN", Align::Right),
         ("P95", Align::Right),
         ("DONE h", Align::Right),
-        ("ALLOC %", Align::Right),
+        ("USE %", Align::Right),
         ("MOVES", Align::Right),
-        ("SUSPENDED", Align::Right),
+        ("OFFLOADED", Align::Right),
+        ("AWAY h", Align::Right),
+        ("JAIN", Align::Right),
     ]);
     let mut rows = Vec::new();
     for policy in policies {
-        let outcome = replay(&trace, node, policy, &|| 0, &mut Vec::new());
-        let row = Figures::of(&outcome);
+        let row = policy.play(&list, &setup).figures(&list);
         table.row(vec![
             policy.name.to_owned(),
             policy.rights().to_owned(),
-            format!("{:.1}", row.wait / 60.0),
-            format!("{:.1}", row.median / 60.0),
-            format!("{:.1}", row.p95 / 60.0),
-            format!("{:.2}", row.done / 3600.0),
-            format!("{:.1}", outcome.allocation * 100.0),
-            outcome.moves.to_string(),
-            outcome.suspensions.to_string(),
+            format!("{:.1}", row.wait_mean_s / 60.0),
+            format!("{:.1}", row.wait_p95_s / 60.0),
+            format!("{:.2}", row.jct_mean_s / 3600.0),
+            format!("{:.1}", row.usage * 100.0),
+            row.moves.to_string(),
+            row.suspensions.to_string(),
+            format!("{:.1}", row.away_max_s / 3600.0),
+            format!("{:.2}", row.jain),
         ]);
         rows.push(json!({
             "policy": policy.name,
-            "may": policy.rights(),
-            "wait_mean_s": row.wait,
-            "wait_median_s": row.median,
-            "wait_p95_s": row.p95,
-            "completion_mean_s": row.done,
-            "allocation": outcome.allocation,
-            "moves": outcome.moves,
-            "suspensions": outcome.suspensions,
+            "wait_mean_s": row.wait_mean_s,
+            "wait_p95_s": row.wait_p95_s,
+            "jct_mean_s": row.jct_mean_s,
+            "use": row.usage,
+            "moves": row.moves,
+            "suspensions": row.suspensions,
+            "away_max_s": row.away_max_s,
+            "jain": row.jain,
         }));
     }
     if args.json {
-        out::json(&json!({ "claims": trace.len(), "gpus": args.gpus, "policies": rows }))?;
+        out::json(&json!({ "claims": list.len(), "gpus": args.gpus, "policies": rows }))?;
     } else {
         out::print(&table.text(None, false))?;
     }
@@ -101,48 +102,15 @@ fn policies(names: &[String]) -> Result<Vec<&'static Policy>, Failure> {
 
 fn entries(args: &ReplayArgs, text: &str) -> Result<Vec<Entry>, Failure> {
     let path = args.trace.display();
-    let mut trace = trace::read(text).map_err(|e| usage(format!("{path}: {e}")))?;
-    trace.truncate(args.claims.unwrap_or(usize::MAX).max(1));
-    let start = trace.first().map_or(0.0, |e| e.arrival_s);
-    for e in &mut trace {
+    let mut list = list::read(text).map_err(|e| usage(format!("{path}: {e}")))?;
+    list.truncate(args.claims.unwrap_or(usize::MAX).max(1));
+    let start = list.first().map_or(0.0, |e| e.arrival_s);
+    for e in &mut list {
         e.arrival_s -= start;
         e.gpus = e.gpus.min(u32::from(args.gpus));
     }
     if let Some(load) = args.load {
-        let work: f64 = trace.iter().map(|e| e.size() * e.run_s).sum();
-        let span = trace.last().map_or(1.0, |e| e.arrival_s).max(1.0);
-        let stretch = work / (f64::from(args.gpus) * load * span);
-        for e in &mut trace {
-            e.arrival_s *= stretch;
-        }
+        list::stretch(&mut list, usize::from(args.gpus), load);
     }
-    Ok(trace)
-}
-
-struct Figures {
-    wait: f64,
-    median: f64,
-    p95: f64,
-    done: f64,
-}
-
-impl Figures {
-    fn of(outcome: &Outcome) -> Self {
-        let mut waits = outcome.wait_s.clone();
-        waits.sort_by(f64::total_cmp);
-        let at = |q: f64| {
-            let last = waits.len().saturating_sub(1);
-            waits
-                .get((last as f64 * q).round() as usize)
-                .copied()
-                .unwrap_or(0.0)
-        };
-        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
-        Self {
-            wait: mean(&outcome.wait_s),
-            median: at(0.5),
-            p95: at(0.95),
-            done: mean(&outcome.turnaround_s),
-        }
-    }
+    Ok(list)
 }

@@ -1,7 +1,7 @@
 //! `gshare replay runs.jsonl`: records of runs with the sizes that were asked for, with those that experience would have
 //! said, and with what they needed.
 
-use gshare_core::sched::sizes::{Sized, SizedRun, Sizing, replay};
+use gshare_core::play::sizes::{Sized, SizedRun, Sizing, replay};
 use serde_json::{Value, json};
 
 use super::args::sizes::ReplayArgs;

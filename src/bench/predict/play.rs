@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gshare_core::Bytes;
+use gshare_core::play::sizes::SizedRun;
 use gshare_core::predict::{Earlier, NOMINAL, Past, RUNS, Scores, Shape, Span, duration, estimate};
-use gshare_core::sched::sizes::SizedRun;
 use serde_json::{Value, json};
 
 use super::families::{self, Change, Family, Run};

@@ -7,25 +7,47 @@ use std::time::Duration;
 use gshare_core::machine::lever::{Failure, Holding, Levers, Wish};
 use gshare_core::machine::{Action, Event, Machine, ReclaimRules};
 use gshare_core::play::list::Dice;
-use gshare_core::size::Size;
 use gshare_core::{Bytes, Change, ClaimId, Class, GpuFacts, Party, Quota, Request, Share, Sharing};
 use serde_json::{Value, json};
 
-use super::rows::{Goal, mean};
 use crate::bench::say;
 use crate::bench::stats::Times;
+use gshare_core::play::cases::Goal;
+use gshare_core::play::figures::mean;
 
-const GPUS: usize = 16;
-/// Claims at a time: they run, wait or are parked.
-const CLAIMS: usize = 500;
 const USERS: usize = 12;
 const SEED: u64 = 1;
-const GOAL_US: f64 = 2000.0;
+
+/// A machine, and how long a step may take there.
+#[derive(Clone, Copy)]
+struct Size {
+    gpus: usize,
+    /// Claims at a time: they run, wait or are parked.
+    claims: usize,
+    rounds: usize,
+    goal_us: f64,
+}
+
+const SIZES: [Size; 2] = [
+    Size {
+        gpus: 16,
+        claims: 500,
+        rounds: 1500,
+        goal_us: 1000.0,
+    },
+    Size {
+        gpus: 64,
+        claims: 2000,
+        rounds: 150,
+        goal_us: 10_000.0,
+    },
+];
 const MEM: Bytes = Bytes::gib(80);
 
 /// The core with somebody who answers it.
 struct Desk {
     machine: Machine,
+    size: Size,
     now: Duration,
     dice: Dice,
     next: u64,
@@ -46,7 +68,7 @@ fn party(uid: usize) -> Party {
     Party::User(format!("user{uid}"))
 }
 
-fn facts() -> Vec<GpuFacts> {
+fn facts(gpus: usize) -> Vec<GpuFacts> {
     let one = |g| GpuFacts {
         uuid: format!("GPU-{g}"),
         model: "G".to_owned(),
@@ -56,13 +78,14 @@ fn facts() -> Vec<GpuFacts> {
         healthy: true,
         sharing: Sharing::Timeslice,
     };
-    (0..GPUS).map(one).collect()
+    (0..gpus).map(one).collect()
 }
 
 impl Desk {
-    fn new(seed: u64) -> Self {
+    fn new(size: Size, seed: u64) -> Self {
         let mut desk = Self {
             machine: Machine::default(),
+            size,
             now: Duration::ZERO,
             dice: Dice::new(seed),
             next: 1,
@@ -74,7 +97,7 @@ impl Desk {
             announced: 0,
             seen: Vec::new(),
         };
-        desk.send(Event::Gpus(facts()));
+        desk.send(Event::Gpus(facts(size.gpus)));
         // Some have entries, the others an equal part of what is left.
         let quota = |uid| Quota {
             party: party(uid),
@@ -88,7 +111,7 @@ impl Desk {
             spread: true,
             ..ReclaimRules::default()
         }));
-        let first: Vec<Event> = (0..CLAIMS).flat_map(|_| desk.submission()).collect();
+        let first: Vec<Event> = (0..size.claims).flat_map(|_| desk.submission()).collect();
         desk.send_all(first);
         desk
     }
@@ -104,12 +127,12 @@ impl Desk {
         let sizes = [30, 50, 100, 100, 200, 250, 300, 500, 750, 1000];
         let several = [2, 2, 4, 8];
         let size = if dice.below(12) == 0 {
-            Size {
+            gshare_core::Size {
                 gpus: several[dice.below(several.len())],
                 each: Share::from_milli([500, 1000][dice.below(2)]),
             }
         } else {
-            Size {
+            gshare_core::Size {
                 gpus: 1,
                 each: Share::from_milli(sizes[dice.below(sizes.len())]),
             }
@@ -274,7 +297,7 @@ impl Desk {
         let (runs, waits, lies) = (self.one(&running), self.one(&waiting), self.one(&parked));
         let event = match (self.dice.below(100), runs, waits, lies) {
             (0..=24, Some(id), ..) | (25..=29, _, Some(id), _) => Event::Gone { id },
-            (30..=37, ..) => Event::Gpus(facts()),
+            (30..=37, ..) => Event::Gpus(facts(self.size.gpus)),
             (38..=47, Some(id), ..) => self.levers(id),
             (48..=52, Some(id), ..) => {
                 let wishes = [Wish::Detach, Wish::Suspend, Wish::Keep];
@@ -302,11 +325,14 @@ impl Desk {
             }
             (67..=69, Some(id), ..) => Event::MoveTo {
                 id,
-                gpus: vec![self.dice.below(GPUS)],
+                gpus: vec![self.dice.below(self.size.gpus)],
             },
             (70, ..) => {
                 let on = self.drained.is_none();
-                let g = self.drained.take().unwrap_or_else(|| self.dice.below(GPUS));
+                let g = self
+                    .drained
+                    .take()
+                    .unwrap_or_else(|| self.dice.below(self.size.gpus));
                 if on {
                     self.drained = Some(g);
                 }
@@ -324,7 +350,7 @@ impl Desk {
         let lies = here.values().filter(|h| matches!(h, Holding::Parked(_)));
         let lies = lies.count();
         self.seen.push([here.len() - lies, new, lies]);
-        for _ in here.len() + new..CLAIMS {
+        for _ in here.len() + new..self.size.claims {
             let events = self.submission();
             self.send_all(events.into());
         }
@@ -350,10 +376,27 @@ fn figures(times: &Times, count: usize) -> Value {
     })
 }
 
-/// Plays one history.
+/// Plays a history on each machine; a quick look is at the smaller one.
 pub(super) fn run(quick: bool) -> (Value, Vec<Goal>) {
-    let rounds = if quick { 100 } else { 1500 };
-    let mut desk = Desk::new(SEED);
+    let sizes = &SIZES[..if quick { 1 } else { SIZES.len() }];
+    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    for size in sizes {
+        let rounds = if quick { 100 } else { size.rounds };
+        let (figures, met) = history(*size, rounds);
+        measured.push(figures);
+        goals.extend(met);
+    }
+    (json!({ "core_step": measured }), goals)
+}
+
+fn history(size: Size, rounds: usize) -> (Value, Vec<Goal>) {
+    let Size {
+        gpus,
+        claims,
+        goal_us,
+        ..
+    } = size;
+    let mut desk = Desk::new(size, SEED);
     let began = (desk.steps_us.len(), desk.decisions_us.len());
     for _ in 0..rounds {
         desk.round();
@@ -368,7 +411,7 @@ pub(super) fn run(quick: bool) -> (Value, Vec<Goal>) {
         mean(&of)
     });
     say(&format!(
-        "\na step of the core on {GPUS} GPUs with {CLAIMS} claims of {USERS} users, seed {SEED}: {rounds} random events in {} min of\n\
+        "\na step of the core on {gpus} GPUs with {claims} claims of {USERS} users, seed {SEED}: {rounds} random events in {} min of\n\
          virtual time; on average {runs:.0} ran, {waits:.0} waited and {lies:.0} were parked; {} announcements, {} moves and parkings;\n\
          processor time",
         desk.now.as_secs() / 60,
@@ -379,22 +422,21 @@ pub(super) fn run(quick: bool) -> (Value, Vec<Goal>) {
     say(&line(&format!("decisions alone ({decided})"), &decisions));
     let goals = vec![
         Goal::most(
-            format!("B6 {GPUS} GPUs, {CLAIMS} claims: core step p99, us of processor time"),
+            format!("B6 {gpus} GPUs, {claims} claims: core step p99, us of processor time"),
             steps.p99().unwrap_or(f64::INFINITY),
-            GOAL_US,
+            goal_us,
         ),
         Goal::most(
             format!(
-                "B6 {GPUS} GPUs, {CLAIMS} claims: p99 of the steps that decide, planner included, us"
+                "B6 {gpus} GPUs, {claims} claims: p99 of the steps that decide, planner included, us"
             ),
             decisions.p99().unwrap_or(f64::INFINITY),
-            GOAL_US,
+            goal_us,
         ),
     ];
     let measured = json!({
-        "core_step": {
-            "gpus": GPUS,
-            "claims": CLAIMS,
+            "gpus": gpus,
+            "claims": claims,
             "seed": SEED,
             "rounds": rounds,
             "running": runs,
@@ -404,7 +446,6 @@ pub(super) fn run(quick: bool) -> (Value, Vec<Goal>) {
             "pulled": desk.pulled,
             "steps": figures(&steps, count),
             "decisions": figures(&decisions, decided),
-        }
     });
     (measured, goals)
 }

@@ -4,11 +4,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use gshare_core::sched::cluster::{Score, fill, hosts, pods};
+use gshare_core::play::cluster::{Score, fill, hosts, pods};
 use serde_json::{Value, json};
 
-use super::rows::{Goal, mean};
 use crate::bench::say;
+use gshare_core::play::cases::Goal;
+use gshare_core::play::figures::mean;
 
 const SEEDS: u64 = 10;
 

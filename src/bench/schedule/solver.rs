@@ -5,9 +5,10 @@ use gshare_core::play::list::Entry;
 use gshare_core::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
 use serde_json::{Value, json};
 
-use super::rows::{Goal, mean};
 use crate::bench::say;
 use crate::bench::stats::Times;
+use gshare_core::play::cases::Goal;
+use gshare_core::play::figures::mean;
 
 struct Filled {
     board: Board,

@@ -16,7 +16,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub quick: bool,
     /// Only mixes whose name contains this (gate), only GPU models and ways of sharing whose names do, e.g. "h100" or
-    /// "h100 turns" (attribution), or core-step alone (schedule)
+    /// "h100 turns" (attribution), or core-step or gaming alone (schedule)
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Seeds of the mixes, both included, e.g. 7000..7047 (attribution)

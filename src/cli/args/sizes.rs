@@ -89,7 +89,7 @@ pub struct ReplayArgs {
     /// List of claims (CSV)
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
-    /// Policy (below), more than once to compare [default: gshare, gshare-held and fgd]
+    /// Policy (below), more than once to compare [default: gshare, gshare-no-offload and fgd]
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
     /// GPUs of the machine

@@ -3,13 +3,20 @@
 //!
 //! What stands beside it for comparison (strict order, a fixed part for everybody, backfill) is in [`simple`].
 
+pub mod cases;
+pub mod cluster;
 pub mod figures;
+pub mod gaming;
 pub mod list;
 pub mod player;
+pub mod policy;
+pub mod simple;
+pub mod sizes;
 
 pub use figures::{Figures, Outcome, Played};
 pub use list::Entry;
 pub use player::{Setup, play};
+pub use policy::{POLICIES, Policy};
 
 use crate::units::Bytes;
 

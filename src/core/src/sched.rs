@@ -1,8 +1,4 @@
-//! Scheduling: who gets what ([`fair`]), in which order and at whose cost ([`plan`]), and where ([`solve`]).
+//! What the machine decides with: who is guaranteed how much ([`fair`]), and where claims go ([`solve`]).
 
-pub mod cluster;
 pub mod fair;
-pub mod plan;
-pub mod replay;
-pub mod sizes;
 pub mod solve;

@@ -165,7 +165,9 @@ impl Machine {
             let gpus = held.get(uid).copied().unwrap_or(0.0);
             history.hold(now.as_secs_f64(), gpus, weight);
         }
-        self.past.by_owner.retain(|_, h| h.gpu_seconds() > 1.0);
+        // Who holds a part of a GPU has less than that in the first second.
+        let counts = |uid: &u32, h: &History| held.contains_key(uid) || h.gpu_seconds() > 1.0;
+        self.past.by_owner.retain(|uid, h| counts(uid, h));
         self.past.at = now;
     }
 

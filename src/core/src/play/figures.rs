@@ -3,6 +3,8 @@
 /// What came of one claim. Times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
+    /// When it was asked for.
+    pub asked_s: f64,
     /// Until it began the run that lasted for the shortest time that claims may run; none if it never had that.
     pub wait_s: Option<f64>,
     /// Until it ended; none if it never did.

@@ -26,6 +26,8 @@ pub struct Entry {
     pub keeps: bool,
     /// Its owner asks for more time whenever the limit comes near.
     pub extends: bool,
+    /// It is asked for when the claim so many places before it in the list has ended.
+    pub after: Option<usize>,
 }
 
 impl Entry {

@@ -149,6 +149,9 @@ struct Player<'a> {
     steps: u64,
 }
 
+/// How far behind a claim the one may be that is asked for when it has ended.
+const FOLLOWS: usize = 8;
+
 fn secs(s: f64) -> Duration {
     Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)
 }
@@ -261,7 +264,9 @@ impl<'a> Player<'a> {
                 .get(next)
                 .filter(|e| secs(e.arrival_s) <= self.now)
             {
-                self.submit(next, entry);
+                if entry.after.is_none() {
+                    self.submit(next);
+                }
                 next += 1;
             }
             if wake.is_some_and(|wake| wake <= self.now) {
@@ -332,7 +337,9 @@ impl<'a> Player<'a> {
         kept
     }
 
-    fn submit(&mut self, index: usize, entry: &Entry) {
+    fn submit(&mut self, index: usize) {
+        let entry = &self.list[index];
+        self.runs[index].outcome.asked_s = self.now.as_secs_f64();
         let size = Size {
             gpus: entry.gpus,
             each: Share::from_milli(entry.milli),
@@ -469,7 +476,7 @@ impl<'a> Player<'a> {
         let before = entry.run_s - run.left_s;
         if run.outcome.wait_s.is_none() && before + ran >= least - 1e-6 {
             let from = since.as_secs_f64() - before;
-            run.outcome.wait_s = Some((from - entry.arrival_s).max(0.0));
+            run.outcome.wait_s = Some((from - run.outcome.asked_s).max(0.0));
         }
         run.left_s -= ran;
         run.outcome.ran_s += ran;
@@ -482,7 +489,7 @@ impl<'a> Player<'a> {
         let run = &mut self.runs[index];
         run.at = At::Over;
         run.turn += 1;
-        run.outcome.done_s = Some(self.now.as_secs_f64() - self.list[index].arrival_s);
+        run.outcome.done_s = Some(self.now.as_secs_f64() - run.outcome.asked_s);
         Event::Gone { id: id_of(index) }
     }
 
@@ -518,6 +525,12 @@ impl<'a> Player<'a> {
                 self.stop(index);
                 let gone = self.over(index);
                 self.send(gone);
+                let after =
+                    |i: &usize| self.list[*i].after.and_then(|n| i.checked_sub(n)) == Some(index);
+                let most = self.list.len().min(index + FOLLOWS);
+                if let Some(next) = (index + 1..most).find(after) {
+                    self.submit(next);
+                }
             }
             Due::Done(doing) => {
                 self.pulled += 1;

@@ -2,9 +2,10 @@
 
 use super::list::{self, Cut, Entry};
 use super::player::watched;
-use super::{Setup, carry_s, play};
-use crate::machine::Event;
+use super::{Played, Policy, Setup, carry_s, play};
+use crate::machine::{Action, Event, Now};
 use crate::units::Bytes;
+use std::time::Duration;
 
 /// A busy machine of two GPUs and four users.
 fn busy(seed: u64) -> (Vec<Entry>, Setup) {
@@ -32,6 +33,27 @@ fn entry(arrival_s: f64, run_s: f64, milli: u32, user: usize) -> Entry {
         user,
         ..Entry::default()
     }
+}
+
+/// What is decided: who starts, stops, moves and comes back, and when.
+fn decisions(list: &[Entry], setup: &Setup) -> (Vec<(Now, Action)>, Played) {
+    let mut seen = Vec::new();
+    let played = watched(list, setup, &mut |now, _, actions: &[Action]| {
+        let decides = |a: &&Action| {
+            matches!(
+                a,
+                Action::Grant { .. }
+                    | Action::Announce { .. }
+                    | Action::Park { .. }
+                    | Action::Unpark { .. }
+                    | Action::Move { .. }
+                    | Action::LeaseOver { .. }
+            )
+        };
+        let at = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        seen.extend(actions.iter().filter(decides).map(|a| (at, a.clone())));
+    });
+    (seen, played)
 }
 
 #[test]
@@ -109,4 +131,106 @@ fn a_time_limit_ends_a_claim_and_a_fault_leaves_it_where_it_was() {
     });
     assert!(failed > 0 && failed == played.failed);
     assert_eq!(played.unfinished(), 0);
+}
+
+#[test]
+fn backfill_lets_past_who_delays_the_first_by_nothing() {
+    let easy = |list: &[Entry]| {
+        let setup = Setup {
+            gpus: 2,
+            ..Setup::default()
+        };
+        let played = Policy::named("easy").unwrap().play(list, &setup);
+        let waits = played.claims.iter().map(|c| c.wait_s.unwrap());
+        waits.collect::<Vec<f64>>()
+    };
+    let two = Entry {
+        gpus: 2,
+        ..entry(10.0, 100.0, 1000, 0)
+    };
+    let first = entry(0.0, 1000.0, 1000, 0);
+    // One GPU is free until 1000 s, when both are the second's.
+    assert_eq!(
+        easy(&[first, two, entry(20.0, 980.0, 1000, 0)]),
+        [0.0, 990.0, 0.0]
+    );
+    let late = entry(20.0, 981.0, 1000, 0);
+    assert_eq!(easy(&[first, two, late]), [0.0, 990.0, 1080.0]);
+}
+
+#[test]
+fn pieces_of_a_task_follow_one_another() {
+    let piece = |n: usize| Entry {
+        after: (n > 0).then_some(1),
+        ..entry(0.0, 100.0, 1000, 0)
+    };
+    let played = play(&[piece(0), piece(1), piece(2)], &Setup::default());
+    let asked: Vec<f64> = played.claims.iter().map(|c| c.asked_s).collect();
+    assert_eq!(asked, [0.0, 100.0, 200.0]);
+    assert!(played.claims.iter().all(|c| c.wait_s == Some(0.0)));
+}
+
+#[test]
+fn no_room_is_kept_where_nobody_waits_for_it() {
+    let setup = Setup {
+        gpus: 1,
+        offload: false,
+        ..Setup::default()
+    };
+    // The second does not fit beside the first.
+    let mut list = vec![entry(0.0, 1000.0, 700, 0), entry(10.0, 100.0, 500, 1)];
+    list.push(entry(900.0, 100.0, 500, 1));
+    assert!(play(&list, &setup).kept_idle.abs() < 1e-9);
+}
+
+/// The machine says itself when it wants to be called: looking at it every second changes nothing.
+#[test]
+fn ticks_between_the_moments_that_the_machine_asks_for_decide_nothing() {
+    for seed in 0..4 {
+        let (list, setup) = busy(seed);
+        let often = Setup {
+            tick: Duration::from_secs(1),
+            ..setup.clone()
+        };
+        let ((a, _), (b, _)) = (decisions(&list, &setup), decisions(&list, &often));
+        // What rests on sums that change all the time is looked at once a minute only, and one such decision moves all
+        // that come after it; countdowns, shortest runs and levels are met to the moment.
+        let same = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+        assert!(same >= 10, "seed {seed}: {same} of {}", a.len());
+        let next = (a.get(same), b.get(same));
+        if let (Some((a, _)), Some((b, _))) = next {
+            assert!(a.abs_diff(*b) <= Duration::from_secs(60), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn who_holds_a_part_of_a_gpu_has_had_something_however_often_the_time_is_told() {
+    let had = |tick: u64| {
+        let setup = Setup {
+            gpus: 1,
+            tick: Duration::from_secs(tick),
+            ..Setup::default()
+        };
+        // The second and the third wait behind the first; the third's owner has had less.
+        let list = [
+            entry(0.0, 3000.0, 600, 0),
+            entry(10.0, 3000.0, 400, 1),
+            entry(20.0, 100.0, 1000, 0),
+            entry(30.0, 100.0, 1000, 1),
+        ];
+        let played = play(&list, &setup);
+        [2, 3].map(|i| played.claims[i].wait_s.unwrap() as u64)
+    };
+    assert_eq!(had(0), had(1));
+}
+
+#[test]
+fn a_pool_without_gpus_is_a_bound() {
+    let (list, setup) = busy(1);
+    let wait = |name: &str| {
+        let policy = Policy::named(name).unwrap();
+        policy.play(&list, &setup).figures(&list).wait_mean_s
+    };
+    assert!(wait("pooled") <= wait("exact") && wait("exact") < wait("exclusive"));
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::play::list::{Dice, TraceError};
+use super::list::{Dice, TraceError};
 
 /// A host of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,462 @@
+//! What the scheduler is judged by: blocks of a list under policies, the figures over all blocks, and the goals.
+
+use std::collections::BTreeMap;
+
+use super::figures::{Outcome, Played, mean, quantile};
+use super::list::{self, Cut, Entry};
+use super::policy::{EASY, GSHARE, NO_MOVE, NO_OFFLOAD, Policy};
+use super::{Setup, carry_s};
+use crate::units::Bytes;
+
+/// What becomes of the claims of the whole machine in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// They are left out.
+    Out,
+    /// They stay.
+    In,
+    /// Each fiftieth claim of a block is one.
+    Fiftieth,
+}
+
+/// A row: which claims, on which machine, under which policy.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// Claims of the whole machine.
+    pub whole: Whole,
+    /// Part of the machine that is asked for.
+    pub load: f64,
+    /// Claims of a block.
+    pub claims: usize,
+    /// Who decides.
+    pub policy: Policy,
+    /// The machine.
+    pub setup: Setup,
+}
+
+/// A block that was played.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The claims.
+    pub list: Vec<Entry>,
+    /// What came of them.
+    pub played: Played,
+}
+
+impl Case {
+    fn new(name: &str, policy: Policy, setup: Setup) -> Self {
+        Self {
+            name: name.to_owned(),
+            whole: Whole::Out,
+            load: 0.9,
+            claims: 1500,
+            policy,
+            setup,
+        }
+    }
+
+    fn with(self, whole: Whole, load: f64) -> Self {
+        Self {
+            whole,
+            load,
+            ..self
+        }
+    }
+
+    /// The block of claims that a seed chooses.
+    #[must_use]
+    pub fn block(&self, trace: &[Entry], seed: u64) -> Vec<Entry> {
+        let gpus = self.setup.gpus;
+        let cut = Cut {
+            gpus,
+            load: self.load,
+            claims: self.claims,
+            ..Cut::default()
+        };
+        let kept = |e: &&Entry| self.whole == Whole::In || (e.gpus as usize) < gpus;
+        let trace: Vec<Entry> = trace.iter().filter(kept).copied().collect();
+        let mut block = list::block(&trace, &cut, seed);
+        if self.whole == Whole::Fiftieth {
+            for e in block.iter_mut().skip(25).step_by(50) {
+                (e.gpus, e.milli) = (gpus as u32, 1000);
+            }
+            list::stretch(&mut block, gpus, self.load);
+        }
+        block
+    }
+
+    /// Plays the block of a seed.
+    #[must_use]
+    pub fn play(&self, trace: &[Entry], seed: u64) -> Block {
+        let list = self.block(trace, seed);
+        let played = self.policy.play(&list, &self.setup);
+        Block { list, played }
+    }
+}
+
+/// All rows, in the order in which they are played. `quick` leaves out what takes long.
+#[must_use]
+pub fn cases(quick: bool) -> Vec<Case> {
+    let shipped = Setup::default();
+    let equal = Setup {
+        guaranteed: 4,
+        ..Setup::default()
+    };
+    let host = |gib, setup: &Setup| Setup {
+        host: Bytes::gib(gib),
+        ..setup.clone()
+    };
+    let fixed = Policy::named("static").copied().unwrap_or(EASY);
+    let mut rows = vec![
+        Case::new("equal guarantees", GSHARE, equal.clone()),
+        Case::new("as shipped", GSHARE, shipped.clone()),
+        Case::new("easy", EASY, shipped.clone()),
+        Case::new("fixed parts", fixed, shipped.clone()),
+        Case::new("no offload, no move", NO_OFFLOAD, shipped.clone()),
+        Case::new("offload, no move", NO_MOVE, shipped.clone()),
+        Case::new("host memory 128 GiB", GSHARE, host(128, &equal)),
+        Case::new("host memory 32 GiB", GSHARE, host(32, &equal)),
+    ];
+    for (whole, name) in [
+        (Whole::In, "whole in"),
+        (Whole::Fiftieth, "every 50th whole"),
+    ] {
+        let loads: &[f64] = if quick { &[0.9] } else { &[0.5, 0.9, 1.1] };
+        for load in loads {
+            for policy in [EASY, GSHARE] {
+                let name = format!("{name}, load {load}: {}", policy.name);
+                rows.push(Case::new(&name, policy, shipped.clone()).with(whole, *load));
+            }
+        }
+        for gpus in [2, 4] {
+            if quick {
+                continue;
+            }
+            for policy in [EASY, GSHARE] {
+                let name = format!("{name}, {gpus} GPUs: {}", policy.name);
+                let setup = Setup {
+                    gpus,
+                    ..shipped.clone()
+                };
+                rows.push(Case::new(&name, policy, setup).with(whole, 0.9));
+            }
+        }
+    }
+    rows
+}
+
+/// Figures over all blocks of a row; times in the units of the names.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// See [`super::Figures`].
+    pub wait_min: f64,
+    /// See [`super::Figures`].
+    pub wait_p95_min: f64,
+    /// See [`super::Figures`].
+    pub jct_h: f64,
+    /// In percent.
+    pub usage: f64,
+    /// For each claim.
+    pub suspensions: f64,
+    /// For each claim.
+    pub moves: f64,
+    /// In percent of run time.
+    pub stall: f64,
+    /// The longest.
+    pub away_h: f64,
+    /// See [`super::Figures`].
+    pub jain: f64,
+    /// GPU time in percent that was free while somebody waited whom it fitted.
+    pub kept: f64,
+    /// The longest wait for the whole machine.
+    pub whole_h: f64,
+    /// Claims within their guarantee that started in time, in percent.
+    pub in_time: f64,
+    /// Of the others 99 of 100 waited for less.
+    pub late_p99_min: f64,
+    /// What 95 of 100 claims of less than ten minutes lose at most.
+    pub short_loss_p95_min: f64,
+    /// Claims that never ended, or were cut short.
+    pub unfinished: usize,
+    /// Mean wait of each block, in minutes.
+    pub waits: Vec<f64>,
+    /// Mean completion of each user, in hours.
+    pub users_h: Vec<f64>,
+}
+
+/// Adds blocks up.
+#[must_use]
+pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
+    let over = |of: &dyn Fn(&Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<f64>>());
+    let all = || {
+        let pairs = |b: &'_ Block| {
+            let pairs = b.list.iter().copied().zip(b.played.claims.iter().copied());
+            pairs.collect::<Vec<(Entry, Outcome)>>()
+        };
+        blocks.iter().flat_map(pairs)
+    };
+    let claims = all().count().max(1) as f64;
+    let each = |of: fn(&Outcome) -> f64| all().map(|(_, c)| of(&c)).sum::<f64>();
+    let setup = &case.setup;
+    let in_time = 60.0 + setup.rules.countdown.as_secs_f64() + 2.0 * carry_s(setup.mem);
+    let within: Vec<f64> = all().filter_map(|(_, c)| c.guaranteed_wait_s).collect();
+    let mut late: Vec<f64> = within.iter().copied().filter(|w| *w > in_time).collect();
+    let mut short: Vec<f64> = all()
+        .filter(|(e, _)| e.run_s < 600.0)
+        .map(|(e, c)| (c.done_s.unwrap_or(f64::INFINITY) - e.run_s) / 60.0)
+        .collect();
+    let whole = all().filter(|(e, _)| e.gpus as usize == setup.gpus);
+    let users = all().map(|(e, _)| e.user + 1).max().unwrap_or(0);
+    let user_h = |user: usize| {
+        let own = all().filter(|(e, _)| e.user == user);
+        let own: Vec<f64> = own.filter_map(|(_, c)| c.done_s).collect();
+        mean(&own) / 3600.0
+    };
+    Sums {
+        wait_min: over(&|b| b.played.figures(&b.list).wait_mean_s / 60.0),
+        wait_p95_min: over(&|b| b.played.figures(&b.list).wait_p95_s / 60.0),
+        jct_h: over(&|b| b.played.figures(&b.list).jct_mean_s / 3600.0),
+        usage: over(&|b| b.played.useful * 100.0),
+        suspensions: each(|c| f64::from(c.suspensions)) / claims,
+        moves: each(|c| f64::from(c.moves)) / claims,
+        stall: each(|c| c.stall_s) / each(|c| c.ran_s).max(1.0) * 100.0,
+        away_h: all().map(|(_, c)| c.away_s).fold(0.0, f64::max) / 3600.0,
+        jain: over(&|b| b.played.figures(&b.list).jain),
+        kept: over(&|b| b.played.kept_idle * 100.0),
+        whole_h: whole
+            .map(|(_, c)| c.wait_s.unwrap_or(f64::INFINITY) / 3600.0)
+            .fold(0.0, f64::max),
+        in_time: (1.0 - late.len() as f64 / within.len().max(1) as f64) * 100.0,
+        late_p99_min: quantile(&mut late, 0.99) / 60.0,
+        short_loss_p95_min: quantile(&mut short, 0.95),
+        unfinished: blocks.iter().map(|b| b.played.unfinished()).sum(),
+        waits: blocks
+            .iter()
+            .map(|b| b.played.figures(&b.list).wait_mean_s / 60.0)
+            .collect(),
+        users_h: (0..users).map(user_h).collect(),
+    }
+}
+
+/// The heads of the columns of [`Sums::line`].
+#[must_use]
+pub fn head() -> String {
+    format!(
+        "{:<46} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>7} {:>7} {:>8}",
+        "",
+        "wait min",
+        "p95",
+        "done h",
+        "use %",
+        "susp",
+        "moves",
+        "stall %",
+        "away h",
+        "jain",
+        "kept %",
+        "whole h",
+        "in time",
+        "short"
+    )
+}
+
+impl Sums {
+    /// A row of a table.
+    #[must_use]
+    pub fn line(&self, name: &str) -> String {
+        let open = match self.unfinished {
+            0 => String::new(),
+            n => format!("  {n} did not end"),
+        };
+        format!(
+            "{name:<46} {:>8.1} {:>8.1} {:>6.2} {:>6.1} {:>6.2} {:>6.2} {:>7.2} {:>6.1} {:>6.3} {:>6.2} {:>7.1} {:>7.1} {:>8.1}{open}",
+            self.wait_min,
+            self.wait_p95_min,
+            self.jct_h,
+            self.usage,
+            self.suspensions,
+            self.moves,
+            self.stall,
+            self.away_h,
+            self.jain,
+            self.kept,
+            self.whole_h,
+            self.in_time,
+            self.short_loss_p95_min,
+        )
+    }
+}
+
+/// A goal and what was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Goal {
+    /// What it is about.
+    pub name: String,
+    /// What was measured.
+    pub got: f64,
+    /// What it is to be.
+    pub goal: f64,
+    /// Larger is better.
+    pub at_least: bool,
+}
+
+impl Goal {
+    /// No more than this.
+    #[must_use]
+    pub fn most(name: impl Into<String>, got: f64, goal: f64) -> Self {
+        Self {
+            name: name.into(),
+            got,
+            goal,
+            at_least: false,
+        }
+    }
+
+    /// No less than this.
+    #[must_use]
+    pub fn least(name: impl Into<String>, got: f64, goal: f64) -> Self {
+        Self {
+            at_least: true,
+            ..Self::most(name, got, goal)
+        }
+    }
+
+    /// Whether it is reached. What is no number reaches nothing.
+    #[must_use]
+    pub fn met(&self) -> bool {
+        if self.at_least {
+            self.got >= self.goal
+        } else {
+            self.got <= self.goal
+        }
+    }
+
+    /// `missed  as shipped: mean wait, min: 54.9 (goal <= 5.0)`.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{:<6} {}: {:.3} (goal {} {:.3})",
+            if self.met() { "met" } else { "missed" },
+            self.name,
+            self.got,
+            if self.at_least { ">=" } else { "<=" },
+            self.goal,
+        )
+    }
+}
+
+/// The goals of a list, as far as its rows were played. Numbers that depend on how much the claims of a list share GPUs
+/// come in two: of a list of mostly whole GPUs, and of one of parts (`shared`).
+#[must_use]
+pub fn goals(list: &str, shared: bool, rows: &BTreeMap<String, Sums>) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    let most = |name: &str, got, goal| Goal::most(format!("{list}: {name}"), got, goal);
+    let least = |name: &str, got, goal| Goal::least(format!("{list}: {name}"), got, goal);
+    let either = |whole: f64, parts: f64| if shared { parts } else { whole };
+    let row = |name: &str| rows.get(name);
+    if let Some(r) = row("equal guarantees") {
+        goals.extend([
+            most(
+                "equal guarantees: mean wait, min",
+                r.wait_min,
+                either(2.0, 8.0),
+            ),
+            most(
+                "equal guarantees: mean completion, h",
+                r.jct_h,
+                either(2.5, 2.0),
+            ),
+            most(
+                "equal guarantees: p95 of what claims under 10 min lose, min",
+                r.short_loss_p95_min,
+                10.0,
+            ),
+            most("equal guarantees: suspensions a claim", r.suspensions, 1.5),
+            most("equal guarantees: stall, % of run time", r.stall, 1.0),
+            most(
+                "equal guarantees: GPU time left idle by keeping, %",
+                r.kept,
+                1.0,
+            ),
+            least("within the guarantee, started in time, %", r.in_time, 99.0),
+            most(
+                "within the guarantee, p99 of those late, min",
+                r.late_p99_min,
+                15.0,
+            ),
+        ]);
+        if let Some(fixed) = row("fixed parts") {
+            let worst = r.users_h.iter().zip(&fixed.users_h);
+            let worst = worst.map(|(a, b)| a / b.max(1e-9)).fold(0.0, f64::max);
+            goals.push(most(
+                "worst user's completion over a fixed part",
+                worst,
+                1.05,
+            ));
+        }
+    }
+    if let Some(r) = row("as shipped") {
+        goals.extend([
+            most("as shipped: mean wait, min", r.wait_min, either(5.0, 15.0)),
+            most("as shipped: longest time away, h", r.away_h, 24.0),
+            least("as shipped: Jain of users' speed", r.jain, 0.97),
+        ]);
+    }
+    if let (Some(none), Some(easy)) = (row("no offload, no move"), row("easy")) {
+        let blocks = none.waits.iter().zip(&easy.waits);
+        let worst = blocks.map(|(a, b)| a / b.max(1e-9)).fold(0.0, f64::max);
+        let wait = |r: &Sums| r.wait_min / easy.wait_min.max(1e-9);
+        goals.extend([
+            most("no offload, no move: mean wait over EASY", wait(none), 1.0),
+            most("no offload, no move: worst block's", worst, 1.05),
+            least(
+                "no offload, no move: use above EASY, points",
+                none.usage - easy.usage,
+                -0.5,
+            ),
+        ]);
+        if let Some(moves) = row("offload, no move") {
+            let done = moves.jct_h / easy.jct_h.max(1e-9);
+            goals.extend([
+                most("offload, no move: mean wait over EASY", wait(moves), 0.5),
+                most("offload, no move: completion over EASY", done, 1.0),
+            ]);
+        }
+        for (name, goal) in [("host memory 128 GiB", 5.0), ("host memory 32 GiB", 30.0)] {
+            let Some(r) = row(name) else { continue };
+            if !shared {
+                goals.push(most(&format!("{name}: mean wait, min"), r.wait_min, goal));
+            }
+            let name = format!("{name}: mean wait over that without offloading");
+            goals.push(most(&name, r.wait_min / none.wait_min.max(1e-9), 1.0));
+        }
+    }
+    for (name, easy) in rows {
+        let Some(name) = name.strip_suffix(": easy") else {
+            continue;
+        };
+        let Some(live) = row(&format!("{name}: gshare")) else {
+            continue;
+        };
+        goals.extend([
+            most(
+                &format!("{name}: mean wait over EASY"),
+                live.wait_min / easy.wait_min.max(1e-9),
+                0.5,
+            ),
+            least(
+                &format!("{name}: use above EASY, points"),
+                live.usage - easy.usage,
+                -1.0,
+            ),
+            most(
+                &format!("{name}: longest wait for the whole machine, h"),
+                live.whole_h,
+                4.0,
+            ),
+        ]);
+    }
+    goals
+}

@@ -1,0 +1,148 @@
+//! Ways in which users try to get more than their part: a task of three hours of the user who has most on a busy machine,
+//! asked for honestly and in each of these ways.
+
+use super::figures::mean;
+use super::list::{self, Cut, Entry};
+use super::{Setup, play};
+use crate::claim::Class;
+
+/// How long the task runs on one GPU, in seconds.
+const TASK_S: f64 = 3.0 * 3600.0;
+
+/// The task as an honest user asks for it.
+fn honest(from: f64) -> Entry {
+    Entry {
+        arrival_s: from,
+        run_s: TASK_S,
+        gpus: 1,
+        milli: 1000,
+        ..Entry::default()
+    }
+}
+
+/// A way: what it is called, and what is asked for from then on. Accounts beside the user's own have numbers from this on.
+pub type Way = (&'static str, fn(f64, usize) -> Vec<Entry>);
+
+/// All ways; the first is the honest one.
+pub const WAYS: [Way; 11] = [
+    ("honest", |at, _| vec![honest(at)]),
+    ("100 claims of 0.01", |at, others| {
+        parts(at, others, 100, false)
+    }),
+    ("two halves", |at, others| parts(at, others, 2, false)),
+    ("four accounts", |at, others| parts(at, others, 4, true)),
+    ("20 pieces of 9 min, one after the other", |at, others| {
+        pieces(at, others, 20, 1)
+    }),
+    ("180 pieces of 1 min, one after the other", |at, others| {
+        pieces(at, others, 180, 1)
+    }),
+    (
+        "20 pieces of 9 min of four accounts in turn",
+        |at, others| pieces(at, others, 20, 4),
+    ),
+    ("class interactive", |at, _| {
+        let class = Class::Interactive;
+        vec![Entry {
+            class,
+            ..honest(at)
+        }]
+    }),
+    ("class inference", |at, _| {
+        let class = Class::Inference;
+        vec![Entry {
+            class,
+            ..honest(at)
+        }]
+    }),
+    ("keeps whatever is announced", |at, _| {
+        vec![Entry {
+            keeps: true,
+            ..honest(at)
+        }]
+    }),
+    ("a short time limit, extended", |at, _| {
+        vec![Entry {
+            limit_s: Some(600.0),
+            extends: true,
+            ..honest(at)
+        }]
+    }),
+];
+
+/// The user's own account, and others.
+fn account(n: u32, others: usize) -> usize {
+    match n {
+        0 => 0,
+        n => others + n as usize - 1,
+    }
+}
+
+/// As many claims at once, each of a part of the GPU.
+fn parts(at: f64, others: usize, count: u32, accounts: bool) -> Vec<Entry> {
+    let part = |n: u32| Entry {
+        milli: 1000 / count,
+        user: if accounts { account(n, others) } else { 0 },
+        ..honest(at)
+    };
+    (0..count).map(part).collect()
+}
+
+/// Short claims of the whole GPU, one after the other, of as many accounts in turn.
+fn pieces(at: f64, others: usize, count: u32, accounts: u32) -> Vec<Entry> {
+    let piece = |n: u32| Entry {
+        run_s: TASK_S / f64::from(count),
+        after: (n > 0).then_some(1),
+        user: account(n % accounts, others),
+        ..honest(at)
+    };
+    (0..count).map(piece).collect()
+}
+
+/// What came of a way.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Gain {
+    /// From the request to the end of the whole task, in hours.
+    pub task_h: f64,
+    /// Mean wait of the others, in minutes.
+    pub others_min: f64,
+}
+
+/// Plays the block of a seed with the task in the middle, asked for in each way.
+#[must_use]
+pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Gain> {
+    let cut = Cut {
+        claims,
+        gpus: setup.gpus,
+        // Busy enough that a part of the machine is worth a trick.
+        load: 1.1,
+        ..Cut::default()
+    };
+    let block = list::block(trace, &cut, seed);
+    let users = block.iter().map(|e| e.user + 1).max().unwrap_or(0);
+    let at = block.get(block.len() / 2).map_or(0.0, |e| e.arrival_s);
+    let one = |(_, way): &Way| {
+        let own = way(at, users);
+        let from = block.partition_point(|e| e.arrival_s < at);
+        let mut list = block.clone();
+        let count = own.len();
+        list.splice(from..from, own);
+        let played = play(&list, setup);
+        let own = from..from + count;
+        let ends = own.clone().map(|i| {
+            let claim = &played.claims[i];
+            claim
+                .done_s
+                .map_or(f64::INFINITY, |done| claim.asked_s + done)
+        });
+        let task_s = ends.fold(0.0, f64::max) - at;
+        let others = played.claims.iter().enumerate();
+        let others = others.filter(|(i, _)| !own.contains(i));
+        let waits: Vec<f64> = others.filter_map(|(_, c)| c.wait_s).collect();
+        Gain {
+            task_h: task_s / 3600.0,
+            others_min: mean(&waits) / 60.0,
+        }
+    };
+    WAYS.iter().map(one).collect()
+}
