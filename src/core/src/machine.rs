@@ -1,6 +1,7 @@
 //! The state machine behind the service: `step(now, event) -> actions`.
 //!
-//! Claims that wait are served in the order of `order`: entitled ones first, then whoever has had least.
+//! Claims that wait are served in the order of `order`; `reserve` says what is kept for the first of those that cannot
+//! start, and `plan` what is taken from others for them.
 
 mod board;
 mod carry;
@@ -11,6 +12,7 @@ mod moves;
 mod order;
 mod plan;
 mod reclaim;
+mod reserve;
 mod search;
 mod serve;
 mod swap;
@@ -42,6 +44,7 @@ use crate::claim::{ClaimId, Request};
 use crate::class::Clocked;
 use crate::ledger::{Ledger, Slice};
 use crate::place;
+use crate::predict::Span;
 use crate::quota::Quotas;
 use crate::reason::{self, Reason};
 use crate::resize::{self, Change, ResizeError};
@@ -70,8 +73,10 @@ struct Waiting {
     entitled: bool,
     /// It was parked with more memory than it asked for, and comes back with that.
     over: bool,
-    /// GPUs that are kept for it.
+    /// GPUs on which room is promised to it.
     blocks: Vec<usize>,
+    /// Its way back has just failed, or it goes on by itself as a step of a plan.
+    rests: bool,
     /// When it could start at the earliest.
     expected: Option<Now>,
     /// What the last search for it that found nothing depended on.
@@ -155,6 +160,8 @@ pub struct Machine {
     next_seq: u64,
     past: order::Past,
     reclaim: reclaim::Reclaim,
+    /// How long such runs took before, by claim.
+    run_times: BTreeMap<ClaimId, Span>,
 }
 
 impl Machine {
@@ -179,8 +186,7 @@ impl Machine {
         if self.queue.is_empty() && self.reclaim.transit.is_empty() {
             return self.ledger.claimable(gpu);
         }
-        let (kept, future) = self.behind_all();
-        self.left(gpu, &kept, &future)
+        self.left(gpu, &self.behind_all())
     }
 
     /// Why a waiting claim waits, as last told.
@@ -349,6 +355,9 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Parties { id, parties } => self.quotas.enter(id, parties),
+            Event::RunTime { id, span } => {
+                self.run_times.insert(id, span);
+            }
             Event::Drain { uuid, on } => {
                 self.ledger.set_drained(&uuid, on);
                 self.settle(&mut actions);
@@ -386,7 +395,7 @@ impl Machine {
 
     fn enqueue(&mut self, now: Now, ask: Ask, patience: Option<Duration>) {
         self.next_seq += 1;
-        let mut waiting = Waiting {
+        let waiting = Waiting {
             entitled: false,
             over: false,
             ask,
@@ -398,11 +407,11 @@ impl Machine {
             level: 0,
             had: 0,
             blocks: Vec::new(),
+            rests: false,
             expected: None,
             searched: None,
             absent: None,
         };
-        waiting.blocks = waiting.gpus(&self.ledger);
         self.queue.push(Box::new(waiting));
     }
 

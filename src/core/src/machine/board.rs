@@ -49,18 +49,20 @@ pub(super) struct Rank {
     /// It uses more memory than was guaranteed to it.
     pub(super) over: bool,
     pub(super) priority: u16,
-    pub(super) uid: u32,
     pub(super) level: u8,
 }
 
 impl Rank {
-    /// Whether all may be taken from it so that another can start. Borrowers make room for those who are entitled,
-    /// whatever their class; for another borrower if his class has priority, or if he is somebody else and his claim
-    /// has had less, or has waited for very long. Who uses more memory than was guaranteed to him is a borrower of that
-    /// for all who do not.
+    /// Whether all may be taken from it so that another can start. Everybody makes room for a claim whose turn it is.
+    /// Claims on loan make room for those within a guarantee, whatever their class; and for others on loan if their
+    /// class has priority, or if they have had less. Who uses more memory than was guaranteed to them has that on loan
+    /// from all who do not.
     pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
         if !self.preemptible {
             return false;
+        }
+        if who.due {
+            return true;
         }
         if !self.borrower {
             return who.entitled && self.over && !who.over;
@@ -68,8 +70,7 @@ impl Rank {
         if who.entitled || who.priority > self.priority {
             return true;
         }
-        let less = who.level < self.level || who.due;
-        who.priority == self.priority && self.uid != who.request.uid && less
+        who.priority == self.priority && who.level < self.level
     }
 }
 

@@ -101,35 +101,35 @@ impl Machine {
         }
     }
 
-    pub(super) fn left(&self, gpu: usize, kept: &[bool], future: &Future) -> Share {
-        if kept.get(gpu).copied().unwrap_or(false) {
-            return Share::ZERO;
-        }
+    pub(super) fn left(&self, gpu: usize, future: &Future) -> Share {
+        let reserved = future.reserved.as_ref();
+        let beside = reserved.map_or(Share::ONE, |r| r.ledger.claimable(gpu));
         let now = self.ledger.claimable(gpu);
-        now.min(future.ledger.claimable(gpu))
+        now.min(future.ledger.claimable(gpu)).min(beside)
     }
 
-    /// The machine as whoever comes after all who wait finds it: the GPUs that are kept for some of them, and where the
-    /// others will be.
-    pub(super) fn behind_all(&self) -> (Vec<bool>, Future) {
-        let mut future = self.all_arrived(self.past.at());
-        let mut kept = vec![false; self.ledger.gpus().len()];
+    /// The machine as whoever comes after all who wait finds it: where those for whom room is made will be, and what is
+    /// kept for another.
+    pub(super) fn behind_all(&self) -> Future {
+        let now = self.past.at();
+        let mut future = self.all_arrived(now);
         for waiting in &self.queue {
             let plan = self.plan_of(waiting.id());
             let planned = match (&waiting.ask, plan) {
                 (Ask::Claim { request, .. }, Some(plan)) => future.take(plan, request),
                 _ => false,
             };
-            if !planned {
-                waiting.blocks.iter().for_each(|g| kept[*g] = true);
+            if !planned && !waiting.blocks.is_empty() && future.reserved.is_none() {
+                future.reserved = self.reserve(now, waiting, &future);
             }
         }
-        (kept, future)
+        future
     }
 
     fn asker(&self) -> Asker<'_> {
         let now = self.past.at();
-        let (blocked, future) = self.behind_all();
+        let future = self.behind_all();
+        let blocked = vec![false; self.ledger.gpus().len()];
         let nobody = Request::anybody(Share::ZERO, 0);
         let problem = (self.queue.is_empty() && self.reclaim.rules.enabled)
             .then(|| self.problem(now, &future))
@@ -159,9 +159,7 @@ impl Asker<'_> {
             only_gpus: gpus.collect(),
             ..Request::anybody(part, first)
         };
-        let now = self
-            .machine
-            .place_now(&request, &self.blocked, &self.future);
+        let now = self.machine.place_now(&request, None, &self.future);
         now.is_some() || self.moves(&request)
     }
 
@@ -187,7 +185,7 @@ impl Asker<'_> {
 
     /// The largest part of a GPU that is free as it is.
     fn direct(&self, gpu: usize) -> Share {
-        self.machine.left(gpu, &self.blocked, &self.future)
+        self.machine.left(gpu, &self.future)
     }
 
     /// The largest part of one of these GPUs; `direct` of it without a move.

@@ -7,6 +7,7 @@ use super::lever::{Cause, Failure, Holding, Lever, Levers, ParkedBy, Wish};
 use crate::claim::{ClaimId, Request};
 use crate::class::Classes;
 use crate::ledger::{GpuFacts, Slice};
+use crate::predict::Span;
 use crate::quota::{Party, Quota};
 use crate::reason::Reason;
 use crate::resize::{Change, ResizeError};
@@ -71,6 +72,13 @@ pub enum Event {
         id: ClaimId,
         /// Its owner, groups and project.
         parties: Vec<Party>,
+    },
+    /// How long runs such as this claim's took before; told before it is submitted or restored, and when more is known.
+    RunTime {
+        /// The claim.
+        id: ClaimId,
+        /// Quantiles of whole runs.
+        span: Span,
     },
     /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
     Drain {
@@ -194,6 +202,7 @@ impl Event {
             | Self::Recall(_)
             | Self::Quotas(_)
             | Self::Parties { .. }
+            | Self::RunTime { .. }
             | Self::Drain { .. }
             | Self::Uncapped(_)
             | Self::Remember(_)

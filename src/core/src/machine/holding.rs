@@ -450,6 +450,7 @@ impl Machine {
         self.reclaim.granted.remove(&id);
         self.reclaim.lowered.remove(&id);
         self.reclaim.borrowers.remove(&id);
+        self.run_times.remove(&id);
     }
 
     /// A claim was granted.

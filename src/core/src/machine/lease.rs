@@ -66,7 +66,7 @@ impl Machine {
         let waits = self
             .queue
             .iter()
-            .find(|w| (w.due || w.entitled) && w.blocks.iter().any(|g| gpu(*g)));
+            .find(|w| (w.due || w.entitled) && w.gpus(&self.ledger).into_iter().any(gpu));
         match waits {
             Some(ahead) if self.borrows(id) => Err(ahead.id()),
             _ => Ok(()),

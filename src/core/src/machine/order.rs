@@ -1,13 +1,12 @@
-//! The order of service of claims that wait, and what each of them keeps from those that come later.
+//! The order of service of claims that wait.
 //!
-//! First come claims that are *due* (they have waited for long), then entitled ones: those that fit beside what
-//! their owner holds into what he is guaranteed (of those last who come back with more memory than they asked for).
-//! Among the same standing goes the class of higher priority, then the claim that has had the least itself (by
-//! levels; nothing while it has not run), then the owner who has had the least of the machine lately, then the one
-//! who asked first. A claim that cannot start keeps others from starting where that would delay it: a due or
-//! entitled one on every GPU it could use, another on those alone where it lacks the least. A later claim whose
-//! lease ends before the earlier one could start is in nobody's way.
+//! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
+//! (of those last who come back with more memory than they asked for). Among the same standing goes the class of
+//! higher priority, then the claim that has had the least itself (by levels; nothing while it has not run), then, above
+//! the guarantee, the owner who has had the least of the machine lately, then the one who asked first. What an owner is
+//! guaranteed is divided in the same order among their claims, whether they hold or wait.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -19,8 +18,12 @@ use crate::place;
 use crate::sched::fair::{History, Party, guarantees, level};
 use crate::units::{Bytes, Share};
 
-/// Who has waited for longer comes first whatever his standing, so that nobody waits for ever.
-pub const DUE: Duration = Duration::from_secs(4 * 3600);
+/// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
+pub const DUE: Duration = Duration::from_secs(3 * 3600);
+/// The same of whoever has run before and is away.
+pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
+/// For so long nothing is taken from a claim that starts or comes back in its turn.
+pub(super) const SLOT: Duration = Duration::from_secs(3600);
 /// What was held while nobody waited counts for this part: it cost nobody anything.
 const IDLE_WEIGHT: f64 = 0.5;
 /// For so many of the first in the queue the reason and the earliest start are worked out at every decision.
@@ -35,12 +38,23 @@ pub(super) struct Past {
 
 /// A claim that waits.
 struct Asks {
+    id: ClaimId,
     /// Its place in the queue.
     place: usize,
     seq: u64,
     owner: Owner,
+    priority: u16,
+    level: u8,
     /// GPUs that it wants.
     size: f64,
+}
+
+/// A claim among those of its owner.
+struct Demand {
+    rank: (bool, Reverse<u16>, u8, u64, ClaimId),
+    size: f64,
+    /// Its place in the queue, if it waits.
+    waits: Option<usize>,
 }
 
 /// From whose guarantee claims are served.
@@ -50,20 +64,6 @@ pub(super) enum Owner {
     User(u32),
     /// A user, group or project with an entry, by its number.
     Entry(usize),
-}
-
-/// Of claims that come one after the other those that hold and have no place in what is guaranteed.
-fn above(claims: &[(u64, Option<ClaimId>, f64)], most: f64) -> Vec<ClaimId> {
-    let mut sum = 0.0;
-    let mut above = Vec::new();
-    for (_, id, size) in claims {
-        if sum + size <= most + 1e-9 {
-            sum += size;
-        } else {
-            above.extend(id);
-        }
-    }
-    above
 }
 
 /// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
@@ -192,9 +192,12 @@ impl Machine {
             .filter_map(|(place, waiting)| match &waiting.ask {
                 Ask::Claim { id, request, .. } if !self.waits_for_hours(*id, request) => {
                     Some(Asks {
+                        id: *id,
                         place,
                         seq: waiting.seq,
                         owner: self.owner(*id, request.uid),
+                        priority: self.rules_of(request.class).priority,
+                        level: self.level_of(*id),
                         size: size(most, request),
                     })
                 }
@@ -231,64 +234,76 @@ impl Machine {
         demand.into_keys().zip(guarantees(gpus, &parties)).collect()
     }
 
-    /// What each owner's claims hold, in the order in which they were asked for.
-    fn held_in_order(&self) -> BTreeMap<Owner, Vec<(u64, ClaimId, f64)>> {
-        let mut held: BTreeMap<Owner, Vec<(u64, ClaimId, f64)>> = BTreeMap::new();
-        for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
-            let seq = self.reclaim.granted.get(&id).map_or(0, |g| g.seq);
-            let own = held.entry(self.owner(id, uid)).or_default();
-            own.push((seq, id, size));
-        }
-        for own in held.values_mut() {
-            own.sort_unstable_by_key(|(seq, id, _)| (*seq, *id));
-        }
-        held
-    }
-
     /// Says anew who borrows.
     pub(super) fn borrowers_now(&mut self) {
         let asks = self.asks();
         let sure = self.guaranteed(&asks);
-        self.find_borrowers(&asks, &sure, &self.held_in_order());
+        self.divide(&asks, &sure);
     }
 
-    /// Of each owner's claims that are held, those are above what he is guaranteed for which there is no place in
-    /// it beside those that he asked for before, whether these hold or wait. Where nothing can be taken from one of
-    /// them, such claims fill his guarantee first, and others of his are above it.
-    fn find_borrowers(
-        &mut self,
-        asks: &[Asks],
-        sure: &BTreeMap<Owner, f64>,
-        held: &BTreeMap<Owner, Vec<(u64, ClaimId, f64)>>,
-    ) {
-        let mut waits: BTreeMap<Owner, Vec<(u64, f64)>> = BTreeMap::new();
-        for ask in asks {
-            waits
-                .entry(ask.owner)
-                .or_default()
-                .push((ask.seq, ask.size));
+    /// Divides what each owner is guaranteed among the claims of theirs that hold and those that wait: whoever has had
+    /// least comes first, then whoever asked first. Those that hold and find no place in it are on loan; the places in
+    /// the queue of those that find one are returned. Claims from which nothing can be taken fill it before others.
+    fn divide(&mut self, asks: &[Asks], sure: &BTreeMap<Owner, f64>) -> BTreeSet<usize> {
+        let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
+        for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
+            let granted = self.reclaim.granted.get(&id);
+            let priority = granted.map_or(0, |g| self.rules_of(g.request.class).priority);
+            let seq = granted.map_or(0, |g| g.seq);
+            let rank = (
+                !self.is_fixed(id),
+                Reverse(priority),
+                self.level_of(id),
+                seq,
+                id,
+            );
+            let own = all.entry(self.owner(id, uid)).or_default();
+            own.push(Demand {
+                rank,
+                size,
+                waits: None,
+            });
         }
-        let mut borrowers = BTreeSet::new();
-        for (owner, held) in held {
-            let most = sure.get(owner).copied().unwrap_or(0.0);
-            let held = held.iter().map(|&(seq, id, size)| (seq, Some(id), size));
-            let waits = waits.remove(owner).unwrap_or_default().into_iter();
-            let mut all: Vec<_> = held
-                .chain(waits.map(|(seq, size)| (seq, None, size)))
-                .collect();
-            all.sort_by_key(|(seq, id, _)| (*seq, *id));
-            let mut above = above(&all, most);
-            if above.iter().any(|id| self.is_fixed(*id)) {
-                let fixed = |id: &Option<ClaimId>| id.is_some_and(|id| self.is_fixed(id));
-                // The order is kept among each of both.
-                all.sort_by_cached_key(|(_, id, _)| !fixed(id));
-                // A part of the SMs may be asked of it all the same.
-                above.retain(|id| self.is_fixed(*id));
-                above.extend(self::above(&all, most));
+        for ask in asks {
+            let rank = (true, Reverse(ask.priority), ask.level, ask.seq, ask.id);
+            let (size, waits) = (ask.size, Some(ask.place));
+            all.entry(ask.owner)
+                .or_default()
+                .push(Demand { rank, size, waits });
+        }
+        let (mut within, mut borrowers) = (BTreeSet::new(), BTreeSet::new());
+        for (owner, mut own) in all {
+            let most = sure.get(&owner).copied().unwrap_or(0.0) + 1e-9;
+            let mut left = most;
+            own.sort_unstable_by_key(|s| s.rank);
+            for share in own {
+                let fits = share.size <= left;
+                // What waits and could have its place is not overtaken by what its owner asked for later.
+                if fits || (share.waits.is_some() && share.size <= most) {
+                    left -= share.size;
+                }
+                match share.waits {
+                    Some(place) if fits => {
+                        within.insert(place);
+                    }
+                    None if !fits => {
+                        borrowers.insert(share.rank.4);
+                    }
+                    _ => {}
+                }
             }
-            borrowers.extend(above);
         }
         self.reclaim.borrowers = borrowers;
+        within
+    }
+
+    /// How long a claim has run.
+    pub(super) fn ran(&self, id: ClaimId) -> Duration {
+        let Some(granted) = self.reclaim.granted.get(&id) else {
+            return Duration::ZERO;
+        };
+        let size = size(largest(&self.ledger), &granted.request);
+        Duration::try_from_secs_f64(granted.attained_s / size).unwrap_or_default()
     }
 
     /// Level of what a claim has had itself.
@@ -297,15 +312,23 @@ impl Machine {
         granted.map_or(0, |g| level(g.attained_s))
     }
 
+    /// When it is the turn of a claim that waits, whatever its standing.
+    pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
+        let most = match self.comes_back(waiting.id()) {
+            true => AWAY,
+            false => DUE,
+        };
+        waiting.since.saturating_add(most)
+    }
+
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
         let asks = self.asks();
         let sure = self.guaranteed(&asks);
-        let held = self.held_in_order();
-        self.find_borrowers(&asks, &sure, &held);
+        let within = self.divide(&asks, &sure);
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
-            waiting.due = now.saturating_sub(waiting.since) >= DUE;
+            waiting.due = now >= self.turn_of(waiting);
             waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
                 // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
@@ -313,46 +336,31 @@ impl Machine {
                 waiting.priority = Rules::of(Class::Batch).priority;
             }
         }
-        let mut asked: BTreeMap<Owner, f64> = BTreeMap::new();
-        for Asks {
-            place, owner, size, ..
-        } in asks
-        {
-            let waiting = &mut queue[place];
+        for ask in asks {
+            let waiting = &mut queue[ask.place];
             let Ask::Claim { id, request, .. } = &waiting.ask else {
                 continue;
             };
-            waiting.priority = self.rules_of(request.class).priority;
-            waiting.level = self.level_of(*id);
-            waiting.had = self.had(*id, request.uid);
-            let sure = sure.get(&owner).copied().unwrap_or(0.0);
-            // Nobody is overtaken by later claims of his own, unless he asks for more than he is guaranteed: what
-            // was asked for later does not count against this one, though it may have been let past.
-            // One that comes back made room in the place of those that cannot.
+            // What was lent to it beyond its request comes back after the one for whom it had to go.
             let back = self.reclaim.parked.get(id);
-            let counts = |seq: u64, id| seq < waiting.seq || (back.is_some() && self.is_fixed(id));
-            let own = held.get(&owner).into_iter().flatten();
-            let held: f64 = own
-                .filter(|(seq, id, _)| counts(*seq, *id))
-                .map(|(.., size)| size)
-                .sum();
-            let asked = asked.entry(owner).or_default();
-            // Or it would come before the one for whom it had to go.
             waiting.over =
                 back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
-            waiting.entitled = held + *asked + size <= sure + 1e-9;
-            if size <= sure + 1e-9 {
-                *asked += size;
-            }
+            waiting.priority = ask.priority;
+            waiting.level = ask.level;
+            waiting.entitled = within.contains(&ask.place);
+            // A guarantee is had whatever was had before.
+            waiting.had = match waiting.entitled {
+                true => 0,
+                false => self.had(*id, request.uid),
+            };
         }
-        let first = std::cmp::Reverse::<u16>;
         // Most are in this order since the last time.
         queue.sort_by_cached_key(|w| {
             (
                 !w.due,
                 !w.entitled,
                 w.over,
-                first(w.priority),
+                Reverse(w.priority),
                 w.level,
                 w.had,
                 w.seq,
@@ -377,57 +385,37 @@ impl Machine {
         slice.map_or(0, |s| self.had(*id, s.uid))
     }
 
-    /// What a claim that cannot start keeps from later ones.
-    pub(super) fn hold_back(&self, now: Now, waiting: &mut Waiting, round: &mut Round) {
-        let all = waiting.due || waiting.entitled || waiting.by_rule();
-        waiting.blocks = match &waiting.ask {
-            Ask::Claim { request, .. } if !all => self.nearest(request, round),
-            _ => waiting.gpus(&self.ledger),
-        };
-        round.keep(now, waiting);
-    }
-
-    /// When the first in the queue could start at the earliest: when leases have ended, and those ahead have
-    /// started. Nothing is said where that needs claims to end of which nobody knows when.
+    /// When each of the first in the queue could start at the earliest by the ends that are known. Nothing is said
+    /// where that needs claims to end of which nobody knows when.
     pub(super) fn foresee(&mut self, now: Now) {
         for waiting in &mut self.queue {
             waiting.expected = None;
         }
-        if (self.leases.is_empty() && self.over.is_empty()) || self.queue.is_empty() {
+        if self.queue.is_empty() {
             return;
         }
-        let leases = self.leases.iter().map(|(id, at)| (*at, *id));
-        let over = self.over.iter().map(|id| (now, *id));
-        let mut ends: Vec<(Now, ClaimId)> = leases.chain(over).collect();
-        ends.sort_unstable();
+        let ends = self.ends(now);
         // Whom a rule keeps starts in none of these places.
         let kept = |w: &Waiting| match &w.ask {
             Ask::Claim { id, request, .. } => self.kept_by_rule(*id, request, w.entitled).is_some(),
-            Ask::Resize { .. } => false,
+            Ask::Resize { .. } => true,
         };
         let ruled: Vec<bool> = self.queue.iter().take(FORESEEN).map(|w| kept(w)).collect();
         let mut later = self.ledger.clone();
         for (at, ended) in ends.into_iter().take(FORESEEN) {
             later.remove(ended);
             let round = Round::new(&later);
-            // Who comes later starts in no place that an earlier one waits for, here as when it is decided.
-            let mut kept = vec![false; later.gpus().len()];
             for (waiting, ruled) in self.queue.iter_mut().zip(&ruled) {
                 let Ask::Claim { id, request, .. } = &waiting.ask else {
                     continue;
                 };
-                if *ruled || waiting.expected.is_some() {
-                    continue;
-                }
-                if round.may_fit(&later, request, &kept)
-                    && let Some(slices) = place::best_fit(&later, request, &kept)
+                if !*ruled
+                    && waiting.expected.is_none()
+                    && round.may_fit(&later, request, &[])
+                    && let Some(slices) = place::best_fit(&later, request, &[])
                 {
                     later.insert(*id, slices);
-                    waiting.expected = Some(at.max(now));
-                    continue;
-                }
-                for &g in &waiting.blocks {
-                    kept[g] = true;
+                    waiting.expected = Some(at);
                 }
             }
         }
@@ -447,138 +435,19 @@ impl Machine {
     }
 }
 
-impl Machine {
-    /// The GPUs on which a request lacks the least, as many as it wants.
-    fn nearest(&self, request: &Request, round: &mut Round) -> Vec<usize> {
-        if !request.only_gpus.is_empty() || request.mode.is_some() {
-            return self.near(request, round);
-        }
-        let shape = (request.gpus, request.share, request.sm, request.mem);
-        if let Some(known) = round.near.get(&shape) {
-            return known.clone();
-        }
-        let found = self.near(request, round);
-        round.near.insert(shape, found.clone());
-        found
-    }
-
-    fn near(&self, request: &Request, round: &Round) -> Vec<usize> {
-        let ledger = &self.ledger;
-        let lacks = |g: usize| {
-            let of = ledger.gpus()[g].allocatable().unwrap_or_default();
-            let (free, sms) = round.rooms[g];
-            let mem = Ledger::mem_wanted(request, of).saturating_sub(free);
-            let sm = request.sm.saturating_sub(sms);
-            let part = if of == Bytes::ZERO {
-                Share::ONE.milli()
-            } else {
-                // In MiB: what is lacking is of a GPU, and the product stays narrow.
-                let part = (mem.0 >> 20).saturating_mul(1000) / (of.0 >> 20).max(1);
-                u32::try_from(part).unwrap_or(u32::MAX)
-            };
-            (part.max(sm.milli()), g)
-        };
-        let able = place::open_to(ledger, request)
-            .filter(|&g| ledger.gpus()[g].healthy && ledger.could_ever_fit(request, g));
-        let count = request.gpus as usize;
-        if count == 1 {
-            return able.min_by_key(|&g| lacks(g)).into_iter().collect();
-        }
-        let mut able: Vec<usize> = able.collect();
-        able.sort_by_cached_key(|&g| lacks(g));
-        let kind = |g: usize| ledger.gpus()[g].model.as_str();
-        // Of one model: the one where it lacks the least of those with enough GPUs.
-        let enough = |k: &str| able.iter().filter(|g| kind(**g) == k).count() >= count;
-        if let Some(model) = able.iter().map(|&g| kind(g)).find(|k| enough(k)) {
-            able.retain(|g| kind(*g) == model);
-        }
-        able.truncate(count);
-        able
-    }
-}
-
-/// One walk through the queue: what is free, and what is kept for those that came before. Without it each
-/// waiting claim would add up all that is held anew.
+/// What is free on each GPU: without it each waiting claim would add up all that is held anew.
 #[derive(Debug)]
 pub(super) struct Round {
     rooms: Vec<(Bytes, Share)>,
-    kept: Vec<Kept>,
-    /// Where claims of some sizes lack the least.
-    near: BTreeMap<Shape, Vec<usize>>,
 }
-
-/// What is kept of a GPU for those who came before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Kept {
-    /// For somebody of whom it is not known when he starts.
-    unforeseen: bool,
-    /// When the others start at the earliest: the first and the last of them.
-    foreseen: Option<(Now, Now)>,
-}
-
-impl Kept {
-    /// Whether somebody who has gone by then is in nobody's way.
-    fn lets_past(self, gone: Option<Now>) -> bool {
-        match (self.unforeseen, self.foreseen) {
-            (true, _) => false,
-            (_, None) => true,
-            (_, Some((first, _))) => gone.is_some_and(|gone| gone <= first),
-        }
-    }
-}
-
-/// Size of a claim that may run anywhere: GPUs, parts of memory and SMs, bytes.
-type Shape = (u32, Share, Share, Option<Bytes>);
 
 impl Round {
     pub(super) fn new(ledger: &Ledger) -> Self {
-        let mut round = Self {
-            rooms: Vec::new(),
-            kept: vec![Kept::default(); ledger.gpus().len()],
-            near: BTreeMap::new(),
-        };
-        round.look(ledger);
-        round
-    }
-
-    /// Somebody has started: looks again at what is free.
-    pub(super) fn look(&mut self, ledger: &Ledger) {
         let gpus = 0..ledger.gpus().len();
-        self.rooms = gpus
-            .map(|g| (ledger.mem_free(g), ledger.sm_free(g)))
-            .collect();
-        self.near.clear();
-    }
-
-    /// Keeps what a waiting claim keeps.
-    pub(super) fn keep(&mut self, now: Now, waiting: &Waiting) {
-        let gone = match &waiting.ask {
-            Ask::Claim { request, .. } => request.lease.map(|l| now.saturating_add(l)),
-            Ask::Resize { .. } => Some(Now::ZERO),
-        };
-        for &g in &waiting.blocks {
-            let Some(kept) = self.kept.get_mut(g) else {
-                continue;
-            };
-            // Of which nobody knows when it starts starts nowhere before those who are ahead of it there, unless it would
-            // be let past them itself.
-            let ahead = kept.foreseen.map(|(_, last)| last);
-            let behind = ahead.filter(|start| gone.is_none_or(|gone| gone > *start));
-            match waiting.expected.or(behind) {
-                None => kept.unforeseen = true,
-                Some(start) => {
-                    let (first, last) = kept.foreseen.unwrap_or((start, start));
-                    kept.foreseen = Some((first.min(start), last.max(start)));
-                }
-            }
+        let rooms = gpus.map(|g| (ledger.mem_free(g), ledger.sm_free(g)));
+        Self {
+            rooms: rooms.collect(),
         }
-    }
-
-    /// GPUs that are kept from a request.
-    pub(super) fn blocked(&self, now: Now, request: &Request) -> Vec<bool> {
-        let gone = request.lease.map(|l| now.saturating_add(l));
-        let kept = self.kept.iter();
-        kept.map(|kept| !kept.lets_past(gone)).collect()
     }
 
     /// Whether a request could start, by sums alone: most that wait could not.
@@ -590,7 +459,9 @@ impl Round {
                 let of = facts.allocatable().unwrap_or_default();
                 Ledger::mem_needed(facts, request, of)
             };
-            !blocked[g] && request.sm <= sms && needed().is_some_and(|n| n <= free)
+            !blocked.get(g).copied().unwrap_or(false)
+                && request.sm <= sms
+                && needed().is_some_and(|n| n <= free)
         });
         able.count() >= request.gpus as usize
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::board::Problem;
 use super::holding::{Granted, Transit, settled_on};
 use super::lever::{Cause, Lever};
+use super::reserve::{Reserved, is_gone};
 use super::{Action, Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{Ledger, Sharing, Slice};
@@ -84,6 +85,12 @@ pub(super) struct Future {
     pub(super) print: u64,
     /// It is not as the machine is now.
     pub(super) differs: bool,
+    /// From when on it may be so: what ends before is in nobody's way.
+    pub(super) from: Option<Now>,
+    /// When those who hold end, as far as that is known; the first one first.
+    pub(super) ends: Vec<(Now, ClaimId)>,
+    /// Room that is kept for somebody.
+    pub(super) reserved: Option<Reserved>,
 }
 
 impl Machine {
@@ -111,10 +118,7 @@ impl Machine {
         let mut future = self.all_arrived(now);
         let plans = std::mem::take(&mut self.reclaim.plans);
         for mut plan in plans {
-            let half_done = |p: &Plan| p.steps.iter().any(Step::by_host);
-            if self.leads_on(now, &mut plan)
-                && (!half_done(&plan) || self.takes_early(&mut future, &plan))
-            {
+            if self.leads_on(now, &mut plan) && self.holds(&mut future, &plan) {
                 self.reclaim.plans.push(plan);
             } else {
                 future.give_up(plan);
@@ -123,12 +127,12 @@ impl Machine {
         future
     }
 
-    /// Takes in a plan for which somebody is in the host already: for whoever comes before its claim in the queue the
-    /// places of those who change them are taken as well.
-    fn takes_early(&self, future: &mut Future, plan: &Plan) -> bool {
+    /// Takes in a plan: its room is promised, also to those who come before its claim in the queue. False if it does
+    /// not lead anywhere any more.
+    pub(super) fn holds(&self, future: &mut Future, plan: &Plan) -> bool {
         let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
         let who = waiting.and_then(|w| Who::of(w));
-        who.is_some_and(|who| future.take(plan, who.request))
+        plan.waiter.is_none() || who.is_some_and(|who| future.take(plan, who.request))
     }
 
     /// The same without any plans.
@@ -137,6 +141,7 @@ impl Machine {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
             differs: !self.reclaim.transit.is_empty(),
+            ends: self.ends(now),
             between: self.all_between().collect(),
             ..Future::default()
         };
@@ -266,7 +271,8 @@ impl Machine {
         add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
         add(self.reclaim.plans.len() as u64);
         for waiting in &self.queue {
-            add(waiting.id().0 * 8 + u64::from(waiting.level));
+            let standing = u64::from(waiting.due) * 2 + u64::from(waiting.entitled);
+            add(waiting.id().0 * 32 + standing * 8 + u64::from(waiting.level));
         }
         print
     }
@@ -294,15 +300,16 @@ impl Machine {
         &mut self,
         now: Now,
         waiting: &mut Waiting,
-        blocked: &[bool],
         future: &mut Future,
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(who) = Who::of(waiting) else {
             return false;
         };
-        let Some(plan) = self.plan_for(now, &who, blocked, future, actions) else {
-            waiting.searched = future.searched(blocked);
+        let starts = now.saturating_add(self.reclaim.rules.countdown);
+        let blocked = future.kept(who.request, self.gone(starts, who.id, who.request));
+        let Some(plan) = self.plan_for(now, &who, &blocked, future, actions) else {
+            waiting.searched = future.searched(&blocked);
             return false;
         };
         waiting.searched = None;
@@ -330,12 +337,11 @@ impl Machine {
         }
         let own = |p: &Plan| p.waiter == Some(who.id);
         if let Some(index) = self.reclaim.plans.iter().position(own) {
-            let plan = self.reclaim.plans.remove(index);
-            if future.take(&plan, who.request) {
-                self.reclaim.plans.push(plan.clone());
-                return Some(plan);
+            // It is part of that already, but for its claim, for which a place was looked for.
+            if future.take(&self.reclaim.plans[index], who.request) {
+                return Some(self.reclaim.plans[index].clone());
             }
-            future.give_up(plan);
+            future.give_up(self.reclaim.plans.remove(index));
         } else if who.searched == Some(future.print_with(blocked)) {
             return None;
         }
@@ -413,11 +419,20 @@ impl<'a> Who<'a> {
 }
 
 impl Future {
-    /// GPUs on which a request has no place: those that are kept for others, and those where there will be no room.
-    pub(super) fn block(&self, request: &Request, kept: &[bool]) -> Vec<bool> {
-        let full = |g| self.differs && self.ledger.fit(request, g).is_none();
-        let kept = kept.iter().enumerate();
-        kept.map(|(g, kept)| *kept || full(g)).collect()
+    /// GPUs on which a request that is gone then has no place: room there is promised to others.
+    pub(super) fn block(&self, request: &Request, gone: Option<Now>) -> Vec<bool> {
+        let past = |from| is_gone(gone, from);
+        let differs = self.differs && !self.from.is_some_and(past);
+        let kept = self.kept(request, gone).into_iter().enumerate();
+        kept.map(|(g, kept)| kept || (differs && self.ledger.fit(request, g).is_none()))
+            .collect()
+    }
+
+    /// GPUs on which it would be in the way of a reservation.
+    pub(super) fn kept(&self, request: &Request, gone: Option<Now>) -> Vec<bool> {
+        let reserved = self.reserved.as_ref().filter(|r| !is_gone(gone, r.at));
+        let kept = |g| reserved.is_some_and(|r| r.ledger.fit(request, g).is_none());
+        (0..self.ledger.gpus().len()).map(kept).collect()
     }
 
     /// What a search that finds nothing now need not be repeated for.
@@ -439,16 +454,36 @@ impl Future {
         let Some(later) = self.after(plan, request) else {
             return false;
         };
+        if let Some(reserved) = &self.reserved {
+            let Some(ledger) = self.carried_out(reserved.ledger.clone(), plan, request) else {
+                return false;
+            };
+            let reserved = reserved.clone();
+            self.reserved = Some(Reserved { ledger, ..reserved });
+        }
         self.planned.extend(plan.waiter);
         self.ledger = later;
         self.differs = true;
+        self.from = Some(self.from.map_or(plan.due, |from| from.min(plan.due)));
         self.problem = None;
         true
     }
 
-    /// The machine when a plan has been carried out; `None` if its claim has no room then.
+    /// The machine when a plan has been carried out; `None` if its claim has no room then. Who was let past since they
+    /// end before that are not there any more.
     pub(super) fn after(&self, plan: &Plan, request: &Request) -> Option<Ledger> {
-        let mut later = self.ledger.clone();
+        let all = self.carried_out(self.ledger.clone(), plan, request);
+        all.or_else(|| {
+            let mut later = self.ledger.clone();
+            let gone = self.ends.iter().take_while(|(at, _)| *at <= plan.due);
+            gone.for_each(|(_, id)| {
+                later.remove(*id);
+            });
+            self.carried_out(later, plan, request)
+        })
+    }
+
+    fn carried_out(&self, mut later: Ledger, plan: &Plan, request: &Request) -> Option<Ledger> {
         // It may have been taken in already.
         if let Some(id) = plan.waiter {
             later.remove(id);
@@ -503,8 +538,23 @@ impl Future {
     }
 
     /// The claim starts, whether its plan was carried out to the end or not.
-    pub(super) fn started(&mut self, machine: &mut Machine, id: ClaimId, slices: &[Slice]) {
-        self.ledger.insert(id, slices.to_vec());
+    pub(super) fn started(
+        &mut self,
+        machine: &mut Machine,
+        id: ClaimId,
+        slices: &[Slice],
+        gone: Option<Now>,
+    ) {
+        if !self.from.is_some_and(|from| is_gone(gone, from)) {
+            self.ledger.insert(id, slices.to_vec());
+        }
+        if let Some(end) = gone {
+            let place = self.ends.partition_point(|e| *e < (end, id));
+            self.ends.insert(place, (end, id));
+        }
+        if let Some(reserved) = self.reserved.as_mut().filter(|r| !is_gone(gone, r.at)) {
+            reserved.ledger.insert(id, slices.to_vec());
+        }
         self.problem = None;
         let plans = &mut machine.reclaim.plans;
         if let Some(index) = plans.iter().position(|p| p.waiter == Some(id)) {

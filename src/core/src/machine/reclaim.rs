@@ -117,3 +117,5 @@ mod promises;
 mod swaps;
 #[cfg(test)]
 pub(in crate::machine) mod tests;
+#[cfg(test)]
+mod turns;

@@ -226,7 +226,6 @@ impl Machine {
             borrower: self.reclaim.borrowers.contains(&id),
             over: slices.iter().any(|s| s.borrowed() > Bytes::ZERO),
             priority: rules.priority,
-            uid: slices.first()?.uid,
             level: self.level_of(id),
         })
     }
@@ -274,7 +273,7 @@ impl Machine {
         }
         let moves = fit.moves.into_iter();
         steps.extend(moves.map(|(i, to)| step(problem.who[i], Lever::Move, to)));
-        if !self.can_be_ordered(&future.ledger, &steps, who.entitled) {
+        if !self.can_be_ordered(&future.ledger, &steps, who.entitled || who.due) {
             return None;
         }
         Some(self.dated(now, who, fit.at, steps, future))

@@ -1,10 +1,11 @@
 //! One decision: who of those that wait starts, comes back, gets another size, or keeps waiting and why.
 
-use super::order::{FORESEEN, Round};
-use super::plan::Future;
+use super::lever::Lever;
+use super::order::{FORESEEN, Round, SLOT};
+use super::plan::{Future, Plan, Stage};
 use super::{Action, Ask, Machine, Now, Waiting, caps};
-use crate::claim::Request;
-use crate::ledger::Slice;
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{Ledger, Slice};
 use crate::place;
 use crate::reason;
 use crate::resize::{self, ResizeError};
@@ -32,9 +33,10 @@ impl Machine {
                     };
                     still.extend(kept);
                 }
-                Ask::Resize { .. } => match self.try_resize(now, waiting, &still, actions) {
-                    Tried::Waits(waiting) => {
-                        round.keep(now, &waiting);
+                Ask::Resize { .. } => match self.try_resize(now, waiting, &still, &future, actions)
+                {
+                    Tried::Waits(mut waiting) => {
+                        self.hold(now, &mut waiting, &mut future);
                         still.push(waiting);
                     }
                     Tried::Refused => {}
@@ -57,7 +59,7 @@ impl Machine {
         }
         future.retract(actions);
         // Who waits for no GPU keeps nobody from using what is free.
-        let lend = self.queue.iter().all(|w| w.blocks.is_empty());
+        let lend = self.queue.iter().all(|w| w.by_rule() || w.rests);
         actions.extend(caps(self.ledger.lend_caps(lend)));
     }
 
@@ -75,25 +77,28 @@ impl Machine {
             return Some(waiting);
         };
         let id = *id;
-        let kept_back = round.blocked(now, request);
+        waiting.blocks = Vec::new();
         if waiting.absent.is_some() {
             let planned = self.plan_of(id).is_some();
-            if !planned || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
-                self.hold_back(now, &mut waiting, round);
+            if !planned || !self.make_room(now, &mut waiting, future, actions) {
+                self.hold(now, &mut waiting, future);
             }
             return Some(waiting);
         }
-        if self.rests(now, id) || self.between(id) {
-            waiting.blocks = Vec::new();
+        waiting.rests = self.rests(now, id) || self.between(id);
+        if waiting.rests {
             return Some(waiting);
         }
+        let gone = self.gone(now, id, request);
         let kept = self.kept_by_rule(id, request, waiting.entitled);
         future.make_way(id);
         if kept.is_none()
-            && round.may_fit(&self.ledger, request, &kept_back)
-            && let Some(slices) = self.place_now(request, &kept_back, future)
+            && round.may_fit(&self.ledger, request, &[])
+            && let Some(slices) = self.place_now(request, gone, future)
+            && self.needs_no_plan(now, id, request, &slices)
         {
-            future.started(self, id, &slices);
+            future.started(self, id, &slices, gone);
+            let due = waiting.due;
             if self.comes_back(id) {
                 self.unpark(id, slices.iter().map(|s| s.gpu), actions);
             } else {
@@ -103,7 +108,12 @@ impl Machine {
                 actions.push(Action::Grant { id, slices, ends });
                 self.note_grant(now, &waiting);
             }
-            round.look(&self.ledger);
+            if let Some(granted) = self.reclaim.granted.get_mut(&id).filter(|_| due) {
+                let until = now.saturating_add(SLOT);
+                let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
+                granted.spared.extend(taken.map(|lever| (lever, until)));
+            }
+            *round = Round::new(&self.ledger);
             return None;
         }
         let by_quota = kept.is_some();
@@ -113,7 +123,7 @@ impl Machine {
             (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
             (None, _) => {
                 let ahead = ahead.last().map(|w| w.id());
-                let blocked = future.block(request, &kept_back);
+                let blocked = future.block(request, gone);
                 reason::waits(&self.ledger, request, &blocked, ahead)
             }
         };
@@ -136,20 +146,46 @@ impl Machine {
             });
             *told = Some(now_told);
         }
-        if by_quota || !self.make_room(now, &mut waiting, &kept_back, future, actions) {
-            self.hold_back(now, &mut waiting, round);
+        if !by_quota && !self.make_room(now, &mut waiting, future, actions) {
+            self.hold(now, &mut waiting, future);
         }
         Some(waiting)
+    }
+
+    /// Whether a claim can start here and what is planned for it be left undone: others may count on that.
+    fn needs_no_plan(&self, now: Now, id: ClaimId, request: &Request, at: &[Slice]) -> bool {
+        let undone = |p: &Plan| p.steps.iter().any(|s| s.stage != Stage::Done);
+        if !self.plan_of(id).is_some_and(undone) {
+            return true;
+        }
+        let mut others = self.all_arrived(now);
+        let mut plans = self.reclaim.plans.iter().filter(|p| p.waiter != Some(id));
+        plans.all(|plan| self.holds(&mut others, plan))
+            && at
+                .iter()
+                .all(|s| others.ledger.fit(request, s.gpu).is_some())
+    }
+
+    /// Keeps room for a claim that waits: for the first one, from the earliest moment that known ends allow.
+    fn hold(&self, now: Now, waiting: &mut Waiting, future: &mut Future) {
+        if future.reserved.is_some() {
+            return;
+        }
+        future.reserved = self.reserve(now, waiting, future);
+        if let Some(reserved) = &future.reserved {
+            waiting.blocks.clone_from(&reserved.gpus);
+            waiting.expected = Some(reserved.at);
+        }
     }
 
     /// Where a claim starts at once: not on GPUs that are kept for others, nor where there will be no room for it.
     pub(super) fn place_now(
         &self,
         request: &Request,
-        kept: &[bool],
+        gone: Option<Now>,
         future: &Future,
     ) -> Option<Vec<Slice>> {
-        let blocked = future.block(request, kept);
+        let blocked = future.block(request, gone);
         place::choose(&self.ledger, request, &blocked, self.spreads(request))
     }
 
@@ -159,6 +195,7 @@ impl Machine {
         now: Now,
         mut waiting: Box<Waiting>,
         ahead: &[Box<Waiting>],
+        future: &Future,
         actions: &mut Vec<Action>,
     ) -> Tried {
         let patient = waiting.patient(now);
@@ -172,10 +209,6 @@ impl Machine {
             return Tried::Refused;
         };
         let (ticket, id) = (*ticket, *id);
-        let first = |gpu| {
-            let waits = ahead.iter().find(|w| w.blocks.contains(&gpu));
-            waits.map(|w| w.id())
-        };
         let still = if self.on_its_way(id) {
             Err(ResizeError::OnItsWay { id })
         } else {
@@ -183,7 +216,19 @@ impl Machine {
         };
         let decided = still
             .and_then(|()| resize::target(&self.ledger, id, change))
-            .and_then(|t| resize::check(&self.ledger, id, &t, change, first).map(|()| t))
+            .and_then(|t| {
+                // Who came first is in the way only where room is promised to them that this would take.
+                let fits = |l: &Ledger| {
+                    l.slices(id).is_none() || resize::check(l, id, &t, change, |_| None).is_ok()
+                };
+                let reserved = future.reserved.as_ref().map(|r| &r.ledger);
+                let beside = fits(&future.ledger) && reserved.is_none_or(fits);
+                let first = |gpu| {
+                    let mut ahead = ahead.iter().filter(|_| !beside);
+                    ahead.find(|w| w.blocks.contains(&gpu)).map(|w| w.id())
+                };
+                resize::check(&self.ledger, id, &t, change, first).map(|()| t)
+            })
             .and_then(|t| match self.quotas.keeps_from(&self.ledger, id, &t) {
                 Some(over) => Err(ResizeError::Quota(over)),
                 None => Ok(t),

@@ -37,9 +37,13 @@ impl Machine {
             .filter(|s| s.stage == Stage::Announced)
             .collect();
         // Nobody is parked only to be spread.
+        let due = self
+            .queue
+            .iter()
+            .any(|w| w.due && Some(w.id()) == plan.waiter);
         let may = |id| {
             let room = self.host_room() >= self.bytes_of(id);
-            plan.waiter.is_some() && room && self.may_wait_in_host(id, plan.entitled)
+            plan.waiter.is_some() && room && self.may_wait_in_host(id, plan.entitled || due)
         };
         let waits = self.who_waits(&self.ledger, &left, may).map(|i| left[i].id);
         if let Some(id) = waits {

@@ -111,6 +111,13 @@ impl World {
     }
 }
 
+/// A claim with a time limit, in seconds.
+fn ends(share: u32, seconds: u64) -> Request {
+    let mut r = Request::from_gpus(Share::from_milli(share), Share::ONE, Class::Batch).unwrap();
+    r.lease = Some(Duration::from_secs(seconds));
+    r
+}
+
 #[test]
 fn best_fit_keeps_a_whole_gpu_claimable() {
     let mut w = World::new(&[24, 24]);
@@ -125,7 +132,7 @@ fn best_fit_keeps_a_whole_gpu_claimable() {
 #[test]
 fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
     let mut w = World::new(&[24]);
-    w.submit(1, 500);
+    w.submit_request(1, ends(500, 600), None);
     w.submit(2, 1000);
     w.submit(3, 250);
     assert_eq!(w.granted(3), None);
@@ -138,9 +145,9 @@ fn nobody_is_overtaken_on_a_gpu_he_waits_for() {
 }
 
 #[test]
-fn nothing_is_claimable_where_somebody_waits() {
+fn nothing_is_claimable_where_room_is_promised() {
     let mut w = World::new(&[24, 24]);
-    w.submit(1, 500);
+    w.submit_request(1, ends(500, 600), None);
     assert_eq!(w.machine.claimable(0), Share::from_milli(500));
     let mut pinned = Request::from_gpus(Share::ONE, Share::ONE, Class::Batch).unwrap();
     pinned.only_gpus = vec![0];

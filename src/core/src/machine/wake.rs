@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::holding::Granted;
-use super::order::DUE;
 use super::{Machine, Now};
 use crate::sched::fair::LEVELS;
 
@@ -55,9 +54,9 @@ impl Machine {
             }
         }
         for waiting in &self.queue {
-            let ends = [waiting.deadline, waiting.absent];
+            let ends = [waiting.deadline, waiting.absent, waiting.expected];
             ends.into_iter().flatten().for_each(&mut at);
-            at(waiting.since.saturating_add(DUE));
+            at(self.turn_of(waiting));
         }
         at(now.saturating_add(RETHINK));
         next

@@ -168,7 +168,7 @@ fn a_limit_below_what_is_charged_is_refused_with_the_figure_and_the_request_alon
     w.claim(2, "0.7");
     assert!(w.machine.ledger().slices(ClaimId(2)).is_none());
     assert_eq!(w.slice(1).mem_cap, Bytes::gib(9));
-    w.claim(3, "0.6");
+    w.claim(3, "0.65");
     w.used.insert((ClaimId(1), 0), Bytes::gib(6));
     w.send(Event::Tick);
     assert!(w.machine.ledger().slices(ClaimId(2)).is_some());
@@ -177,13 +177,21 @@ fn a_limit_below_what_is_charged_is_refused_with_the_figure_and_the_request_alon
 #[test]
 fn whoever_waits_for_the_gpu_came_first() {
     let mut w = World::new(1);
-    w.claim(1, "0.25");
-    w.claim(2, "0.5");
-    w.claim(3, "0.5");
+    w.claim(1, "0.3");
+    w.claim(2, "0.4");
+    let ends = Some(Duration::from_secs(600));
+    w.send(Event::Lease {
+        id: ClaimId(2),
+        ends,
+    });
+    w.claim(3, "0.6");
     let error = w.resize(1, share("0.5")).expect("refused");
     assert_eq!(error.to_string(), "c3 waits for GPU 0 and came first");
-    // Shrinking is in nobody's way, and lets the one who waits in.
-    let error = w.resize(2, share("0.25"));
+    // What leaves room for it is in nobody's way.
+    assert_eq!(w.resize(1, share("0.4")), None);
+    // Shrinking is not either, and lets the one who waits in.
+    assert_eq!(w.resize(1, share("0.3")), None);
+    let error = w.resize(2, share("0.1"));
     assert_eq!(error, None);
     assert!(w.machine.ledger().slices(ClaimId(3)).is_some());
 }

@@ -205,10 +205,17 @@ fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
         "when the first lease ends"
     );
     // Who is still there then would be in its way.
-    w.submit_request(5, leased("0.3", 300), None);
+    let there = |seconds| Request {
+        only_gpus: vec![0],
+        ..leased("0.3", seconds)
+    };
+    w.submit_request(5, there(300), None);
     assert_eq!(w.granted(5), None);
-    w.submit_request(6, leased("0.3", 200), None);
+    w.submit_request(6, there(200), None);
     assert!(w.granted(6).is_some());
+    // Nothing is kept of the other GPU.
+    w.submit_request(7, leased("0.3", 300), None);
+    assert_eq!(w.granted(7), Some(vec![1]));
 }
 
 #[test]

@@ -73,28 +73,25 @@ fn nobody_waits_for_ever() {
 }
 
 #[test]
-fn a_borrower_keeps_only_the_gpus_where_it_lacks_least() {
-    let mut w = World::new(&[24, 24]);
-    // One owner is guaranteed one GPU and holds one and a half.
-    ask(&mut w, 1, "1", 7);
-    ask(&mut w, 2, "0.5", 7);
-    ask(&mut w, 9, "0.4", 8);
-    // He waits for a whole one: GPU 0 lacks 1.0 and GPU 1 lacks 0.9, so GPU 1 is kept for him.
-    ask(&mut w, 3, "1", 7);
-    assert!(!w.machine.is_entitled(ClaimId(3)));
-    ask(&mut w, 4, "0.1", 7);
-    assert_eq!(
-        w.granted(4),
-        None,
-        "behind the first, on the GPU that is kept"
-    );
-    gone(&mut w, 1);
-    assert_eq!(
-        w.granted(3),
-        Some(vec![0]),
-        "it takes whichever comes first"
-    );
-    assert_eq!(w.granted(4), Some(vec![1]));
+fn room_is_kept_only_where_and_while_it_is_known_when_the_first_starts() {
+    for known in [true, false] {
+        let mut w = World::new(&[24, 24]);
+        ask(&mut w, 1, "0.9", 7);
+        let mut ends = request("0.5", 7);
+        ends.lease = known.then_some(Duration::from_secs(600));
+        w.submit_request(2, ends, None);
+        // The first waits for a whole one: GPU 1 is free in ten minutes, or nobody knows when.
+        ask(&mut w, 3, "1", 7);
+        let at = known.then_some(Duration::from_secs(600));
+        assert_eq!(w.machine.expected_start(ClaimId(3)), at);
+        ask(&mut w, 4, "0.2", 7);
+        let there = (!known).then(|| vec![1]);
+        assert_eq!(w.granted(4), there, "it would delay the first");
+        ask(&mut w, 5, "0.1", 7);
+        assert_eq!(w.granted(5), Some(vec![0]), "nothing is kept there");
+        gone(&mut w, 2);
+        assert_eq!(w.granted(3), known.then(|| vec![1]));
+    }
 }
 
 #[test]
@@ -136,17 +133,11 @@ fn a_lease_that_ends_in_time_is_not_in_the_way_of_those_behind_the_first_either(
     assert_eq!(w.granted(4), None, "it would delay the first");
     w.submit_request(5, leased("0.25", 600), None);
     assert_eq!(w.granted(5), Some(vec![0]));
-    // One that would be let past itself, had it room, is not passed: it could start before the first does.
+    // Nothing is kept for those behind the first.
     w.submit_request(6, leased("0.5", 300), None);
     assert_eq!(w.granted(6), None, "there is no room");
     w.submit_request(7, leased("0.25", 500), None);
-    assert_eq!(
-        w.granted(7),
-        None,
-        "it would take the room of the one before"
-    );
-    w.submit_request(8, leased("0.25", 100), None);
-    assert_eq!(w.granted(8), None);
+    assert_eq!(w.granted(7), Some(vec![0]));
 }
 
 #[test]

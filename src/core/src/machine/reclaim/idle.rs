@@ -41,7 +41,7 @@ fn idles(b: &mut Bench, id: u64, idle: bool) {
 }
 
 fn third(b: &mut Bench, id: u64) {
-    b.claim(id, 500, 1, NOTEBOOK, 8);
+    b.claim(id, 500, 1, Class::Batch, 8);
 }
 
 /// For how long it waits from now on.

@@ -34,8 +34,8 @@ struct Held {
     own: BTreeMap<u32, f64>,
     part: f64,
     claims: BTreeMap<ClaimId, (u32, bool)>,
-    /// Who waits for how much.
-    waits: Vec<(ClaimId, u32, f64)>,
+    /// Who waits for how much, and where it comes among the claims of its owner.
+    waits: Vec<(Rank, u32, f64)>,
 }
 
 /// Something that was decided, and what was known of it beside.
@@ -111,6 +111,14 @@ impl Watch {
     }
 }
 
+/// Of an owner's claims the smaller comes first.
+type Rank = (std::cmp::Reverse<u16>, u8, ClaimId);
+
+fn rank(machine: &Machine, id: ClaimId, r: &Request) -> Rank {
+    let priority = machine.rules_of(r.class).priority;
+    (std::cmp::Reverse(priority), machine.level_of(id), id)
+}
+
 /// Who holds how much now, by the ledger alone.
 fn held(b: &Bench) -> Held {
     let machine = &b.w.machine;
@@ -132,7 +140,7 @@ fn held(b: &Bench) -> Held {
     };
     held.waits = machine
         .queue()
-        .map(|(id, r)| (id, r.uid, part(r)))
+        .map(|(id, r)| (rank(machine, id, r), r.uid, part(r)))
         .collect();
     let waits = machine.queue().map(|(_, r)| r.uid);
     let mut users: Vec<u32> = held.own.keys().copied().chain(waits).collect();
@@ -212,13 +220,16 @@ fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checke
     let Some((uid, over)) = known.claims.get(&deed.id).copied().filter(|_| gone) else {
         return Ok(());
     };
-    // What he asked for before it comes first in his guarantee, whether it has its place or waits for it. Others of
-    // his may have ended in the moment after the deed.
+    // Those that had less, or came before it, come first in the guarantee, whether they have their place or wait for
+    // it. Others of the same owner may have ended in the moment after the deed.
+    let machine = &play.b.w.machine;
+    let asked = machine.request_of(deed.id);
+    let own_rank = asked.map(|r| rank(machine, deed.id, r));
     let of = |held: &Held| {
         let first = held
             .waits
             .iter()
-            .filter(|(id, of, _)| *of == uid && *id < deed.id);
+            .filter(|(rank, of, _)| *of == uid && own_rank.is_none_or(|own| *rank < own));
         let waits: f64 = first.map(|(.., size)| size).sum();
         held.own.get(&uid).copied().unwrap_or_default() + waits
     };

@@ -1,0 +1,127 @@
+//! Whose turn it is, and that what was promised holds.
+
+use super::super::lever::Lever;
+use super::super::tests::World;
+use super::super::*;
+use super::tests::{Bench, projects, s};
+use crate::claim::Class;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+
+/// Until it runs: seconds.
+fn waits(b: &mut Bench, id: u64, most: u64) -> u64 {
+    for waited in 0..=most {
+        if b.at(id).is_some() {
+            return waited;
+        }
+        b.pass(s(1));
+    }
+    panic!("c{id} waits for more than {most} s");
+}
+
+fn claim(share: &str, uid: u32) -> Request {
+    let mut r = Request::from_gpus(share.parse().unwrap(), Share::ONE, Class::Batch).unwrap();
+    r.uid = uid;
+    r
+}
+
+#[test]
+fn an_owners_short_claim_displaces_their_own_long_one_and_no_other_of_the_same_level() {
+    let mut b = Bench::new(1);
+    b.claim(1, 1000, 1, Class::Batch, 8);
+    b.pass(s(5 * MINUTE));
+    b.claim(2, 1000, 1, Class::Batch, 8);
+    b.pass(s(4 * MINUTE));
+    assert_eq!(b.at(2), None, "neither has had ten minutes");
+    assert!(waits(&mut b, 2, 2 * MINUTE) > 0);
+    assert_eq!(b.parked(), [1]);
+    // Once both have had as much, whoever asked first goes first.
+    assert!(waits(&mut b, 1, 11 * MINUTE) > 9 * MINUTE);
+    assert_eq!(b.parked(), [2]);
+}
+
+#[test]
+fn room_that_was_announced_for_one_is_not_given_to_a_smaller_one_that_comes_first() {
+    let mut b = Bench::new(2);
+    b.claim(1, 500, 1, Class::Interactive, 8);
+    b.claim(2, 500, 2, Class::Interactive, 6);
+    b.pass(s(100));
+    b.claim(3, 1000, 3, Class::Batch, 10);
+    let planned = b.w.machine.plan_of(ClaimId(3)).expect("one moves").clone();
+    assert_eq!(planned.steps[0].lever, Lever::Move);
+    assert_eq!(planned.steps[0].id, ClaimId(2));
+    b.pass(s(5));
+    // Of a class that goes first, and small enough for either GPU as they are now.
+    b.claim(4, 400, 4, Class::Interactive, 4);
+    assert_eq!(b.at(4), None, "{:?}", b.at(4));
+    assert_eq!(b.w.machine.plan_of(ClaimId(3)), Some(&planned));
+    let retracted = |a: &Action| matches!(a, Action::Retract { .. });
+    assert!(!b.w.log.iter().any(retracted));
+    assert!(waits(&mut b, 3, 30) <= 28);
+}
+
+#[test]
+fn who_ends_before_the_countdown_is_over_is_let_past() {
+    for (limit, past) in [(20, true), (60, false)] {
+        let mut b = Bench::new(2);
+        b.claim(1, 500, 1, Class::Interactive, 8);
+        b.claim(2, 500, 2, Class::Interactive, 6);
+        b.pass(s(100));
+        b.claim(3, 1000, 3, Class::Batch, 10);
+        let due = b.w.machine.plan_of(ClaimId(3)).expect("one moves").due;
+        let mut short = claim("0.4", 4);
+        short.lease = Some(s(limit));
+        b.submit(4, short, 4);
+        assert_eq!(b.at(4).is_some(), past, "of {limit} s");
+        let plan = b.w.machine.plan_of(ClaimId(3));
+        assert_eq!(plan.map(|p| p.due), Some(due));
+        assert!(waits(&mut b, 3, 40) <= 33);
+    }
+}
+
+#[test]
+fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
+    for known in [true, false] {
+        let mut w = World::new(&[24]);
+        let mut first = claim("0.5", 7);
+        first.lease = Some(s(600));
+        w.submit_request(1, first, None);
+        w.submit_request(2, claim("1", 7), None);
+        let span = Span {
+            short: s(10),
+            median: s(100),
+            long: s(590),
+            runs: 5,
+        };
+        let id = ClaimId(3);
+        if known {
+            w.send(Event::RunTime { id, span });
+        }
+        w.submit_request(3, claim("0.25", 7), None);
+        assert_eq!(w.granted(3).is_some(), known);
+        assert_eq!(w.machine.expected_start(ClaimId(2)), Some(s(600)));
+    }
+}
+
+#[test]
+fn a_claim_of_the_whole_machine_has_it_in_its_turn_for_an_hour_and_the_others_come_back() {
+    // Two projects have all that they are guaranteed.
+    let mut b = projects();
+    for (id, uid) in [(1, 1), (2, 1), (11, 2), (12, 2)] {
+        b.claim(id, 1000, uid, Class::Batch, 4);
+    }
+    b.claim(21, 4000, 5, Class::Batch, 20);
+    b.claim(22, 4000, 6, Class::Batch, 20);
+    let all_run = |b: &Bench| [1, 2, 11, 12].iter().all(|id| b.at(*id).is_some());
+    b.pass(s(2 * HOUR));
+    assert!(all_run(&b), "nothing is taken or kept for it yet");
+    assert!(waits(&mut b, 21, HOUR + 3 * MINUTE) > 0);
+    assert_eq!(b.parked(), [1, 2, 11, 12]);
+    b.pass(s(HOUR - 2 * MINUTE));
+    assert!(b.at(21).is_some(), "for an hour nothing is taken from it");
+    // The second has the next turn.
+    waits(&mut b, 22, 5 * MINUTE);
+    b.pass(s(HOUR + 5 * MINUTE));
+    assert!(all_run(&b), "{:?}", b.parked());
+}

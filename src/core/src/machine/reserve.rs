@@ -1,0 +1,131 @@
+//! Reservations: when the first of those who wait could start by the ends that are known, and who is let past until
+//! then.
+//!
+//! A claim ends at its time limit, or by when nine in ten of such runs had ended (told with
+//! [`super::Event::RunTime`]). The first claim that can neither start nor have room made for it is promised the
+//! earliest place that these ends allow. Whoever is gone by then, or fits beside it, starts before; nobody else does.
+//! Where nobody knows when others end nothing is promised, and nothing is kept.
+
+use std::time::Duration;
+
+use super::plan::Future;
+use super::{Ask, Machine, Now, Waiting};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::{Ledger, Slice};
+use crate::place;
+
+/// Of a claim that has run for longer, and of which nothing is known, no end is guessed: nothing is kept for so long.
+const GUESSED: Duration = Duration::from_secs(3600);
+
+/// Where a claim has its place in a machine.
+type Place<'a> = dyn Fn(&Ledger) -> Option<Vec<Slice>> + 'a;
+
+/// Room that is kept for a claim from a moment on.
+#[derive(Clone, Debug)]
+pub(super) struct Reserved {
+    pub(super) at: Now,
+    pub(super) gpus: Vec<usize>,
+    /// The machine then, with the claim in it.
+    pub(super) ledger: Ledger,
+}
+
+/// Whether what ends at `gone` is in nobody's way who starts at `at`.
+pub(super) fn is_gone(gone: Option<Now>, at: Now) -> bool {
+    gone.is_some_and(|gone| gone <= at)
+}
+
+impl Machine {
+    /// When a claim that starts or comes back now ends at the latest, as far as that is known.
+    pub(super) fn gone(&self, now: Now, id: ClaimId, request: &Request) -> Option<Now> {
+        let limit = match self.lease_end(id) {
+            Some(end) => Some(end),
+            None => request.lease.map(|l| now.saturating_add(l)),
+        };
+        let predicted = self.predicted_end(now, id);
+        [limit, predicted].into_iter().flatten().min()
+    }
+
+    /// By when nine in ten of such runs have ended; `None` where nothing is known, or this one has run for longer.
+    fn predicted_end(&self, now: Now, id: ClaimId) -> Option<Now> {
+        let span = self.run_times.get(&id)?;
+        Some(now.saturating_add(span.long.checked_sub(self.ran(id))?))
+    }
+
+    /// Who ends when, of those who hold; the first one first.
+    pub(super) fn ends(&self, now: Now) -> Vec<(Now, ClaimId)> {
+        let held = self.ledger.held();
+        let end = held.filter_map(|(id, _)| {
+            let at = match self.over.contains(&id) {
+                true => Some(now),
+                false => {
+                    let ends = [self.lease_end(id), self.predicted_end(now, id)];
+                    ends.into_iter().flatten().min()
+                }
+            };
+            Some((at?.max(now), id))
+        });
+        let mut ends: Vec<(Now, ClaimId)> = end.collect();
+        ends.sort_unstable();
+        ends
+    }
+
+    /// For somebody who has waited for very long: of whom nobody knows when they end, those that have not run for long
+    /// will run about as long again.
+    fn guessed(&self, now: Now, future: &Future) -> Vec<(Now, ClaimId)> {
+        let held = future.ledger.held().map(|(id, _)| id);
+        let unknown = held.filter(|id| future.ends.iter().all(|(_, known)| known != id));
+        unknown
+            .map(|id| (self.ran(id), id))
+            .filter(|(ran, _)| *ran <= GUESSED)
+            .map(|(ran, id)| (now.saturating_add(ran), id))
+            .collect()
+    }
+
+    /// The earliest place that known ends allow whoever waits; `None` where they allow none.
+    pub(super) fn reserve(&self, now: Now, waiting: &Waiting, future: &Future) -> Option<Reserved> {
+        let (who, place): (ClaimId, &Place<'_>) = match &waiting.ask {
+            Ask::Claim { id, request, .. } => {
+                (*id, &|later: &Ledger| place::best_fit(later, request, &[]))
+            }
+            Ask::Resize { id, change, .. } => (*id, &|later: &Ledger| {
+                let to = crate::resize::target(later, *id, change).ok()?;
+                let fits = crate::resize::check(later, *id, &to, change, |_| None);
+                fits.is_ok().then_some(to)
+            }),
+        };
+        let after = |ends: &[(Now, ClaimId)]| {
+            let mut later = future.ledger.clone();
+            for (_, id) in ends.iter().filter(|(_, id)| *id != who) {
+                later.remove(*id);
+            }
+            later
+        };
+        let mut guessed;
+        let mut ends = &future.ends;
+        if waiting.due && place(&after(ends)).is_none() {
+            guessed = self.guessed(now, future);
+            guessed.extend(ends);
+            guessed.sort_unstable();
+            ends = &guessed;
+        }
+        // The more have ended the more fits.
+        let (mut least, mut most) = (0, ends.len());
+        place(&after(ends))?;
+        while least < most {
+            let half = usize::midpoint(least, most);
+            match place(&after(&ends[..half])) {
+                Some(_) => most = half,
+                None => least = half + 1,
+            }
+        }
+        let mut ledger = after(&ends[..most]);
+        let slices = place(&ledger)?;
+        let gpus = slices.iter().map(|s| s.gpu).collect();
+        ledger.insert(who, slices);
+        let at = match most {
+            0 => future.from.unwrap_or(now),
+            n => ends[n - 1].0,
+        };
+        Some(Reserved { at, gpus, ledger })
+    }
+}
