@@ -271,6 +271,29 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             let descriptor = [number(1), number(2), 0x1_0000_0020];
             call!(cuda, "cuArrayCreate_v2", (to => *mut u64, descriptor.as_ptr() => *const u64))
         }
+        // Arguments that the driver refuses, whatever their size.
+        "odd" => {
+            let (bytes, mut pitch) = (number(2), 0_u64);
+            let props: [i32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+            match words[1] {
+                "managed" => {
+                    call!(cuda, "cuMemAllocManaged", (to => *mut u64, bytes => u64, 8 => u32))
+                }
+                "pitch" => call!(cuda, "cuMemAllocPitch_v2", (
+                    to => *mut u64, &raw mut pitch => *mut u64, bytes / 4096 => u64, 4096 => u64,
+                    3 => u32
+                )),
+                "create" => call!(cuda, "cuMemCreate", (
+                    to => *mut u64, bytes => u64, props.as_ptr() => *const i32, 9 => u64
+                )),
+                _ => {
+                    let descriptor = [bytes / (4096 * 12), 4096, 0x3_0000_0020];
+                    call!(cuda, "cuArrayCreate_v2", (
+                        to => *mut u64, descriptor.as_ptr() => *const u64
+                    ))
+                }
+            }
+        }
         "array_destroy" => call!(cuda, "cuArrayDestroy", (number(1) => u64)),
         // Physical memory that only a mapping holds: made, mapped, its handle given back.
         "mapped" => mapped(cuda, number(1), number(2) as i32, to),
@@ -332,14 +355,22 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             out = u64::from(count);
             code
         }
-        "nvml_total" | "nvml_used" => {
-            let mut figures = [0_u64; 3];
+        // By the first version, or with `_v2` by the second.
+        "nvml_total" | "nvml_free" | "nvml_used" | "nvml_total_v2" | "nvml_free_v2" => {
+            let mut figures = [0_u64; 5];
             let device = nvml_device(number(1) as u32);
-            let code = call!(nvml(), "nvmlDeviceGetMemoryInfo", (
+            let (what, second) = (words[0].trim_end_matches("_v2"), words[0].ends_with("_v2"));
+            let (name, at) = if second {
+                figures[0] = 40 | 2 << 24;
+                ("nvmlDeviceGetMemoryInfo_v2", [1, 3, 4])
+            } else {
+                ("nvmlDeviceGetMemoryInfo", [0, 1, 2])
+            };
+            let code = call!(nvml(), name, (
                 device => u64, figures.as_mut_ptr() => *mut u64
             ));
-            assert_eq!(figures[0], figures[1] + figures[2]);
-            out = figures[if words[0] == "nvml_total" { 0 } else { 2 }];
+            let kinds = ["nvml_total", "nvml_free", "nvml_used"];
+            out = figures[at[kinds.iter().position(|kind| *kind == what).unwrap()]];
             code
         }
         // Index of the device that is found by the UUID of the device with an index.
