@@ -72,6 +72,33 @@ pub(crate) fn run() {
     }
 }
 
+/// Loads the driver's library so many times more, each in a namespace of the linker of its own, and takes memory
+/// through each copy until one refuses; the last refusal and the bytes that were got.
+fn copies(count: u64, bytes: u64) -> (i32, u64) {
+    let (mut taken, mut last) = (0, 0);
+    for _ in 0..count {
+        // SAFETY: a NUL-terminated name.
+        let handle =
+            unsafe { libc::dlmopen(libc::LM_ID_NEWLM, c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "no further copy");
+        let copy = Library(handle);
+        let mut out = 0_u64;
+        let to = &raw mut out;
+        last = call!(copy, "cuInit", (0 => u32));
+        if last == 0 {
+            last = call!(copy, "cuDevicePrimaryCtxRetain", (to => *mut u64, 0 => i32));
+        }
+        if last == 0 {
+            last = call!(copy, "cuCtxSetCurrent", (out => u64));
+        }
+        while last == 0 {
+            last = call!(copy, "cuMemAlloc_v2", (to => *mut u64, bytes => u64));
+            taken += if last == 0 { bytes } else { 0 };
+        }
+    }
+    (last, taken)
+}
+
 fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     let mut out = 0_u64;
@@ -239,6 +266,11 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             let again = Library::open("libcuda.so.1");
             out = u64::from(again.0 == cuda.0);
             closed
+        }
+        "copies" => {
+            let (code, taken) = copies(number(1), number(2));
+            out = taken;
+            code
         }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
