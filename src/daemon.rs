@@ -16,7 +16,6 @@ mod ending;
 mod faces;
 mod gpus;
 mod grant;
-mod guest;
 mod health;
 pub(crate) mod history;
 mod idle;

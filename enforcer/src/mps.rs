@@ -8,6 +8,7 @@
 
 mod access;
 mod control;
+mod sys;
 mod watch;
 
 pub use access::Access;

@@ -150,6 +150,14 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
         show_duration(span),
         plain(&claim.state_text)
     );
+    if let Some(stuck) = claim.turns.and_then(|turns| turns.stuck) {
+        text += &format!(
+            "c{} has run one kernel for {}; GPU {} cannot be shared meanwhile\n",
+            stuck.claim,
+            show_duration(Duration::from_secs(stuck.seconds)),
+            stuck.gpu
+        );
+    }
     if let Some(announced) = &claim.announced {
         text += &format!(
             "announced: it {}; gshare keep {} puts that off\n",

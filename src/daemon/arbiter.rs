@@ -100,6 +100,8 @@ pub(crate) struct Done {
     pub(crate) turns_ns: u64,
     /// Claims take turns on that GPU now.
     pub(crate) contended: bool,
+    /// A claim whose kernel keeps the GPU from being shared, and since when.
+    pub(crate) stuck: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -170,6 +172,7 @@ struct Gpu {
     claims: Vec<Entry>,
     /// When it looks again without being called.
     next_ns: Option<u64>,
+    stuck: Option<(u64, u64)>,
     calls: BTreeMap<u64, u32>,
 }
 
@@ -261,7 +264,7 @@ impl Gpu {
             let kept = |e: &Entry| Arc::ptr_eq(&e.turning, &old.turning);
             if !claims.iter().any(kept) {
                 let limits = &old.turning.limits;
-                limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0);
+                limits.set_turn(Word(limits.turn_word()).next(Mode::Free).0, 0, 0, 0);
             }
         }
         self.claims = claims;
@@ -301,6 +304,10 @@ impl Gpu {
                         busy: said.busy,
                         expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
                         used_ns: said.used_ns,
+                        demand_ns: said.demand_ns,
+                        waited_ns: said.waited_ns,
+                        said_ns: said.said_ns.min(now),
+                        since_ns: said.since_ns,
                         stamp: said.stamp,
                     }
                 });
@@ -330,6 +337,7 @@ impl Gpu {
         };
         let mut orders: Vec<Order> = Vec::new();
         self.next_ns = self.arbiter.step(now, &claims, &mut is_alive, &mut orders);
+        self.stuck = self.next_ns.and_then(|_| self.arbiter.stuck(now, &claims));
         if self.arbiter.is_contended() {
             for entry in &self.claims {
                 entry.turning.limits.turn_beat(now);
@@ -338,7 +346,12 @@ impl Gpu {
         for order in orders {
             if let Some(entry) = self.claims.iter().find(|e| e.claim == order.id) {
                 let limits = &entry.turning.limits;
-                limits.set_turn(order.word.0, order.turn_ends_ns);
+                limits.set_turn(
+                    order.word.0,
+                    order.turn_ends_ns,
+                    order.ahead_ns,
+                    order.flags.0,
+                );
             }
         }
     }
@@ -353,6 +366,7 @@ impl Gpu {
                 Done {
                     turns_ns,
                     contended,
+                    stuck: self.stuck,
                 },
             );
         }

@@ -18,7 +18,10 @@ pub struct GateSlot {
     expected_ns: AtomicU64,
     used_ns: AtomicU64,
     waited_ns: AtomicU64,
-    _pad: [AtomicU64; 11],
+    demand_ns: AtomicU64,
+    said_ns: AtomicU64,
+    since_ns: AtomicU64,
+    _pad: [AtomicU64; 8],
     work: WorkWords,
 }
 
@@ -82,6 +85,12 @@ pub struct GateView {
     pub used_ns: u64,
     /// Time during which some thread was held back so far, in nanoseconds.
     pub waited_ns: u64,
+    /// What its launches take alone on the GPU, added up, in nanoseconds.
+    pub demand_ns: u64,
+    /// CLOCK_MONOTONIC at which this was so, in nanoseconds.
+    pub said_ns: u64,
+    /// Since when the oldest of its work is on the GPU, in nanoseconds of CLOCK_MONOTONIC; 0 without any.
+    pub since_ns: u64,
 }
 
 impl GateSlot {
@@ -92,6 +101,9 @@ impl GateSlot {
         self.expected_ns.store(view.expected_ns, Ordering::Relaxed);
         self.used_ns.store(view.used_ns, Ordering::Relaxed);
         self.waited_ns.store(view.waited_ns, Ordering::Relaxed);
+        self.demand_ns.store(view.demand_ns, Ordering::Relaxed);
+        self.said_ns.store(view.said_ns, Ordering::Relaxed);
+        self.since_ns.store(view.since_ns, Ordering::Relaxed);
         self.flags.store(flags, Ordering::Release);
         let next = self.stamp.load(Ordering::Relaxed).wrapping_add(1);
         self.stamp.store(next, Ordering::Release);
@@ -108,6 +120,9 @@ impl GateSlot {
             expected_ns: self.expected_ns.load(Ordering::Relaxed),
             used_ns: self.used_ns.load(Ordering::Relaxed),
             waited_ns: self.waited_ns.load(Ordering::Relaxed),
+            demand_ns: self.demand_ns.load(Ordering::Relaxed),
+            said_ns: self.said_ns.load(Ordering::Relaxed),
+            since_ns: self.since_ns.load(Ordering::Relaxed),
         }
     }
 
@@ -176,6 +191,9 @@ impl GateSlot {
             &self.expected_ns,
             &self.used_ns,
             &self.waited_ns,
+            &self.demand_ns,
+            &self.said_ns,
+            &self.since_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -197,6 +215,9 @@ mod tests {
             expected_ns: AtomicU64::new(0),
             used_ns: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
+            demand_ns: AtomicU64::new(0),
+            said_ns: AtomicU64::new(0),
+            since_ns: AtomicU64::new(0),
             _pad: std::array::from_fn(|_| AtomicU64::new(0)),
             work: WorkWords {
                 turn: AtomicU64::new(0),

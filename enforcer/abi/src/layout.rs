@@ -121,7 +121,12 @@ pub struct Turn {
     pub frame_offset_ns: AtomicU64,
     /// How long that place is; 0 for none.
     pub frame_window_ns: AtomicU64,
-    _pad1: [AtomicU64; 11],
+    /// How far the claim may be ahead of the GPU; 0: as far as the mode says.
+    pub ahead_ns: AtomicU64,
+    /// What else holds in this mode; bits that the gate knows.
+    pub flags: AtomicU32,
+    _pad1: AtomicU32,
+    _pad2: [AtomicU64; 9],
 }
 
 impl LimitsPage {
@@ -201,10 +206,7 @@ pub struct Slot {
     pub mps_sms: AtomicU64,
     /// Highest sum of the charges of all members that the process has seen, in bytes.
     pub charge_peak: AtomicU64,
-    /// Which copy of the proxy counts for the process: an address of that copy's own, by which another one in the same
-    /// process finds it.
-    pub copy: AtomicU64,
-    _pad1: [AtomicU64; 4],
+    _pad1: [AtomicU64; 5],
 }
 
 impl Slot {
@@ -233,7 +235,6 @@ impl Slot {
             &self.launched_ns,
             &self.mps_sms,
             &self.charge_peak,
-            &self.copy,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -52,7 +52,7 @@ fn a_new_turn_wakes_who_waits_on_a_read_only_mapping() {
             })
             .collect();
         std::thread::yield_now();
-        file.set_turn(6, 77);
+        file.set_turn(6, 77, 88, 3);
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap(), 77);
         }
@@ -127,6 +127,9 @@ fn what_a_process_says_of_its_work_goes_with_it() {
         expected_ns: 40,
         used_ns: 30,
         waited_ns: 20,
+        demand_ns: 10,
+        said_ns: 9,
+        since_ns: 8,
     };
     member.page().gates[seat.slot].publish(&said);
     let seen: Vec<_> = usage.gates().collect();

@@ -1,18 +1,22 @@
-//! Whose turn it is on one GPU.
+//! Who may launch on one GPU, and when.
 //!
-//! Among those who want the GPU the one goes first that is furthest behind: each turn counts as its time
-//! divided by the claim's share. A turn lasts about the claim's share of a short cycle; what it took in
-//! the end, draining included, is what is counted, so a kernel longer than its turn is paid for by turns
-//! of the others. Where limits leave time that nobody may use, nobody has turns too.
+//! While all claims together need less than the GPU gives, everybody launches at once. When it becomes scarce, a claim
+//! that needs less than its guarantee (a *light* one) still launches whenever it likes, and says so; the others (the
+//! *heavy* ones) take turns in what is left, and stop as soon as a light one has work. Among the heavy ones the one goes
+//! first that is furthest behind: each turn counts as its time divided by the claim's share. What it took in the end,
+//! draining included, is what is counted, so a kernel longer than its turn is paid for by turns of the others. Where
+//! limits leave time that nobody may use, nobody has turns too.
 
+mod demand;
 mod long;
 mod pick;
 mod shares;
 
+use demand::Demand;
 use long::Usual;
 use shares::divide;
 
-use crate::{Mode, PERIOD_NS, Word};
+use crate::{Flags, Mode, PERIOD_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
 const CYCLE_NS: u64 = 12_000_000;
@@ -38,6 +42,18 @@ const REST_NS: u64 = 100_000;
 const CREDIT_NS: f64 = 40e6;
 /// Most debt that is remembered, in the same measure.
 const DEBT_NS: f64 = 10e9;
+/// A claim that has said nothing for so long has no work.
+const ACTIVE_NS: u64 = 500_000_000;
+/// How far a claim may be ahead of the GPU: while all launch at once; in its turn; and in its turn where light claims
+/// may want the GPU at any moment, just enough to launch the next kernel before the last one is over.
+const AHEAD_OPEN_NS: u64 = 4_000_000;
+const AHEAD_TURN_NS: u64 = 2_000_000;
+const AHEAD_LIGHT_NS: u64 = 150_000;
+/// How late the arbiter is taken to hear of things, as long as it does not know.
+const LATE_AT_FIRST_NS: u64 = 50_000;
+const LATE_AT_MOST_NS: u64 = 150_000;
+/// A kernel that has run for so long keeps the GPU from being shared.
+const STUCK_NS: u64 = 5_000_000_000;
 
 /// One process as its slot shows it: its own word, so nothing here trusts it with others' time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +66,16 @@ pub struct Process {
     pub busy: bool,
     /// When it expects that work to be over.
     pub expected_ns: u64,
-    /// GPU time that it has used so far.
+    /// Time in which its work was on the GPU so far.
     pub used_ns: u64,
+    /// What its launches take alone on the GPU, added up.
+    pub demand_ns: u64,
+    /// Time in which it was held back so far.
+    pub waited_ns: u64,
+    /// When it said all this.
+    pub said_ns: u64,
+    /// Since when the oldest of its work is on the GPU; 0 without any.
+    pub since_ns: u64,
     /// Changes whenever it says anything.
     pub stamp: u64,
 }
@@ -88,6 +112,10 @@ pub struct Order {
     pub word: Word,
     /// When the turn ends, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
+    /// How far it may be ahead of the GPU; 0: as far as the mode says.
+    pub ahead_ns: u64,
+    /// What else holds in this mode.
+    pub flags: Flags,
 }
 
 #[derive(Debug)]
@@ -95,6 +123,12 @@ struct Record {
     id: u64,
     word: Word,
     turn_ends_ns: u64,
+    ahead_of_gpu_ns: u64,
+    flags: Flags,
+    demand: Demand,
+    /// When it last said anything, and what that was.
+    active_ns: u64,
+    stamps: u64,
     /// Time used over share.
     ahead_ns: f64,
     wants: bool,
@@ -113,6 +147,8 @@ struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Claim(u64),
+    /// All light claims together.
+    Light,
     Nobody,
 }
 
@@ -120,6 +156,8 @@ enum Holder {
 enum Phase {
     /// At most one claim works; it need not ask.
     Quiet { open: Option<u64>, since_ns: u64 },
+    /// Several work, and there is enough for all.
+    Plenty,
     Turn {
         holder: Holder,
         began_ns: u64,
@@ -152,6 +190,17 @@ pub struct Arbiter {
     records: Vec<Record>,
     nobody_ahead_ns: f64,
     hand_overs: u64,
+    /// The claims need more than the GPU gives.
+    is_scarce: bool,
+    /// When the claims' demand was last looked at, and since when it has been low.
+    looked_ns: u64,
+    low_since_ns: u64,
+    /// How late it usually hears of things.
+    late_ns: u64,
+    /// Claims whose work ran beside the turn from its beginning.
+    beside: Vec<u64>,
+    /// Light claims with work when the arbiter looked last.
+    lit: Vec<u64>,
     /// Turns so far.
     turns: u64,
     /// What a turn counts while those of all claims last about the same.
@@ -165,8 +214,51 @@ impl Default for Arbiter {
             records: Vec::new(),
             nobody_ahead_ns: 0.0,
             hand_overs: 0,
+            is_scarce: false,
+            looked_ns: 0,
+            low_since_ns: 0,
+            lit: Vec::new(),
+            late_ns: LATE_AT_FIRST_NS,
+            beside: Vec::new(),
             turns: 0,
             even_ns: None,
+        }
+    }
+}
+
+/// What a claim is told.
+#[derive(Debug, Clone, Copy)]
+struct Says {
+    mode: Mode,
+    turn_ends_ns: u64,
+    ahead_ns: u64,
+    flags: Flags,
+}
+
+impl Says {
+    const FREE: Says = Says::just(Mode::Free);
+    const CLOSED: Says = Says::just(Mode::Closed);
+    /// The only one at work.
+    const ALONE: Says = Says::just(Mode::Open);
+    /// One of several for which there is enough.
+    const OPEN: Says = Says {
+        ahead_ns: AHEAD_OPEN_NS,
+        flags: Flags::CROWD,
+        ..Says::just(Mode::Open)
+    };
+    /// Idle, or light where the GPU is scarce: it launches at once and says when it begins and is through.
+    const LIGHT: Says = Says {
+        ahead_ns: AHEAD_OPEN_NS,
+        flags: Flags::CROWD.and(Flags::RINGS),
+        ..Says::just(Mode::Open)
+    };
+
+    const fn just(mode: Mode) -> Says {
+        Says {
+            mode,
+            turn_ends_ns: 0,
+            ahead_ns: 0,
+            flags: Flags::NONE,
         }
     }
 }
@@ -189,6 +281,15 @@ impl Arbiter {
         matches!(self.phase, Phase::Turn { .. })
     }
 
+    /// A claim whose work has been on the GPU for long, and since when.
+    pub fn stuck(&self, now: u64, claims: &[Claim<'_>]) -> Option<(u64, u64)> {
+        let gated = claims.iter().filter(|c| c.is_gated);
+        let since = gated.flat_map(|c| c.processes.iter().map(|p| (c.id, p.since_ns)));
+        since
+            .filter(|(_, since)| *since > 0 && now.saturating_sub(*since) >= STUCK_NS)
+            .min_by_key(|(_, since)| *since)
+    }
+
     /// Nanoseconds that a claim's turns lasted so far; 0 for one that never shared.
     pub fn used_ns(&self, id: u64) -> u64 {
         self.records
@@ -207,24 +308,27 @@ impl Arbiter {
         is_alive: &mut dyn FnMut(u64, usize) -> bool,
         orders: &mut Vec<Order>,
     ) -> Option<u64> {
-        self.keep_records(claims);
+        self.keep_records(now, claims);
         let gated = claims.iter().filter(|c| c.is_gated).count();
         let unlimited = claims
             .iter()
             .all(|c| !c.is_gated || c.limit_permille >= 1000);
         if gated == 0 || (gated == 1 && unlimited) {
             self.phase = Phase::QUIET;
+            self.is_scarce = false;
+            self.level(&|_| false);
             for claim in claims {
                 if let Some(record) = self.record(claim.id).filter(|_| claim.is_gated) {
                     record.was_free = true;
                 }
-                self.order(claim.id, Mode::Free, 0, orders);
+                self.order(claim.id, Says::FREE, orders);
             }
             return None;
         }
         for claim in claims.iter().filter(|c| !c.is_gated) {
-            self.order(claim.id, Mode::Free, 0, orders);
+            self.order(claim.id, Says::FREE, orders);
         }
+        self.look_at_demand(now, claims);
         self.release(now, claims, is_alive);
         self.decide(now, claims, orders)
     }
@@ -233,7 +337,7 @@ impl Arbiter {
         self.records.iter_mut().find(|r| r.id == id)
     }
 
-    fn keep_records(&mut self, claims: &[Claim<'_>]) {
+    fn keep_records(&mut self, now: u64, claims: &[Claim<'_>]) {
         self.records.retain(|r| claims.iter().any(|c| c.id == r.id));
         for claim in claims {
             if self.record(claim.id).is_none() {
@@ -241,6 +345,11 @@ impl Arbiter {
                     id: claim.id,
                     word: claim.word,
                     turn_ends_ns: 0,
+                    ahead_of_gpu_ns: 0,
+                    flags: Flags::default(),
+                    demand: Demand::default(),
+                    active_ns: 0,
+                    stamps: 0,
                     ahead_ns: 0.0,
                     wants: false,
                     was_free: false,
@@ -251,7 +360,23 @@ impl Arbiter {
                     absent: Vec::new(),
                 });
             }
+            let stamps = stamps_of(claim);
+            let state = self.state(claim);
+            if let Some(record) = self.record(claim.id)
+                && (stamps != record.stamps || state.busy || state.waiting)
+            {
+                (record.stamps, record.active_ns) = (stamps, now);
+            }
         }
+    }
+
+    fn is_heavy(&self, id: u64) -> bool {
+        self.records.iter().any(|r| r.id == id && r.demand.heavy)
+    }
+
+    fn is_active(&self, now: u64, id: u64) -> bool {
+        let active = |r: &Record| r.active_ns > 0 && now.saturating_sub(r.active_ns) < ACTIVE_NS;
+        self.records.iter().any(|r| r.id == id && active(r))
     }
 
     /// What a claim's present processes say together.
@@ -287,21 +412,32 @@ impl Arbiter {
         }
     }
 
-    fn order(&mut self, id: u64, mode: Mode, turn_ends_ns: u64, orders: &mut Vec<Order>) {
+    fn order(&mut self, id: u64, says: Says, orders: &mut Vec<Order>) {
         let Some(record) = self.record(id) else {
             return;
         };
-        if record.word.mode() == mode && record.turn_ends_ns == turn_ends_ns {
+        let Says {
+            mode,
+            turn_ends_ns,
+            ahead_ns,
+            flags,
+        } = says;
+        let is_new = record.word.mode() != mode || record.flags != flags;
+        if !is_new && record.turn_ends_ns == turn_ends_ns && record.ahead_of_gpu_ns == ahead_ns {
             return;
         }
-        if record.word.mode() != mode || mode == Mode::Turn && record.turn_ends_ns < turn_ends_ns {
+        if is_new || mode == Mode::Turn && record.turn_ends_ns < turn_ends_ns {
             record.word = record.word.next(mode);
         }
         record.turn_ends_ns = turn_ends_ns;
+        record.ahead_of_gpu_ns = ahead_ns;
+        record.flags = flags;
         orders.push(Order {
             id,
             word: record.word,
             turn_ends_ns,
+            ahead_ns,
+            flags,
         });
     }
 
@@ -326,12 +462,16 @@ impl Arbiter {
         else {
             return;
         };
-        let Holder::Claim(id) = holder else {
-            if now >= ends_ns {
-                self.charge(now, Holder::Nobody, now - began_ns, claims);
-                self.phase = Phase::QUIET;
+        let id = match holder {
+            Holder::Claim(id) => id,
+            Holder::Light => return self.release_light(now, began_ns, claims, is_alive),
+            Holder::Nobody => {
+                if now >= ends_ns {
+                    self.charge(now, Holder::Nobody, now - began_ns, claims);
+                    self.phase = Phase::QUIET;
+                }
+                return;
             }
-            return;
         };
         let Some(claim) = claims.iter().find(|c| c.id == id) else {
             self.phase = Phase::QUIET;
@@ -392,7 +532,8 @@ impl Arbiter {
         } else {
             0
         };
-        let counted = if taken && !lingers {
+        // What was on the GPU before the turn says nothing about the claim's usual ones.
+        let counted = if taken && !lingers && !backlog {
             self.even_out(id, cost, crowded)
         } else {
             cost
@@ -404,7 +545,9 @@ impl Arbiter {
             record.lingers = lingers;
             record.was_free &= !taken;
         }
-        self.see_whether_even(now);
+        if !backlog {
+            self.see_whether_even(now);
+        }
         self.phase = Phase::Quiet {
             open: Some(id),
             since_ns: u64::MAX,
@@ -423,10 +566,19 @@ impl Arbiter {
                 }
             }
         }
+        if let Holder::Claim(id) = holder
+            && !self.lit.contains(&id)
+        {
+            for id in std::mem::take(&mut self.beside) {
+                if !who.contains(&id) {
+                    who.push(id);
+                }
+            }
+        }
         let part = ns / (who.len() as u64 + 1);
         match holder {
             Holder::Claim(id) => who.push(id),
-            Holder::Nobody => {}
+            Holder::Light | Holder::Nobody => {}
         }
         let wanting: Vec<&Claim<'_>> = claims
             .iter()
@@ -452,13 +604,161 @@ impl Arbiter {
         }
     }
 
-    /// Gives the next turn, or leaves the GPU to the one that works.
+    /// Counts the time in which light claims had the GPU, and ends it when they are through.
+    fn release_light(
+        &mut self,
+        now: u64,
+        began_ns: u64,
+        claims: &[Claim<'_>],
+        is_alive: &mut dyn FnMut(u64, usize) -> bool,
+    ) {
+        let lit = std::mem::take(&mut self.lit);
+        let lasted = now.saturating_sub(began_ns);
+        for id in &lit {
+            let each = lasted / lit.len() as u64;
+            self.charge(now, Holder::Claim(*id), each, claims);
+            let claim = claims.iter().find(|c| c.id == *id);
+            if let Some((claim, record)) = claim.zip(self.record(*id)) {
+                record.demand.had_way(each, claim.request_permille);
+            }
+        }
+        for claim in claims.iter().filter(|c| c.is_gated) {
+            let state = self.state(claim);
+            if state.busy && now >= state.expected_ns.saturating_add(LATE_NS) {
+                let stuck = |p: &Process| p.busy && !is_alive(claim.id, p.slot);
+                let dead: Vec<usize> = filter_slots(claim, stuck);
+                self.dismiss(claim, |p| dead.contains(&p.slot));
+            }
+        }
+        self.lit = self.light_at_work(now, claims);
+        if self.lit.is_empty() {
+            self.phase = Phase::QUIET;
+        } else if let Phase::Turn { began_ns, .. } = &mut self.phase {
+            *began_ns = now.max(*began_ns);
+        }
+    }
+
+    /// Light claims with work. What is as good as over does not count: until the next one can launch, it is.
+    fn light_at_work(&mut self, now: u64, claims: &[Claim<'_>]) -> Vec<u64> {
+        let soon = now + self.late_ns;
+        let mut lit = Vec::new();
+        for claim in claims.iter().filter(|c| c.is_gated) {
+            let state = self.state(claim);
+            let busy = state.busy && state.expected_ns > soon;
+            if (busy || state.waiting) && !self.is_heavy(claim.id) {
+                lit.push(claim.id);
+            }
+        }
+        lit
+    }
+
+    /// Light claims have work: the heavy one whose turn it is stops, and is charged for what it still has on the GPU.
+    fn give_way(&mut self, now: u64, claims: &[Claim<'_>]) {
+        self.lit = self.light_at_work(now, claims);
+        if self.lit.is_empty() {
+            return;
+        }
+        let mut began_ns = now;
+        match self.phase {
+            Phase::Turn {
+                holder: Holder::Light,
+                ..
+            } => return,
+            Phase::Turn {
+                holder,
+                began_ns: since_ns,
+                taken,
+                ..
+            } => {
+                if let Holder::Claim(id) = holder
+                    && let Some(claim) = claims.iter().find(|c| c.id == id)
+                {
+                    let state = self.state(claim);
+                    if state.busy {
+                        began_ns = state.expected_ns.clamp(now, now + MOST_TURN_NS);
+                    }
+                    if let Some(record) = self.record(id) {
+                        record.was_free &= !taken;
+                    }
+                }
+                self.charge(now, holder, began_ns.saturating_sub(since_ns), claims);
+                self.even_ns = None;
+            }
+            Phase::Quiet { .. } | Phase::Plenty => {}
+        }
+        for id in self.lit.clone() {
+            let Some(claim) = claims.iter().find(|c| c.id == id) else {
+                continue;
+            };
+            let said = claim.processes.iter().map(|p| p.said_ns).max();
+            let late = now.saturating_sub(said.unwrap_or(now)).min(LATE_AT_MOST_NS);
+            self.late_ns = self.late_ns - self.late_ns / 8 + late / 8;
+            if let Some(record) = self.record(id) {
+                // What they wait for is none of their time.
+                record.demand.excuse(began_ns - now);
+            }
+        }
+        self.hand_overs += 1;
+        self.phase = Phase::Turn {
+            holder: Holder::Light,
+            began_ns,
+            ends_ns: u64::MAX,
+            empty_since_ns: None,
+            stamps: 0,
+            used_ns: 0,
+            taken: true,
+            backlog: false,
+            crowded: false,
+        };
+    }
+
+    /// Gives the next turn, or leaves the GPU to those who work.
     fn decide(&mut self, now: u64, claims: &[Claim<'_>], orders: &mut Vec<Order>) -> Option<u64> {
         let states: Vec<State> = claims.iter().map(|c| self.state(c)).collect();
-        let wanting: Vec<(&Claim<'_>, State)> = claims
+        let contenders: Vec<(&Claim<'_>, State)> = claims
             .iter()
             .zip(states)
-            .filter(|(c, s)| c.is_gated && (s.waiting || s.busy))
+            .filter(|(c, _)| c.is_gated && self.is_active(now, c.id))
+            .collect();
+        let only = match contenders[..] {
+            [] => Some(None),
+            [(claim, _)] if claim.limit_permille >= 1000 => Some(Some(claim.id)),
+            _ => None,
+        };
+        if let Some(only) = only {
+            return self.leave_to(now, only, claims, orders);
+        }
+        if let Phase::Quiet { open, since_ns } = self.phase
+            && since_ns != u64::MAX
+        {
+            // Time alone counts like any other: the debts of others fade meanwhile.
+            if let Some(record) = open.and_then(|id| self.record(id)) {
+                record.ahead_ns += now.saturating_sub(since_ns) as f64;
+            }
+            self.see_newcomer(now, open, claims);
+            self.phase = Phase::Quiet {
+                open,
+                since_ns: u64::MAX,
+            };
+        }
+        if !self.is_scarce {
+            self.phase = Phase::Plenty;
+            let there = |id: u64| contenders.iter().any(|(c, _)| c.id == id);
+            self.level(&there);
+            // Everybody has all that it wants: nobody owes anything.
+            let middle = self.middle();
+            for record in self.records.iter_mut().filter(|r| there(r.id)) {
+                record.ahead_ns = middle;
+            }
+            for claim in claims.iter().filter(|c| c.is_gated) {
+                self.order(claim.id, Says::OPEN, orders);
+            }
+            return Some(self.next_look_ns());
+        }
+        let wanting: Vec<(&Claim<'_>, State)> = contenders
+            .iter()
+            .copied()
+            .filter(|(c, s)| self.is_heavy(c.id) && (s.waiting || s.busy))
             .collect();
         let held = match self.phase {
             Phase::Turn {
@@ -467,17 +767,54 @@ impl Arbiter {
             } => Some(id),
             _ => None,
         };
-        let wants = |id: u64| wanting.iter().any(|(c, _)| c.id == id) || held == Some(id);
-        if let Phase::Quiet { open, since_ns } = self.phase {
-            // Time alone counts like any other: the debts of others fade meanwhile.
-            if let Some(record) = open.and_then(|id| self.record(id)) {
-                record.ahead_ns += now.saturating_sub(since_ns) as f64;
-            }
-            self.phase = Phase::Quiet {
-                open,
-                since_ns: if since_ns == u64::MAX { since_ns } else { now },
-            };
+        self.level(&|id| contenders.iter().any(|(c, _)| c.id == id) || held == Some(id));
+        self.give_way(now, claims);
+        match self.phase {
+            Phase::Turn { .. } => {}
+            Phase::Quiet { open, .. } => self.next_turn(now, open, &wanting),
+            Phase::Plenty => self.next_turn(now, None, &wanting),
         }
+        self.shorten(now, &wanting);
+        self.announce(now, claims, orders)
+    }
+
+    /// At most one claim works: it need not ask, and the others say so when they begin.
+    fn leave_to(
+        &mut self,
+        now: u64,
+        only: Option<u64>,
+        claims: &[Claim<'_>],
+        orders: &mut Vec<Order>,
+    ) -> Option<u64> {
+        let (before, since) = match self.phase {
+            Phase::Quiet { open, since_ns } => (open, since_ns),
+            Phase::Plenty | Phase::Turn { .. } => (None, u64::MAX),
+        };
+        let limited = |id: u64| claims.iter().any(|c| c.id == id && c.limit_permille < 1000);
+        let open = only.or(before).filter(|id| !limited(*id));
+        let is_same = open == before && since != u64::MAX;
+        self.phase = Phase::Quiet {
+            open,
+            since_ns: if is_same { since } else { now },
+        };
+        self.is_scarce = false;
+        self.level(&|id| only == Some(id));
+        if !is_same {
+            self.count_demand_from(now, claims);
+        }
+        for claim in claims.iter().filter(|c| c.is_gated) {
+            let says = if open == Some(claim.id) {
+                Says::ALONE
+            } else {
+                Says::LIGHT
+            };
+            self.order(claim.id, says, orders);
+        }
+        None
+    }
+
+    /// Nobody who comes, or comes back, is too far ahead or behind of the others.
+    fn level(&mut self, wants: &dyn Fn(u64) -> bool) {
         let ahead_of = |which: &dyn Fn(&Record) -> bool, best: fn(f64, f64) -> f64| {
             let wanting = self.records.iter().filter(|r| which(r));
             wanting.map(|r| r.ahead_ns).reduce(best)
@@ -487,52 +824,14 @@ impl Arbiter {
             .unwrap_or(0.0);
         for record in &mut self.records {
             let now_wants = wants(record.id);
-            if now_wants && !record.wants {
+            // A light claim never uses all of its share; that is not saved up.
+            if now_wants && (!record.wants || !record.demand.heavy) {
                 let least = floor - CREDIT_NS;
                 record.ahead_ns = record.ahead_ns.clamp(least, floor + DEBT_NS);
             }
             record.wants = now_wants;
         }
         self.nobody_ahead_ns = self.nobody_ahead_ns.max(floor - CREDIT_NS);
-        let only = match wanting[..] {
-            [] if held.is_none() => Some(None),
-            [(claim, _)]
-                if claim.limit_permille >= 1000 && held.is_none_or(|id| id == claim.id) =>
-            {
-                Some(Some(claim.id))
-            }
-            _ => None,
-        };
-        if let Some(only) = only {
-            let (before, since) = match self.phase {
-                Phase::Quiet { open, since_ns } => (open, since_ns),
-                Phase::Turn { .. } => (None, u64::MAX),
-            };
-            let limited = |id: u64| claims.iter().any(|c| c.id == id && c.limit_permille < 1000);
-            let open = only.or(before).filter(|id| !limited(*id));
-            self.phase = Phase::Quiet {
-                open,
-                since_ns: if open == before { since.min(now) } else { now },
-            };
-            for claim in claims.iter().filter(|c| c.is_gated) {
-                let mode = if open == Some(claim.id) {
-                    Mode::Open
-                } else {
-                    Mode::Closed
-                };
-                self.order(claim.id, mode, 0, orders);
-            }
-            return None;
-        }
-        let open = match self.phase {
-            Phase::Turn { .. } => None,
-            Phase::Quiet { open, .. } => Some(open),
-        };
-        if let Some(open) = open {
-            self.next_turn(now, open, &wanting);
-        }
-        self.shorten(now, &wanting);
-        self.announce(now, claims, orders)
     }
 
     fn announce(&mut self, now: u64, claims: &[Claim<'_>], orders: &mut Vec<Order>) -> Option<u64> {
@@ -546,16 +845,38 @@ impl Arbiter {
         else {
             return None;
         };
+        let gated = || claims.iter().filter(|c| c.is_gated);
+        let has_light = gated().any(|c| !self.is_heavy(c.id) && self.is_active(now, c.id));
         // First everybody else stops, then the holder begins.
-        for claim in claims.iter().filter(|c| c.is_gated) {
-            if holder != Holder::Claim(claim.id) {
-                self.order(claim.id, Mode::Closed, 0, orders);
-            }
+        for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
+            let says = if self.is_heavy(claim.id) {
+                Says::CLOSED
+            } else {
+                Says::LIGHT
+            };
+            self.order(claim.id, says, orders);
         }
         if let Holder::Claim(id) = holder {
-            self.order(id, Mode::Turn, ends_ns, orders);
+            let says = Says {
+                turn_ends_ns: ends_ns,
+                ahead_ns: if has_light {
+                    AHEAD_LIGHT_NS
+                } else {
+                    AHEAD_TURN_NS
+                },
+                ..Says::just(Mode::Turn)
+            };
+            self.order(id, says, orders);
         }
         let beat = now + PERIOD_NS;
+        if holder == Holder::Light {
+            let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
+            let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
+            let over = busy.map(|p| p.expected_ns).max().unwrap_or(beat);
+            // What is over already, or waits, knocks.
+            let soon = over.saturating_sub(self.late_ns);
+            return Some(if soon > now { soon.min(beat) } else { beat });
+        }
         // A holder that is through knocks.
         let looks_at_end = holder == Holder::Nobody || (taken && empty_since_ns.is_some());
         let next = if looks_at_end {
@@ -585,7 +906,7 @@ fn used_by(claim: &Claim<'_>) -> u64 {
 fn of_holder(holder: Holder, claims: &[&Claim<'_>], figure: fn(&Claim<'_>) -> u64) -> u64 {
     match holder {
         Holder::Claim(id) => claims.iter().find(|c| c.id == id).map_or(0, |c| figure(c)),
-        Holder::Nobody => 0,
+        Holder::Light | Holder::Nobody => 0,
     }
 }
 

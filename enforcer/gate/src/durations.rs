@@ -7,6 +7,15 @@ const ROWS: usize = 2048;
 /// No kernel takes less.
 const LEAST_NS: u64 = 500;
 
+/// Lowest bit of a duration that was never measured alone.
+const CROWD: u64 = 1;
+
+/// A duration with its lowest bit.
+fn marked(ns: u64, alone: bool, before: u64) -> u64 {
+    let crowd = if alone { 0 } else { before & CROWD };
+    ns.max(LEAST_NS) & !CROWD | crowd
+}
+
 /// What is launched: a function with its shape, or a graph as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64);
@@ -87,21 +96,29 @@ impl Durations {
         })
     }
 
-    /// Takes in a measurement in nanoseconds.
-    pub fn learn(&self, key: Key, ns: u64) {
+    /// Whether such a launch was measured.
+    pub fn knows(&self, key: Option<Key>) -> bool {
+        key.is_some_and(|key| self.get(key).is_some())
+    }
+
+    /// Takes in a measurement in nanoseconds. Beside others (not `alone`) a launch is never shorter than alone, and
+    /// often longer.
+    pub fn learn(&self, key: Key, ns: u64, alone: bool) {
         let ns = ns.max(LEAST_NS);
         let at = place(key);
         for at in [at, at ^ 1] {
             let row = &self.rows[at];
             if row.key.load(Ordering::Relaxed) == key.0 {
                 let old = row.ns.load(Ordering::Relaxed);
-                // What suddenly takes much longer is believed sooner than noise.
-                let new = if ns > old.saturating_mul(2) {
-                    old / 2 + ns / 2
-                } else {
-                    old - old / 4 + ns / 4
+                let new = match alone {
+                    // Now it is known better.
+                    true if old & CROWD != 0 => ns,
+                    false if ns > old => old + (ns - old).min(old / 16),
+                    // What suddenly takes much longer is believed sooner than noise.
+                    true if ns > old.saturating_mul(2) => old / 2 + ns / 2,
+                    _ => old - old / 4 + ns / 4,
                 };
-                row.ns.store(new.max(LEAST_NS), Ordering::Relaxed);
+                row.ns.store(marked(new, alone, old), Ordering::Relaxed);
                 return;
             }
         }
@@ -112,7 +129,7 @@ impl Durations {
         } else {
             one
         };
-        row.ns.store(ns, Ordering::Relaxed);
+        row.ns.store(marked(ns, alone, CROWD), Ordering::Relaxed);
         row.key.store(key.0, Ordering::Relaxed);
     }
 
@@ -139,12 +156,12 @@ mod tests {
         assert_ne!(a, b, "the shape counts");
         assert_ne!(Key::graph(0x5000), a);
         assert_eq!(table.get(a), None);
-        table.learn(a, 1_000_000);
+        table.learn(a, 1_000_000, true);
         assert_eq!((table.get(a), table.get(b)), (Some(1_000_000), None));
-        table.learn(a, 9_000_000);
+        table.learn(a, 9_000_000, true);
         assert_eq!(table.get(a), Some(5_000_000), "a jump is believed soon");
         for _ in 0..40 {
-            table.learn(a, 2_000_000);
+            table.learn(a, 2_000_000, true);
         }
         let now = table.get(a).unwrap_or(0);
         assert!((1_999_000..2_002_000).contains(&now), "{now}");
@@ -159,12 +176,12 @@ mod tests {
             .map(|i| Key::kernel(0x7f00_0000 + i * 16, 132, 256))
             .collect();
         for (i, key) in keys.iter().enumerate() {
-            table.learn(*key, 1000 + i as u64);
+            table.learn(*key, 1000 + 2 * i as u64, true);
         }
         let kept = keys
             .iter()
             .enumerate()
-            .filter(|(i, key)| table.get(**key) == Some(1000 + *i as u64))
+            .filter(|(i, key)| table.get(**key) == Some(1000 + 2 * *i as u64))
             .count();
         assert!(kept > 560, "{kept} of 600 kept");
     }

@@ -27,10 +27,10 @@ mod word;
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use cells::Cells;
 pub use durations::{Durations, Key};
-pub use member::{MARKERS, Member, Rest, Signals, Verdict, View};
+pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
 pub use tally::{Fill, Load, SAMPLE_NS, Tally};
 pub use timeline::{Current, Timeline};
-pub use word::{Frame, Mode, Word};
+pub use word::{Flags, Frame, Mode, Word};
 
 /// The arbiter shows itself at least this often while claims take turns.
 pub const PERIOD_NS: u64 = 10_000_000;

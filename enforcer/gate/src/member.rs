@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
-use crate::{CHUNK_NS, Frame, Key, Mode, SILENCE_NS, Word};
+use crate::{CHUNK_NS, Flags, Frame, Key, Mode, SILENCE_NS, Word};
 
 /// Most events in flight that one process is measured by.
 pub const MARKERS: usize = 64;
-/// What a launch that was never seen is taken to take.
-const UNKNOWN_NS: u64 = 2_000_000;
+/// What a launch is taken to take while nothing was measured in this process.
+const PRIOR_NS: u64 = 20_000;
 /// Most kernels that are measured for the first time at once.
 const LEARNING: usize = 16;
 /// A kernel may be launched again before its first measurement is there after so long: it may wait for
@@ -19,8 +19,13 @@ const LEARN_AT_MOST_NS: u64 = 250_000_000;
 /// How far a process may be ahead of the GPU: little where a neighbour was there a moment ago, so that it
 /// does not have to wait long when it comes back.
 const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
-/// With nothing on the GPU a turn is kept for so long, because most programs launch again at once.
+/// With nothing on the GPU a turn is kept for so long, because most programs launch again at once; but not by a program
+/// whose gaps are longer than that on average.
 const GRACE_NS: u64 = 300_000;
+/// The arbiter hears that work lasts longer than it was told if it is by so much.
+const LATER_NS: u64 = 50_000;
+/// Longer gaps count as one of this length.
+const GAP_NS: u64 = 2_000_000;
 
 /// What the claim's page says now.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,6 +34,10 @@ pub struct View {
     pub word: Word,
     /// When the turn ends, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
+    /// How far the process may be ahead of the GPU; 0: as far as the mode says.
+    pub ahead_ns: u64,
+    /// What else the arbiter says.
+    pub flags: Flags,
     /// The arbiter's last sign of life while claims take turns.
     pub beat_ns: u64,
     /// Whether the service lives, as far as can be seen without asking it.
@@ -76,8 +85,14 @@ pub struct Signals {
     pub busy: bool,
     /// When that work is expected to be over.
     pub expected_ns: u64,
-    /// GPU time used so far.
+    /// Time in which work was on the GPU so far.
     pub used_ns: u64,
+    /// What all launches take alone on the GPU.
+    pub demand_ns: u64,
+    /// When this was so.
+    pub said_ns: u64,
+    /// Since when the oldest work is on the GPU; 0 without any.
+    pub since_ns: u64,
     /// Time during which some thread was held back so far.
     pub waited_ns: u64,
     /// Whether the arbiter has to look now.
@@ -89,6 +104,27 @@ struct Marker {
     key: Option<Key>,
     issued_ns: u64,
     alone: bool,
+    /// What it was taken to take, where nobody knew.
+    assumed_ns: Option<u64>,
+}
+
+/// What one measurement says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Learnt {
+    /// Of which launch.
+    pub key: Key,
+    /// Nanoseconds between the events around it.
+    pub ns: u64,
+    /// Nobody else was on the GPU.
+    pub alone: bool,
+}
+
+/// Launches of a kind of which none was measured yet.
+#[derive(Debug, Clone, Copy)]
+struct Learning {
+    key: Key,
+    /// When the last one went.
+    since_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +144,17 @@ enum Rule {
 pub struct Member {
     word: Word,
     word_since_ns: u64,
+    flags: Flags,
+    /// Median of what was measured.
+    prior_ns: u64,
+    /// Launches that could not be measured once.
+    refused: Vec<Key>,
+    demand_ns: u64,
+    /// When the oldest work began, at the earliest.
+    head_since_ns: u64,
+    /// Usual time between the end of all work and the next launch.
+    gap_ns: u64,
+    idle_since_ns: Option<u64>,
     /// Predicted time of everything launched so far.
     issued_ns: u64,
     /// When all that is launched is expected to be over.
@@ -115,7 +162,7 @@ pub struct Member {
     /// Real time per predicted time, in 1/1024: below 1 where streams run side by side.
     scale: u64,
     markers: VecDeque<Marker>,
-    learning: Vec<(Key, u64)>,
+    learning: Vec<Learning>,
     queue: VecDeque<u64>,
     next_ticket: u64,
     held_since_ns: Option<u64>,
@@ -128,7 +175,11 @@ pub struct Member {
     quiet_since_ns: Option<u64>,
     knocked_ns: u64,
     fallback: Option<Alone>,
+    /// The first ring that nothing came back to; 0 for none.
+    rung_ns: u64,
     told: (bool, bool),
+    /// By when the arbiter was told that all work is over.
+    told_end_ns: u64,
 }
 
 impl Default for Member {
@@ -136,6 +187,13 @@ impl Default for Member {
         Self {
             word: Word::default(),
             word_since_ns: 0,
+            flags: Flags::NONE,
+            prior_ns: PRIOR_NS,
+            refused: Vec::new(),
+            demand_ns: 0,
+            head_since_ns: 0,
+            gap_ns: 0,
+            idle_since_ns: None,
             issued_ns: 0,
             end_ns: 0,
             scale: 1024,
@@ -153,7 +211,9 @@ impl Default for Member {
             quiet_since_ns: None,
             knocked_ns: 0,
             fallback: None,
+            rung_ns: 0,
             told: (false, false),
+            told_end_ns: 0,
         }
     }
 }
@@ -176,38 +236,53 @@ impl Member {
     /// Grants that ended without being used, in nanoseconds of prediction.
     pub fn refund(&mut self, ns: u64) {
         self.issued_ns = self.issued_ns.saturating_sub(ns);
+        self.demand_ns = self.demand_ns.saturating_sub(self.scaled(ns));
         self.end_ns = self.end_ns.saturating_sub(self.scaled(ns));
     }
 
     /// Whether the arbiter has decided anew since the last look; the grants of before are void then.
-    pub fn see(&mut self, now: u64, word: Word) -> bool {
+    pub fn see(&mut self, now: u64, word: Word, flags: Flags) -> bool {
+        self.flags = flags;
         if word == self.word {
             return false;
         }
         self.word = word;
         self.word_since_ns = now;
         self.fallback = None;
+        self.rung_ns = 0;
         true
     }
 
     fn rule(&mut self, now: u64, view: &View) -> Rule {
         let sign = view.beat_ns.max(self.knocked_ns);
         let silent = !view.alive || now > sign.saturating_add(SILENCE_NS);
-        let most = now.saturating_add(AHEAD_NS.1);
+        let ahead = |usual| match view.ahead_ns {
+            0 => usual,
+            told => told,
+        };
+        let most = now.saturating_add(ahead(AHEAD_NS.1));
         if !silent {
             self.fallback = None;
         }
         match self.word.mode() {
             Mode::Free => Rule::Free,
-            Mode::Open if view.alive => {
+            Mode::Open if view.alive && !self.is_unheard(now, view) => {
                 let alone_for = now.saturating_sub(self.word_since_ns);
-                let ahead = (alone_for / 50).clamp(AHEAD_NS.0, AHEAD_NS.1);
-                Rule::Until(now.saturating_add(ahead))
+                let usual = (alone_for / 50).clamp(AHEAD_NS.0, AHEAD_NS.1);
+                Rule::Until(now.saturating_add(ahead(usual)))
             }
             Mode::Turn if !silent => Rule::Until(view.turn_ends_ns.min(most)),
             Mode::Closed if !silent => Rule::Wait(sign.saturating_add(SILENCE_NS)),
             _ => self.fall_back(now, view),
         }
+    }
+
+    /// The arbiter has not answered a ring.
+    fn is_unheard(&mut self, now: u64, view: &View) -> bool {
+        if view.beat_ns >= self.rung_ns {
+            self.rung_ns = 0;
+        }
+        self.rung_ns != 0 && now > self.rung_ns.saturating_add(SILENCE_NS)
     }
 
     /// Nobody decides: the claim keeps to its own place in the frame, and to its own request where a
@@ -258,9 +333,13 @@ impl Member {
         expected_ns: Option<u64>,
         ticket: &mut Option<u64>,
     ) -> Verdict {
-        self.see(now, view.word);
+        self.see(now, view.word, view.flags);
         if self.queue.is_empty() && self.fallback.is_none() {
             self.knocked_ns = now;
+        }
+        if let Some(since) = self.idle_since_ns.take() {
+            let gap = now.saturating_sub(since).min(GAP_NS);
+            self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap / 8;
         }
         let rule = self.rule(now, view);
         let first = match (self.queue.front(), &ticket) {
@@ -279,15 +358,19 @@ impl Member {
                 until
             }
             Rule::Until(_) if !first => now.saturating_add(SILENCE_NS),
+            Rule::Until(_)
+                if self.fallback.is_none()
+                    && self.word.mode() == Mode::Turn
+                    && start >= view.turn_ends_ns =>
+            {
+                self.hold(now);
+                now.saturating_add(SILENCE_NS)
+            }
             Rule::Until(horizon) if start >= horizon => {
-                if self.word.mode() == Mode::Open {
-                    start.saturating_sub(horizon - now).max(now + 1)
-                } else {
-                    if start >= view.turn_ends_ns {
-                        self.hold(now);
-                    }
-                    now.saturating_add(SILENCE_NS.min(start - horizon + 1_000_000))
-                }
+                // With room for one launch only, it would have to ask for every one.
+                let ahead = horizon - now;
+                let wakes_at = if ahead > CHUNK_NS { ahead / 2 } else { ahead };
+                start.saturating_sub(wakes_at).max(now + 1)
             }
             Rule::Until(horizon) => {
                 if expected_ns.is_none() && self.is_learning(now, key) {
@@ -315,42 +398,48 @@ impl Member {
         expected_ns: Option<u64>,
     ) -> Verdict {
         // Launched again before it was over: at least as long as it has lasted.
-        let lasted = self.learning.iter().find(|(known, _)| *known == key);
-        let lasted = lasted.map_or(0, |(_, since)| now.saturating_sub(*since));
-        let own = expected_ns.unwrap_or(UNKNOWN_NS.max(lasted));
+        let lasted = self.learning.iter().find(|it| it.key == key);
+        let lasted = lasted.map_or(0, |it| now.saturating_sub(it.since_ns));
+        let own = expected_ns.unwrap_or(self.prior_ns.max(lasted));
         let room = horizon.saturating_sub(start).saturating_mul(1024) / self.scale.max(1);
         let grant_ns = match expected_ns {
             Some(ns) if ns < CHUNK_NS => room.saturating_sub(ns).min(CHUNK_NS),
             Some(_) => 0,
             None => {
-                if let Some(again) = self.learning.iter_mut().find(|(known, _)| *known == key) {
-                    again.1 = now;
+                if let Some(again) = self.learning.iter_mut().find(|it| it.key == key) {
+                    again.since_ns = now;
                 } else {
                     if self.learning.len() >= LEARNING {
                         self.learning.remove(0);
                     }
-                    self.learning.push((key, now));
+                    self.learning.push(Learning { key, since_ns: now });
                 }
                 0
             }
         };
         self.issued_ns = self.issued_ns.saturating_add(own + grant_ns);
+        self.demand_ns = self.demand_ns.saturating_add(self.scaled(own + grant_ns));
         self.end_ns = start.saturating_add(self.scaled(own + grant_ns));
         if !self.busy {
-            self.busy = true;
-            self.counted_ns = now;
-            self.last_done = None;
+            self.begin(now);
         }
         self.quiet_since_ns = None;
         Verdict::Go { grant_ns }
     }
 
+    /// Work comes to a GPU that has none of this process's.
+    fn begin(&mut self, now: u64) {
+        self.busy = true;
+        self.counted_ns = now;
+        self.head_since_ns = now;
+        self.last_done = None;
+    }
+
     fn is_learning(&self, now: u64, key: Key) -> bool {
-        let fresh = |since: u64| now.saturating_sub(since) < LEARN_AT_MOST_NS;
-        let pending = self.learning.iter().find(|(known, _)| *known == key);
-        match pending {
-            Some((_, since)) => fresh(*since),
-            None => self.learning.len() >= LEARNING && fresh(self.learning[0].1),
+        let fresh = |it: &Learning| now.saturating_sub(it.since_ns) < LEARN_AT_MOST_NS;
+        match self.learning.iter().find(|it| it.key == key) {
+            Some(it) => fresh(it),
+            None => self.learning.len() >= LEARNING && fresh(&self.learning[0]),
         }
     }
 
@@ -373,28 +462,44 @@ impl Member {
     /// Notes an event that was recorded behind a launch; `grant_ns` is what that launch's verdict gave
     /// beyond it. `false`: there are too many, and this one is not to be waited for.
     pub fn mark(&mut self, now: u64, key: Option<Key>, grant_ns: u64) -> bool {
+        let learns = |key: Key| self.learning.iter().any(|it| it.key == key);
+        let assumed_ns = key.filter(|key| learns(*key)).map(|_| self.prior_ns);
         if self.markers.len() >= MARKERS {
             return false;
         }
         if !self.busy {
             // What was launched while nobody shared the GPU is seen first by such an event.
-            self.busy = true;
-            self.counted_ns = now;
-            self.last_done = None;
+            self.begin(now);
             self.quiet_since_ns = None;
             self.end_ns = self.end_ns.max(now);
         }
         self.markers.push_back(Marker {
             key,
             issued_ns: self.issued_ns.saturating_sub(grant_ns),
-            alone: matches!(self.word.mode(), Mode::Open | Mode::Turn) && self.fallback.is_none(),
+            alone: self.is_alone(),
+            assumed_ns,
         });
         true
     }
 
-    /// A launch could not be measured: others of its kind do not wait for that.
-    pub fn unmeasured(&mut self, key: Key) {
-        self.learning.retain(|(known, _)| *known != key);
+    fn is_alone(&self) -> bool {
+        matches!(self.word.mode(), Mode::Open | Mode::Turn)
+            && !self.flags.has(Flags::CROWD)
+            && self.fallback.is_none()
+    }
+
+    /// A launch could not be measured: others of its kind do not wait for that. From the second time on, what they are
+    /// taken to take.
+    pub fn unmeasured(&mut self, key: Key) -> Option<u64> {
+        self.learning.retain(|it| it.key != key);
+        if self.refused.contains(&key) {
+            return Some(self.prior_ns);
+        }
+        if self.refused.len() >= LEARNING {
+            self.refused.remove(0);
+        }
+        self.refused.push(key);
+        None
     }
 
     /// Whether there is a marker to wait for.
@@ -404,10 +509,11 @@ impl Member {
 
     /// The oldest marker's event is over. Gives what may be learnt from it: `elapsed_ns` between the
     /// events around that launch, `None` if it was not measured or failed.
-    pub fn done(&mut self, now: u64, elapsed_ns: Option<u64>) -> Option<(Key, u64)> {
+    pub fn done(&mut self, now: u64, elapsed_ns: Option<u64>) -> Option<Learnt> {
         let marker = self.markers.pop_front()?;
         self.count(now);
-        let alone = marker.alone && self.word.mode() != Mode::Closed && self.fallback.is_none();
+        self.head_since_ns = now;
+        let alone = marker.alone && self.is_alone();
         if let Some((then, issued)) = self.last_done
             && alone
         {
@@ -424,13 +530,20 @@ impl Member {
         let behind = self.issued_ns.saturating_sub(marker.issued_ns);
         self.end_ns = now.saturating_add(self.scaled(behind));
         let key = marker.key?;
-        let first = self.learning.iter().position(|(known, _)| *known == key);
-        if let Some(at) = first {
-            self.learning.remove(at);
+        self.learning.retain(|it| it.key != key);
+        let ns = elapsed_ns?;
+        if let Some(assumed) = marker.assumed_ns {
+            self.demand_ns = self.demand_ns.saturating_add(ns).saturating_sub(assumed);
         }
-        elapsed_ns
-            .filter(|_| alone || first.is_some())
-            .map(|ns| (key, ns))
+        if alone {
+            let step = (self.prior_ns / 16).max(1);
+            self.prior_ns = if ns > self.prior_ns {
+                self.prior_ns + step
+            } else {
+                self.prior_ns - step
+            };
+        }
+        Some(Learnt { key, ns, alone })
     }
 
     fn used_now(&self, now: u64) -> u64 {
@@ -461,22 +574,36 @@ impl Member {
             return Rest::At(end);
         }
         // Who waits for the next turn has launched all that it may.
-        if self.queue.is_empty() {
+        let since = if self.queue.is_empty() {
             if self.activity != activity {
                 self.activity = activity;
                 self.quiet_since_ns = None;
             }
             let since = *self.quiet_since_ns.get_or_insert(now);
-            if now < since + GRACE_NS {
-                return Rest::At(since + GRACE_NS);
+            if now < since + self.grace_ns() {
+                return Rest::At(since + self.grace_ns());
             }
-        }
-        self.count(now);
+            since
+        } else {
+            now
+        };
+        self.count(since);
         self.busy = false;
         self.end_ns = now;
+        self.idle_since_ns = Some(since);
         self.last_done = None;
         self.quiet_since_ns = None;
         Rest::Idle
+    }
+
+    /// How long it takes no end of all work for a pause.
+    fn grace_ns(&self) -> u64 {
+        if self.gap_ns > GRACE_NS { 0 } else { GRACE_NS }
+    }
+
+    /// Whether the arbiter is to hear when work begins: then nothing may be launched without asking once there is none.
+    pub fn is_told_of(&self) -> bool {
+        !matches!(self.word.mode(), Mode::Free) && self.flags.has(Flags::RINGS)
     }
 
     /// What the arbiter is to know now. Each call is one publication.
@@ -485,10 +612,24 @@ impl Member {
         let (was_waiting, was_busy) = self.told;
         let closed = self.word.mode() == Mode::Closed;
         let turns = matches!(self.word.mode(), Mode::Turn | Mode::Closed);
-        let knock = turns
-            && ((waiting && !was_waiting && (closed || !self.busy))
-                || (was_busy && !self.busy)
-                || (was_waiting && !waiting && !self.busy));
+        let rings = self.word.mode() == Mode::Open && self.flags.has(Flags::RINGS);
+        let expected_ns = if rings {
+            self.end_ns.saturating_add(self.grace_ns())
+        } else {
+            self.end_ns
+        };
+        let later = self.busy && expected_ns > self.told_end_ns.saturating_add(LATER_NS);
+        let knock = rings && ((waiting, self.busy) != self.told || later)
+            || turns
+                && ((waiting && !was_waiting && (closed || !self.busy))
+                    || (was_busy && !self.busy)
+                    || (was_waiting && !waiting && !self.busy));
+        if knock && rings && self.rung_ns == 0 {
+            self.rung_ns = now;
+        }
+        if knock || !self.busy {
+            self.told_end_ns = expected_ns;
+        }
         self.told = (waiting, self.busy);
         let held = self
             .held_since_ns
@@ -496,8 +637,11 @@ impl Member {
         Signals {
             waiting,
             busy: self.busy,
-            expected_ns: self.end_ns,
+            expected_ns,
             used_ns: self.used_now(now),
+            demand_ns: self.demand_ns,
+            said_ns: now,
+            since_ns: if self.busy { self.head_since_ns } else { 0 },
             waited_ns: self.waited_ns + held,
             knock,
         }

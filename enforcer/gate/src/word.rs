@@ -45,6 +45,31 @@ impl fmt::Debug for Word {
     }
 }
 
+/// What holds beside a mode; bits of one word of the claim's page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// Nothing.
+    pub const NONE: Flags = Flags(0);
+    /// Others may have work on the GPU at the same time: what launches take there is not what they take alone.
+    pub const CROWD: Flags = Flags(1);
+    /// The arbiter wants to hear when work begins and when it is over.
+    pub const RINGS: Flags = Flags(2);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// Whether all of `other` holds.
+    #[must_use]
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// A claim's fixed place in every [`Frame::LENGTH_NS`] of the clock. It counts when the arbiter is silent:
 /// the places of a GPU's claims do not overlap, so each has what it requested and nobody has to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -90,6 +90,8 @@ struct Flight {
     /// What was measured, where that counts.
     measured: Option<Key>,
     issued_ns: u64,
+    /// From when to when the program's thread was in the call of the launch.
+    call_ns: Option<(u64, u64)>,
 }
 
 /// Number of a stream as one thread uses it; never 0.
@@ -174,6 +176,8 @@ pub(crate) struct Trial {
     fills: bool,
     /// Events of which the first is recorded, and the stream for the second.
     pair: Option<(Pair, Handle)>,
+    /// When the first event had been recorded.
+    began_ns: u64,
 }
 
 /// The driver has answered for a launch that the gate wanted to know the end of.
@@ -220,8 +224,8 @@ impl Gate {
     }
 
     /// Takes in a new decision: the grants of the last one are void.
-    fn see(&self, inner: &mut Inner, now: u64, word: Word) -> bool {
-        let new = inner.member.see(now, word);
+    fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) -> bool {
+        let new = inner.member.see(now, word, gpu.gate_flags());
         if new {
             inner.member.refund(self.cells.clear());
         }
@@ -261,7 +265,7 @@ impl Gate {
             let now = monotonic_ns();
             let mut inner = self.lock();
             let granted = inner.grants.remove(place(stream, thread));
-            let unused = if self.see(&mut inner, now, word) {
+            let unused = if self.see(gpu, &mut inner, now, word) {
                 None
             } else {
                 let unused = self.cells.take(word, stream, thread);
@@ -391,7 +395,7 @@ impl Gate {
         if recorded && inner.member.mark(monotonic_ns(), None, 0) {
             // What the stream was given is over with it.
             let before = gpu.tally.take(stream, thread);
-            inner.fly(gpu, pair, true, place(stream, thread), before, None);
+            inner.fly(gpu, pair, true, place(stream, thread), before, None, None);
         } else {
             inner.spare.push(pair);
         }
@@ -406,6 +410,7 @@ impl Gate {
             thread,
         } = trial.launch;
         let number = thread.number();
+        let call_ns = Some((trial.began_ns, monotonic_ns()));
         let key = (result == SUCCESS).then_some(work.key);
         let recorded = trial
             .pair
@@ -419,7 +424,15 @@ impl Gate {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
                 let key = key.filter(|_| trial.fills);
-                inner.fly(gpu, pair, marked, place(stream, number), before, key);
+                inner.fly(
+                    gpu,
+                    pair,
+                    marked,
+                    place(stream, number),
+                    before,
+                    key,
+                    call_ns,
+                );
             } else {
                 inner.spare.push(pair);
             }
@@ -431,8 +444,8 @@ impl Gate {
             inner.timeline.left_out(place(stream, number), owed);
         }
         if let Some(grant_ns) = trial.grant_ns {
-            if !marked {
-                inner.member.unmeasured(work.key);
+            if !marked && let Some(ns) = inner.member.unmeasured(work.key) {
+                self.durations.learn(work.key, ns, false);
             }
             if grant_ns > 0 {
                 self.cells.grant(word, stream, number, grant_ns);
@@ -487,6 +500,7 @@ impl Inner {
         self.grants.insert(place, ns);
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a flight is")]
     fn fly(
         &mut self,
         gpu: &Gpu,
@@ -495,6 +509,7 @@ impl Inner {
         place: u64,
         before: Load,
         measured: Option<Key>,
+        call_ns: Option<(u64, u64)>,
     ) {
         let id = self.next_flight;
         self.next_flight += 1;
@@ -505,6 +520,7 @@ impl Inner {
             marked,
             measured,
             issued_ns,
+            call_ns,
         });
         let known = measured.and_then(|key| gpu.tally.known(key));
         let fill = known.map(|(fill, _)| fill);

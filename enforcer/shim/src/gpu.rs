@@ -10,7 +10,7 @@ use gshare_abi::{
     Bell, GateView, GpuUuid, LimitsPage, Marks, Slot, State, Stripe, Stripes, UsagePage, WorkView,
     monotonic_ns,
 };
-use gshare_gate::{Frame, Signals, Tally, View, Word};
+use gshare_gate::{Flags, Frame, Signals, Tally, View, Word};
 
 use crate::{
     blocks::shares,
@@ -251,6 +251,11 @@ impl Gpu {
         }
     }
 
+    /// What holds beside the word.
+    pub(crate) fn gate_flags(&self) -> Flags {
+        Flags(self.limits().turn.flags.load(Ordering::Relaxed))
+    }
+
     /// What the claim's pages say to the gate.
     pub(crate) fn gate_view(&self, word: Word, alive: bool) -> View {
         let turn = &self.limits().turn;
@@ -262,6 +267,8 @@ impl Gpu {
             word,
             turn_ends_ns: read(&turn.ends_ns),
             beat_ns: read(&turn.beat_ns),
+            ahead_ns: read(&turn.ahead_ns),
+            flags: self.gate_flags(),
             alive,
             frame: Frame {
                 offset_ns: read(&turn.frame_offset_ns),
@@ -287,6 +294,9 @@ impl Gpu {
             expected_ns: signals.expected_ns,
             used_ns: signals.used_ns,
             waited_ns: signals.waited_ns,
+            demand_ns: signals.demand_ns,
+            said_ns: signals.said_ns,
+            since_ns: signals.since_ns,
         });
         signals.knock
     }

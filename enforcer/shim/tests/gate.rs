@@ -65,7 +65,7 @@ impl Rig {
         self.word.set(self.word.get().next(mode));
         let held = self.desk.held.lock().unwrap();
         let ends = monotonic_ns() + ms * MS;
-        held[0].limits.set_turn(self.word.get().0, ends);
+        held[0].limits.set_turn(self.word.get().0, ends, 0, 0);
     }
 
     fn said(&self) -> GateView {
@@ -138,6 +138,7 @@ fn nothing_is_held_where_nobody_shares() {
     client.must(&format!("burst {kernel} {stream} 5"));
     let said = GateView {
         stamp: 0,
+        said_ns: 0,
         ..rig.said()
     };
     assert_eq!(said, GateView::default());

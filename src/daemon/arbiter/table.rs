@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gshare_abi::State;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
+use gshare_abi::{State, monotonic_ns};
 use gshare_config::ExcessTime;
 use gshare_core::ClaimId;
-use gshare_proto::TurnsView;
+use gshare_proto::{StuckView, TurnsView};
 
 use super::{Entry, Table, Turning};
 use crate::daemon::journal::HeldRecord;
@@ -107,6 +107,11 @@ impl Service {
             let view: &mut TurnsView = view.get_or_insert_default();
             let done = gates.done(seat.gpu, id.0).unwrap_or_default();
             view.contended |= done.contended;
+            view.stuck = view.stuck.or(done.stuck.map(|(claim, since_ns)| StuckView {
+                claim,
+                gpu: seat.gpu,
+                seconds: monotonic_ns().saturating_sub(since_ns) / 1_000_000_000,
+            }));
             view.turns_ms += done.turns_ns / 1_000_000;
             let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
             view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;

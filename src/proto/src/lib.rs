@@ -38,8 +38,8 @@ pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
 pub use queue::QueueView;
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
-    Identity, Named, Notice, ProcessView, ServiceView, Snapshot, Source, TurnsView, UnclaimedView,
-    UserView,
+    Identity, Named, Notice, ProcessView, ServiceView, Snapshot, Source, StuckView, TurnsView,
+    UnclaimedView, UserView,
 };
 pub use suggest::{SuggestSpec, SuggestView, Suggestion};
 

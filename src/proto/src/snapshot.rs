@@ -409,6 +409,20 @@ pub struct TurnsView {
     pub turns_ms: u64,
     /// Milliseconds during which launches of its present processes were held back.
     pub held_back_ms: u64,
+    /// A kernel that keeps one of its GPUs from being shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<StuckView>,
+}
+
+/// A kernel that does not end while other claims have work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckView {
+    /// Number of the claim that runs it.
+    pub claim: u64,
+    /// Index of the GPU.
+    pub gpu: usize,
+    /// Seconds since it began.
+    pub seconds: u64,
 }
 
 /// A process of a claim on one GPU, by the driver's word.

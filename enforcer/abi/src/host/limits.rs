@@ -225,8 +225,10 @@ impl LimitsFile {
 
     /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]) and wakes those who wait for
     /// it. `ends_ns` is CLOCK_MONOTONIC.
-    pub fn set_turn(&self, word: u32, ends_ns: u64) {
+    pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32) {
         let turn = &self.page().turn;
+        turn.ahead_ns.store(ahead_ns, Ordering::Relaxed);
+        turn.flags.store(flags, Ordering::Relaxed);
         turn.ends_ns.store(ends_ns, Ordering::Relaxed);
         turn.word.store(word, Ordering::SeqCst);
         futex_wake(&turn.word, Reach::Machine);

@@ -189,7 +189,7 @@ impl Arbiter {
     }
 
     /// Where the claims that want the GPU are on average.
-    fn middle(&self) -> f64 {
+    pub(super) fn middle(&self) -> f64 {
         let wanting = || self.records.iter().filter(|r| r.wants);
         let shares: f64 = wanting().map(|r| r.usual.share).sum();
         wanting().map(|r| r.usual.share * r.ahead_ns).sum::<f64>() / shares.max(1e-9)

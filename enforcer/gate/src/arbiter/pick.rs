@@ -5,7 +5,7 @@ use super::{
     long::{self, Candidate},
     of_holder, stamps_of, used_by,
 };
-use crate::{Mode, PERIOD_NS};
+use crate::PERIOD_NS;
 
 impl Arbiter {
     /// Picks who is furthest behind.
@@ -34,12 +34,19 @@ impl Arbiter {
                 .any(|(c, s)| s.busy && holder != Holder::Claim(c.id)),
         };
         let record = |id: u64| self.records.iter().find(|r| r.id == id);
-        // Who worked alone until now has to clear the GPU first.
-        let alone = wanting.iter().find(|(c, s)| {
-            let was_open = record(c.id).is_some_and(|r| r.word.mode() == Mode::Open && !r.lingers);
-            s.busy && was_open && open == Some(c.id)
+        // What others than the next one still have on the GPU goes first.
+        let least = wanting.iter().filter(|(_, s)| s.waiting);
+        let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
+        let least = least.min_by(|(a, _), (b, _)| ahead(a.id).total_cmp(&ahead(b.id)));
+        let least = least.map(|(c, _)| c.id);
+        let drains = wanting.iter().find(|(c, s)| {
+            let lingers = record(c.id).is_some_and(|r| r.lingers);
+            s.busy && !lingers && least != Some(c.id)
         });
-        if let Some((claim, _)) = alone {
+        self.beside.clear();
+        if let Some((claim, _)) = drains {
+            let busy = wanting.iter().filter(|(c, s)| s.busy && c.id != claim.id);
+            self.beside = busy.map(|(c, _)| c.id).collect();
             self.phase = begin(Holder::Claim(claim.id), now, true);
             return;
         }
@@ -49,10 +56,6 @@ impl Arbiter {
             self.phase = begin(Holder::Claim(claim.id), now + LEAST_TURN_NS, false);
             return;
         }
-        let ahead = |id: u64| {
-            let record = self.records.iter().find(|r| r.id == id);
-            record.map_or(0.0, |r| r.ahead_ns)
-        };
         // Work that lingers is on the GPU already; its claim gets a turn when it asks for one.
         let mut order: Vec<(f64, Holder, f64)> = wanting
             .iter()
@@ -125,7 +128,7 @@ impl Arbiter {
                 let record = self.records.iter().find(|r| r.id == id);
                 record.map_or((0, 0.0), |r| r.last_turn)
             }
-            Holder::Nobody => (u64::MAX, 0.0),
+            Holder::Light | Holder::Nobody => (u64::MAX, 0.0),
         };
         let near = order.iter().take_while(|(ahead, holder, _)| {
             let (a, b) = (last(*holder).1, last(first).1);
@@ -162,6 +165,7 @@ impl Arbiter {
         };
         let mine = match holder {
             Holder::Claim(id) => ahead(id),
+            Holder::Light => return,
             Holder::Nobody => self.nobody_ahead_ns,
         } + now.saturating_sub(began_ns) as f64;
         let behind = wanting.iter().any(|(c, s)| {

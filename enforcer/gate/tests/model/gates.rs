@@ -1,8 +1,8 @@
 //! The gates under test: the real one, and two like those that others have.
 
 use gshare_gate::{
-    Arbiter, CHUNK_NS, Cells, Claim, Durations, Frame, Key, Member, Order, Rest, Verdict as Answer,
-    View,
+    Arbiter, CHUNK_NS, Cells, Claim, Durations, Flags, Frame, Key, Member, Order, Rest,
+    Verdict as Answer, View,
 };
 
 use super::{MS, Sim};
@@ -107,6 +107,10 @@ struct Slot {
     busy: bool,
     expected_ns: u64,
     used_ns: u64,
+    demand_ns: u64,
+    waited_ns: u64,
+    said_ns: u64,
+    since_ns: u64,
     stamp: u64,
 }
 
@@ -131,6 +135,8 @@ pub(crate) struct Turns {
     pub(crate) arbiter: Arbiter,
     pub(crate) silent: bool,
     pub(crate) waited_ns: Vec<u64>,
+    /// Whose kernel does not end, and since when.
+    pub(crate) stuck: Option<(u64, u64)>,
 }
 
 impl Turns {
@@ -139,6 +145,8 @@ impl Turns {
             id: id as u64,
             word: gshare_gate::Word::default(),
             turn_ends_ns: 0,
+            ahead_ns: 0,
+            flags: Flags::NONE,
         };
         Turns {
             asked: asked.to_vec(),
@@ -149,6 +157,7 @@ impl Turns {
             arbiter: Arbiter::default(),
             silent: false,
             waited_ns: vec![0; sim.processes.len()],
+            stuck: None,
         }
     }
 
@@ -162,6 +171,8 @@ impl Turns {
         View {
             word: self.pages[claim].word,
             turn_ends_ns: self.pages[claim].turn_ends_ns,
+            ahead_ns: self.pages[claim].ahead_ns,
+            flags: self.pages[claim].flags,
             beat_ns: self.beat_ns,
             alive: true,
             frame: Frame {
@@ -180,6 +191,10 @@ impl Turns {
             busy: signals.busy,
             expected_ns: signals.expected_ns,
             used_ns: signals.used_ns,
+            demand_ns: signals.demand_ns,
+            waited_ns: signals.waited_ns,
+            said_ns: signals.said_ns,
+            since_ns: signals.since_ns,
             stamp: slot.stamp + 1,
         };
         self.waited_ns[p] = signals.waited_ns;
@@ -215,7 +230,7 @@ impl Gate for Turns {
         {
             return Verdict::Go { marked: false };
         }
-        let unused = if g.member.see(sim.now, view.word) {
+        let unused = if g.member.see(sim.now, view.word, view.flags) {
             g.cells.clear()
         } else {
             g.cells.take(view.word, stream, t)
@@ -236,8 +251,8 @@ impl Gate for Turns {
             }
             Answer::Wait { until_ns } => {
                 // What this stream launched since its last event is covered before it sleeps.
-                if sim.mark_last(t) {
-                    g.member.mark(sim.now, None, 0);
+                if sim.has_unmarked(t) && g.member.mark(sim.now, None, 0) {
+                    sim.mark_last(t);
                 }
                 self.publish(sim, p);
                 Verdict::Wait { until: until_ns }
@@ -246,23 +261,27 @@ impl Gate for Turns {
     }
 
     fn watch(&mut self, sim: &mut Sim, p: usize) {
-        let word = self.pages[sim.processes[p].claim].word;
+        let Order { word, flags, .. } = self.pages[sim.processes[p].claim];
         let g = &mut self.gated[p];
-        if g.member.see(sim.now, word) {
+        if g.member.see(sim.now, word, flags) {
             let unused = g.cells.clear();
             g.member.refund(unused);
         }
         while let Some((_, Some(elapsed))) = sim.processes[p].markers.front().copied() {
             sim.processes[p].markers.pop_front();
-            if let Some((key, ns)) = g.member.done(sim.now, Some(elapsed)) {
-                g.durations.learn(key, ns);
+            if let Some(learnt) = g.member.done(sim.now, Some(elapsed)) {
+                g.durations.learn(learnt.key, learnt.ns, learnt.alone);
             }
         }
         let launches = sim.processes[p].launches;
         let rest = g.member.rest(sim.now, launches, g.cells.unused_ns());
+        if rest == Rest::Idle && g.member.is_told_of() {
+            let unused = g.cells.clear();
+            g.member.refund(unused);
+        }
         let waiters = g.member.has_waiters();
         if let Rest::At(time) = rest {
-            let late = sim.rng.latency();
+            let late = sim.latency();
             sim.watcher_at(p, time + late);
         }
         self.publish(sim, p);
@@ -287,6 +306,10 @@ impl Gate for Turns {
                             busy: slot.busy,
                             expected_ns: slot.expected_ns,
                             used_ns: slot.used_ns,
+                            demand_ns: slot.demand_ns,
+                            waited_ns: slot.waited_ns,
+                            said_ns: slot.said_ns,
+                            since_ns: slot.since_ns,
                             stamp: slot.stamp,
                         }
                     })
@@ -313,6 +336,7 @@ impl Gate for Turns {
         let mut orders = Vec::new();
         let mut alive = |_: u64, p: usize| !sim.processes[p].stopped && !sim.processes[p].dead;
         let next = self.arbiter.step(sim.now, &claims, &mut alive, &mut orders);
+        self.stuck = self.arbiter.stuck(sim.now, &claims);
         if self.arbiter.is_contended() {
             self.beat_ns = sim.now;
         }

@@ -1,5 +1,6 @@
-//! A GPU, its processes and their threads in virtual time, made for these tests alone: round-robin slices
-//! between contexts, streams, event times that include the neighbours' slices, wake-ups that take a while.
+//! A GPU, its processes and their threads in virtual time, made for these tests alone: round-robin slices between
+//! contexts with a cost for each change, streams, launches that arrive late, event times that include the neighbours'
+//! slices and an idle stream's launch gap, wake-ups that take a while.
 
 pub(crate) mod gates;
 
@@ -14,6 +15,40 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const US: u64 = 1_000;
 /// Length of a context's slice.
 const SLICE: u64 = 2 * MS;
+
+/// What things take beside the kernels, in nanoseconds: each is drawn between two bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Costs {
+    /// From the call of a launch until the GPU has it.
+    pub(crate) reach: (u64, u64),
+    /// From an event, or a futex call, until the thread that waits for it runs.
+    pub(crate) wake: (u64, u64),
+    /// Changing the context that runs.
+    pub(crate) switch: (u64, u64),
+    /// GPU time of recording an event.
+    pub(crate) record: u64,
+}
+
+impl Costs {
+    pub(crate) const KIND: Costs = Costs {
+        reach: (0, 0),
+        wake: (10 * US, 60 * US),
+        switch: (0, 0),
+        record: 0,
+    };
+    pub(crate) const REAL: Costs = Costs {
+        reach: (2 * US, 4 * US),
+        wake: (30 * US, 80 * US),
+        switch: (50 * US, 100 * US),
+        record: US,
+    };
+    pub(crate) const WORST: Costs = Costs {
+        reach: (4 * US, 10 * US),
+        wake: (50 * US, 150 * US),
+        switch: (150 * US, 200 * US),
+        record: 2 * US,
+    };
+}
 /// What a launch takes on the processor.
 const LAUNCH: u64 = 4 * US;
 /// Launches that the driver queues for one process.
@@ -30,8 +65,8 @@ impl Rng {
         self.0 ^= self.0 << 17;
         self.0 % n.max(1)
     }
-    pub(crate) fn latency(&mut self) -> u64 {
-        10 * US + self.below(50 * US)
+    fn between(&mut self, (least, most): (u64, u64)) -> u64 {
+        least + self.below(most - least + 1)
     }
 }
 
@@ -78,6 +113,10 @@ struct Kernel {
     left: f64,
     width: f64,
     began: Option<u64>,
+    /// When the GPU has it, and the event before it.
+    ready: u64,
+    mark_ready: u64,
+    asked: u64,
     marker: Option<u64>,
     thread: usize,
 }
@@ -89,6 +128,8 @@ pub(crate) struct Thread {
     width: f64,
     queue: VecDeque<Kernel>,
     ticket: Option<u64>,
+    /// When it first asked for the launch that it is about to make.
+    asked: Option<u64>,
     asleep: Option<u64>,
     version: u64,
     step: u32,
@@ -102,6 +143,11 @@ pub(crate) struct Thread {
     pub(crate) worst_stall: u64,
     /// When its first kernel after the start began to run.
     pub(crate) first_run: Option<u64>,
+    /// From the first ask for a launch until the GPU began with it.
+    pub(crate) waits: Vec<u64>,
+    burst_began: u64,
+    /// How long each burst took, from its first launch to its end.
+    pub(crate) bursts: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -118,6 +164,7 @@ pub(crate) struct Process {
 
 pub(crate) struct Sim {
     pub(crate) now: u64,
+    pub(crate) costs: Costs,
     pub(crate) rng: Rng,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
@@ -126,7 +173,13 @@ pub(crate) struct Sim {
     pub(crate) claims: usize,
     acts: Vec<Act>,
     context: Option<usize>,
+    /// The GPU changes its context until then.
+    changes_until: u64,
+    /// Changes of context so far.
+    pub(crate) switches: u64,
     slice_end: u64,
+    /// Since when nothing has run.
+    idle_since: u64,
     gpu_at: u64,
     gpu_version: u64,
     pub(crate) arbiter_version: u64,
@@ -139,6 +192,7 @@ impl Sim {
     pub(crate) fn new(claims: usize, seed: u64) -> Sim {
         Sim {
             now: 1000 * MS,
+            costs: Costs::REAL,
             rng: Rng(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9)),
             events: BinaryHeap::new(),
             order: 0,
@@ -147,7 +201,10 @@ impl Sim {
             claims,
             acts: Vec::new(),
             context: None,
+            changes_until: 0,
+            switches: 0,
             slice_end: 0,
+            idle_since: 0,
             gpu_at: 1000 * MS,
             gpu_version: 0,
             arbiter_version: 0,
@@ -171,6 +228,10 @@ impl Sim {
             width,
             queue: VecDeque::new(),
             ticket: None,
+            asked: None,
+            waits: Vec::new(),
+            burst_began: 0,
+            bursts: Vec::new(),
             asleep: None,
             version: 0,
             step: 0,
@@ -199,8 +260,12 @@ impl Sim {
         self.at(at, Event::Act(self.acts.len() - 1));
     }
 
+    pub(crate) fn latency(&mut self) -> u64 {
+        self.rng.between(self.costs.wake)
+    }
+
     pub(crate) fn knock(&mut self) {
-        let at = self.now + self.rng.latency();
+        let at = self.now + self.latency();
         self.arbiter_version += 1;
         let version = self.arbiter_version;
         self.at(at, Event::Arbiter(version));
@@ -215,23 +280,25 @@ impl Sim {
         self.at(time, Event::Watcher(process));
     }
 
-    /// Records an event behind the last launch of a thread that has none yet.
-    pub(crate) fn mark_last(&mut self, t: usize) -> bool {
+    /// Whether the last launch of a thread is under way without an event behind it.
+    pub(crate) fn has_unmarked(&self, t: usize) -> bool {
+        let last = self.threads[t].queue.back();
+        last.is_some_and(|kernel| kernel.marker.is_none())
+    }
+
+    /// Records an event behind the last launch of a thread.
+    pub(crate) fn mark_last(&mut self, t: usize) {
         let process = &mut self.processes[self.threads[t].process];
-        match self.threads[t].queue.back_mut() {
-            Some(kernel) if kernel.marker.is_none() => {
-                process.next_marker += 1;
-                process.markers.push_back((process.next_marker, None));
-                kernel.marker = Some(process.next_marker);
-                true
-            }
-            _ => false,
+        if let Some(kernel) = self.threads[t].queue.back_mut() {
+            process.next_marker += 1;
+            process.markers.push_back((process.next_marker, None));
+            kernel.marker = Some(process.next_marker);
         }
     }
 
     /// Wakes the waiting threads of a claim after a while.
     pub(crate) fn wake_claim(&mut self, claim: usize) {
-        let at = self.now + self.rng.latency();
+        let at = self.now + self.latency();
         self.at(at, Event::Wake(claim));
     }
 
@@ -342,6 +409,9 @@ impl Sim {
             self.threads[t].waits_for_pair = true;
             return;
         }
+        if self.threads[t].step == 0 && !self.threads[t].syncing {
+            self.threads[t].burst_began = self.now;
+        }
         if self.threads[t].step >= count || self.threads[t].syncing {
             let idle = self.threads[t].queue.is_empty();
             let (wait, pause) = match self.threads[t].program {
@@ -357,6 +427,8 @@ impl Sim {
                 return;
             }
             let after_sync = std::mem::take(&mut self.threads[t].syncing);
+            let burst = self.now - self.threads[t].burst_began;
+            self.threads[t].bursts.push(burst);
             if after_sync || pause > 0 {
                 self.again(t, pause);
                 return;
@@ -367,6 +439,7 @@ impl Sim {
             return;
         }
         let mut ticket = self.threads[t].ticket.take();
+        let asked = *self.threads[t].asked.get_or_insert(self.now);
         let verdict = gate.ask(self, p, t, kernel, &mut ticket);
         self.threads[t].ticket = ticket;
         match verdict {
@@ -388,11 +461,19 @@ impl Sim {
                 // Durations vary a little.
                 let length = kernel - kernel / 10 + self.rng.below(kernel / 5 + 1);
                 let width = if copies { 0.0 } else { self.threads[t].width };
+                let records = if marked { 2 * self.costs.record } else { 0 };
+                let reach = self.rng.between(self.costs.reach);
+                let mark_ready = self.now + reach;
+                let calls = if marked { 2 * US } else { 0 } + LAUNCH / 2;
+                self.threads[t].asked = None;
                 self.threads[t].queue.push_back(Kernel {
                     length: length as f64,
-                    left: length as f64,
+                    left: (length + records) as f64,
                     width,
                     began: None,
+                    ready: mark_ready + if reach == 0 { 0 } else { calls },
+                    mark_ready,
+                    asked,
                     marker,
                     thread: t,
                 });
@@ -412,60 +493,94 @@ impl Sim {
         self.at(self.now + after, Event::Thread(t, version));
     }
 
+    /// What is at the heads of a process's streams and has reached the GPU.
+    fn heads(&self, p: usize) -> impl Iterator<Item = &Kernel> {
+        let heads = self.threads.iter().filter(move |t| t.process == p);
+        let heads = heads.filter_map(|t| t.queue.front());
+        heads.filter(|kernel| kernel.ready <= self.gpu_at)
+    }
+
     fn has_work(&self, p: usize) -> bool {
-        self.threads
-            .iter()
-            .any(|t| t.process == p && !t.queue.is_empty())
+        self.heads(p).next().is_some()
+    }
+
+    /// When the next launch that is under way reaches the GPU.
+    fn next_ready(&self) -> Option<u64> {
+        let heads = self.threads.iter().filter_map(|t| t.queue.front());
+        let coming = heads
+            .map(|kernel| kernel.ready)
+            .filter(|ready| *ready > self.gpu_at);
+        coming.min()
     }
 
     fn rate(&self, p: usize) -> f64 {
-        let heads = self.threads.iter().filter(|t| t.process == p);
-        let heads = heads.filter_map(|t| t.queue.front());
+        let heads = self.heads(p);
         let total: f64 = heads.map(|kernel| kernel.width).sum();
         (1.0 / total).min(1.0)
+    }
+
+    /// The GPU changes over to a process's context.
+    fn change_to(&mut self, p: usize) {
+        if self.context != Some(p) {
+            self.switches += 1;
+            self.changes_until = self.gpu_at + self.rng.between(self.costs.switch);
+        }
+        self.context = Some(p);
+        self.slice_end = self.gpu_at.max(self.changes_until) + SLICE;
     }
 
     /// Brings the GPU to now.
     fn advance_gpu(&mut self, gate: &mut dyn Gate) {
         while self.gpu_at < self.now {
-            let Some(p) = self.context.filter(|&p| self.has_work(p)) else {
-                let next = self.next_context();
-                self.context = next;
-                self.slice_end = self.gpu_at + SLICE;
-                if next.is_none() {
-                    self.gpu_at = self.now;
-                    return;
+            if self.changes_until > self.gpu_at {
+                self.gpu_at = self.changes_until.min(self.now);
+                continue;
+            }
+            let in_slice = self.slice_end > self.gpu_at;
+            let Some(p) = self.context.filter(|&p| in_slice && self.has_work(p)) else {
+                if let Some(next) = self.next_context() {
+                    self.change_to(next);
+                } else {
+                    self.idle_since = self.idle_since.max(self.gpu_at);
+                    let ready = self.next_ready().unwrap_or(self.now);
+                    self.gpu_at = ready.min(self.now);
+                    if self.gpu_at == self.now {
+                        return;
+                    }
                 }
                 continue;
             };
             let rate = self.rate(p);
             let mut until = self.slice_end.min(self.now);
-            for t in self.threads.iter().filter(|t| t.process == p) {
-                if let Some(head) = t.queue.front() {
-                    until = until.min(self.gpu_at + (head.left / rate).ceil().max(1.0) as u64);
-                }
+            until = until.min(self.next_ready().unwrap_or(until));
+            for head in self.heads(p) {
+                until = until.min(self.gpu_at + (head.left / rate).ceil().max(1.0) as u64);
             }
             let span = until - self.gpu_at;
             self.count(self.processes[p].claim, self.gpu_at, until);
             let mut over = Vec::new();
+            let (at, idle_since) = (self.gpu_at, self.idle_since);
             for t in self.threads.iter_mut().filter(|t| t.process == p) {
-                let Some(head) = t.queue.front_mut() else {
+                let Some(head) = t.queue.front_mut().filter(|k| k.ready <= at) else {
                     continue;
                 };
-                head.began.get_or_insert(self.gpu_at);
-                t.first_run.get_or_insert(self.gpu_at);
+                if head.began.is_none() {
+                    // The event before it is stamped as soon as it is there, if nothing else runs.
+                    let idle = idle_since <= head.mark_ready && t.last_finish <= head.mark_ready;
+                    let idle = idle && at == head.ready;
+                    head.began = Some(if idle { head.mark_ready } else { at });
+                    t.waits.push(at.saturating_sub(head.asked));
+                }
+                t.first_run.get_or_insert(at);
                 head.left -= span as f64 * rate;
                 if head.left <= 0.5 {
                     over.push(t.queue.pop_front());
                 }
             }
             self.gpu_at = until;
+            self.idle_since = until;
             for kernel in over.into_iter().flatten() {
                 self.finish(p, kernel, gate);
-            }
-            if self.gpu_at >= self.slice_end {
-                self.context = self.next_context();
-                self.slice_end = self.gpu_at + SLICE;
             }
         }
     }
@@ -505,7 +620,7 @@ impl Sim {
                 marker.1 = Some(elapsed);
             }
             if markers.front().is_some_and(|m| m.1.is_some()) {
-                let when = at + self.rng.latency();
+                let when = at + self.latency();
                 self.at(when, Event::Watcher(p));
             }
         }
@@ -528,22 +643,29 @@ impl Sim {
     fn schedule_gpu(&mut self) {
         self.gpu_version += 1;
         let version = self.gpu_version;
-        let current = self.context.filter(|&p| self.has_work(p));
-        let Some(p) = current.or_else(|| self.next_context()) else {
-            return;
-        };
-        let rate = self.rate(p);
-        let mut next = if current.is_some() {
-            self.slice_end
-        } else {
-            self.now + SLICE
-        };
-        for t in self.threads.iter().filter(|t| t.process == p) {
-            if let Some(head) = t.queue.front() {
-                next = next.min(self.now + (head.left / rate).ceil().max(1.0) as u64);
+        let mut next = self.next_ready();
+        let mut sooner = |at: u64| next = Some(next.map_or(at, |next| next.min(at)));
+        if self.changes_until > self.now {
+            sooner(self.changes_until);
+        } else if let Some(p) = self.context.filter(|&p| self.has_work(p)) {
+            let rate = self.rate(p);
+            sooner(self.slice_end.max(self.now + 1));
+            for head in self.heads(p) {
+                sooner(self.now + (head.left / rate).ceil().max(1.0) as u64);
             }
+        } else if self.next_context().is_some() {
+            sooner(self.now + 1);
         }
-        self.at(next.max(self.now + 1), Event::Gpu(version));
+        if let Some(next) = next {
+            self.at(next.max(self.now + 1), Event::Gpu(version));
+        }
+    }
+
+    /// The time that 99 of 100 bursts of a thread do not exceed.
+    pub(crate) fn p99_of_bursts(&self, thread: usize) -> u64 {
+        let mut bursts = self.threads[thread].bursts.clone();
+        bursts.sort_unstable();
+        bursts.get(bursts.len() * 99 / 100).copied().unwrap_or(0)
     }
 
     /// GPU time of each claim over a stretch, as parts of that stretch.

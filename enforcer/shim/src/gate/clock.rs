@@ -6,6 +6,8 @@ use super::{Inner, Pair};
 const ANCHORED_NS: u64 = 1_000_000_000;
 /// An end that is seen within so long was waited for.
 const AT_ONCE_NS: u64 = 1_000_000;
+/// No call of a launch takes so long on a processor.
+const LOST_NS: u64 = 30_000;
 /// Contexts whose events are timed; a program has one or two on a GPU.
 pub(super) const ANCHORS: usize = 8;
 /// A pair of events whose second one is known in `CLOCK_MONOTONIC`: the other events of its context are timed by it.
@@ -24,6 +26,30 @@ pub(super) struct Seen {
     pub(super) elapsed_ns: Option<u64>,
     /// Nanoseconds from the anchor to its second event.
     pub(super) since_anchor_ns: Option<i64>,
+}
+
+impl Seen {
+    /// The same for the launch alone. Where its stream had nothing to do, the first event is over as soon as it is
+    /// recorded, and the time until the launch is called lies between the two. `known`: such a launch was measured
+    /// before; then one whose thread lost its processor in the call says nothing.
+    pub(super) fn without_gap(
+        mut self,
+        ran: Option<(u64, u64)>,
+        call_ns: Option<(u64, u64)>,
+        known: bool,
+    ) -> Self {
+        if let Some((start, _)) = ran
+            && let Some((began, ended)) = call_ns
+            && start < ended
+        {
+            let gap = ended - start.max(began);
+            self.elapsed_ns = self.elapsed_ns.map(|ns| ns.saturating_sub(gap));
+            if known && gap > LOST_NS {
+                self.elapsed_ns = None;
+            }
+        }
+        self
+    }
 }
 
 impl Inner {

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use gshare_abi::monotonic_ns;
 use gshare_gate::{Key, Mode, Word};
 
 use super::{Launch, Outcome, Pass, Trial};
@@ -89,6 +90,7 @@ fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
             grant_ns: Some(grant_ns),
             fills,
             pair: gate.begin(launch.stream),
+            began_ns: monotonic_ns(),
         })),
     }
 }
@@ -111,5 +113,6 @@ fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass
         grant_ns: None,
         fills: true,
         pair,
+        began_ns: monotonic_ns(),
     }))
 }

@@ -78,9 +78,13 @@ impl Gate {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
         let mut inner = self.lock();
-        self.see(&mut inner, now, word);
+        self.see(gpu, &mut inner, now, word);
         let unused = self.cells.unused_ns();
         let rest = inner.member.rest(now, gpu.launches(), unused);
+        if rest == Rest::Idle && inner.member.is_told_of() {
+            // The next launch is to be heard of.
+            inner.member.refund(self.cells.clear());
+        }
         let knock = gpu.say(&inner.member.signals(now));
         let next = match (rest, inner.flights.front()) {
             (_, Some(flight)) => {
@@ -138,11 +142,22 @@ impl Gate {
             return;
         };
         let ran = inner.time(now, pair, flight.issued_ns, &seen);
+        let known = self.durations.knows(flight.measured);
+        let mut seen = seen.without_gap(ran, flight.call_ns, known);
         if flight.marked
-            && let Some((key, ns)) = inner.member.done(now, seen.elapsed_ns)
+            && let Some(learnt) = inner.member.done(now, seen.elapsed_ns)
         {
-            self.durations.learn(key, ns);
+            self.durations.learn(learnt.key, learnt.ns, learnt.alone);
+            if !learnt.alone {
+                // The neighbours' slices in between are not its own.
+                let alone = self.durations.get(learnt.key);
+                seen.elapsed_ns = Some(learnt.ns.min(alone.unwrap_or(learnt.ns)));
+            }
         }
+        let ran = ran.map(|(start, end)| {
+            let alone = seen.elapsed_ns.map(|ns| end.saturating_sub(ns));
+            (alone.map_or(start, |from| from.max(start)), end)
+        });
         let sms = gpu.sms.load(Ordering::Relaxed);
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
         let needs = flight.measured.and_then(|key| gpu.tally.needs(key));

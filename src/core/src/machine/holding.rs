@@ -326,7 +326,6 @@ impl Machine {
             parked.by = by;
             parked.back = false;
             self.queue.retain(|w| !w.asks_for(id));
-            self.goes_on(id, actions);
         } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
             self.set_out(
                 id,
@@ -387,26 +386,25 @@ impl Machine {
     }
 
     /// The claim is back.
-    pub(super) fn unparked(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
+    pub(super) fn unparked(&mut self, now: Now, id: ClaimId) {
         if matches!(self.reclaim.transit.get(&id), Some(Transit::Unparking(_))) {
-            self.arrived(now, id, actions);
+            self.arrived(now, id);
         }
     }
 
     /// The claim is where it was to go.
-    pub(super) fn moved(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
+    pub(super) fn moved(&mut self, now: Now, id: ClaimId) {
         if matches!(self.reclaim.transit.get(&id), Some(Transit::Moving)) {
             if let Some(to) = self.ledger.unreserve(id) {
                 self.bind_to(id, &to);
                 self.ledger.insert(id, to);
             }
-            self.arrived(now, id, actions);
+            self.arrived(now, id);
         }
     }
 
-    fn arrived(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
+    fn arrived(&mut self, now: Now, id: ClaimId) {
         self.reclaim.transit.remove(&id);
-        self.goes_on(id, actions);
         if let Some(granted) = self.reclaim.granted.get_mut(&id) {
             granted.since = now;
             granted.failures = 0;
@@ -414,13 +412,7 @@ impl Machine {
     }
 
     /// A lever did not work: the claim is where it was, and the same is not tried again for a while.
-    pub(super) fn lever_failed(
-        &mut self,
-        now: Now,
-        id: ClaimId,
-        failure: Failure,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn lever_failed(&mut self, now: Now, id: ClaimId, failure: Failure) {
         let lever = match self.reclaim.transit.remove(&id) {
             None => return,
             Some(Transit::Parking { freeze, .. }) if freeze => Lever::Suspend,
@@ -439,9 +431,6 @@ impl Machine {
                 Lever::Detach
             }
         };
-        if !self.reclaim.parked.contains_key(&id) {
-            self.goes_on(id, actions);
-        }
         let until = now.saturating_add(self.reclaim.rules.again_after(failure));
         if let Some(granted) = self.reclaim.granted.get_mut(&id) {
             granted.failures += 1;
@@ -462,7 +451,6 @@ impl Machine {
         self.reclaim.lowered.remove(&id);
         self.reclaim.borrowers.remove(&id);
         self.run_times.remove(&id);
-        self.away.remove(&id);
     }
 
     /// A claim was granted.

@@ -389,9 +389,7 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
                 ..asked.clone()
             })
         });
-        // Written down when it last changed: before it stood still.
-        let ends = old.leases.iter().find(|(of, _)| *of == id);
-        let ends = ends.map(|(_, at)| *at);
+        let ends = old.lease_end(id);
         new.machine.step(
             new.now,
             Event::Restore {

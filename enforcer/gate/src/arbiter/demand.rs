@@ -1,0 +1,229 @@
+//! How much of the GPU the claims need.
+//!
+//! While nobody is held back, that is what their launches take alone on the GPU. While some are, it is what ran over the
+//! time in which they were not held back: a claim that always waits needs as much as it can get.
+
+use super::{Arbiter, Claim, Phase, Process};
+
+/// Over how long demand is taken.
+const WINDOW_NS: u64 = 100_000_000;
+/// The same when claims have just met.
+const FIRST_NS: u64 = 25_000_000;
+/// The GPU is scarce from here on, and is not any more below there for so long.
+const SCARCE: f64 = 0.9;
+const ENOUGH: f64 = 0.75;
+const ENOUGH_NS: u64 = 500_000_000;
+/// Of its guarantee, a claim is heavy from here on while all launch at once, and light again below there.
+const HEAVY: f64 = 0.9;
+/// With so much on the GPU a claim takes whatever it can get.
+const BACKLOG_NS: u64 = 2_000_000;
+
+/// A claim's need of the GPU.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Demand {
+    /// What its processes said at the last look.
+    before: Vec<Process>,
+    /// Part of the GPU's time that its launches would take alone: in the last window, and the one before it.
+    part: f64,
+    earlier: f64,
+    /// It needs more than it is guaranteed.
+    pub heavy: bool,
+    /// Since the last look, time in which the others made way for it.
+    way_ns: u64,
+    /// Since the last look, time in which it waited for what others had on the GPU.
+    excused_ns: u64,
+}
+
+impl Demand {
+    /// Time in which the claim waits for what others have on the GPU is not its own.
+    pub(super) fn excuse(&mut self, ns: u64) {
+        self.excused_ns += ns;
+    }
+
+    /// The others made way for so long: a light claim that takes its whole part of a window at once is one no more.
+    pub(super) fn had_way(&mut self, ns: u64, request_permille: u32) {
+        self.way_ns += ns;
+        self.heavy |= self.way_ns > WINDOW_NS / 1000 * u64::from(request_permille);
+    }
+
+    /// From here on.
+    fn begin(&mut self, now: u64, processes: &[Process]) {
+        self.before = processes
+            .iter()
+            .map(|p| Process {
+                demand_ns: over(now, p),
+                used_ns: used(now, p),
+                waited_ns: waited(now, p),
+                ..*p
+            })
+            .collect();
+        (self.excused_ns, self.way_ns) = (0, 0);
+    }
+
+    fn since(&self, at: u64, now: &Process, window_ns: u64) -> Option<(f64, f64)> {
+        let before = self.before.iter().find(|p| p.slot == now.slot)?;
+        let waited = waited(at, now).saturating_sub(before.waited_ns);
+        let excused = self.excused_ns.min(window_ns / 2);
+        let open = window_ns.saturating_sub(waited + excused) as f64;
+        let used = used(at, now).saturating_sub(before.used_ns);
+        let used = used.saturating_sub(excused) as f64;
+        let ran = over(at, now).saturating_sub(before.demand_ns) as f64;
+        // Held back nearly all the time: that says nothing new.
+        if open < window_ns as f64 / 10.0 {
+            return None;
+        }
+        Some(((ran / open).min(1.0), (used / open).min(1.0)))
+    }
+}
+
+/// What a process's launches take alone, without what is still expected to run.
+fn over(now: u64, process: &Process) -> u64 {
+    let left = if process.busy {
+        process.expected_ns.saturating_sub(now)
+    } else {
+        0
+    };
+    process.demand_ns.saturating_sub(left)
+}
+
+/// How long its work was on the GPU so far.
+fn used(now: u64, process: &Process) -> u64 {
+    let since = if process.busy {
+        now.saturating_sub(process.said_ns)
+    } else {
+        0
+    };
+    process.used_ns.saturating_add(since)
+}
+
+/// How long it was held back so far.
+fn waited(now: u64, process: &Process) -> u64 {
+    let since = if process.waiting && !process.busy {
+        now.saturating_sub(process.said_ns)
+    } else {
+        0
+    };
+    process.waited_ns.saturating_add(since)
+}
+
+impl Arbiter {
+    /// Time of the next look while nobody is held back.
+    pub(super) fn next_look_ns(&self) -> u64 {
+        self.looked_ns + self.window_ns()
+    }
+
+    fn window_ns(&self) -> u64 {
+        if self.low_since_ns == u64::MAX {
+            FIRST_NS
+        } else {
+            WINDOW_NS
+        }
+    }
+
+    /// Demand counts from here on.
+    pub(super) fn count_demand_from(&mut self, now: u64, claims: &[Claim<'_>]) {
+        (self.looked_ns, self.low_since_ns) = (now, u64::MAX);
+        for claim in claims {
+            if let Some(record) = self.record(claim.id) {
+                record.demand = Demand::default();
+                record.demand.begin(now, claim.processes);
+            }
+        }
+    }
+
+    /// A claim comes to one that had the GPU to itself: whether that one leaves anything is known.
+    pub(super) fn see_newcomer(&mut self, now: u64, open: Option<u64>, claims: &[Claim<'_>]) {
+        let window = now.saturating_sub(self.looked_ns);
+        let alone = claims.iter().find(|c| Some(c.id) == open);
+        let record = self.records.iter().find(|r| Some(r.id) == open);
+        let (part, backlog) = alone.zip(record).map_or((0.0, false), |(claim, record)| {
+            let parts = claim.processes.iter();
+            let parts = parts.filter_map(|p| record.demand.since(now, p, window));
+            let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
+            let backlog = claim.processes.iter().any(backlog);
+            (parts.map(|(ran, _)| ran).sum(), backlog)
+        });
+        self.count_demand_from(now, claims);
+        if window >= FIRST_NS && part >= SCARCE && backlog {
+            self.is_scarce = true;
+            self.low_since_ns = now;
+            if let Some(record) = open.and_then(|id| self.record(id)) {
+                record.demand.heavy = true;
+                record.demand.part = 1.0;
+            }
+        }
+    }
+
+    /// Looks, once in a while, whether there is enough for all.
+    pub(super) fn look_at_demand(&mut self, now: u64, claims: &[Claim<'_>]) {
+        let window = now.saturating_sub(self.looked_ns);
+        if window < self.window_ns()
+            || matches!(self.phase, Phase::Quiet { since_ns, .. } if since_ns != u64::MAX)
+        {
+            return;
+        }
+        let is_first = self.low_since_ns == u64::MAX;
+        let (mut sum, mut takes_more, mut at_limit) = (0.0, false, false);
+        for claim in claims.iter().filter(|c| c.is_gated) {
+            let is_scarce = self.is_scarce;
+            let Some(record) = self.record(claim.id) else {
+                continue;
+            };
+            let demand = &mut record.demand;
+            let parts = claim.processes.iter();
+            let parts: Vec<_> = parts.filter_map(|p| demand.since(now, p, window)).collect();
+            let held = parts.is_empty() && claim.processes.iter().any(|p| p.waiting);
+            let (ran, used) = parts
+                .iter()
+                .fold((0.0, 0.0), |(a, b), (ran, used)| (a + ran, b + used));
+            if held {
+                demand.begin(now, claim.processes);
+                takes_more |= demand.heavy;
+                sum += demand.part;
+                continue;
+            }
+            demand.earlier = if is_first { ran } else { demand.part };
+            demand.part = ran;
+            let part = f64::midpoint(demand.part, demand.earlier).min(1.0);
+            let own = f64::from(claim.request_permille) / 1000.0;
+            if is_scarce {
+                // A light claim is one until it has its way for longer than its part.
+                demand.heavy &= used > own * HEAVY;
+            } else {
+                let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
+                demand.heavy = part >= own * HEAVY || claim.processes.iter().any(backlog);
+            }
+            demand.begin(now, claim.processes);
+            takes_more |= demand.heavy;
+            at_limit |= claim.limit_permille < 1000
+                && part >= f64::from(claim.limit_permille) / 1000.0 * HEAVY;
+            sum += part;
+        }
+        self.looked_ns = now;
+        if is_first {
+            self.low_since_ns = now;
+        }
+        let enough = if self.is_scarce { ENOUGH } else { SCARCE };
+        if sum >= enough || at_limit {
+            self.low_since_ns = now;
+        }
+        if !self.is_scarce && ((sum >= SCARCE && takes_more) || at_limit) {
+            self.is_scarce = true;
+            self.charge_open(sum, window, claims);
+        } else if self.is_scarce && now.saturating_sub(self.low_since_ns) >= ENOUGH_NS {
+            self.is_scarce = false;
+        }
+    }
+
+    /// What claims took while all launched at once is counted when that ends.
+    fn charge_open(&mut self, sum: f64, window_ns: u64, claims: &[Claim<'_>]) {
+        let gated: Vec<&Claim<'_>> = claims.iter().filter(|c| c.is_gated).collect();
+        let shares = super::divide(&gated);
+        for (claim, share) in gated.iter().zip(&shares.claims) {
+            if let Some(record) = self.record(claim.id) {
+                let took = record.demand.part / sum.max(1.0) * window_ns as f64;
+                record.ahead_ns += took / share.max(1e-3);
+            }
+        }
+    }
+}

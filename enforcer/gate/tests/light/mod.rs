@@ -1,0 +1,226 @@
+//! Programs that need little of the GPU run as if they had it to themselves, beside each other and beside those that
+//! need all of it.
+
+use crate::model::{Act, Costs, Gate, MS, Program, Sim, US, gates::Open};
+use crate::{SECOND, asked, seed, turns};
+
+/// Programs of one thread each in claims of their own, all started at once.
+fn side_by_side(programs: &[Program], costs: Costs, seed: u64) -> Sim {
+    let mut sim = Sim::new(programs.len(), seed);
+    sim.costs = costs;
+    for (claim, program) in programs.iter().enumerate() {
+        let p = sim.process(claim);
+        sim.thread(p, *program, 1.0);
+        sim.act((1 + claim as u64) * MS, Act::Start(p));
+    }
+    sim
+}
+
+/// Kernels that each program has finished in so long, from 1.3 s after the start, and the changes of context.
+fn finished(sim: &mut Sim, gate: &mut dyn Gate, length: u64) -> (Vec<f64>, u64) {
+    sim.run(1300 * MS, gate);
+    let before: Vec<u64> = sim.threads.iter().map(|t| t.finished).collect();
+    for thread in &mut sim.threads {
+        thread.waits.clear();
+        thread.bursts.clear();
+    }
+    let switches = sim.switches;
+    sim.run(length, gate);
+    let done = sim.threads.iter().zip(before);
+    let done = done.map(|(t, before)| (t.finished - before) as f64);
+    (done.collect(), sim.switches - switches)
+}
+
+/// The wait that 99 of 100 launches of a thread do not exceed.
+fn p99(sim: &Sim, thread: usize) -> u64 {
+    let mut waits = sim.threads[thread].waits.clone();
+    waits.sort_unstable();
+    waits.get(waits.len() * 99 / 100).copied().unwrap_or(0)
+}
+
+const fn sync(kernel: u64, think: u64) -> Program {
+    Program::Sync { kernel, think }
+}
+
+/// What every mix of light programs has to come to.
+#[test]
+fn light_programs_run_as_fast_as_without_a_gate() {
+    let small = sync(10 * US, 200 * US);
+    let large = sync(100 * US, 200 * US);
+    let cases: &[(&str, &[u32], &[Program])] = &[
+        ("2 x 2.5 %", &[500, 500], &[small; 2]),
+        ("2 x 25 %", &[500, 500], &[large; 2]),
+        ("4 x 2.5 %", &[250; 4], &[small; 4]),
+        ("10:90 both light", &[100, 900], &[small; 2]),
+    ];
+    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+        for (name, requests, programs) in cases {
+            let mut bare = side_by_side(programs, costs, seed());
+            let (without, bare_switches) = finished(&mut bare, &mut Open, 3 * SECOND);
+            let mut sim = side_by_side(programs, costs, seed());
+            let mut gate = turns(&mut sim, &asked(requests));
+            let looks = sim.arbiter_runs;
+            let (with, switches) = finished(&mut sim, &mut gate, 3 * SECOND);
+            let looks = sim.arbiter_runs - looks;
+            let slower: Vec<f64> = without.iter().zip(&with).map(|(b, g)| b / g).collect();
+            println!(
+                "{name}: {slower:.3?} times as long, {switches} switches for {bare_switches}, {looks} looks"
+            );
+            assert!(slower.iter().all(|s| *s <= 1.05), "{name}: {slower:?}");
+            assert!(switches as f64 <= 1.2 * bare_switches as f64 + 10.0);
+            assert!(looks < 200, "{looks}");
+        }
+    }
+}
+
+fn think_of(program: Program) -> u64 {
+    match program {
+        Program::Sync { think, .. } => think,
+        _ => 0,
+    }
+}
+
+/// A light claim beside one that takes all it gets.
+#[test]
+fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
+    let cases = [
+        ("1 ms + 9 ms beside 1 ms", 250, sync(MS, 9 * MS), MS, 1.2),
+        (
+            "100 us + 900 us beside 1 ms",
+            250,
+            sync(100 * US, 900 * US),
+            MS,
+            1.75,
+        ),
+        (
+            "1 ms + 9 ms beside 10 us",
+            250,
+            sync(MS, 9 * MS),
+            10 * US,
+            1.2,
+        ),
+        (
+            "1 ms + 9 ms beside 20 ms",
+            250,
+            sync(MS, 9 * MS),
+            20 * MS,
+            3.2,
+        ),
+    ];
+    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+        let late = if costs.switch.0 > 100 * US {
+            600 * US
+        } else {
+            300 * US + costs.switch.1
+        };
+        for (name, request, light, kernel, most) in cases {
+            let mut alone = side_by_side(&[light], costs, seed());
+            let (without, _) = finished(&mut alone, &mut Open, 3 * SECOND);
+            let programs = [light, Program::Flood { kernel }];
+            let mut sim = side_by_side(&programs, costs, seed());
+            let mut gate = turns(&mut sim, &asked(&[request, 1000 - request]));
+            let (with, _) = finished(&mut sim, &mut gate, 3 * SECOND);
+            let slower = without[0] / with[0];
+            let (wait, used) = (p99(&sim, 0), sim.used(SECOND + 1300 * MS, sim.now));
+            println!(
+                "{name}: {slower:.3} times as long as alone, p99 of a wait {} us, {used:.3?}",
+                wait / US
+            );
+            // With changes of context that cost twice as much as its kernels it is none that keeps others waiting for
+            // less than its part, and gets turns.
+            if late > 400 * US && think_of(light) < MS {
+                assert!(
+                    slower <= 5.0 && used[1] >= 0.65,
+                    "{name}: {slower} {used:?}"
+                );
+                continue;
+            }
+            assert!(slower <= most, "{name}: {slower}");
+            assert!(wait <= kernel + kernel / 10 + late, "{name}: {wait}");
+            // Of what is left after the changes of context that the light one causes, and the gaps at them.
+            let least = f64::from(1000 - request) / 1000.0;
+            let spare = if think_of(light) < MS { 0.2 } else { 0.02 };
+            assert!(used[1] >= least - spare, "{used:?}");
+        }
+    }
+}
+
+/// One that wakes all the time gets turns like anybody.
+#[test]
+fn who_wakes_all_the_time_leaves_the_others_their_guarantee() {
+    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+        let programs = [sync(US, 200 * US), Program::Flood { kernel: MS }];
+        let mut sim = side_by_side(&programs, costs, seed());
+        let mut gate = turns(&mut sim, &asked(&[500, 500]));
+        finished(&mut sim, &mut gate, 3 * SECOND);
+        let used = sim.used(SECOND + 1300 * MS, sim.now);
+        println!("1 us every 200 us beside a flood: {used:.3?}");
+        assert!(used[1] >= 0.47, "{used:?}");
+    }
+}
+
+/// A kernel that does not end is said, and since when.
+#[test]
+fn a_kernel_that_does_not_end_is_named() {
+    let endless = Program::Flood {
+        kernel: 40 * SECOND,
+    };
+    let programs = [endless, Program::Flood { kernel: MS }];
+    let mut sim = side_by_side(&programs, Costs::REAL, seed());
+    let mut gate = turns(&mut sim, &asked(&[500, 500]));
+    sim.run(2 * SECOND, &mut gate);
+    assert_eq!(gate.stuck, None, "two seconds are not for ever");
+    sim.run(8 * SECOND, &mut gate);
+    let (claim, since) = gate.stuck.expect("named");
+    assert_eq!(claim, 0);
+    let lasts = sim.now - since;
+    assert!((9 * SECOND..=10 * SECOND).contains(&lasts), "{lasts}");
+    // The other one has half of the GPU meanwhile.
+    let used = sim.used(6 * SECOND, sim.now);
+    assert!(used[1] > 0.4, "{used:?}");
+}
+
+/// Programs that need little are held back by nobody, also while the arbiter is silent.
+#[test]
+fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
+    let programs = [sync(10 * US, 200 * US); 2];
+    let mut bare = side_by_side(&programs, Costs::REAL, seed());
+    let (without, _) = finished(&mut bare, &mut Open, 2 * SECOND);
+    let mut sim = side_by_side(&programs, Costs::REAL, seed());
+    let mut gate = turns(&mut sim, &asked(&[500, 500]));
+    sim.act(SECOND, Act::Silence);
+    let (with, _) = finished(&mut sim, &mut gate, 2 * SECOND);
+    for (without, with) in without.iter().zip(&with) {
+        assert!(without / with <= 1.05, "{without} {with}");
+    }
+}
+
+/// A token every 15 ms beside training: the longest time of a token.
+#[test]
+fn tokens_come_sooner_than_in_plain_time_slices() {
+    // A kernel of 5 ms outlasts the slice that the driver gives it anyway.
+    for (kernel, most) in [(MS, 0.8), (5 * MS, 1.1)] {
+        let token = Program::Burst {
+            kernel: 30 * US,
+            count: 100,
+            pause: 11_710 * US,
+        };
+        let programs = [token, Program::Flood { kernel }];
+        let times = |sim: &mut Sim, gate: &mut dyn Gate| {
+            finished(sim, gate, 4 * SECOND);
+            sim.p99_of_bursts(0)
+        };
+        let mut bare = side_by_side(&programs, Costs::REAL, seed());
+        let without = times(&mut bare, &mut Open);
+        let mut sim = side_by_side(&programs, Costs::REAL, seed());
+        let mut gate = turns(&mut sim, &asked(&[500, 500]));
+        let with = times(&mut sim, &mut gate);
+        println!(
+            "a token beside {} us: {} us, {} us without",
+            kernel / US,
+            with / US,
+            without / US
+        );
+        assert!(with as f64 <= most * without as f64);
+    }
+}
