@@ -22,12 +22,16 @@ pub(crate) const CHILD_ARGUMENT: &str = "__bench-shim";
 
 /// Key of a row, its name for people, and the nanoseconds that the proxy may add.
 const ROWS: &[(&str, &str, Option<f64>)] = &[
-    ("launch", "cuLaunchKernel", Some(15.0)),
-    ("launch_ptsz", "cuLaunchKernel_ptsz", Some(15.0)),
+    ("launch", "cuLaunchKernel", Some(12.0)),
+    ("launch_ptsz", "cuLaunchKernel_ptsz", Some(12.0)),
     ("launch_two_gpus", "cuLaunchKernel, claim of 2 GPUs", None),
-    ("launch_shared", "cuLaunchKernel, GPU shared", Some(15.0)),
+    (
+        "launch_shared",
+        "cuLaunchKernel, GPU shared, 9 of 10",
+        Some(12.0),
+    ),
     ("trampoline", "cuStreamQuery (not hooked)", Some(2.0)),
-    ("mem_info", "cuMemGetInfo", Some(20.0)),
+    ("mem_info", "cuMemGetInfo", Some(15.0)),
     ("alloc_free_0", "alloc+free 2 MiB, 0 live", Some(200.0)),
     (
         "alloc_free_1000",
@@ -52,6 +56,9 @@ const CROWDS: &[(&str, &str, f64)] = &[
     ("alloc_free", "alloc+free 2 MiB", 3.0),
 ];
 
+/// How often launches on a shared GPU are measured, 5 s and more each: a run in ten may be over the goal.
+const SHARED_RUNS: usize = 10;
+
 /// Fewest rounds of which a median is judged.
 const FEWEST: u32 = 31;
 
@@ -68,9 +75,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "a driver that does nothing, bare and behind the proxy, {rounds} rounds of each; {cores} cores ..."
     ));
     let mut figures = measure(&plan, Scene::Alone)?;
-    for scene in [Scene::TwoGpus, Scene::Shared] {
-        figures.rows.extend(measure(&plan, scene)?.rows);
-    }
+    figures.rows.extend(measure(&plan, Scene::TwoGpus)?.rows);
+    let shared = (0..if args.quick { 1 } else { SHARED_RUNS })
+        .map(|_| Ok(measure(&plan, Scene::Shared)?.rows))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    figures
+        .rows
+        .extend(nine_of_ten(shared.into_iter().flatten().collect()));
 
     print_rows(&figures);
     print_crowds(&figures);
@@ -92,6 +103,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     });
     say(&line.to_string());
     Ok(0)
+}
+
+/// The run that nine of ten are not above.
+fn nine_of_ten(mut runs: Vec<child::Row>) -> Option<child::Row> {
+    runs.sort_by(|a, b| a.added.total_cmp(&b.added));
+    runs.truncate((runs.len() * 9).div_ceil(10));
+    runs.pop()
 }
 
 /// Runs the child in a claim.
@@ -247,6 +265,21 @@ mod tests {
             launches: 0,
             allocations: 0,
         }
+    }
+
+    #[test]
+    fn one_run_of_ten_may_be_slow_and_not_two() {
+        let runs = |slow: usize| -> Vec<Row> {
+            let added = (0..10).map(|at| if at < slow { 20.0 } else { 5.0 });
+            let all = added.flat_map(|added| figures(added, 1.0).rows);
+            all.filter(|row| row.key == "launch_shared").collect()
+        };
+        assert_eq!(nine_of_ten(runs(1)).map(|row| row.added), Some(5.0));
+        assert_eq!(nine_of_ten(runs(2)).map(|row| row.added), Some(20.0));
+        assert_eq!(
+            nine_of_ten(runs(10)[..1].to_vec()).map(|r| r.added),
+            Some(20.0)
+        );
     }
 
     #[test]

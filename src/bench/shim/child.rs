@@ -176,7 +176,8 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<String> {
     match scene {
         Scene::Alone => bench.all()?,
         Scene::TwoGpus => bench.launches("launch_two_gpus", Calls::launch)?,
-        Scene::Shared => bench.launches("launch_shared", Calls::launch)?,
+        // A run of 5 s and more.
+        Scene::Shared => bench.launches_of("launch_shared", 3_000_000, Calls::launch)?,
     }
     Ok(serde_json::to_string(&bench.figures)?)
 }
@@ -205,7 +206,16 @@ impl Bench {
     }
 
     fn launches(&mut self, key: &str, launch: fn(&Calls) -> i32) -> anyhow::Result<()> {
-        let calls = self.row(key, 20_000, |calls, _| launch(calls) == 0)?;
+        self.launches_of(key, 20_000, launch)
+    }
+
+    fn launches_of(
+        &mut self,
+        key: &str,
+        calls: u32,
+        launch: fn(&Calls) -> i32,
+    ) -> anyhow::Result<()> {
+        let calls = self.row(key, calls, |calls, _| launch(calls) == 0)?;
         self.figures.launches += calls;
         Ok(())
     }

@@ -11,7 +11,7 @@ use gshare_sim_board::{Board, BoardSnapshot};
 
 use super::rows::{Baseline, Program, Row};
 use crate::bench::gate::Place;
-use crate::bench::gate::run::Cpu;
+use crate::bench::gate::run::{Cpu, arbiter_ns};
 
 const PROGRAM: &str = include_str!("../../../../tests/device/light/light.c");
 const HEADER: &str = include_str!("../../../../tests/device/light/cuda.h");
@@ -88,6 +88,8 @@ pub(super) struct Arm {
     pub(super) used: Vec<f64>,
     /// How often the GPUs changed between contexts for each step that was measured, where the board tells.
     pub(super) switches_per_step: Option<f64>,
+    /// Processor time of the arbiter over time passed.
+    pub(super) arbiter: f64,
     /// Processors busy with what is not of the run, of all.
     pub(super) others: f64,
 }
@@ -200,13 +202,16 @@ pub(super) fn run(
     };
     let (cpu, own_before) = (Cpu::now()?, own(&company));
     let before = board.as_ref().map(Board::snapshot);
+    let (arbiter, began) = (arbiter_ns(&place.station), Instant::now());
     company.go()?;
     let measured: Vec<bool> = programs.iter().map(|p| p.measured).collect();
     let lines = company.hear(&measured)?;
     let after = board.as_ref().map(Board::snapshot);
+    let arbiter = arbiter_ns(&place.station).saturating_sub(arbiter) as f64;
     let others = Cpu::now()?.since_without(&cpu, own(&company).saturating_sub(own_before));
     let mut arm = Arm {
         others,
+        arbiter: arbiter / began.elapsed().as_nanos() as f64,
         ..Arm::default()
     };
     for (line, measured) in lines.iter().zip(measured) {

@@ -333,6 +333,12 @@ impl Row {
                 (told("the flood's part of the GPU", ""), part(shared, 1)),
             ],
         };
+        // Where nothing is scarce there is next to nothing to decide.
+        let limit = match self.goal {
+            Goal::Slower(_) => 0.05,
+            _ => 1.0,
+        };
+        figures.push((most("arbiter", " %", limit), shared.arbiter * 100.0));
         if let (Some(with), Some(without)) = (shared.switches_per_step, base.switches_per_step) {
             match self.baseline {
                 Baseline::SideBySide if matches!(self.goal, Goal::Slower(_)) => {
@@ -363,6 +369,7 @@ mod tests {
             steps: means.iter().map(steps).collect(),
             used: used.to_vec(),
             switches_per_step: Some(switches),
+            arbiter: 0.0,
             others: 0.0,
         }
     }
@@ -381,9 +388,14 @@ mod tests {
         let row = row("2 x light, 10 us");
         let base = arm(&[300.0, 300.0], 400.0, &[], 1.0);
         let good = arm(&[310.0, 312.0], 400.0, &[], 1.19);
-        assert_eq!(kept(row, &good, &base), [true, true, true]);
+        assert_eq!(kept(row, &good, &base), [true; 4]);
         let one_slow = arm(&[300.0, 320.0], 400.0, &[], 1.3);
-        assert_eq!(kept(row, &one_slow, &base), [false, false, true]);
+        assert_eq!(kept(row, &one_slow, &base), [false, true, false, true]);
+        let awake = Arm {
+            arbiter: 0.0006,
+            ..good
+        };
+        assert_eq!(kept(row, &awake, &base), [true, false, true, true]);
     }
 
     #[test]
@@ -391,8 +403,8 @@ mod tests {
         let row = row("light 1 ms + 9 ms beside a flood of 1 ms");
         let base = arm(&[1050.0], 1100.0, &[], 0.0);
         let shared = |p99| arm(&[1200.0, 0.0], p99, &[], 0.0);
-        assert_eq!(kept(row, &shared(2340.0), &base), [true, true, true]);
-        assert_eq!(kept(row, &shared(2360.0), &base), [true, false, true]);
+        assert_eq!(kept(row, &shared(2340.0), &base), [true; 4]);
+        assert_eq!(kept(row, &shared(2360.0), &base), [true, false, true, true]);
     }
 
     #[test]
