@@ -40,7 +40,8 @@ pub struct Options {
     pub cgroups: bool,
     /// Time between two looks at the GPUs, as the configuration has it.
     pub tick: String,
-    /// What the simulated driver costs beyond the work.
+    /// What the simulated driver costs beyond the work: nothing, unless somebody asks, as long as the gate makes light
+    /// programs wait for each other.
     pub preset: Preset,
     /// Driver version of the simulation, where it matters: `615.71.09`.
     pub driver: Option<String>,

@@ -52,7 +52,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Draws a program for a GPU.
     pub(super) fn draw(dice: &mut Dice, model: &Model) -> Self {
-        let long = dice.below(3) == 0;
+        let length = dice.below(4);
         let small = dice.below(2) == 0;
         let kernels = (0..1 + dice.below(4)).map(|_| {
             let threads = dice.one(&[64, 128, 256, 512, 1024]);
@@ -74,10 +74,11 @@ impl Plan {
                 dice.scale(wave as f64 * 0.3, wave as f64 * 12.0) as u64
             };
             let waves = shape.blocks.div_ceil(wave).max(1);
-            let whole = if long {
-                dice.scale(5e6, 1.5e8)
-            } else {
-                dice.scale(4e4, 1e6)
+            let whole = match length {
+                0 => dice.scale(5e6, 1.5e8),
+                // What a record and the way of a launch are long beside.
+                1 => dice.scale(3e3, 4e4),
+                _ => dice.scale(4e4, 1e6),
             };
             Kernel {
                 shape,

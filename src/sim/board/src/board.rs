@@ -52,7 +52,7 @@ pub struct BoardSpec {
 }
 
 impl BoardSpec {
-    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0, whose driver costs nothing.
+    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0, whose driver costs what real ones are expected to.
     #[must_use]
     pub fn new(gpus: &[&str]) -> BoardSpec {
         BoardSpec {
@@ -61,7 +61,7 @@ impl BoardSpec {
             cuda_version: 13_000,
             seed: 0,
             nature: 0,
-            preset: Preset::KIND,
+            preset: Preset::REAL,
         }
     }
 }
