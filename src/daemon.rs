@@ -16,6 +16,7 @@ mod ending;
 mod faces;
 mod gpus;
 mod grant;
+mod guest;
 mod health;
 pub(crate) mod history;
 mod idle;

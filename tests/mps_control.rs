@@ -215,6 +215,10 @@ fn drive(program: &Path) {
     assert!(matches!(control.percentage(), Err(MpsError::Silent { .. })));
     let pid = control.start("GPU-x", false).expect("starts");
     assert!(gshare_enforcer::proc::stat(pid).is_some());
+    // A release whose own words are newer speaks those that are understood here.
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("readable");
+    let mut settings = environment.split(|byte| *byte == 0);
+    assert!(settings.any(|s| s == b"CUDA_MPS_PROTOCOL_VERSION=2"));
     assert_eq!(control.percentage().expect("answers"), 100.0);
     assert_eq!(control.set_percentage(25.0).expect("set"), 25.0);
     assert_eq!(control.servers().expect("answers"), Vec::<i32>::new());

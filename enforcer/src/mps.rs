@@ -8,7 +8,6 @@
 
 mod access;
 mod control;
-mod sys;
 mod watch;
 
 pub use access::Access;

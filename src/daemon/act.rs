@@ -116,6 +116,7 @@ impl Service {
                     Action::Requeue { id, cause } => self.end_for(id, Lever::Requeue, cause),
                     Action::Kill { id, cause } => self.end_for(id, Lever::Kill, cause),
                     Action::LeaseWarning { id, at } => self.lease_warning(id, at),
+                    Action::LeaseMoved { id, ends } => self.lease_moved(id, ends),
                     Action::LeaseOver { id } => self.lease_over(id),
                 }
             }

@@ -109,6 +109,9 @@ impl Service {
     /// All rows.
     pub(crate) fn doctor(&self) -> Vec<Check> {
         let mut rows = vec![self.driver_row(), self.service_row()];
+        rows.extend(super::guest::rows(
+            self.gpus.iter().map(|gpu| gpu.model.as_str()),
+        ));
         rows.extend(self.gpu_rows());
         rows.extend(self.health_rows());
         rows.push(self.shim_row());

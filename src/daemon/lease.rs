@@ -73,7 +73,8 @@ impl Service {
         }
         let by = Duration::from_secs(by_s);
         let mut record = live.record.clone();
-        record.ends_ms = Some(ends_ms.saturating_add(millis(by)));
+        let stands = ends_ms.max(self.unix_at(ends));
+        record.ends_ms = Some(stands.saturating_add(millis(by)));
         self.journal.put(&record).map_err(|error| {
             let text = format!("{id} keeps its end: {:#}", anyhow::Error::from(error));
             WireError::new(ErrorCode::Internal, text)
@@ -103,6 +104,17 @@ impl Service {
             show_duration(left)
         );
         self.tell_owner(id, &text);
+    }
+
+    /// A lease ends later: it stood still while the claim's memory was away for others.
+    pub(crate) fn lease_moved(&mut self, id: ClaimId, ends: Now) {
+        let ends_ms = self.unix_at(ends);
+        if let Some(live) = self.claims.get_mut(&id) {
+            live.record.ends_ms = Some(ends_ms);
+            if let Err(error) = self.journal.put(&live.record) {
+                tracing::error!(%id, %error, "that a lease ends later could not be journaled");
+            }
+        }
     }
 
     /// A lease is over. Programs on the GPU are asked to end, and keep it for the grace time.

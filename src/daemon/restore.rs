@@ -93,10 +93,7 @@ impl Service {
                 seat.limits.set_state(gshare_abi::State::NotGranted);
             }
         }
-        let ends = live
-            .record
-            .ends_ms
-            .map(|ms| self.now() + Duration::from_millis(ms.saturating_sub(unix_ms())));
+        let ends = live.record.ends_ms.map(|ms| self.now_at(ms));
         let (uid, project) = (live.record.uid, live.record.project.clone());
         let command_alive = live.command_alive;
         self.claims.insert(id, live);

@@ -46,7 +46,33 @@ fn own_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
 
 /// Device numbers: as configured, else those of the nodes that are there (the driver's majors may be taken by
 /// something else in a container or a test), else what the kernel lists.
+///
+/// Some are given when the module of unified memory is loaded, which after a boot nobody may have needed yet.
 pub(super) fn majors(config: &Config) -> Majors {
+    majors_with(config, "nvidia-modprobe")
+}
+
+fn majors_with(config: &Config, modprobe: &str) -> Majors {
+    let majors = majors_now(config);
+    let control = config.devices.dir.join("nvidiactl");
+    if majors.uvm.is_some() || !control.exists() {
+        return majors;
+    }
+    let mut load = std::process::Command::new(modprobe);
+    load.args(["-u", "-c", "0"])
+        .stdin(std::process::Stdio::null());
+    match load.status() {
+        Ok(status) if status.success() => majors_now(config),
+        Ok(status) => {
+            tracing::warn!(%status, "nvidia-uvm is not loaded: its number is not known before a program loads it");
+            majors
+        }
+        // Not every driver's package has the program.
+        Err(_) => majors,
+    }
+}
+
+fn majors_now(config: &Config) -> Majors {
     let mut majors = Majors::of_this_machine().unwrap_or_else(|error| {
         tracing::warn!(%error, "device numbers are the usual ones");
         Majors::parse("")
@@ -93,5 +119,37 @@ pub(super) fn probe_filters(
             tracing::warn!("no device filter: {error}");
             (None, Some(error.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_module_of_unified_memory_is_loaded_before_its_number_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = Config::default();
+        config.devices.dir = dir.path().to_owned();
+        let modprobe = dir.path().join("nvidia-modprobe");
+        // The number that a program finds is that of the node; `null` has the major 1.
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" >>{0}/calls\nln -s /dev/null {0}/nvidia-uvm\n",
+            dir.path().display()
+        );
+        std::fs::write(&modprobe, script).expect("written");
+        let runs = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&modprobe, runs).expect("set");
+        let modprobe = modprobe.to_str().expect("UTF-8");
+        let calls = || std::fs::read_to_string(dir.path().join("calls")).unwrap_or_default();
+        // Without a driver there is nothing to load.
+        assert_eq!(majors_with(&config, modprobe).uvm, None);
+        assert_eq!(calls(), "");
+        std::fs::write(dir.path().join("nvidiactl"), "").expect("written");
+        assert_eq!(majors_with(&config, modprobe).uvm, Some(1));
+        assert_eq!(majors_with(&config, modprobe).uvm, Some(1));
+        assert_eq!(calls(), "-u -c 0\n", "loaded once");
     }
 }

@@ -267,7 +267,11 @@ impl Service {
             overuse: over.map(|(_, text)| text),
             announced: self.announced_text(id),
             since_ms: record.granted_ms,
-            ends_ms: record.ends_ms,
+            // While its memory is away for others the limit stands still.
+            ends_ms: match self.machine.lease_end(id) {
+                Some(ends) if place.word.is_some() => Some(self.unix_at(ends)),
+                _ => record.ends_ms,
+            },
             gpus: parts,
             members,
             processes: self.process_views(id),

@@ -93,7 +93,7 @@ impl Service {
     }
 
     /// The moment of the core's clock at this Unix time.
-    fn now_at(&self, unix: u64) -> Now {
+    pub(crate) fn now_at(&self, unix: u64) -> Now {
         let now = self.now();
         let ahead = Duration::from_millis(unix.saturating_sub(unix_ms()));
         let ago = Duration::from_millis(unix_ms().saturating_sub(unix));

@@ -206,7 +206,10 @@ pub struct Slot {
     pub mps_sms: AtomicU64,
     /// Highest sum of the charges of all members that the process has seen, in bytes.
     pub charge_peak: AtomicU64,
-    _pad1: [AtomicU64; 5],
+    /// Which copy of the proxy counts for the process: an address of that copy's own, by which another one in the same
+    /// process finds it.
+    pub copy: AtomicU64,
+    _pad1: [AtomicU64; 4],
 }
 
 impl Slot {
@@ -235,6 +238,7 @@ impl Slot {
             &self.launched_ns,
             &self.mps_sms,
             &self.charge_peak,
+            &self.copy,
         ] {
             word.store(0, Ordering::Relaxed);
         }

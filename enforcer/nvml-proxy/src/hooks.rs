@@ -10,8 +10,8 @@ use crate::{
     device, driver,
     layout::{
         Code, Detail, DetailList, Entry, FUNCTION_NOT_FOUND, Handle, INSUFFICIENT_SIZE,
-        INVALID_ARGUMENT, Memory, MemoryV2, NO_PERMISSION, NOT_FOUND, Process, ProcessV1, SUCCESS,
-        Sample, Utilization, UtilizationList,
+        INVALID_ARGUMENT, Memory, MemoryV2, NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED, Process,
+        ProcessV1, SUCCESS, Sample, Utilization, UtilizationList,
     },
     share::{self, Share},
 };
@@ -103,12 +103,31 @@ fn may_see(gpu: Handle, number: u32) -> bool {
     with(|share| device::may_see(share, gpu, number)).unwrap_or(true)
 }
 
-/// Bytes in all and in use as the claim has them.
-fn memory_of(device: Handle, driver_total: u64) -> Option<(u64, u64)> {
+/// What a member sees of a device's memory, in bytes.
+struct Seen {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// The claim's memory in place of what the driver said; `None` for the driver's word. Of the GPU that an instance is a
+/// part of the driver tells only administrators.
+fn memory_of(code: Code, device: Handle, driver: impl FnOnce() -> (u64, u64)) -> Option<Seen> {
+    if ![SUCCESS, NO_PERMISSION, NOT_SUPPORTED].contains(&code) {
+        return None;
+    }
     with(|share| {
         let part = device::part(share, device)?;
-        let total = part.cap().min(driver_total);
-        Some((total, part.charged().min(total)))
+        let (most, left) = if code == SUCCESS {
+            driver()
+        } else {
+            (u64::MAX, u64::MAX)
+        };
+        let total = part.cap().min(most);
+        let used = part.charged().min(total);
+        // Others may have taken what the claim has not used yet.
+        let free = (total - used).min(left);
+        Some(Seen { total, free, used })
     })
     .flatten()
 }
@@ -313,22 +332,30 @@ macro_rules! listings {
             }
             fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) |original| {
                 let code = original(device, memory);
-                if code == SUCCESS && !memory.is_null() {
-                    if let Some((total, used)) = memory_of(device, (*memory).total) {
-                        *memory = Memory { total, free: total - used, used };
-                    }
+                if memory.is_null() {
+                    return code;
                 }
-                code
+                match memory_of(code, device, || ((*memory).total, (*memory).free)) {
+                    Some(Seen { total, free, used }) => {
+                        *memory = Memory { total, free, used };
+                        SUCCESS
+                    }
+                    None => code,
+                }
             }
             fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) |original| {
                 let code = original(device, memory);
-                if code == SUCCESS && !memory.is_null() {
-                    if let Some((total, used)) = memory_of(device, (*memory).total) {
-                        let version = (*memory).version;
-                        *memory = MemoryV2 { version, total, reserved: 0, free: total - used, used };
-                    }
+                if memory.is_null() {
+                    return code;
                 }
-                code
+                match memory_of(code, device, || ((*memory).total, (*memory).free)) {
+                    Some(Seen { total, free, used }) => {
+                        let version = (*memory).version;
+                        *memory = MemoryV2 { version, total, reserved: 0, free, used };
+                        SUCCESS
+                    }
+                    None => code,
+                }
             }
             $(
                 fn $name(device: Handle, number: *mut u32, array: *mut $kind) |original| {

@@ -7,6 +7,7 @@ pub(crate) type Handle = *mut c_void;
 
 pub(crate) const SUCCESS: Code = 0;
 pub(crate) const INVALID_ARGUMENT: Code = 2;
+pub(crate) const NOT_SUPPORTED: Code = 3;
 pub(crate) const NO_PERMISSION: Code = 4;
 pub(crate) const NOT_FOUND: Code = 6;
 pub(crate) const INSUFFICIENT_SIZE: Code = 7;

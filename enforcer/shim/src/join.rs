@@ -8,10 +8,11 @@
 //! driver that answers nothing. The devices are looked at afterwards.
 
 use std::{
-    os::fd::AsFd,
+    io::Read as _,
+    os::fd::{AsFd, AsRawFd as _},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -45,9 +46,14 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Longest wait for a service that has started anew; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
 
+/// Begins the page of a copy of the proxy that has asked the service.
+const MARK: u64 = u64::from_le_bytes(*b"gshrcopy");
+
 /// Wiped in a forked child.
 #[repr(C, align(4096))]
 struct Wiped {
+    /// [`MARK`] once this copy of the proxy has asked the service on behalf of this process.
+    mark: AtomicU64,
     process: AtomicPtr<Process>,
     /// How far this process has come, and the futex on which others wait for it.
     stage: AtomicU32,
@@ -181,6 +187,7 @@ pub(crate) fn enter() -> Result<(), CuResult> {
     };
     match page.begin(stage::STRANGER, stage::ASKING) {
         Ok(()) => {
+            page.mark.store(MARK, Ordering::Release);
             let standing = catch_unwind(ask).unwrap_or(match paths::strict() {
                 true => Standing::Barred,
                 false => Standing::Open,
@@ -243,9 +250,50 @@ pub(crate) fn settle() {
     page.reach(stage::SETTLED);
 }
 
+/// Makes this copy of the proxy the one that counts for the process; false where another copy does already. `dlmopen`
+/// loads any number of them beside each other, and each knows only of the memory that was taken through it: the second
+/// one would write its own figures over those of the first.
+fn counts(joined: &Joined) -> bool {
+    let Some(page) = wiped() else { return true };
+    let own = ptr::from_ref(page).expose_provenance() as u64;
+    joined.seats.iter().all(|(_, seat)| {
+        let copy = &seat.slot().copy;
+        let mut known = copy.load(Ordering::Acquire);
+        loop {
+            // One of before an exec is not there any more.
+            if known != own && known != 0 && is_marked(known) {
+                return false;
+            }
+            match copy.compare_exchange(known, own, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => known = now,
+            }
+        }
+    })
+}
+
+/// Whether a copy's page lies at this address. Nothing may be there: so the kernel looks, which says so.
+fn is_marked(address: u64) -> bool {
+    let Ok((mut from, to)) = std::io::pipe() else {
+        return false;
+    };
+    let mut found = [0; size_of::<u64>()];
+    // SAFETY: write(2) only reads, and answers EFAULT where memory cannot be read.
+    let sent = unsafe {
+        libc::write(
+            to.as_raw_fd(),
+            ptr::with_exposed_provenance(address as usize),
+            found.len(),
+        )
+    };
+    usize::try_from(sent) == Ok(found.len())
+        && from.read_exact(&mut found).is_ok()
+        && u64::from_ne_bytes(found) == MARK
+}
+
 /// Asks the service anew on behalf of a member; `None` when it does not answer or says no.
 pub(crate) fn again() -> Option<Joined> {
-    knock(NEXT_WAIT, &mut Waiting::new()).ok()
+    knock(NEXT_WAIT, &mut Waiting::new()).ok().filter(counts)
 }
 
 /// How a process stands to the service.
@@ -396,6 +444,12 @@ fn ask() -> Standing {
         (false, Some(_)) => knock_patiently(PATIENCE, false, &mut waiting),
         (false, None) => knock(FIRST_WAIT, &mut waiting),
     } {
+        Ok(joined) if !counts(&joined) => {
+            say::line(
+                "a second copy of gshare's library was loaded into this process (dlmopen), which cannot use the GPU: load libcuda.so.1 once, with dlopen",
+            );
+            return Standing::Barred;
+        }
         Ok(joined) => {
             waiting.granted();
             return Standing::Member(Box::new(joined));

@@ -527,3 +527,24 @@ fn a_member_that_scribbles_over_the_pages_harms_nobody_for_long() {
     next.must(&format!("alloc {}", 64 * MIB));
     assert_eq!(desk.charged(0), 2 * OVERHEAD + 72 * MIB);
 }
+
+/// A further copy of the proxy, which `dlmopen` loads beside the first one, knows nothing of what that one was charged.
+#[test]
+fn further_copies_of_the_proxy_in_one_process_hold_no_more_than_the_cap() {
+    let (desk, mut client) = member(4 * GIB);
+    assert_eq!(client.ask(&format!("alloc {GIB}")).0, 0);
+    let (code, taken) = client.ask(&format!("copies 3 {}", GIB / 2));
+    let charged = desk.charged(0);
+    assert!(
+        charged >= GIB,
+        "what the first was charged is kept: {charged}"
+    );
+    let held = desk.board(0).0;
+    assert!(
+        held <= 4 * GIB,
+        "{held} bytes on the GPU, {taken} by the copies ({code})"
+    );
+    // The first one goes on.
+    assert_eq!(client.ask(&format!("alloc {GIB}")).0, 0);
+    assert_eq!(client.ask(&format!("alloc {}", 4 * GIB)).0, OOM);
+}

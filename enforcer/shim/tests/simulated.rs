@@ -113,6 +113,28 @@ fn the_ledger_and_the_board_agree_on_every_family() {
 }
 
 #[test]
+fn what_is_invalid_and_over_the_cap_gets_the_drivers_code() {
+    let rig = Rig::new(1, 64 * MIB);
+    let lib = rig.desk.directory.path().join("sim/lib");
+    let mut bare = Client::start(&lib, |_| {});
+    let mut client = rig.client();
+    bare.begin(0);
+    client.begin(0);
+    for kind in ["managed", "pitch", "create", "array"] {
+        let order = format!("odd {kind} {}", 256 * MIB);
+        let (code, _) = bare.ask(&order);
+        assert_eq!(code, 1, "{kind}: CUDA_ERROR_INVALID_VALUE");
+        assert_eq!(client.ask(&order).0, code, "{kind}");
+    }
+    assert_eq!(rig.desk.charged(0), rig.overhead);
+    assert_eq!(
+        rig.desk.slots(0)[0].refusals,
+        0,
+        "none of them is the cap's"
+    );
+}
+
+#[test]
 fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
     for (bytes, fits) in [(2 * GIB, true), (2 * GIB - 1, false)] {
         let rig = Rig::new(1, bytes);

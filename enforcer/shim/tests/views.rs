@@ -145,6 +145,45 @@ fn nvml_shows_the_cap_the_charge_and_the_claims_processes() {
 }
 
 #[test]
+fn nvml_shows_no_more_free_memory_than_the_gpu_has() {
+    let desk = Desk::with_nvml(&[(0, 8 * GIB)]);
+    let used = (62 * GIB).to_string();
+    let mut client = desk.client_with(&[("FAKE_NVML_USED", &used)]);
+    client.must("nvml_init");
+    for version in ["", "_v2"] {
+        assert_eq!(client.must(&format!("nvml_total{version} 0")), 8 * GIB);
+        assert_eq!(client.must(&format!("nvml_free{version} 0")), 2 * GIB);
+    }
+    assert_eq!(client.must("nvml_used 0"), 0);
+}
+
+#[test]
+fn nvml_shows_a_member_the_claims_memory_where_the_driver_will_not_say() {
+    const NO_PERMISSION: &str = "4";
+    let desk = Desk::with_nvml(&[(0, 8 * GIB)]);
+    let refusal = [("FAKE_NVML_CODE", NO_PERMISSION), ("FAKE_NVML_MIG", "1")];
+    let mut client = desk.client_with(&refusal);
+    client.begin(0);
+    client.must(&format!("alloc {GIB}"));
+    client.must("nvml_init");
+    for version in ["", "_v2"] {
+        assert_eq!(client.must(&format!("nvml_total{version} 0")), 8 * GIB);
+        let free = client.must(&format!("nvml_free{version} 0"));
+        assert_eq!(free, 7 * GIB - support::OVERHEAD);
+    }
+    assert_eq!(client.must("nvml_used 0"), GIB + support::OVERHEAD);
+    // Other refusals are the program's own.
+    let mut client = desk.client_with(&[("FAKE_NVML_CODE", "15")]);
+    client.must("nvml_init");
+    assert_eq!(client.ask("nvml_total 0").0, 15, "the GPU is lost");
+    // Who is in no claim is told what the driver says.
+    desk.refuse_all();
+    let mut client = desk.client_with(&refusal);
+    client.must("nvml_init");
+    assert_eq!(client.ask("nvml_total 0").0, 4);
+}
+
+#[test]
 fn the_proxy_defines_its_hooks_and_the_rest_comes_from_the_driver() {
     let file = object::File::parse(gshare_artifacts::NVML_PROXY).unwrap();
     let mut defined: Vec<&str> = file

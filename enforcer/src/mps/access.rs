@@ -8,8 +8,6 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-use super::sys;
-
 /// Who may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -32,6 +30,8 @@ impl Access {
     }
 }
 
+/// Where the kernel keeps the access list of a file.
+const NAME: &str = "system.posix_acl_access";
 /// The kernel's form of an access list: version, then entries of tag, permissions and id (linux/posix_acl_xattr.h).
 const VERSION: u32 = 2;
 const ENTRY: usize = 8;
@@ -70,7 +70,11 @@ fn user_of(list: &[u8]) -> Option<u32> {
 
 /// Who may pass into the directory.
 pub(super) fn of(dir: &Path) -> io::Result<Access> {
-    match sys::access_list(dir)? {
+    let list = match xattr::get(dir, NAME) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+        list => list?,
+    };
+    match list {
         Some(list) => user_of(&list).map(Access::One).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "it is not one that gshare made")
         }),
@@ -87,7 +91,7 @@ pub(super) fn set(dir: &Path, access: Access) -> io::Result<()> {
         Access::Everybody => mode(0o755),
         Access::One(uid) => {
             mode(0o700)?;
-            sys::set_access_list(dir, &list_for(uid))
+            xattr::set(dir, NAME, &list_for(uid))
         }
     }
 }

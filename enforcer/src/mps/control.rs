@@ -280,6 +280,8 @@ impl Control {
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
+            // Newer releases have words of a third version; older ones do not know the variable.
+            .env("CUDA_MPS_PROTOCOL_VERSION", "2")
             .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
         command
     }

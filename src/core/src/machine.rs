@@ -149,6 +149,8 @@ pub struct Machine {
     /// When owners are told that their leases end, and how long before that is.
     warn_at: BTreeMap<ClaimId, Now>,
     lease_warning: Duration,
+    /// Claims whose memory left for others, and when: until their first call can run again their time limits stand still.
+    away: BTreeMap<ClaimId, Now>,
     /// Claims whose lease is over and that are still there: they end any moment.
     over: BTreeSet<ClaimId>,
     quotas: Quotas,
@@ -283,8 +285,11 @@ impl Machine {
                 holding,
                 ends,
             } => {
+                let left = self.left_for_others(now, id, &holding);
                 self.restore(now, id, request, holding);
                 self.set_lease(id, ends);
+                self.away.remove(&id);
+                self.away.extend(left.map(|since| (id, since)));
             }
             Event::Recall(memory) => {
                 self.recall(now, *memory);
@@ -326,15 +331,15 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Unparked { id } => {
-                self.unparked(now, id);
+                self.unparked(now, id, &mut actions);
                 self.settle(&mut actions);
             }
             Event::Moved { id } => {
-                self.moved(now, id);
+                self.moved(now, id, &mut actions);
                 self.settle(&mut actions);
             }
             Event::LeverFailed { id, failure, .. } => {
-                self.lever_failed(now, id, failure);
+                self.lever_failed(now, id, failure, &mut actions);
                 self.settle(&mut actions);
             }
             Event::Quotas(quotas) => {

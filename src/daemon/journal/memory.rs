@@ -29,6 +29,8 @@ pub(crate) struct MemoryRecord {
     wanted: Vec<u64>,
     warned: Vec<u64>,
     over: Vec<u64>,
+    #[serde(default)]
+    away_ms: BTreeMap<u64, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -210,6 +212,11 @@ impl MemoryRecord {
             wanted: memory.wanted.iter().map(|id| id.0).collect(),
             warned: memory.warned.iter().map(|id| id.0).collect(),
             over: memory.over.iter().map(|id| id.0).collect(),
+            away_ms: memory
+                .away
+                .iter()
+                .map(|(id, at)| (id.0, unix(*at)))
+                .collect(),
         }
     }
 
@@ -271,6 +278,11 @@ impl MemoryRecord {
             wanted: ids(&self.wanted),
             warned: ids(&self.warned),
             over: ids(&self.over),
+            away: self
+                .away_ms
+                .iter()
+                .map(|(id, ms)| (ClaimId(*id), now(*ms)))
+                .collect(),
         }
     }
 }

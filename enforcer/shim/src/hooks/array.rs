@@ -1,7 +1,10 @@
 //! Arrays for textures and surfaces: memory without an address, laid out as the driver likes.
 
-use super::memory::{free_by, take_unaddressed};
-use crate::cuda::{CuResult, Handle, SUCCESS};
+use super::memory::{free_by, judged, take_unaddressed};
+use crate::{
+    cuda::{CuResult, Handle, SUCCESS},
+    table::Entry,
+};
 
 /// Sets an array's handle apart from the addresses that the ledger knows memory by.
 const ARRAY: u64 = 1 << 63;
@@ -18,7 +21,12 @@ pub(crate) struct Shape {
     depth: u64,
     element_bytes: u64,
     flags: u32,
+    /// With a number of channels that there is not.
+    odd: bool,
 }
+
+/// Numbers of channels that an array can have.
+const CHANNELS: [u32; 3] = [1, 2, 4];
 
 /// Bytes of one channel; formats that pack or compress take less than this.
 fn channel_bytes(format: u32) -> u64 {
@@ -64,6 +72,7 @@ macro_rules! described {
                     depth: 1,
                     element_bytes: channel_bytes(self.format) * u64::from(self.channels),
                     flags: 0,
+                    odd: !CHANNELS.contains(&self.channels),
                 }
             }
         }
@@ -76,6 +85,7 @@ macro_rules! described {
                     depth: self.depth as u64,
                     element_bytes: channel_bytes(self.format) * u64::from(self.channels),
                     flags: self.flags,
+                    odd: !CHANNELS.contains(&self.channels),
                 }
             }
         }
@@ -111,11 +121,19 @@ unsafe fn charged(
     handle: *mut Handle,
     shape: Option<Shape>,
     levels: u32,
-    call: impl FnOnce() -> CuResult,
+    undo: Entry,
+    call: impl Fn() -> CuResult,
 ) -> CuResult {
     let bytes = shape.map_or(0, |shape| shape.bytes(levels));
     if handle.is_null() || bytes == 0 {
         return call();
+    }
+    // SAFETY: read only after the driver has written there.
+    let made = || unsafe { *handle } as u64;
+    if shape.is_some_and(|shape| shape.odd)
+        && let Some(code) = judged(&call, made, undo)
+    {
+        return code;
     }
     take_unaddressed(bytes, || {
         let result = call();
@@ -135,7 +153,11 @@ pub(crate) unsafe fn create<D: Described>(
     // SAFETY: NULL, or the caller's descriptor.
     let shape = unsafe { descriptor.as_ref() }.map(Described::shape);
     // SAFETY: the caller's own arguments.
-    unsafe { charged(handle, shape, 1, || original(handle, descriptor)) }
+    unsafe {
+        charged(handle, shape, 1, Entry::cuArrayDestroy, || {
+            original(handle, descriptor)
+        })
+    }
 }
 
 pub(crate) unsafe fn create_levels<D: Described>(
@@ -148,9 +170,13 @@ pub(crate) unsafe fn create_levels<D: Described>(
     let shape = unsafe { descriptor.as_ref() }.map(Described::shape);
     // SAFETY: the caller's own arguments.
     unsafe {
-        charged(handle, shape, levels, || {
-            original(handle, descriptor, levels)
-        })
+        charged(
+            handle,
+            shape,
+            levels,
+            Entry::cuMipmappedArrayDestroy,
+            || original(handle, descriptor, levels),
+        )
     }
 }
 

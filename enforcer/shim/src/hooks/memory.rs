@@ -1,5 +1,7 @@
 //! Plain, pitched and managed memory.
 
+use std::ffi::c_void;
+
 use gshare_abi::USES_MANAGED;
 
 use crate::{
@@ -9,6 +11,7 @@ use crate::{
     gpu::Charge,
     ledger::{Refusal, Reservation},
     process::{self, Family, Live, Process},
+    table::Entry,
 };
 
 /// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
@@ -99,6 +102,29 @@ fn settle(asked: &Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
         }
     });
     settled.unwrap_or(Ok(()))
+}
+
+/// Arguments that no driver is known to take are the driver's to judge before the cap is looked at: its code, or
+/// `None` if it takes them after all. What it made then goes back by `undo`, to be asked for again under the cap.
+pub(crate) fn judged(
+    call: impl FnOnce() -> CuResult,
+    made: impl FnOnce() -> u64,
+    undo: Entry,
+) -> Option<CuResult> {
+    let code = call();
+    if code != SUCCESS {
+        return Some(code);
+    }
+    let undo = driver::original(undo);
+    if !undo.is_null() {
+        // SAFETY: these functions of the driver's take a handle or pointer alone (cuda.h).
+        let undo = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> CuResult>(undo)
+        };
+        // SAFETY: the driver gave it a moment ago, and nobody else has it.
+        let _ = unsafe { undo(made()) };
+    }
+    None
 }
 
 /// Runs `make`, which asks the driver for the bytes and gives the pointer; `sized` gives the bytes
@@ -192,6 +218,11 @@ pub(crate) fn take_unaddressed(
 /// when the driver has said.
 const PITCH_BYTES: u64 = 512;
 
+/// Sizes of elements for which rows can be aligned.
+const ELEMENTS: [u32; 3] = [4, 8, 16];
+/// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`.
+const ATTACH: [u32; 2] = [1, 2];
+
 fn pitched(width: u64, height: u64) -> u64 {
     width
         .checked_next_multiple_of(PITCH_BYTES)
@@ -213,7 +244,13 @@ pub(crate) unsafe fn alloc_pitch(
         return call();
     }
     // SAFETY: read only after the driver has written there.
-    let make = || (call(), unsafe { *pointer });
+    let made = || unsafe { *pointer };
+    if !ELEMENTS.contains(&element)
+        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+    {
+        return code;
+    }
+    let make = || (call(), made());
     // SAFETY: asked only after success, when the driver has written there.
     let sized = || (unsafe { *pitch } as u64).saturating_mul(height as u64);
     allocate(
@@ -238,7 +275,13 @@ pub(crate) unsafe fn alloc_pitch_v1(
         return call();
     }
     // SAFETY: read only after the driver has written there.
-    let make = || (call(), u64::from(unsafe { *pointer }));
+    let made = || u64::from(unsafe { *pointer });
+    if !ELEMENTS.contains(&element)
+        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+    {
+        return code;
+    }
+    let make = || (call(), made());
     // SAFETY: asked only after success, when the driver has written there.
     let sized = || u64::from(unsafe { *pitch }) * u64::from(height);
     allocate(
@@ -261,7 +304,13 @@ pub(crate) unsafe fn alloc_managed(
         return call();
     }
     // SAFETY: read only after the driver has written there.
-    let make = || (call(), unsafe { *pointer });
+    let made = || unsafe { *pointer };
+    if !ATTACH.contains(&flags)
+        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+    {
+        return code;
+    }
+    let make = || (call(), made());
     let result = allocate(Kind::Apart, bytes as u64, make, || bytes as u64);
     if result == SUCCESS {
         process::with(|process| {

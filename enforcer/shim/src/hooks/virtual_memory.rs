@@ -5,7 +5,7 @@ use std::{
     sync::{MutexGuard, PoisonError},
 };
 
-use super::memory::ask;
+use super::memory::{ask, judged};
 use gshare_abi::SHARES_MEMORY;
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
     ledger::Reservation,
     process::{self, Process},
+    table::Entry,
     vmm::{Gone, Virtual},
 };
 
@@ -52,6 +53,13 @@ pub(crate) unsafe fn create(
     let Some(device) = device else {
         return call();
     };
+    // SAFETY: read only after the driver has written there.
+    let made = || unsafe { *handle };
+    if flags != 0
+        && let Some(code) = judged(call, made, Entry::cuMemRelease)
+    {
+        return code;
+    }
     let mut reservation = Reservation::default();
     let asked = process::with(|process| {
         if process.is_foreign(device) {

@@ -72,6 +72,33 @@ pub(crate) fn run() {
     }
 }
 
+/// Loads the driver's library so many times more, each in a namespace of the linker of its own, and takes memory
+/// through each copy until one refuses; the last refusal and the bytes that were got.
+fn copies(count: u64, bytes: u64) -> (i32, u64) {
+    let (mut taken, mut last) = (0, 0);
+    for _ in 0..count {
+        // SAFETY: a NUL-terminated name.
+        let handle =
+            unsafe { libc::dlmopen(libc::LM_ID_NEWLM, c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "no further copy");
+        let copy = Library(handle);
+        let mut out = 0_u64;
+        let to = &raw mut out;
+        last = call!(copy, "cuInit", (0 => u32));
+        if last == 0 {
+            last = call!(copy, "cuDevicePrimaryCtxRetain", (to => *mut u64, 0 => i32));
+        }
+        if last == 0 {
+            last = call!(copy, "cuCtxSetCurrent", (out => u64));
+        }
+        while last == 0 {
+            last = call!(copy, "cuMemAlloc_v2", (to => *mut u64, bytes => u64));
+            taken += if last == 0 { bytes } else { 0 };
+        }
+    }
+    (last, taken)
+}
+
 fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     let mut out = 0_u64;
@@ -240,6 +267,11 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             out = u64::from(again.0 == cuda.0);
             closed
         }
+        "copies" => {
+            let (code, taken) = copies(number(1), number(2));
+            out = taken;
+            code
+        }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
         "kernel" => kernel(cuda, to),
@@ -270,6 +302,29 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             // 32-bit floats, one channel.
             let descriptor = [number(1), number(2), 0x1_0000_0020];
             call!(cuda, "cuArrayCreate_v2", (to => *mut u64, descriptor.as_ptr() => *const u64))
+        }
+        // Arguments that the driver refuses, whatever their size.
+        "odd" => {
+            let (bytes, mut pitch) = (number(2), 0_u64);
+            let props: [i32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+            match words[1] {
+                "managed" => {
+                    call!(cuda, "cuMemAllocManaged", (to => *mut u64, bytes => u64, 8 => u32))
+                }
+                "pitch" => call!(cuda, "cuMemAllocPitch_v2", (
+                    to => *mut u64, &raw mut pitch => *mut u64, bytes / 4096 => u64, 4096 => u64,
+                    3 => u32
+                )),
+                "create" => call!(cuda, "cuMemCreate", (
+                    to => *mut u64, bytes => u64, props.as_ptr() => *const i32, 9 => u64
+                )),
+                _ => {
+                    let descriptor = [bytes / (4096 * 12), 4096, 0x3_0000_0020];
+                    call!(cuda, "cuArrayCreate_v2", (
+                        to => *mut u64, descriptor.as_ptr() => *const u64
+                    ))
+                }
+            }
         }
         "array_destroy" => call!(cuda, "cuArrayDestroy", (number(1) => u64)),
         // Physical memory that only a mapping holds: made, mapped, its handle given back.
@@ -332,14 +387,22 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             out = u64::from(count);
             code
         }
-        "nvml_total" | "nvml_used" => {
-            let mut figures = [0_u64; 3];
+        // By the first version, or with `_v2` by the second.
+        "nvml_total" | "nvml_free" | "nvml_used" | "nvml_total_v2" | "nvml_free_v2" => {
+            let mut figures = [0_u64; 5];
             let device = nvml_device(number(1) as u32);
-            let code = call!(nvml(), "nvmlDeviceGetMemoryInfo", (
+            let (what, second) = (words[0].trim_end_matches("_v2"), words[0].ends_with("_v2"));
+            let (name, at) = if second {
+                figures[0] = 40 | 2 << 24;
+                ("nvmlDeviceGetMemoryInfo_v2", [1, 3, 4])
+            } else {
+                ("nvmlDeviceGetMemoryInfo", [0, 1, 2])
+            };
+            let code = call!(nvml(), name, (
                 device => u64, figures.as_mut_ptr() => *mut u64
             ));
-            assert_eq!(figures[0], figures[1] + figures[2]);
-            out = figures[if words[0] == "nvml_total" { 0 } else { 2 }];
+            let kinds = ["nvml_total", "nvml_free", "nvml_used"];
+            out = figures[at[kinds.iter().position(|kind| *kind == what).unwrap()]];
             code
         }
         // Index of the device that is found by the UUID of the device with an index.

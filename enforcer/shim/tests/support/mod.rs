@@ -75,6 +75,18 @@ impl Desk {
         )
     }
 
+    /// The same before a driver that has NVML.
+    pub(crate) fn with_nvml(gpus: &[(usize, u64)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = build_fake(directory.path());
+        build_library(directory.path(), "libnvidia-ml");
+        Self::before(
+            directory,
+            &driver,
+            gpus.iter().map(|(gpu, cap)| (uuid(*gpu), *cap, OVERHEAD)),
+        )
+    }
+
     /// The same before any driver, with UUID, cap and context overhead of each GPU.
     pub(crate) fn before(
         directory: tempfile::TempDir,
@@ -259,24 +271,27 @@ fn answer(stream: &UnixStream, request: &Register, held: &mut [Held]) {
 
 /// Compiles the fake driver and makes its board.
 pub(crate) fn build_fake(directory: &Path) -> PathBuf {
-    let real = directory.join("real");
-    fs::create_dir(&real).unwrap();
-    let driver = real.join("libcuda.so.1");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/libcuda.c");
-    let status = Command::new("cc")
-        .args(["-O1", "-shared", "-fPIC", "-fvisibility=hidden"])
-        .args(["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"])
-        .arg("-o")
-        .args([&driver, &source])
-        .arg("-lpthread")
-        .status()
-        .unwrap();
-    assert!(status.success(), "the fake driver does not compile");
+    fs::create_dir(directory.join("real")).unwrap();
     File::create(directory.join("board"))
         .unwrap()
         .write_all(&[0; 32])
         .unwrap();
-    driver
+    build_library(directory, "libcuda")
+}
+
+fn build_library(directory: &Path, name: &str) -> PathBuf {
+    let library = directory.join("real").join(format!("{name}.so.1"));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
+    let status = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-fvisibility=hidden"])
+        .arg(format!("-Wl,-soname,{name}.so.1"))
+        .args(["-Wl,-Bsymbolic", "-o"])
+        .args([&library, &sources.join(format!("{name}.c"))])
+        .arg("-lpthread")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the fake {name} does not compile");
+    library
 }
 
 /// The program, from outside.

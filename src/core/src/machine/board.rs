@@ -50,12 +50,15 @@ pub(super) struct Rank {
     pub(super) over: bool,
     pub(super) priority: u16,
     pub(super) level: u8,
+    pub(super) uid: u32,
+    /// Level of what its owner has had lately.
+    pub(super) owner: u8,
 }
 
 impl Rank {
     /// Whether all may be taken from it so that another can start. Everybody makes room for a claim whose turn it is.
     /// Claims on loan make room for those within a guarantee, whatever their class; and for others on loan if their
-    /// class has priority, or if they have had less. Who uses more memory than was guaranteed to them has that on loan
+    /// class has priority, or if they have had less: of one owner the claim, of several the owner. Who uses more memory than was guaranteed to them has that on loan
     /// from all who do not.
     pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
         if !self.preemptible {
@@ -70,7 +73,11 @@ impl Rank {
         if who.entitled || who.priority > self.priority {
             return true;
         }
-        who.priority == self.priority && who.level < self.level
+        let less = match who.request.uid == self.uid {
+            true => who.level < self.level,
+            false => who.owner < self.owner,
+        };
+        who.priority == self.priority && less
     }
 }
 

@@ -85,6 +85,7 @@ impl Machine {
                     return false;
                 }
                 self.ledger.reserve(id, to.clone());
+                self.stands_still(id);
                 self.set_out(id, Transit::Moving);
                 actions.push(Action::Move { id, from, to });
                 true
@@ -101,6 +102,7 @@ impl Machine {
     }
 
     fn send_to_host(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, actions: &mut Vec<Action>) {
+        self.stands_still(id);
         let wanted = false;
         self.set_out(id, Transit::Parking { freeze, by, wanted });
         actions.push(Action::Park { id, freeze, by });

@@ -366,6 +366,13 @@ pub enum Action {
         /// When it ends.
         at: Now,
     },
+    /// The lease of a claim ends later: it stood still while the claim's memory was away for others.
+    LeaseMoved {
+        /// The claim.
+        id: ClaimId,
+        /// When it ends.
+        ends: Now,
+    },
     /// The lease of a claim is over.
     LeaseOver {
         /// The claim.

@@ -326,6 +326,7 @@ impl Machine {
             parked.by = by;
             parked.back = false;
             self.queue.retain(|w| !w.asks_for(id));
+            self.goes_on(id, actions);
         } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
             self.set_out(
                 id,
@@ -386,25 +387,26 @@ impl Machine {
     }
 
     /// The claim is back.
-    pub(super) fn unparked(&mut self, now: Now, id: ClaimId) {
+    pub(super) fn unparked(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
         if matches!(self.reclaim.transit.get(&id), Some(Transit::Unparking(_))) {
-            self.arrived(now, id);
+            self.arrived(now, id, actions);
         }
     }
 
     /// The claim is where it was to go.
-    pub(super) fn moved(&mut self, now: Now, id: ClaimId) {
+    pub(super) fn moved(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
         if matches!(self.reclaim.transit.get(&id), Some(Transit::Moving)) {
             if let Some(to) = self.ledger.unreserve(id) {
                 self.bind_to(id, &to);
                 self.ledger.insert(id, to);
             }
-            self.arrived(now, id);
+            self.arrived(now, id, actions);
         }
     }
 
-    fn arrived(&mut self, now: Now, id: ClaimId) {
+    fn arrived(&mut self, now: Now, id: ClaimId, actions: &mut Vec<Action>) {
         self.reclaim.transit.remove(&id);
+        self.goes_on(id, actions);
         if let Some(granted) = self.reclaim.granted.get_mut(&id) {
             granted.since = now;
             granted.failures = 0;
@@ -412,7 +414,13 @@ impl Machine {
     }
 
     /// A lever did not work: the claim is where it was, and the same is not tried again for a while.
-    pub(super) fn lever_failed(&mut self, now: Now, id: ClaimId, failure: Failure) {
+    pub(super) fn lever_failed(
+        &mut self,
+        now: Now,
+        id: ClaimId,
+        failure: Failure,
+        actions: &mut Vec<Action>,
+    ) {
         let lever = match self.reclaim.transit.remove(&id) {
             None => return,
             Some(Transit::Parking { freeze, .. }) if freeze => Lever::Suspend,
@@ -431,6 +439,9 @@ impl Machine {
                 Lever::Detach
             }
         };
+        if !self.reclaim.parked.contains_key(&id) {
+            self.goes_on(id, actions);
+        }
         let until = now.saturating_add(self.reclaim.rules.again_after(failure));
         if let Some(granted) = self.reclaim.granted.get_mut(&id) {
             granted.failures += 1;
@@ -451,6 +462,7 @@ impl Machine {
         self.reclaim.lowered.remove(&id);
         self.reclaim.borrowers.remove(&id);
         self.run_times.remove(&id);
+        self.away.remove(&id);
     }
 
     /// A claim was granted.

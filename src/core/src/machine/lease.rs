@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::lever::{Holding, ParkedBy};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
 
@@ -10,7 +11,49 @@ impl Machine {
     #[must_use]
     pub fn lease_end(&self, id: ClaimId) -> Option<Now> {
         let own = self.leases.iter().find(|(l, _)| *l == id);
-        own.map(|(_, at)| *at)
+        own.map(|(_, at)| at.saturating_add(self.stood_still(id)))
+    }
+
+    /// For how long a claim's time limit has stood still, since its memory left for others.
+    fn stood_still(&self, id: ClaimId) -> Duration {
+        let since = self.away.get(&id);
+        since.map_or(Duration::ZERO, |since| {
+            self.past.at().saturating_sub(*since)
+        })
+    }
+
+    /// A claim's memory leaves for others.
+    pub(super) fn stands_still(&mut self, id: ClaimId) {
+        let now = self.past.at();
+        self.away.entry(id).or_insert(now);
+    }
+
+    /// A claim can run again, or is away by its owner's will from now on: its time limit goes on.
+    pub(super) fn goes_on(&mut self, id: ClaimId, actions: &mut Vec<Action>) {
+        let ends = self.lease_end(id);
+        if self.away.remove(&id).is_some()
+            && let Some(ends) = ends
+        {
+            let told = !self.warn_at.contains_key(&id);
+            self.set_lease(id, Some(ends));
+            if told {
+                self.warn_at.remove(&id);
+            }
+            actions.push(Action::LeaseMoved { id, ends });
+        }
+    }
+
+    /// Since when a claim that is found again is away for others. Whoever was on the way there when the service ended
+    /// left only now.
+    pub(super) fn left_for_others(&self, now: Now, id: ClaimId, holding: &Holding) -> Option<Now> {
+        match holding {
+            Holding::Parked(parked) | Holding::Unparking { parked, .. } => {
+                (parked.by != ParkedBy::Person).then_some(parked.since)
+            }
+            Holding::Parking { by, .. } => (*by != ParkedBy::Person).then_some(now),
+            Holding::Moving { .. } => self.away.get(&id).copied(),
+            Holding::Here(_) => None,
+        }
     }
 
     /// Moves a claim's lease end. Of a short lease the owner is told in its last quarter.
@@ -19,6 +62,8 @@ impl Machine {
         self.warn_at.remove(&id);
         self.over.remove(&id);
         if let Some(at) = ends {
+            let now = self.past.at();
+            self.away.entry(id).and_modify(|since| *since = now);
             self.leases.push((id, at));
             let left = at.saturating_sub(self.past.at());
             let before = self.lease_warning.min(left / 4);
@@ -33,7 +78,7 @@ impl Machine {
         let over: Vec<ClaimId> = self
             .leases
             .iter()
-            .filter(|(_, at)| *at <= now)
+            .filter(|(id, at)| *at <= now && !self.away.contains_key(id))
             .map(|(id, _)| *id)
             .collect();
         for id in over {
@@ -44,7 +89,7 @@ impl Machine {
         let soon: Vec<ClaimId> = self
             .warn_at
             .iter()
-            .filter(|(_, at)| **at <= now)
+            .filter(|(id, at)| **at <= now && !self.away.contains_key(id))
             .map(|(id, _)| *id)
             .collect();
         for id in soon {

@@ -70,6 +70,8 @@ pub struct Memory {
     pub warned: BTreeSet<ClaimId>,
     /// Claims whose lease is over and that are still there.
     pub over: BTreeSet<ClaimId>,
+    /// Claims whose time limit stands still, and since when.
+    pub away: BTreeMap<ClaimId, Now>,
 }
 
 impl Machine {
@@ -112,6 +114,7 @@ impl Machine {
             wanted: wanted.map(|(id, _)| *id).collect(),
             warned: leased.filter(|id| !self.warn_at.contains_key(id)).collect(),
             over: self.over.clone(),
+            away: self.away.clone(),
         }
     }
 
@@ -169,6 +172,10 @@ impl Machine {
                 self.over.insert(id);
             }
         }
+        let away = memory.away.into_iter().filter(|(id, _)| {
+            self.reclaim.transit.contains_key(id) || self.reclaim.parked.contains_key(id)
+        });
+        self.away.extend(away);
         self.past = Past::from_parts(memory.past, memory.past_at);
         self.next_seq = self.next_seq.max(memory.seq);
         self.reclaim.plans = memory.plans;

@@ -2,8 +2,8 @@
 //!
 //! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
 //! (of those last who come back with more memory than they asked for). Among the same standing goes the class of
-//! higher priority, then the claim that has had the least itself (by levels; nothing while it has not run), then, above
-//! the guarantee, the owner who has had the least of the machine lately, then the one who asked first. What an owner is
+//! higher priority, then, above the guarantee, the owner who has had the least of the machine lately, then the claim
+//! that has had the least itself (by levels; nothing while it has not run), then the one who asked first. What an owner is
 //! guaranteed is divided in the same order among their claims, whether they hold or wait.
 
 use std::cmp::Reverse;
@@ -361,12 +361,18 @@ impl Machine {
                 !w.entitled,
                 w.over,
                 Reverse(w.priority),
-                w.level,
                 w.had,
+                w.level,
                 w.seq,
             )
         });
         self.queue = queue;
+    }
+
+    /// Level of what the owner of a claim has had lately: claims of several owners are compared by that, so that nobody
+    /// gains by dividing theirs.
+    pub(super) fn owner_level(&self, id: ClaimId, uid: u32) -> u8 {
+        level(self.had(id, uid) as f64 * 60.0)
     }
 
     /// How much of the machine the owner of a claim has had lately, by his weight: GPU-minutes.

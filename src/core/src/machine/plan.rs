@@ -261,7 +261,9 @@ impl Machine {
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
                 let spared = g.spared.values().filter(|until| **until > now).count() as u64;
                 let settled = u64::from(self.settled(now, g));
-                flags + 64 * spared + 4096 * (settled + 2 * u64::from(level(g.attained_s)))
+                let owner = self.owner_level(id, g.request.uid);
+                let levels = u64::from(level(g.attained_s)) + 4 * u64::from(owner);
+                flags + 64 * spared + 4096 * (settled + 2 * levels)
             }));
             add(u64::from(self.reclaim.borrowers.contains(&id)));
         }
@@ -272,7 +274,8 @@ impl Machine {
         add(self.reclaim.plans.len() as u64);
         for waiting in &self.queue {
             let standing = u64::from(waiting.due) * 2 + u64::from(waiting.entitled);
-            add(waiting.id().0 * 32 + standing * 8 + u64::from(waiting.level));
+            let levels = u64::from(waiting.level) + 4 * u64::from(level(waiting.had as f64 * 60.0));
+            add(waiting.id().0 * 64 + standing * 16 + levels);
         }
         print
     }
@@ -380,6 +383,7 @@ pub(super) struct Who<'a> {
     pub(super) over: bool,
     pub(super) due: bool,
     pub(super) level: u8,
+    pub(super) owner: u8,
     pub(super) priority: u16,
     /// What the last search for it that found nothing depended on.
     pub(super) searched: Option<u64>,
@@ -395,6 +399,7 @@ impl<'a> Who<'a> {
             over: false,
             due: false,
             level: 0,
+            owner: 0,
             priority: 0,
             searched: None,
         }
@@ -412,6 +417,7 @@ impl<'a> Who<'a> {
             over: waiting.over,
             due: waiting.due,
             level: waiting.level,
+            owner: level(waiting.had as f64 * 60.0),
             priority: waiting.priority,
             searched: waiting.searched,
         })

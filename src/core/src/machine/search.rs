@@ -227,6 +227,8 @@ impl Machine {
             over: slices.iter().any(|s| s.borrowed() > Bytes::ZERO),
             priority: rules.priority,
             level: self.level_of(id),
+            uid: slices.first()?.uid,
+            owner: self.owner_level(id, slices.first()?.uid),
         })
     }
 

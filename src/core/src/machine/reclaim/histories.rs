@@ -389,7 +389,9 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
                 ..asked.clone()
             })
         });
-        let ends = old.lease_end(id);
+        // Written down when it last changed: before it stood still.
+        let ends = old.leases.iter().find(|(of, _)| *of == id);
+        let ends = ends.map(|(_, at)| *at);
         new.machine.step(
             new.now,
             Event::Restore {

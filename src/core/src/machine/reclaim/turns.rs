@@ -125,3 +125,71 @@ fn a_claim_of_the_whole_machine_has_it_in_its_turn_for_an_hour_and_the_others_co
     b.pass(s(HOUR + 5 * MINUTE));
     assert!(all_run(&b), "{:?}", b.parked());
 }
+
+#[test]
+fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
+    let id = ClaimId(1);
+    let end = |b: &Bench| b.w.machine.lease_end(id).expect("it has a limit");
+    for own in [true, false] {
+        let mut b = Bench::new(1);
+        let mut limited = claim("1", 1);
+        limited.lease = Some(s(HOUR));
+        b.submit(1, limited, 8);
+        b.pass(s(100));
+        if own {
+            let wish = lever::Wish::Suspend;
+            b.send(Event::Wish { id, wish });
+        } else {
+            b.claim(2, 1000, 2, Class::Interactive, 5);
+        }
+        b.pass(s(540));
+        assert_eq!(b.parked(), [1]);
+        if own {
+            assert_eq!(end(&b), s(HOUR), "its owner asked for it");
+            continue;
+        }
+        // It left when the countdown was over, at 130 s.
+        assert_eq!(end(&b), s(HOUR) + b.w.now - s(130));
+        let left = end(&b) - b.w.now;
+        // A service that is started anew knows.
+        b.w = super::histories::restarted(&b.w);
+        b.pass(s(2 * HOUR));
+        assert_eq!(end(&b) - b.w.now, left);
+        let over = Action::LeaseOver { id };
+        assert!(!b.w.log.contains(&over));
+        b.send(Event::Gone { id: ClaimId(2) });
+        let ends = end(&b) + s(waits(&mut b, 1, 10));
+        assert_eq!(end(&b), ends, "until it can run again");
+        assert!(b.w.log.contains(&Action::LeaseMoved { id, ends }));
+        b.pass(left - s(1));
+        assert!(!b.w.log.contains(&over));
+        b.pass(s(1));
+        assert!(b.w.log.contains(&over));
+    }
+}
+
+#[test]
+fn a_job_in_pieces_gets_no_more_than_one_job() {
+    let mut b = Bench::new(1);
+    // Neither is within the half that each is guaranteed.
+    b.claim(1, 1000, 1, Class::Batch, 8);
+    let (mut ran, mut piece) = ([0, 0], 100);
+    b.claim(piece, 1000, 2, Class::Batch, 8);
+    let mut left = 9 * MINUTE;
+    for _ in 0..6 * HOUR {
+        b.pass(s(1));
+        ran[0] += u64::from(b.at(1).is_some());
+        if b.at(piece).is_some() {
+            ran[1] += 1;
+            left -= 1;
+        }
+        if left == 0 {
+            b.send(Event::Gone { id: ClaimId(piece) });
+            piece += 1;
+            b.claim(piece, 1000, 2, Class::Batch, 8);
+            left = 9 * MINUTE;
+        }
+    }
+    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+    assert!((0.2..0.55).contains(&part), "{ran:?}");
+}

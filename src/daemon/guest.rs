@@ -1,0 +1,78 @@
+//! Machines that have only a part of a GPU's driver: what is missing there, and why.
+
+use std::path::Path;
+
+use gshare_proto::Check;
+
+use super::doctor::check;
+
+/// The device through which WSL reaches the GPUs of Windows.
+const WSL: &str = "/dev/dxg";
+
+/// Whether a GPU's name is that of a vGPU: it ends in a profile, such as `GRID V100D-8Q` or `NVIDIA A40-24C`.
+fn is_vgpu(model: &str) -> bool {
+    let Some((_, profile)) = model.rsplit_once('-') else {
+        return false;
+    };
+    let size = profile.trim_end_matches(['A', 'B', 'C', 'Q']);
+    size.len() + 1 == profile.len() && !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A row for each kind of machine that this one is.
+pub(super) fn rows<'a>(models: impl Iterator<Item = &'a str>) -> Vec<Check> {
+    rows_of(Path::new(WSL).exists(), models)
+}
+
+fn rows_of<'a>(is_wsl: bool, models: impl Iterator<Item = &'a str>) -> Vec<Check> {
+    let wsl = is_wsl.then(|| {
+        let detail = "WSL: Windows shares its GPUs out, so there are no device filter, no memory per process, no detach, \
+                      no MPS and no MIG; memory caps and turns hold for programs that do not try to get around them";
+        check("driver on WSL", "limited", detail)
+    });
+    let parts: Vec<&str> = models.filter(|model| is_vgpu(model)).collect();
+    let vgpu = (!parts.is_empty()).then(|| {
+        let detail = format!(
+            "{}: a vGPU of a host that shares the GPU out itself, so counters of SM activity, resets, MIG and detach \
+             are the host's, and compute shares hold only within this guest",
+            parts.join(", ")
+        );
+        check("driver in a vGPU guest", "limited", detail)
+    });
+    wsl.into_iter().chain(vgpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wsl_and_guests_are_told_what_is_missing() {
+        let whole = [
+            "NVIDIA H100 80GB HBM3",
+            "NVIDIA A100-SXM4-80GB",
+            "Tesla T4",
+            "NVIDIA A100-PCIE-40GB",
+        ];
+        assert!(rows_of(false, whole.into_iter()).is_empty());
+        for model in [
+            "GRID V100D-8Q",
+            "NVIDIA A40-24C",
+            "GRID T4-2B",
+            "NVIDIA L40S-48A",
+        ] {
+            let rows = rows_of(false, [whole[0], model].into_iter());
+            assert_eq!(rows.len(), 1, "{model}");
+            assert_eq!(
+                (rows[0].state.as_str(), rows[0].group.as_str()),
+                ("limited", "driver and GPUs")
+            );
+            assert!(rows[0].detail.starts_with(model), "{}", rows[0].detail);
+        }
+        let rows = rows_of(true, whole.into_iter());
+        assert!(
+            rows[0].detail.contains("no device filter"),
+            "{}",
+            rows[0].detail
+        );
+    }
+}
