@@ -372,14 +372,19 @@ impl Machine {
     /// Level of what the owner of a claim has had lately: claims of several owners are compared by that, so that nobody
     /// gains by dividing theirs.
     pub(super) fn owner_level(&self, id: ClaimId, uid: u32) -> u8 {
-        level(self.had(id, uid) as f64 * 60.0)
+        level(self.had_s(id, uid))
     }
 
     /// How much of the machine the owner of a claim has had lately, by his weight: GPU-minutes.
     fn had(&self, id: ClaimId, uid: u32) -> u64 {
+        (self.had_s(id, uid) / 60.0) as u64
+    }
+
+    /// The same in seconds.
+    pub(super) fn had_s(&self, id: ClaimId, uid: u32) -> f64 {
         let guarantee = self.quotas.guarantee(id);
         let weight = guarantee.map_or(1000, |(_, _, w)| w.max(1));
-        (self.past(uid) * 1000.0 / f64::from(weight) / 60.0) as u64
+        self.past(uid) * 1000.0 / f64::from(weight)
     }
 
     /// The same of the owner whose claim is to be resized.

@@ -53,6 +53,20 @@ impl Machine {
                 at(now.saturating_add(Duration::from_secs_f64(left / gpus + 1e-3)));
             }
         }
+        // Claims of several owners are compared by what those have had.
+        let held = self.held_by(|_, uid| uid);
+        for ((id, uid), gpus) in self.held_by(|id, uid| (id, uid)) {
+            let had = self.had_s(id, uid);
+            let mut bounds = LEVELS.iter().map(Duration::as_secs_f64);
+            if let Some(bound) = bounds
+                .find(|b| *b > had)
+                .filter(|_| gpus > 0.0 && had > 0.0)
+            {
+                let left = (bound / had - 1.0) * self.past(uid) / held[&uid];
+                // It is forgotten meanwhile, so this is a little early.
+                at(now.saturating_add(Duration::from_secs_f64(left.max(1.0))));
+            }
+        }
         for waiting in &self.queue {
             let ends = [waiting.deadline, waiting.absent, waiting.expected];
             ends.into_iter().flatten().for_each(&mut at);
