@@ -280,6 +280,8 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     loop {
         let due = service.next_publish();
         let publish_at = due.unwrap_or_else(std::time::Instant::now);
+        let wake = service.next_wake();
+        let wake_at = wake.unwrap_or_else(std::time::Instant::now);
         tokio::select! {
             biased;
             _ = term.recv() => break,
@@ -303,6 +305,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
                 }
                 service.handle(msg);
             }
+            () = tokio::time::sleep_until(wake_at.into()), if wake.is_some() => service.wake(),
             () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}
         }
         service.publish();

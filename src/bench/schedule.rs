@@ -48,7 +48,7 @@ const GAMING: &str = "gaming";
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let lists = lists(args.traces.as_deref())?;
-    let only = args.only.as_deref();
+    let only = args.only.as_deref().or(args.gaming.then_some(GAMING));
     let (mut measured, mut goals) = (Vec::new(), Vec::new());
     match only {
         Some(CORE_STEP) => {
@@ -56,7 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
             (measured, goals) = (vec![figures], met);
         }
         Some(GAMING) => play_ways(&lists, args, &mut measured, &mut goals),
-        Some(part) => anyhow::bail!("--only {part}: only {CORE_STEP} and {GAMING} are run alone"),
+        Some(part) => anyhow::bail!("--only {part}: only {CORE_STEP} is run alone, and --gaming"),
         None => {
             let blocks = args
                 .runs

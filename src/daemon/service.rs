@@ -298,6 +298,19 @@ impl Service {
         super::waiting::BEFORE + self.origin.elapsed()
     }
 
+    /// When the core wants to hear of the time, also between two ticks.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let now = self.now();
+        let at = self.machine.next_wake(now)?;
+        Instant::now().checked_add(at.saturating_sub(now))
+    }
+
+    /// The core hears of the time.
+    pub(crate) fn wake(&mut self) {
+        self.drive(Event::Tick);
+        self.tell_arbiter();
+    }
+
     /// One line for the log.
     pub(crate) fn summary(&self) -> String {
         format!(

@@ -16,9 +16,12 @@ pub struct BenchArgs {
     #[arg(long)]
     pub quick: bool,
     /// Only mixes whose name contains this (gate), only GPU models and ways of sharing whose names do, e.g. "h100" or
-    /// "h100 turns" (attribution), or core-step or gaming alone (schedule)
+    /// "h100 turns" (attribution), or core-step alone (schedule)
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// What users gain by tricks, alone (schedule)
+    #[arg(long, conflicts_with = "only")]
+    pub gaming: bool,
     /// Seeds of the mixes, both included, e.g. 7000..7047 (attribution)
     #[arg(long, value_name = "FROM..TO", value_parser = seeds, conflicts_with_all = ["runs", "quick"])]
     pub seeds: Option<(u64, u64)>,

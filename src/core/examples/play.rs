@@ -1,13 +1,13 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use gshare_core::play::figures::mean;
-use gshare_core::play::{Setup, cases, gaming, list};
+use gshare_core::play::{Policy, Setup, cases, gaming, list};
 
 struct Args {
     dir: PathBuf,
@@ -15,6 +15,7 @@ struct Args {
     from: u64,
     row: String,
     list: String,
+    policies: Vec<Policy>,
     full: bool,
     gaming: bool,
 }
@@ -26,6 +27,7 @@ fn args() -> Args {
         from: 0,
         row: String::new(),
         list: String::new(),
+        policies: Vec::new(),
         full: false,
         gaming: false,
     };
@@ -37,6 +39,10 @@ fn args() -> Args {
             "--from" => found.from = number().expect("the first block"),
             "--row" => found.row = words.next().expect("a part of a row's name"),
             "--list" => found.list = words.next().expect("default or gpushare100"),
+            "--policy" => {
+                let named = words.next().and_then(|name| Policy::named(&name));
+                found.policies.push(*named.expect("a policy"));
+            }
             "--full" => found.full = true,
             "--gaming" => found.gaming = true,
             dir => found.dir = PathBuf::from(dir),
@@ -71,7 +77,11 @@ fn main() {
         let trace = list::read(&text).expect("a list");
         let mut rows = BTreeMap::new();
         let seeds = args.from..args.from + args.blocks;
-        for case in cases::cases(!args.full) {
+        let rows_of = |full: bool| match args.policies.as_slice() {
+            [] => cases::cases(!full),
+            named => named.iter().map(|p| cases::Case::of(*p)).collect(),
+        };
+        for case in rows_of(args.full) {
             if !case.name.contains(&args.row) {
                 continue;
             }

@@ -57,6 +57,12 @@ impl Case {
         }
     }
 
+    /// A policy on the machine as shipped.
+    #[must_use]
+    pub fn of(policy: Policy) -> Self {
+        Self::new(policy.name, policy, Setup::default())
+    }
+
     fn with(self, whole: Whole, load: f64) -> Self {
         Self {
             whole,
