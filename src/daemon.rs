@@ -317,6 +317,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     }
     manager::stopping();
     service.end_history();
+    service.stats.end_recording();
     tracing::info!("gshared stops; members run on under their caps");
     let _ = std::fs::remove_file(&socket);
     Ok(())

@@ -39,6 +39,7 @@ mod overuse;
 mod places;
 mod queue;
 mod real;
+mod recordings;
 mod resize;
 mod restart;
 mod runs;

@@ -1,8 +1,10 @@
 //! What the service counts about itself since it started, for the metrics.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gshare_core::machine::{Action, Event};
+use gshare_core::play::recording::Recording;
 
 use super::metrics::{Exporter, Histogram};
 use super::service::Service;
@@ -35,6 +37,8 @@ pub(crate) struct Stats {
     pub(crate) past_refusals: u64,
     /// Where all this can be scraped.
     pub(crate) exporter: Exporter,
+    /// All steps of the core so far, and where what comes of playing them again is written.
+    recording: Option<(PathBuf, Recording)>,
 }
 
 impl Default for Stats {
@@ -49,21 +53,49 @@ impl Default for Stats {
             ended: 0,
             past_refusals: 0,
             exporter: Ok(None),
+            recording: recording(),
         }
     }
+}
+
+/// For tests: where `GSHARE_RECORD` names a directory, all that the core is told and decides is kept, and played again at
+/// the end.
+fn recording() -> Option<(PathBuf, Recording)> {
+    let dir = std::env::var_os("GSHARE_RECORD")?;
+    let file = PathBuf::from(dir).join(std::process::id().to_string());
+    Some((file, Recording::default()))
 }
 
 impl Service {
     /// One step of the core, counted.
     pub(crate) fn decide(&mut self, event: Event) -> Vec<Action> {
+        let now = self.now();
+        let noted = self.stats.recording.as_ref().map(|_| event.clone());
         let started = Instant::now();
-        let actions = self.machine.step(self.now(), event);
+        let actions = self.machine.step(now, event);
         self.stats.step(started.elapsed(), &actions);
+        if let (Some((_, recording)), Some(event)) = (&mut self.stats.recording, noted) {
+            recording.note(now, event, &actions);
+        }
         actions
     }
 }
 
 impl Stats {
+    /// Writes down whether what was told leads to what was decided, also without this service.
+    pub(crate) fn end_recording(&self) {
+        let Some((file, recording)) = &self.recording else {
+            return;
+        };
+        let text = match recording.play() {
+            Ok((steps, decided)) => format!("same: {steps} steps, {decided} decided\n"),
+            Err(differs) => format!("differs: {differs:?}\n"),
+        };
+        if let Err(error) = std::fs::write(file, text) {
+            tracing::error!(%error, "what was recorded could not be written");
+        }
+    }
+
     /// One step of the core took this long and led to these actions. Grants are counted when they are done.
     pub(crate) fn step(&mut self, took: Duration, actions: &[Action]) {
         self.decisions.observe(took.as_secs_f64());

@@ -10,6 +10,7 @@ pub mod gaming;
 pub mod list;
 pub mod player;
 pub mod policy;
+pub mod recording;
 pub mod simple;
 pub mod sizes;
 
