@@ -131,9 +131,9 @@ pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Ve
         let own = from..from + count;
         let ends = own.clone().map(|i| {
             let claim = &played.claims[i];
-            claim
-                .done_s
-                .map_or(f64::INFINITY, |done| claim.asked_s + done)
+            // What is ended before its time has come to nothing.
+            let done = claim.done_s.filter(|_| !claim.cut_short);
+            done.map_or(f64::INFINITY, |done| claim.asked_s + done)
         });
         let task_s = ends.fold(0.0, f64::max) - at;
         let others = played.claims.iter().enumerate();
@@ -145,4 +145,27 @@ pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Ve
         }
     };
     WAYS.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_task_that_is_ended_before_its_time_is_not_done() {
+        // Its owner hears of the end of the time limit too late to ask for more.
+        let setup = Setup {
+            gpus: 2,
+            warning: Duration::ZERO,
+            ..Setup::default()
+        };
+        let gains = play_ways(&list::synthetic(200, 1), &setup, 40, 1);
+        let of = |name: &str| {
+            let at = WAYS.iter().position(|(way, _)| *way == name);
+            gains[at.expect("a way")].task_h
+        };
+        assert!(of("honest").is_finite());
+        assert!(of("a short time limit, extended").is_infinite());
+    }
 }
