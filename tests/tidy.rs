@@ -219,26 +219,12 @@ fn the_code_map_is_the_code() {
 }
 
 #[test]
-fn files_are_short_and_refer_to_nothing_outside() {
-    // Tables of cases, one or a few lines each, may be longer.
-    let most = |path: &Path| {
-        let table = path
-            .components()
-            .any(|c| ["tests", "table"].iter().any(|n| c.as_os_str() == *n));
-        if table { 800 } else { 600 }
-    };
+fn files_refer_to_nothing_outside() {
     // Written in two parts, so that this file does not have them.
     let outside = [["shar", "ed/"], ["far", "m-"], ["/wor", "k/"]].map(|p| p.concat());
     let mut problems = Vec::new();
     for path in files() {
         let text = text(&path);
-        let lines = text.lines().count();
-        let source = path
-            .extension()
-            .is_some_and(|e| ["rs", "c", "py"].iter().any(|s| e == *s));
-        if source && lines > most(&path) {
-            problems.push(format!("{} has {lines} lines", path.display()));
-        }
         for word in &outside {
             if let Some(line) = text.lines().find(|l| l.contains(word.as_str())) {
                 problems.push(format!("{} has {word}: {}", path.display(), line.trim()));

@@ -387,7 +387,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -l shell -d 'Open a 
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l screens -d 'Print all screens of the final state (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy (below), more than once to compare [default: gshare, gshare-held and fgd]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy (below), more than once to compare [default: gshare, gshare-no-offload and fgd]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l gpus -d 'GPUs of the machine' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l mem -d 'Memory of each GPU, which is what moves cost' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l load -d 'Stretch the times between requests until this part of the machine is asked for [default: as listed]' -r
