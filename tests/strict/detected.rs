@@ -1,10 +1,12 @@
 //! What cannot be blocked is seen by what it uses, and dealt with as the policy says.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use gshare::station::Station;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::support::users::{Users, as_user};
 use super::support::{Raw, accused_at, looks, next_look, root, station_with, until};
@@ -77,6 +79,17 @@ fn what_cannot_be_blocked_is_seen_and_ended() {
         claim(&station, uid, &[&client, &inside]),
         "the path in the proxy",
     );
+
+    // Its descriptor is inherited by the command, and leads past the mounts that the launch makes.
+    let opened = std::fs::File::open(station.sim_dir().join("lib")).expect("opened");
+    fcntl(&opened, FcntlArg::F_SETFD(FdFlag::empty())).expect("inherited");
+    let before = format!("/proc/self/fd/{}/libcuda.so.1", opened.as_raw_fd());
+    seen_and_ended(
+        &station,
+        claim(&station, uid, &[&client, &before]),
+        "a directory opened before the launch",
+    );
+    drop(opened);
 
     let script = format!("mount --bind {inside} {driver} && exec {client}");
     let words = ["unshare", "-Urm", "sh", "-c", &script];
