@@ -1,13 +1,16 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use gshare_core::play::desk::{Desk, SIZES, Size};
 use gshare_core::play::figures::mean;
 use gshare_core::play::{Policy, Setup, cases, gaming, list};
+use nix::time::{ClockId, clock_gettime};
 
 struct Args {
     dir: PathBuf,
@@ -18,6 +21,7 @@ struct Args {
     policies: Vec<Policy>,
     full: bool,
     gaming: bool,
+    steps: bool,
 }
 
 fn args() -> Args {
@@ -30,6 +34,7 @@ fn args() -> Args {
         policies: Vec::new(),
         full: false,
         gaming: false,
+        steps: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -45,6 +50,7 @@ fn args() -> Args {
             }
             "--full" => found.full = true,
             "--gaming" => found.gaming = true,
+            "--steps" => found.steps = true,
             dir => found.dir = PathBuf::from(dir),
         }
     }
@@ -65,8 +71,39 @@ fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + 
     })
 }
 
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
+    u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
+}
+
+/// How long a step of the machine takes.
+fn steps(size: Size) {
+    let mut desk = Desk::new(size, 1, cpu_ns);
+    let began = desk.steps_us.len();
+    (0..size.rounds).for_each(|_| desk.round());
+    let mut us = desk.steps_us.split_off(began);
+    us.sort_by(f64::total_cmp);
+    let at = |q: f64| us[(q * (us.len() - 1) as f64).round() as usize];
+    println!(
+        "{} GPUs, {} claims: a step takes p50 {:.0}, p90 {:.0}, p99 {:.0}, at most {:.0} us; {} announced, {} done",
+        size.gpus,
+        size.claims,
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0),
+        desk.announced,
+        desk.pulled
+    );
+}
+
 fn main() {
     let args = args();
+    if args.steps {
+        let named = |size: &Size| size.gpus.to_string().contains(&args.row);
+        SIZES.into_iter().filter(named).for_each(steps);
+        return;
+    }
     println!("{}", cases::head());
     let lists = [
         ("default", "openb_gpu_claims.csv"),

@@ -387,6 +387,10 @@ impl Ledger {
     #[must_use]
     pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
         let facts = self.gpus.get(gpu)?;
+        // On a machine in use this is what most lack.
+        if request.sm > self.sm_free(gpu) {
+            return None;
+        }
         let held = self.held_as(request, gpu)?;
         let needed = Self::mem_needed(facts, request, facts.allocatable()?)?;
         let free = self.mem_free(gpu);
@@ -394,7 +398,7 @@ impl Ledger {
         let most = request
             .mem_limit
             .or_else(|| part.map(|(share, all)| all.times(share).round_down(GRANULARITY)));
-        let fits = needed > Bytes::ZERO && needed <= free && request.sm <= self.sm_free(gpu);
+        let fits = needed > Bytes::ZERO && needed <= free;
         let whole = held == Held::Whole;
         let mem = if whole {
             free.round_down(GRANULARITY).max(needed)
@@ -486,26 +490,36 @@ impl Ledger {
     }
 
     fn lent_caps(&self, lend: bool) -> Caps {
+        if !lend {
+            let own = |s: &Slice| s.mem.saturating_add(s.borrowed()).min(s.mem_limit);
+            let all = self.held().flat_map(|(id, slices)| {
+                let known = slices.iter().filter(|s| s.gpu < self.gpus.len());
+                known.map(move |s| ((id, s.gpu), own(s)))
+            });
+            return all.collect();
+        }
+        let mut on: Vec<Vec<(ClaimId, &Slice)>> = vec![Vec::new(); self.gpus.len()];
+        for (id, slices) in self.held.iter().chain(&self.reserved) {
+            for slice in slices.iter().filter(|s| s.gpu < self.gpus.len()) {
+                on[slice.gpu].push((*id, slice));
+            }
+        }
         let mut caps = BTreeMap::new();
-        for gpu in 0..self.gpus.len() {
+        for (gpu, on) in on.into_iter().enumerate() {
             let mut spare = self.gpus[gpu]
                 .allocatable()
                 .unwrap_or_default()
                 .saturating_sub(self.mem_requested(gpu));
-            let mut wants: Vec<(ClaimId, Bytes)> = self
-                .on(gpu)
-                .map(|(id, s)| (id, s.mem_limit.saturating_sub(s.mem)))
-                .collect();
+            let wants = on
+                .iter()
+                .map(|(id, s)| (*id, s.mem_limit.saturating_sub(s.mem)));
+            let mut wants: Vec<(ClaimId, Bytes)> = wants.collect();
             let borrowed: BTreeMap<ClaimId, Bytes> =
-                self.on(gpu).map(|(id, s)| (id, s.borrowed())).collect();
+                on.iter().map(|(id, s)| (*id, s.borrowed())).collect();
             let mut extra: BTreeMap<ClaimId, Bytes>;
             // Who already borrows more than an equal part keeps it; the others divide the rest.
             loop {
-                extra = if lend {
-                    water_fill(spare, &wants)
-                } else {
-                    BTreeMap::new()
-                };
+                extra = water_fill(spare, &wants);
                 let over = wants
                     .iter()
                     .position(|(id, _)| borrowed[id] > extra.get(id).copied().unwrap_or_default());
@@ -519,7 +533,7 @@ impl Ledger {
                     .iter()
                     .map(|(id, _)| ((*id, gpu), extra.get(id).copied().unwrap_or_default())),
             );
-            for (id, s) in self.on(gpu) {
+            for (id, s) in on {
                 let cap = caps.entry((id, gpu)).or_default();
                 *cap = s.mem.saturating_add(*cap).min(s.mem_limit);
             }

@@ -110,14 +110,23 @@ pub fn choose(
     blocked: &[bool],
     spread: bool,
 ) -> Option<Vec<Slice>> {
+    let gpus = ledger.gpus().len().min(MAX_GPUS);
+    let mut slices: Vec<Option<Slice>> = vec![None; gpus];
+    let named = open_to(ledger, request).take_while(|g| *g < gpus);
+    for g in named.filter(|g| !blocked.get(*g).copied().unwrap_or(false)) {
+        slices[g] = ledger.fit(request, g);
+    }
+    // Most find no place at all.
+    if slices.iter().flatten().count() < (request.gpus as usize).max(1) {
+        return None;
+    }
     let board = board(ledger);
     let mut item = item(ledger, &board, request, blocked)?;
-    let slices: Vec<Option<Slice>> = (0..board.free.len())
-        .map(|g| {
-            let able = item.mask & (1 << g) != 0;
-            able.then(|| ledger.fit(request, g)).flatten()
-        })
-        .collect();
+    slices
+        .iter_mut()
+        .enumerate()
+        .filter(|(g, _)| item.mask & (1 << g) == 0)
+        .for_each(|(_, slice)| *slice = None);
     let fits = |(g, slice): (usize, &Option<Slice>)| slice.as_ref().map(|_| 1 << g);
     item.mask = slices.iter().enumerate().filter_map(fits).sum();
     let prefer = if spread && request.gpus == 1 {

@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod cluster;
+pub mod desk;
 pub mod figures;
 pub mod gaming;
 pub mod list;

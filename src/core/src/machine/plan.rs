@@ -15,8 +15,6 @@ use crate::ledger::{Ledger, Sharing, Slice};
 use crate::sched::fair::level;
 use crate::units::Share;
 
-use super::search::STEPS;
-
 /// What is to happen so that a claim can start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -81,6 +79,8 @@ pub(super) struct Future {
     pub(super) problem: Option<Box<Problem>>,
     /// Steps of the searches so far.
     pub(super) steps: u32,
+    /// How many there may be.
+    most_steps: u32,
     /// What the search depends on.
     pub(super) print: u64,
     /// It is not as the machine is now.
@@ -140,6 +140,7 @@ impl Machine {
         let mut future = Future {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
+            most_steps: self.most_steps(),
             differs: !self.reclaim.transit.is_empty(),
             ends: self.ends(now),
             between: self.all_between().collect(),
@@ -309,10 +310,15 @@ impl Machine {
         let Some(who) = Who::of(waiting) else {
             return false;
         };
+        let planned = self.plan_of(who.id).is_some();
+        if !planned && (future.searched_enough() || !self.reclaim.rules.enabled) {
+            return false;
+        }
         let starts = now.saturating_add(self.reclaim.rules.countdown);
         let blocked = future.kept(who.request, self.gone(starts, who.id, who.request));
         let Some(plan) = self.plan_for(now, &who, &blocked, future, actions) else {
-            waiting.searched = future.searched(&blocked);
+            let done = !future.searched_enough();
+            waiting.searched = done.then(|| future.print_with(&blocked));
             return false;
         };
         waiting.searched = None;
@@ -335,9 +341,6 @@ impl Machine {
         future: &mut Future,
         actions: &mut Vec<Action>,
     ) -> Option<Plan> {
-        if !self.reclaim.rules.enabled {
-            return None;
-        }
         let own = |p: &Plan| p.waiter == Some(who.id);
         if let Some(index) = self.reclaim.plans.iter().position(own) {
             // It is part of that already, but for its claim, for which a place was looked for.
@@ -441,9 +444,9 @@ impl Future {
         (0..self.ledger.gpus().len()).map(kept).collect()
     }
 
-    /// What a search that finds nothing now need not be repeated for.
-    pub(super) fn searched(&self, blocked: &[bool]) -> Option<u64> {
-        (self.steps < STEPS).then(|| self.print_with(blocked))
+    /// Whether nothing more is searched for in this decision.
+    pub(super) fn searched_enough(&self) -> bool {
+        self.steps >= self.most_steps
     }
 
     /// What a search depends on, with the GPUs that are kept for others.

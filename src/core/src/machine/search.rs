@@ -19,10 +19,14 @@ const BUDGET: Budget = Budget {
     least: 0,
     drops: 8,
 };
-/// Steps of all searches in one decision: claims after that are looked at in the next.
-pub(super) const STEPS: u32 = 12_000;
+/// Steps of all searches in one decision: claims after that are looked at in the next. Where more than
+/// a few wait each of them takes time as well, as much as so many steps; for each GPU there are some at least.
+const STEPS: u32 = 12_000;
+const FEW: usize = 50;
+const STEPS_A_WAITING: u32 = 25;
+const STEPS_A_GPU: u32 = 300;
 /// What looking at all who run counts for among them, whatever comes of it.
-const LOOK: u32 = 50;
+const LOOK: u32 = 150;
 /// What is done to others at most, the gentlest first: idle ones are detached, some are moved, borrowers are
 /// suspended as well.
 const WAYS: [Lever; 5] = [
@@ -36,6 +40,16 @@ const WAYS: [Lever; 5] = [
 const LEAST_SHARE: u32 = 2;
 
 impl Machine {
+    /// Steps of all searches in a decision: its time is bounded, however many wait.
+    pub(super) fn most_steps(&self) -> u32 {
+        let times = |steps: u32, count: usize| {
+            steps.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+        };
+        let waiting = times(STEPS_A_WAITING, self.queue.len().saturating_sub(FEW));
+        let least = times(STEPS_A_GPU, self.ledger.gpus().len());
+        STEPS.saturating_sub(waiting).max(least)
+    }
+
     /// The gentlest way to make room.
     pub(super) fn search(
         &self,
@@ -49,15 +63,12 @@ impl Machine {
         if !place::open_to(&future.ledger, who.request).any(|g| free(&g)) {
             return None;
         }
+        future.steps += LOOK;
         if let Some(plan) = self.lower_shares(now, who, blocked, future) {
             return Some(plan);
         }
-        if future.steps >= STEPS {
-            return None;
-        }
         let known = future.problem.take();
         let mut problem = known.unwrap_or_else(|| Box::new(self.problem(now, future)));
-        future.steps += LOOK;
         let plan = self.search_in(now, who, blocked, &mut problem, future);
         future.problem = Some(problem);
         plan
@@ -86,7 +97,7 @@ impl Machine {
             return None;
         }
         for strongest in WAYS {
-            if future.steps >= STEPS {
+            if future.searched_enough() {
                 break;
             }
             problem.allow(strongest);
@@ -130,7 +141,8 @@ impl Machine {
 
     /// The machine as it will be, and those who may leave.
     pub(super) fn problem(&self, now: Now, future: &Future) -> Problem {
-        let leaves = |id, slices: &[Slice]| self.leaves(now, id, slices, future);
+        let room = self.host_room();
+        let leaves = |id, slices: &[Slice]| self.leaves(now, id, slices, (future, room));
         Problem::new(self, &future.ledger, leaves)
     }
 
@@ -176,8 +188,14 @@ impl Machine {
             .find(|l| works(*l))
     }
 
-    /// What it costs to move a claim, or to take all from it.
-    fn leaves(&self, now: Now, id: ClaimId, slices: &[Slice], future: &Future) -> Leaves {
+    /// What it costs to move a claim, or to take all from it, while the host has room for so much.
+    fn leaves(
+        &self,
+        now: Now,
+        id: ClaimId,
+        slices: &[Slice],
+        (future, room): (&Future, Bytes),
+    ) -> Leaves {
         let Some(granted) = self.reclaim.granted.get(&id) else {
             return Leaves::default();
         };
@@ -191,7 +209,7 @@ impl Machine {
         let bytes = slices
             .iter()
             .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
-        let room = self.host_room() >= bytes;
+        let room = room >= bytes;
         let movable = room && self.can(id, Lever::Move) && !self.spared(now, id, Lever::Move);
         let mut leaves = Leaves {
             moved: movable.then_some(bytes.0.max(1)),

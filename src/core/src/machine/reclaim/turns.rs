@@ -168,6 +168,8 @@ fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
     }
 }
 
+/// Of the machine, half of which each is guaranteed, the pieces may have a twentieth above the half in six hours. How
+/// much less they may have is hardly bounded here: that they are served at all.
 #[test]
 fn a_job_in_pieces_gets_no_more_than_one_job() {
     let mut b = Bench::new(1);
@@ -192,4 +194,19 @@ fn a_job_in_pieces_gets_no_more_than_one_job() {
     }
     let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
     assert!((0.2..0.55).contains(&part), "{ran:?}");
+}
+
+#[test]
+fn the_more_wait_the_less_is_searched_for_in_one_decision() {
+    let most = |gpus: usize, waiting: u64| {
+        let mut w = World::new(&vec![24; gpus]);
+        for id in 0..gpus as u64 + waiting {
+            w.submit_request(id + 1, claim("1", 7), None);
+        }
+        assert_eq!(w.machine.queue().count() as u64, waiting);
+        w.machine.most_steps()
+    };
+    assert_eq!(most(1, 50), 12_000);
+    assert_eq!(most(1, 100), 10_750);
+    assert_eq!(most(2, 700), 600, "some is searched for however many wait");
 }
