@@ -1,6 +1,7 @@
 //! `gshare bench NAME`: every benchmark runs from a clean clone, prints a table for people and, as its last
 //! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
 
+mod abuse;
 mod attribution;
 mod claim;
 mod cost;
@@ -16,6 +17,7 @@ mod screen;
 mod shim;
 mod stats;
 
+pub(crate) use abuse::{FLOOD_ARGUMENT, flood};
 pub(crate) use gate::{WORKER_ARGUMENT, program};
 pub(crate) use predict::Memory;
 pub(crate) use shim::{CHILD_ARGUMENT, child};
@@ -30,6 +32,7 @@ use crate::cli::out::print;
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     crate::station::end_on_signals()?;
     match args.name.as_str() {
+        "abuse" => abuse::run(&args),
         "attribution" => attribution::run(&args),
         "claim" => claim::run(&args),
         "cost" => cost::run(&args),
@@ -43,7 +46,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         "screen" => screen::run(&args),
         "shim" => shim::run(&args),
         other => anyhow::bail!(
-            "there is no benchmark `{other}`\nhint: gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench kernel, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
+            "there is no benchmark `{other}`\nhint: gshare bench abuse, gshare bench attribution, gshare bench claim, gshare bench cost, gshare bench density, gshare bench gate, gshare bench history, gshare bench kernel, gshare bench llm_and_vision, gshare bench predict, gshare bench schedule, gshare bench screen, gshare bench shim"
         ),
     }
 }

@@ -14,13 +14,14 @@ mod die;
 mod doctor;
 mod ending;
 mod faces;
+mod fair;
 mod gpus;
 mod grant;
 mod guest;
 mod health;
 pub(crate) mod history;
 mod idle;
-mod journal;
+pub(crate) mod journal;
 mod lazy;
 mod lease;
 mod levers;
@@ -34,6 +35,7 @@ mod modes;
 mod mps;
 mod names;
 mod notebooks;
+mod notices;
 mod overhead;
 mod peer;
 mod policy;
@@ -51,6 +53,7 @@ mod story;
 mod strict;
 mod tell;
 mod view;
+mod viewer;
 mod waiting;
 mod watch;
 mod whose;
@@ -147,6 +150,8 @@ pub(crate) enum Msg {
     Closed {
         /// Which.
         conn: ConnId,
+        /// Whose it was.
+        uid: u32,
     },
     /// A process that was watched has ended.
     Exited {
@@ -175,6 +180,18 @@ pub(crate) enum Msg {
 }
 
 impl Msg {
+    /// The client whose message it is; of one connection they stay in their order.
+    fn owner(&self) -> Option<u32> {
+        match self {
+            Self::Call { peer, .. }
+            | Self::Register { peer, .. }
+            | Self::Launch { peer, .. }
+            | Self::Lever(levers::LeverMsg::Want { peer, .. }) => Some(peer.uid),
+            Self::Closed { uid, .. } => Some(*uid),
+            _ => None,
+        }
+    }
+
     /// Whether a process may come into another claim by it.
     fn may_move(&self) -> bool {
         match self {
@@ -274,6 +291,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut thrift = tokio::time::interval_at(tokio::time::Instant::now() + SETTLED, THRIFT);
     thrift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut fair = fair::Fair::default();
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut int = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut hup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
@@ -299,11 +317,17 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
                 let bytes = gshare_enforcer::proc::give_back_program();
                 tracing::debug!(bytes, "resident pages of the program");
             }
-            Some(msg) = rx.recv() => {
-                if msg.may_move() {
-                    service.doubt_owners();
+            () = fair.arrived(&mut rx) => {
+                if let Some((owner, msg)) = fair.next() {
+                    let begun = std::time::Instant::now();
+                    if msg.may_move() {
+                        service.doubt_owners();
+                    }
+                    service.handle(msg);
+                    fair.took(owner, begun.elapsed());
+                    // What was answered goes out, and others are read, before the next.
+                    tokio::task::yield_now().await;
                 }
-                service.handle(msg);
             }
             () = tokio::time::sleep_until(wake_at.into()), if wake.is_some() => service.wake(),
             () = tokio::time::sleep_until(publish_at.into()), if due.is_some() => {}

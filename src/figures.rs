@@ -182,16 +182,16 @@ pub(crate) fn what(name: Option<&str>, command: &[String]) -> String {
     printable(&text).take(200).collect()
 }
 
-/// Text of strangers as it may stand on a terminal: no control characters, and none of the invisible ones
-/// that turn the direction of writing around, join or part.
-pub(crate) fn printable(text: &str) -> impl Iterator<Item = char> + '_ {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
-    };
-    text.chars().map(move |c| if steers(c) { ' ' } else { c })
+/// Program and script of a command line, without further arguments.
+pub(crate) fn program(command: &[String]) -> Vec<String> {
+    let shape = gshare_core::predict::Shape::of(command);
+    let mut words = vec![shape.program, shape.script];
+    words.dedup();
+    words.retain(|word| !word.is_empty());
+    words
 }
+
+pub(crate) use gshare_proto::printable;
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,9 @@ pub fn run() -> Option<ExitCode> {
         bench::WORKER_ARGUMENT => {
             bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
         }
+        bench::FLOOD_ARGUMENT => {
+            bench::flood(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
+        }
         bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
         _ => return None,
     };

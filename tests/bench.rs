@@ -582,3 +582,18 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
     assert_eq!(wrong.status.code(), Some(64), "{errors}");
     assert!(errors.contains("no range of seeds"), "{errors}");
 }
+
+#[test]
+fn bench_abuse_ends_with_its_figures() {
+    let (_, line) = quick(&["abuse", "--only", "half"]);
+    assert_eq!(
+        (&line["bench"], &line["judged"]),
+        (&"abuse".into(), &false.into())
+    );
+    let floods = line["measured"]["floods"].as_array().expect("floods");
+    assert_eq!(floods.len(), 1);
+    for key in ["p99_ms", "resident_bytes", "journal_bytes"] {
+        assert!(floods[0][key].as_f64() > Some(0.0), "{key}: {line}");
+        assert!(line["measured"]["idle"][key].is_number());
+    }
+}

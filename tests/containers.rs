@@ -729,7 +729,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     });
     let mut client = station.client().expect("served");
     let id = "c1".to_owned();
-    let Ok(Reply::Container(place)) = client.call(&Call::Container { id }) else {
+    let Ok(Reply::Container(place)) = client.call(&Call::Container { id: id.into() }) else {
         panic!("no place for containers");
     };
     let (device, parent) = (

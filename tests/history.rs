@@ -50,7 +50,7 @@ fn history(station: &Station, by: HistoryBy, key: Option<&str>) -> HistoryView {
         from_ms: hour_ago(),
         points: 360,
         by,
-        key: key.map(str::to_owned),
+        key: key.map(str::to_owned).map(Into::into),
         ..HistorySpec::default()
     };
     match station.client().expect("served").call(&Call::History(spec)) {

@@ -117,7 +117,7 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
                 let resized = until("it is small enough", Duration::from_secs(10), || {
                     let started = Instant::now();
                     let call = Call::Resize(Box::new(ResizeSpec {
-                        id: id.clone(),
+                        id: id.clone().into(),
                         gpus_milli: Some(milli),
                         wait: Wait::No,
                         ..ResizeSpec::default()

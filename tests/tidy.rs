@@ -358,3 +358,63 @@ fn the_launcher_stays_small() {
         .collect();
     assert_eq!(own, ["gshare-abi", "libc", "nix"]);
 }
+
+/// The definition of a type in the wire module.
+fn definition(wire: &str, name: &str) -> Option<String> {
+    let begin = ["struct", "enum"]
+        .iter()
+        .find_map(|kind| wire.find(&format!("pub {kind} {name} {{")))?;
+    let end = wire[begin..].find("\n}")?;
+    Some(wire[begin..begin + end].to_owned())
+}
+
+/// Whatever a client sends enters as a type with a bound: a plain text or list would be as long as the client likes.
+#[test]
+fn what_clients_send_is_bounded() {
+    let files = files();
+    let wire: Vec<String> = files
+        .iter()
+        .filter(|p| p.starts_with("src/proto/src") && !p.ends_with("bounds.rs"))
+        .map(|p| text(p))
+        .collect();
+    let wire = wire.join("\n");
+    let (mut todo, mut seen) = (vec!["Hello".to_owned(), "Call".to_owned()], Vec::new());
+    while let Some(name) = todo.pop() {
+        let Some(definition) = definition(&wire, &name) else {
+            continue;
+        };
+        for line in definition.lines() {
+            let code = line.split("//").next().unwrap_or_default();
+            for plain in [
+                "String", "Vec<", "PathBuf", "OsString", "Map<", "Set<", "Value",
+            ] {
+                assert!(
+                    !code.contains(plain),
+                    "{name}: `{}` has no bound",
+                    line.trim()
+                );
+            }
+            // Not the name of a variant: what it holds.
+            let held = code.split_once([':', '(']).map_or("", |(_, held)| held);
+            let words = held.split(|c: char| !c.is_alphanumeric());
+            for word in words.filter(|w| w.starts_with(char::is_uppercase)) {
+                if !seen.iter().chain(&todo).any(|s| s == word) && word != name {
+                    todo.push(word.to_owned());
+                }
+            }
+        }
+        seen.push(name);
+    }
+    for name in [
+        "ClaimSpec",
+        "KernelSpec",
+        "AdminCall",
+        "QuotaView",
+        "SuggestSpec",
+    ] {
+        assert!(
+            seen.iter().any(|s| s == name),
+            "{name} is looked at: {seen:?}"
+        );
+    }
+}

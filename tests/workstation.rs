@@ -1,6 +1,7 @@
 //! The tests on simulated workstations, in one program: linked once, and while some wait others run.
 //! `cargo test --test workstation idle::` runs those of one file.
 
+mod abuse;
 mod admin;
 mod advice;
 mod attribution;

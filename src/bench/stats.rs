@@ -18,6 +18,11 @@ impl Times {
         self.0.get(rank.min(last)).copied()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The middle.
     pub(crate) fn median(&self) -> Option<f64> {
         self.quantile(0.5)

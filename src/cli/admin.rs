@@ -23,7 +23,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
         AdminCommand::Drain(args) => drain(&mut client, args),
         AdminCommand::Undrain(args) => {
             let gpus = args.gpus.clone();
-            let done = ask(&mut client, AdminCall::Undrain { gpus })?;
+            let done = ask(&mut client, AdminCall::Undrain { gpus: gpus.into() })?;
             show(&done, args.json)
         }
         AdminCommand::Kill(args) => kill(&mut client, args),
@@ -60,8 +60,8 @@ fn drain(client: &mut Client, args: &DrainArgs) -> Outcome {
     let done = ask(
         client,
         AdminCall::Drain {
-            gpus: args.gpus.clone(),
-            reason: args.reason.clone(),
+            gpus: args.gpus.clone().into(),
+            reason: args.reason.clone().map(Into::into),
         },
     )?;
     show(&done, args.json)?;
@@ -125,11 +125,11 @@ fn kill(client: &mut Client, args: &KillArgs) -> Outcome {
     let done = ask(
         client,
         AdminCall::Kill {
-            ids: args.ids.clone(),
-            user: args.user.clone(),
-            gpu: args.gpu.clone(),
+            ids: args.ids.clone().into(),
+            user: args.user.clone().map(Into::into),
+            gpu: args.gpu.clone().map(Into::into),
             grace_ms: args.grace.map(millis),
-            reason: args.reason.clone(),
+            reason: args.reason.clone().map(Into::into),
         },
     )?;
     show(&done, args.json)
@@ -145,7 +145,7 @@ fn quota(client: &mut Client, command: &QuotaCommand) -> Outcome {
             json,
         } => {
             let quota = QuotaView {
-                party: party.clone(),
+                party: party.clone().into(),
                 gpus_milli: *gpus,
                 weight_milli: *weight,
                 max_milli: *max,
@@ -155,7 +155,15 @@ fn quota(client: &mut Client, command: &QuotaCommand) -> Outcome {
         }
         QuotaCommand::Remove { party, json } => {
             let party = party.clone();
-            show(&ask(client, AdminCall::QuotaRemove { party })?, *json)
+            show(
+                &ask(
+                    client,
+                    AdminCall::QuotaRemove {
+                        party: party.into(),
+                    },
+                )?,
+                *json,
+            )
         }
         QuotaCommand::List { json } => {
             let quotas = match client.call(&Call::Admin(AdminCall::QuotaList))? {
@@ -192,7 +200,7 @@ fn quota_table(quotas: &[QuotaView]) -> String {
     for quota in quotas {
         let from = if quota.from_config { "config" } else { "admin" };
         table.row(vec![
-            quota.party.clone(),
+            quota.party.to_string(),
             number(quota.gpus_milli),
             number(quota.weight_milli),
             number(quota.max_milli),
@@ -204,8 +212,8 @@ fn quota_table(quotas: &[QuotaView]) -> String {
 
 fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome {
     let call = |mode: &str, when_empty| AdminCall::Mode {
-        gpu: args.gpu.clone(),
-        mode: mode.to_owned(),
+        gpu: args.gpu.clone().into(),
+        mode: mode.to_owned().into(),
         when_empty,
     };
     let done = ask(client, call(&args.mode, args.wait.is_some()))?;

@@ -13,9 +13,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdoptArgs) -> Outcome {
         gpus_milli: args.gpus.map(gshare_core::Share::milli),
         mem: args.gpu_mem.map(|b| b.0),
         sm_milli: args.sm.map(gshare_core::Share::milli),
-        name: args.name.clone(),
-        project: args.project.clone(),
-        class: args.class.map(|c| c.name().to_owned()),
+        name: args.name.clone().map(Into::into),
+        project: args.project.clone().map(Into::into),
+        class: args.class.map(|c| c.name().to_owned()).map(Into::into),
         lease_s: args.time.map(|t| t.as_secs()),
         wait: Wait::No,
         ..ClaimSpec::default()

@@ -41,8 +41,9 @@ pub(crate) fn claim(
         .size
         .class
         .or(defaults.class)
-        .map(|c| c.name().to_owned());
-    spec.command = shown_command(&args.command);
+        .map(|c| c.name().to_owned())
+        .map(Into::into);
+    spec.command = shown_command(&args.command).into();
     // Nothing would end a claim without a command but its owner.
     spec.hold = args.hold || args.command.is_empty();
     spec.lazy = args.lazy;
@@ -106,10 +107,10 @@ pub(crate) fn shell(
     let mut spec = spec(&args.size, &defaults);
     // The class in the file is that of the project's jobs; a shell has somebody in front of it.
     let class = args.size.class.unwrap_or(Class::Interactive);
-    spec.class = Some(class.name().to_owned());
+    spec.class = Some(class.name().to_owned().into());
     let command = [exec::shell()];
     exec::look_for(&command[0])?;
-    spec.command = shown_command(&command);
+    spec.command = shown_command(&command).into();
     if spec.lease_s.is_some() && !child && supervise::wanted() {
         return supervise::run(socket);
     }
@@ -134,7 +135,7 @@ pub(crate) fn join(socket: Option<&Path>, args: &JoinArgs) -> Outcome {
     };
     exec::look_for(&command[0])?;
     let call = Call::Join {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
         parent: false,
     };
     let granted = granted(connect::connect(socket)?.call(&call)?)?;
@@ -277,17 +278,26 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
             .map(|b| b.0),
         sm_milli: size.sm.or(defaults.sm.filter(|_| !auto)).map(Share::milli),
         sm_limit_milli: size.limit.or(defaults.limit).map(Share::milli),
-        name: size.name.clone().or_else(|| defaults.name.clone()),
-        project: size.project.clone().or_else(|| defaults.project.clone()),
+        name: size
+            .name
+            .clone()
+            .or_else(|| defaults.name.clone())
+            .map(Into::into),
+        project: size
+            .project
+            .clone()
+            .or_else(|| defaults.project.clone())
+            .map(Into::into),
         lease_s: size.time.or(defaults.time).map(whole_seconds),
-        gpu_ids: size.gpu_ids.clone(),
-        models: size.model.clone(),
-        mode: size.mode.map(|m| m.name().to_owned()),
+        gpu_ids: size.gpu_ids.clone().into(),
+        models: size.model.clone().into(),
+        mode: size.mode.map(|m| m.name().to_owned()).map(Into::into),
         movable: (size.movable || size.no_movable).then_some(!size.no_movable),
         wait,
         cwd: std::env::current_dir()
             .ok()
-            .map(|d| d.to_string_lossy().into_owned()),
+            .map(|d| d.to_string_lossy().into_owned())
+            .map(Into::into),
         ..ClaimSpec::default()
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn placed(
         return Ok(command.to_vec());
     };
     let call = Call::Container {
-        id: granted.id.clone(),
+        id: granted.id.clone().into(),
     };
     let place = match connect::connect(socket)?.call(&call)? {
         Reply::Container(place) => place,

@@ -16,9 +16,12 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
     let terminal = io::stdout().is_terminal();
     let id = args.id.clone();
     let call = if args.print_only || args.json || terminal {
-        Call::Env { id }
+        Call::Env { id: id.into() }
     } else {
-        Call::Join { id, parent: true }
+        Call::Join {
+            id: id.into(),
+            parent: true,
+        }
     };
     let granted = granted(connect::connect(socket)?.call(&call)?)?;
     if args.json {

@@ -103,7 +103,7 @@ fn say(id: &str, json: bool, quiet: bool, message: &str) -> Outcome {
 
 pub(crate) fn pull(socket: Option<&Path>, wish: LeverWish, args: &LeverArgs) -> Outcome {
     let call = Call::Lever {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
         wish,
     };
     let message = ask(
@@ -116,8 +116,8 @@ pub(crate) fn pull(socket: Option<&Path>, wish: LeverWish, args: &LeverArgs) -> 
 
 pub(crate) fn go(socket: Option<&Path>, args: &MoveArgs) -> Outcome {
     let call = Call::Move {
-        id: args.id.clone(),
-        gpus: args.gpu.clone(),
+        id: args.id.clone().into(),
+        gpus: args.gpu.clone().into(),
     };
     let doing = format!(
         "move {} to GPU {}",

@@ -16,7 +16,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReleaseArgs) -> Outcome {
     if args.all {
         calls.push(Call::ReleaseAll);
     }
-    calls.extend(args.ids.iter().map(|id| Call::Release { id: id.clone() }));
+    calls.extend(args.ids.iter().map(|id| Call::Release {
+        id: id.clone().into(),
+    }));
     let mut worst: Option<Failure> = None;
     let mut done = Vec::new();
     // One claim that cannot be released does not keep the others.

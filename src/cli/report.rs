@@ -29,7 +29,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     let call = Call::Report(ReportSpec {
         from_ms: ago(args.since),
         to_ms: args.until.map_or(0, ago),
-        user: args.user.clone(),
+        user: args.user.clone().map(Into::into),
     });
     let report = match connect::connect(socket)?.call(&call)? {
         Reply::Report(report) => *report,

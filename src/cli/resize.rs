@@ -28,7 +28,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &ResizeArgs) -> Outcome {
 /// `gshare extend`.
 pub(crate) fn extend(socket: Option<&Path>, args: &ExtendArgs) -> Outcome {
     let call = Call::Extend {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
         by_s: whole_seconds(args.time),
     };
     match connect::connect(socket)?.call(&call)? {
@@ -58,7 +58,7 @@ fn resize(
 
 fn spec(args: &ResizeArgs) -> ResizeSpec {
     ResizeSpec {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
         gpus_milli: args.gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
         gpu_count: args.gpus.and_then(parts_of_several),
         mem: args.gpu_mem.map(|b| b.0),

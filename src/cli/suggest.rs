@@ -13,10 +13,10 @@ use super::{Outcome, connect, out};
 pub(crate) fn run(socket: Option<&Path>, args: &SuggestArgs) -> Outcome {
     let mut client = connect::connect(socket)?;
     let spec = SuggestSpec {
-        command: shown_command(&args.command),
+        command: shown_command(&args.command).into(),
         running: args.running,
         records: args.records,
-        class: args.class.map(|c| c.name().to_owned()),
+        class: args.class.map(|c| c.name().to_owned()).map(Into::into),
     };
     let view = ask(&mut client, spec)?;
     if args.records {
@@ -119,7 +119,7 @@ fn apply(client: &mut Client, view: &SuggestView, json: bool) -> Outcome {
             continue;
         }
         let spec = ResizeSpec {
-            id,
+            id: id.into(),
             mem: Some(said.mem),
             sm_milli: said.sm.map(|sm| (sm * 1000.0).round() as u32),
             wait: Wait::No,

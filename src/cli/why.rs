@@ -171,7 +171,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
 /// `gshare keep`.
 pub(crate) fn keep(socket: Option<&Path>, args: &KeepArgs) -> Outcome {
     let call = Call::Keep {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
     };
     match connect::connect(socket)?.call(&call)? {
         Reply::Done { message } => out::print(&format!("{message}\n"))?,
@@ -182,7 +182,7 @@ pub(crate) fn keep(socket: Option<&Path>, args: &KeepArgs) -> Outcome {
 
 pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let call = Call::Log {
-        id: args.id.clone(),
+        id: args.id.clone().into(),
     };
     let reply = connect::connect(socket)?.call(&call)?;
     let Reply::Log { id, entries } = reply else {

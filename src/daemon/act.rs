@@ -18,7 +18,12 @@ impl Service {
     /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
     /// done: actions of two decisions never mix.
     pub(crate) fn drive(&mut self, event: Event) {
-        self.todo.push_back(event);
+        self.drive_all([event]);
+    }
+
+    /// Several, and what they come to is written down once.
+    pub(crate) fn drive_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        self.todo.extend(events);
         if self.driving {
             return;
         }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use gshare_config::Wait as DefaultWait;
 use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
 use gshare_enforcer::proc::{self, ProcessKey};
-use gshare_proto::{ClaimSpec, ErrorCode, Wait, WireError};
+use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError};
 
 use super::journal::{ClaimRecord, ProcessRecord};
+use super::lease::MOST_S;
 use super::peer::Peer;
 use super::service::Service;
 use crate::figures;
@@ -33,6 +34,9 @@ pub(crate) fn short_share(share: Share) -> String {
     let text = format!("{:.3}", share.as_f64());
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
+
+/// The least memory that is worth a claim.
+const LEAST_MEM: u64 = 1 << 20;
 
 fn usage(message: impl Into<String>) -> WireError {
     WireError::new(ErrorCode::Usage, message)
@@ -84,12 +88,20 @@ pub(crate) fn request(
     request.mem_limit = spec.mem_limit.map(Bytes);
     request.mem_limit_share = spec.kernel.is_some().then_some(defaults.mem_limit_notebook);
     request.lease = spec.lease_s.map(Duration::from_secs);
+    if spec.lease_s.is_some_and(|s| !(1..=MOST_S).contains(&s)) {
+        return Err(
+            usage("a lease is at least a second and at most a year").with_hint("for example -t 8h")
+        );
+    }
+    if spec.mem.is_some_and(|bytes| bytes < LEAST_MEM) {
+        return Err(usage("--gpu-mem is at least 1 MiB").with_hint("for example --gpu-mem 4G"));
+    }
     request.check().map_err(wrong)?;
     request.only_gpus = gpu_ids(service, "--gpu-ids ", &spec.gpu_ids)?;
     bind(service, spec, &mut request)?;
     let patience = match spec.wait {
         Wait::No => Some(Duration::ZERO),
-        Wait::Seconds(s) => Some(Duration::from_secs(s)),
+        Wait::Seconds(s) => Some(Duration::from_secs(s.min(MOST_S))),
         Wait::Forever => None,
         Wait::Default => match defaults.wait {
             DefaultWait::Forever => None,
@@ -110,17 +122,12 @@ pub(crate) fn request(
         name: spec
             .name
             .clone()
-            .map(|n| clean(&n, 64))
+            .map(String::from)
             .filter(|n| !n.is_empty()),
         project: project(service, peer.uid, spec.project.as_deref())?,
         class: class.name().to_owned(),
-        command: spec
-            .command
-            .iter()
-            .take(64)
-            .map(|a| clean(a, 256))
-            .collect(),
-        cwd: spec.cwd.as_deref().map(|c| clean(c, 1024)),
+        command: spec.command.to_vec(),
+        cwd: spec.cwd.clone().map(String::from),
         hold: spec.hold,
         granted_ms: 0,
         ends_ms: None,
@@ -190,7 +197,8 @@ fn bind(service: &Service, spec: &ClaimSpec, request: &mut Request) -> Result<()
             .collect();
         known.sort();
         known.dedup();
-        let wanted = clean(&spec.models.join(","), 64);
+        let models: Vec<&str> = spec.models.iter().map(AsRef::as_ref).collect();
+        let wanted = clean(&models.join(","), 64);
         return Err(usage(format!("no GPU that may be used is a `{wanted}`"))
             .with_hint(format!("the models of this machine: {}", known.join(", "))));
     }
@@ -201,8 +209,7 @@ fn bind(service: &Service, spec: &ClaimSpec, request: &mut Request) -> Result<()
 /// A process's command line as a claim has it.
 pub(crate) fn command_line(pid: i32) -> Vec<String> {
     let words = proc::cmdline(pid).unwrap_or_default();
-    let words = words.iter().take(64);
-    words.map(|w| clean(&w.to_string_lossy(), 256)).collect()
+    CommandLine::of(words.iter().map(|w| w.to_string_lossy())).into_words()
 }
 
 /// Text of a user that others will see on their terminals: bounded, nothing that steers the terminal.
@@ -214,15 +221,15 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
 pub(crate) fn gpu_ids(
     service: &Service,
     lead: &str,
-    words: &[String],
+    words: &[impl AsRef<str>],
 ) -> Result<Vec<u32>, WireError> {
     let mut found = Vec::new();
-    for word in words {
+    for word in words.iter().map(AsRef::as_ref) {
         let matches: Vec<usize> = match word.parse::<usize>() {
             Ok(index) if index < service.gpus.len() => vec![index],
             Ok(_) => Vec::new(),
             Err(_) => (0..service.gpus.len())
-                .filter(|&g| word.len() >= 5 && service.gpus[g].uuid.starts_with(word.as_str()))
+                .filter(|&g| word.len() >= 5 && service.gpus[g].uuid.starts_with(word))
                 .collect(),
         };
         let [index] = matches.as_slice() else {

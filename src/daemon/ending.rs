@@ -379,15 +379,13 @@ impl Service {
             }
         }
         if live.record.hold || cause != "command exited" {
-            self.notice(
-                Some(id),
-                format!(
-                    "{id} of {} ended: {cause}",
-                    self.names.user(live.record.uid)
-                ),
+            let text = format!(
+                "{id} of {} ended: {cause}",
+                self.names.user(live.record.uid)
             );
+            self.notice_for(Some(live.record.uid), Some(id), text);
         } else {
-            self.write_down(id, &format!("ended: {cause}"));
+            self.write_down_for(live.record.uid, id, &format!("ended: {cause}"));
         }
         // Before the core gives its part to another user.
         if live.record.slices.iter().any(|s| s.held == HeldRecord::Mps) {

@@ -24,7 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
 pub(crate) use super::names::Names;
-use super::server::Sender;
+use super::server::{Sender, Turn};
 use super::service::Service;
 use super::{Msg, millis, unix_ms};
 use answer::Place;
@@ -467,7 +467,8 @@ impl Service {
             uid: record.uid,
             since_ms: record.granted_ms,
             project: record.project.clone(),
-            what: figures::what(name, &record.command),
+            // Others see it too.
+            what: figures::what(name, &figures::program(&record.command)),
             notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
         }
     }
@@ -512,7 +513,7 @@ impl Service {
     }
 
     /// Passes a question on to the thread. What it needs to be up to now goes first.
-    pub(crate) fn ask_history(&mut self, ask: Ask, out: &Sender) {
+    pub(crate) fn ask_history(&mut self, ask: Ask, out: &Sender, turn: Turn) {
         if let Some(step) = self.history.collector.take() {
             self.keep(step);
         }
@@ -525,8 +526,8 @@ impl Service {
             return;
         };
         worker.tell(match ask {
-            Ask::History(spec) => Order::History(Box::new(spec), place, out),
-            Ask::Report(spec) => Order::Report(Box::new(spec), place, out),
+            Ask::History(spec) => Order::History(Box::new(spec), place, out, turn),
+            Ask::Report(spec) => Order::Report(Box::new(spec), place, out, turn),
         });
     }
 }

@@ -5,19 +5,22 @@ mod admin;
 mod health;
 mod holding;
 mod memory;
-mod story;
+mod older;
+mod past;
+mod records;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gshare_proto::{ClaimSpec, KernelSpec};
 use rusqlite::{Connection, OptionalExtension, params};
-use serde::{Deserialize, Serialize};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use holding::{HeldRecord, HoldingRecord, ParkedRecord};
-pub(crate) use memory::MemoryRecord;
+pub(crate) use memory::{KeptRecord, MemoryRecord};
+use past::Budget;
+pub(crate) use past::KEPT_MS;
+pub(crate) use records::{ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
 
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -30,16 +33,6 @@ pub(crate) enum JournalError {
         /// Cause.
         #[source]
         source: rusqlite::Error,
-    },
-    /// It was written by a newer gshare.
-    #[error(
-        "the journal has format {found}, this gshare knows up to {known}; start the newer gshare, or move the file away"
-    )]
-    Newer {
-        /// In the file.
-        found: i64,
-        /// Known here.
-        known: i64,
     },
     /// A statement failed: a full disk, a damaged file.
     #[error("cannot use the journal: {0}")]
@@ -56,165 +49,18 @@ impl From<rusqlite::Error> for JournalError {
     }
 }
 
-/// A claim's part of one GPU, as journaled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SliceRecord {
-    /// UUID of the GPU.
-    pub(crate) uuid: String,
-    /// Ties the usage page to this grant.
-    pub(crate) token: u64,
-    /// Guaranteed bytes.
-    pub(crate) mem: u64,
-    /// Most bytes.
-    pub(crate) mem_limit: u64,
-    /// Guaranteed SMs in thousandths.
-    pub(crate) sm_milli: u32,
-    /// Most SMs in thousandths.
-    pub(crate) sm_limit_milli: u32,
-    /// How the claim holds it.
-    #[serde(default)]
-    pub(crate) held: HeldRecord,
-}
-
-/// A process for good: pids are used again, the pair is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProcessRecord {
-    /// Process id.
-    pub(crate) pid: i32,
-    /// Start in clock ticks since boot.
-    pub(crate) start_ticks: u64,
-}
-
-/// A granted claim, as journaled.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClaimRecord {
-    /// Number.
-    pub(crate) id: u64,
-    /// Owner.
-    pub(crate) uid: u32,
-    /// Name given by the user.
-    pub(crate) name: Option<String>,
-    /// Project.
-    pub(crate) project: String,
-    /// Class.
-    pub(crate) class: String,
-    /// Command line.
-    pub(crate) command: Vec<String>,
-    /// Working directory.
-    pub(crate) cwd: Option<String>,
-    /// Outlives its command.
-    pub(crate) hold: bool,
-    /// Granted, Unix milliseconds.
-    pub(crate) granted_ms: u64,
-    /// Lease end, Unix milliseconds.
-    pub(crate) ends_ms: Option<u64>,
-    /// The command; absent for a held claim without one.
-    pub(crate) process: Option<ProcessRecord>,
-    /// Processes that joined later (used without cgroups, where descent says who is a member).
-    #[serde(default)]
-    pub(crate) joined: Vec<ProcessRecord>,
-    /// Its GPUs.
-    pub(crate) slices: Vec<SliceRecord>,
-    /// The cgroup of the service that the command is the main process of, where the claim lives in it.
-    #[serde(default)]
-    pub(crate) lodging: Option<PathBuf>,
-    /// Its commands are started by the launcher.
-    #[serde(default)]
-    pub(crate) strict: bool,
-    /// It is being ended, and why: a restarted service goes on with that.
-    #[serde(default)]
-    pub(crate) ending: Option<String>,
-    /// And all its processes with it.
-    #[serde(default)]
-    pub(crate) kill_all: bool,
-    /// Its command ran before it was claimed: nobody counts what that process uses.
-    #[serde(default)]
-    pub(crate) adopted: bool,
-    /// The cgroup that an adopted or uncapped process was found in, from the top.
-    #[serde(default)]
-    pub(crate) place: Option<String>,
-    /// A process outside claims that is accounted as a claim: it holds nothing and has no cap.
-    #[serde(default)]
-    pub(crate) uncapped: bool,
-    /// UUIDs of the GPUs that it may use; none named: any.
-    #[serde(default)]
-    pub(crate) only: Vec<String>,
-    /// Where it is.
-    #[serde(default)]
-    pub(crate) holding: HoldingRecord,
-    /// Its command may be ended and started anew.
-    #[serde(default)]
-    pub(crate) requeue: bool,
-    /// It is being ended for that.
-    #[serde(default)]
-    pub(crate) requeued: bool,
-    /// Thousandths of the SMs that it asked for, while its share is lowered.
-    #[serde(default)]
-    pub(crate) sm_full: Option<u32>,
-    /// It stays on the GPUs where it started.
-    #[serde(default)]
-    pub(crate) no_move: bool,
-    /// Its command was asked to end because its lease was over.
-    #[serde(default)]
-    pub(crate) stopped: bool,
-    /// Programs of it were, whether its command was or not.
-    #[serde(default)]
-    pub(crate) told: bool,
-    /// How its GPUs are to be shared; none named: in any way.
-    #[serde(default)]
-    pub(crate) mode: Option<String>,
-    /// What it asks for when a program first needs the GPU.
-    #[serde(default)]
-    pub(crate) lazy: Option<Box<ClaimSpec>>,
-    /// The service said its size.
-    #[serde(default)]
-    pub(crate) auto: bool,
-    /// The notebook's kernel that is its command.
-    #[serde(default)]
-    pub(crate) kernel: Option<KernelSpec>,
-}
-
-impl ClaimRecord {
-    /// Whether the same process asks for the same once more, as a client does that lost its connection.
-    pub(crate) fn asks_as(&self, other: &Self) -> bool {
-        let asked = |r: &Self| {
-            (
-                r.process,
-                r.uid,
-                r.name.clone(),
-                r.project.clone(),
-                r.class.clone(),
-                r.command.clone(),
-                r.cwd.clone(),
-                r.hold,
-            )
-        };
-        self.process.is_some() && asked(self) == asked(other)
-    }
-}
-
-/// A point of a GPU's history: means over the ten seconds before.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SampleRecord {
-    /// When, Unix milliseconds.
-    pub(crate) at_ms: u64,
-    /// UUID of the GPU.
-    pub(crate) uuid: String,
-    /// SM activity, or time busy where the GPU does not count it, in percent.
-    pub(crate) activity: Option<f32>,
-    /// Bytes in use by everybody.
-    pub(crate) used_bytes: Option<u64>,
-    /// Bytes that claims requested.
-    pub(crate) claimed_bytes: u64,
-}
-
-const FORMAT: i64 = 1;
+/// Of the file: 1 had the waiting claims in one text of `meta`, 2 has a row for each.
+const FORMAT: i64 = 2;
+/// Of the documents in it: [`ClaimRecord`] as JSON.
+const DOCUMENT: i64 = 1;
 
 const SCHEMA: &str = "
-CREATE TABLE IF NOT EXISTS claim (id INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS ended (
-    id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, ended_ms INTEGER NOT NULL, cause TEXT NOT NULL,
-    peak_bytes INTEGER, launches INTEGER, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS claim (
+    id INTEGER PRIMARY KEY, waits INTEGER NOT NULL, format INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS queue (
+    id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, format INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS unread (
+    id INTEGER NOT NULL, at_ms INTEGER NOT NULL, format INTEGER NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS overhead (
     model TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (model, driver)) STRICT;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -224,118 +70,194 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRI
 #[derive(Debug)]
 pub(crate) struct Journal {
     db: Connection,
+    ended: Budget,
+    events: Budget,
+    /// The file has a newer format: nothing is written to it, and this is a copy in memory.
+    newer: Option<i64>,
+}
+
+/// A claim that waited when the last service stopped, or was held.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    pub(crate) held: Vec<ClaimRecord>,
+    pub(crate) waiting: Vec<ClaimRecord>,
+    /// Ids of those whose record could not be read.
+    pub(crate) unread: Vec<u64>,
 }
 
 impl Journal {
-    /// Opens or creates the file.
+    /// Opens or creates the file. One of an older format is converted in one transaction, after a copy of it was laid
+    /// beside it; one of a newer format is left as it is.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
-        let open = |source| JournalError::Open {
+        let failed = |source| JournalError::Open {
             path: path.to_owned(),
             source,
         };
-        let db = Connection::open(path).map_err(open)?;
+        let mut db = Connection::open(path).map_err(failed)?;
         // Others may pass through the directory; SQLite gives the files beside it the same mode.
         let own = std::fs::Permissions::from_mode(0o600);
         if let Err(error) = std::fs::set_permissions(path, own) {
             tracing::warn!(%error, "the journal keeps the mode that it has");
         }
-        db.busy_timeout(Duration::from_secs(2)).map_err(open)?;
+        db.busy_timeout(Duration::from_secs(2)).map_err(failed)?;
+        let found: i64 = db
+            .query_row("PRAGMA user_version", [], |r| r.get(0))
+            .map_err(failed)?;
+        if found > FORMAT {
+            return Self::beside_newer(path, found).map_err(failed);
+        }
+        let tables: i64 = db
+            .query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0))
+            .map_err(failed)?;
+        if tables == 0 {
+            // Only an empty file takes this without being written anew.
+            db.pragma_update(None, "auto_vacuum", "INCREMENTAL")
+                .map_err(failed)?;
+        }
         // WAL with synchronous = NORMAL loses nothing when the process is killed, and no fsync stands in
         // the way of a claim.
         db.pragma_update(None, "journal_mode", "WAL")
-            .map_err(open)?;
+            .map_err(failed)?;
         db.pragma_update(None, "synchronous", "NORMAL")
-            .map_err(open)?;
-        let found: i64 = db
-            .query_row("PRAGMA user_version", [], |r| r.get(0))
-            .map_err(open)?;
-        if found > FORMAT {
-            return Err(JournalError::Newer {
-                found,
-                known: FORMAT,
-            });
+            .map_err(failed)?;
+        db.pragma_update(None, "journal_size_limit", 4 << 20)
+            .map_err(failed)?;
+        if tables > 0 && found < FORMAT {
+            older::convert(&mut db, path, || {})?;
         }
-        db.execute_batch(SCHEMA).map_err(open)?;
-        db.execute_batch(admin::SCHEMA).map_err(open)?;
-        db.execute_batch(health::SCHEMA).map_err(open)?;
-        db.execute_batch(story::SCHEMA).map_err(open)?;
+        Self::lay_out(&db).map_err(failed)?;
         db.pragma_update(None, "user_version", FORMAT)
-            .map_err(open)?;
-        Ok(Self { db })
+            .map_err(failed)?;
+        Ok(Self {
+            ended: Budget::of(&db, &past::ENDED)?,
+            events: Budget::of(&db, &past::EVENTS)?,
+            db,
+            newer: None,
+        })
     }
 
-    /// Writes a claim (new or changed).
-    pub(crate) fn put(&self, claim: &ClaimRecord) -> Result<(), JournalError> {
-        let text = serde_json::to_string(claim)?;
-        self.db
-            .prepare_cached("INSERT OR REPLACE INTO claim (id, record) VALUES (?1, ?2)")?
-            .execute(params![signed(claim.id), text])?;
+    fn lay_out(db: &Connection) -> rusqlite::Result<()> {
+        for schema in [SCHEMA, past::SCHEMA, admin::SCHEMA, health::SCHEMA] {
+            db.execute_batch(schema)?;
+        }
         Ok(())
     }
 
-    /// Moves a claim to the record of ended ones, in one transaction.
-    pub(crate) fn end(
-        &mut self,
-        claim: &ClaimRecord,
-        ended_ms: u64,
-        cause: &str,
-        peak_bytes: Option<u64>,
-        launches: Option<u64>,
-    ) -> Result<(), JournalError> {
-        let text = serde_json::to_string(claim)?;
+    /// A copy in memory of what a file of a newer format has in tables that are known.
+    fn beside_newer(path: &Path, found: i64) -> rusqlite::Result<Self> {
+        let db = Connection::open_in_memory()?;
+        Self::lay_out(&db)?;
+        let file = path.to_string_lossy();
+        db.execute("ATTACH DATABASE ?1 AS newer", [file.as_ref()])?;
+        for (table, columns) in [
+            ("claim", "id, waits, format, record"),
+            ("meta", "key, value"),
+            ("overhead", "model, driver, bytes"),
+            ("drain", "uuid, since_ms, by, reason"),
+            ("quota", "party, gpus_milli, weight_milli, max_milli"),
+        ] {
+            let sql = format!(
+                "INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"
+            );
+            if let Err(error) = db.execute(&sql, []) {
+                tracing::warn!(table, %error, "a table of the newer journal cannot be read");
+            }
+        }
+        db.execute("DETACH DATABASE newer", [])?;
+        Ok(Self {
+            db,
+            ended: Budget::default(),
+            events: Budget::default(),
+            newer: Some(found),
+        })
+    }
+
+    /// Why nothing new may be promised: a newer service has written the file, and would not know of it.
+    pub(crate) fn newer(&self) -> Option<String> {
+        let found = self.newer?;
+        Some(format!(
+            "the journal has format {found}, this gshared knows up to {FORMAT}: running claims keep their limits, but nothing new is granted"
+        ))
+    }
+
+    /// Writes a claim that is held (new or changed).
+    pub(crate) fn put(&self, claim: &ClaimRecord) -> Result<(), JournalError> {
+        write(&self.db, claim, false)
+    }
+
+    /// All claims that were held or waited when the last service stopped. A record that cannot be read is laid aside as it
+    /// is, and its claim ends.
+    pub(crate) fn claims(&mut self, now_ms: u64) -> Result<Claims, JournalError> {
+        let mut found = Claims::default();
+        let rows: Vec<(i64, bool, String)> = self
+            .db
+            .prepare("SELECT id, waits, record FROM claim ORDER BY id")?
+            .query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?
+            .collect::<Result<_, _>>()?;
+        for (id, waits, text) in rows {
+            match serde_json::from_str(&text) {
+                Ok(record) if waits => found.waiting.push(record),
+                Ok(record) => found.held.push(record),
+                Err(_) => found.unread.push(id.unsigned_abs()),
+            }
+        }
         let tx = self.db.transaction()?;
-        tx.prepare_cached("DELETE FROM claim WHERE id = ?1")?
-            .execute([signed(claim.id)])?;
-        tx.prepare_cached(
-            "INSERT OR REPLACE INTO ended (id, uid, ended_ms, cause, peak_bytes, launches, record)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?
-        .execute(params![
-            signed(claim.id),
-            claim.uid,
-            signed(ended_ms),
-            cause,
-            peak_bytes.map(signed),
-            launches.map(signed),
-            text
-        ])?;
+        for id in &found.unread {
+            tx.execute(
+                "INSERT INTO unread (id, at_ms, format, record)
+                 SELECT id, ?2, format, record FROM claim WHERE id = ?1",
+                params![signed(*id), signed(now_ms)],
+            )?;
+            tx.execute("DELETE FROM claim WHERE id = ?1", [signed(*id)])?;
+        }
+        tx.commit()?;
+        Ok(found)
+    }
+
+    /// Those who wait, and their order, in one step: who is new, who waits no more, and the places that are new or
+    /// changed and those that are gone.
+    pub(crate) fn put_queue(&mut self, changes: &QueueChanges) -> Result<(), JournalError> {
+        let tx = self.db.transaction()?;
+        for claim in &changes.waiting {
+            write(&tx, claim, true)?;
+        }
+        for id in &changes.withdrawn {
+            tx.prepare_cached("DELETE FROM claim WHERE id = ?1 AND waits")?
+                .execute([signed(*id)])?;
+        }
+        for place in &changes.places {
+            tx.prepare_cached(
+                "INSERT OR REPLACE INTO queue (id, seq, format, record) VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute(params![
+                signed(place.id()),
+                signed(place.seq()),
+                DOCUMENT,
+                serde_json::to_string(place)?
+            ])?;
+        }
+        for id in &changes.gone {
+            tx.prepare_cached("DELETE FROM queue WHERE id = ?1")?
+                .execute([signed(*id)])?;
+        }
+        if let Some((key, text)) = &changes.memory {
+            tx.prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?
+                .execute([key, text])?;
+        }
         tx.commit()?;
         Ok(())
     }
 
-    /// All claims that were held when the last service stopped. Damaged records are left out and counted.
-    pub(crate) fn claims(&self) -> Result<(Vec<ClaimRecord>, usize), JournalError> {
-        let mut rows = self.db.prepare("SELECT record FROM claim ORDER BY id")?;
+    /// The order of those who wait. Places that cannot be read are left out.
+    pub(crate) fn places(&self) -> Result<Vec<KeptRecord>, JournalError> {
+        let mut rows = self.db.prepare("SELECT record FROM queue ORDER BY seq")?;
         let texts: Vec<String> = rows
             .query_map([], |r| r.get(0))?
             .collect::<Result<_, _>>()?;
-        let total = texts.len();
-        let claims: Vec<ClaimRecord> = texts
+        Ok(texts
             .iter()
             .filter_map(|t| serde_json::from_str(t).ok())
-            .collect();
-        let damaged = total - claims.len();
-        Ok((claims, damaged))
-    }
-
-    /// Processes outside claims that were accounted and have ended since a moment, the last first: when, and
-    /// what is known of them.
-    pub(crate) fn uncapped_since(
-        &self,
-        from_ms: u64,
-    ) -> Result<Vec<(u64, ClaimRecord)>, JournalError> {
-        let mut rows = self.db.prepare(
-            "SELECT ended_ms, record FROM ended
-             WHERE ended_ms >= ?1 AND json_extract(record, '$.uncapped') = 1
-             ORDER BY ended_ms DESC LIMIT 1000",
-        )?;
-        let found: Vec<(i64, String)> = rows
-            .query_map([signed(from_ms)], |r| Ok((r.get(0)?, r.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        let read = |(at, text): (i64, String)| {
-            Some((at.unsigned_abs(), serde_json::from_str(&text).ok()?))
-        };
-        Ok(found.into_iter().filter_map(read).collect())
+            .collect())
     }
 
     /// A number above every id that was ever granted, or told to somebody who waited.
@@ -435,16 +357,47 @@ impl Journal {
     }
 }
 
+/// What has changed about those who wait.
+#[derive(Debug, Default)]
+pub(crate) struct QueueChanges {
+    pub(crate) waiting: Vec<ClaimRecord>,
+    pub(crate) withdrawn: Vec<u64>,
+    pub(crate) places: Vec<KeptRecord>,
+    pub(crate) gone: Vec<u64>,
+    /// Key and text of what else the core knows.
+    pub(crate) memory: Option<(String, String)>,
+}
+
+impl QueueChanges {
+    /// Nothing has changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+            && self.withdrawn.is_empty()
+            && self.places.is_empty()
+            && self.gone.is_empty()
+            && self.memory.is_none()
+    }
+}
+
+fn write(db: &Connection, claim: &ClaimRecord, waits: bool) -> Result<(), JournalError> {
+    let text = serde_json::to_string(claim)?;
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO claim (id, waits, format, record) VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute(params![signed(claim.id), waits, DOCUMENT, text])?;
+    Ok(())
+}
+
 /// SQLite integers are signed; no figure here comes near the top bit.
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn claim(id: u64) -> ClaimRecord {
+    pub(in crate::daemon::journal) fn claim(id: u64) -> ClaimRecord {
         ClaimRecord {
             id,
             uid: 1000,
@@ -505,8 +458,8 @@ mod tests {
                 .unwrap();
             j.learn_overhead("m", "580", 300).unwrap();
         }
-        let j = Journal::open(&path).unwrap();
-        assert_eq!(j.claims().unwrap(), (vec![claim(1)], 0));
+        let mut j = Journal::open(&path).unwrap();
+        assert_eq!(j.claims(0).unwrap().held, [claim(1)]);
         assert_eq!(j.next_id().unwrap(), 3);
         assert_eq!(j.overhead("m", "580").unwrap(), Some(300));
         assert_eq!(j.overhead("m", "590").unwrap(), None);
@@ -535,28 +488,69 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_does_not_lose_the_others() {
+    fn a_damaged_record_is_laid_aside_and_does_not_lose_the_others() {
         let dir = tempfile::tempdir().unwrap();
-        let j = Journal::open(&dir.path().join("db")).unwrap();
+        let mut j = Journal::open(&dir.path().join("db")).unwrap();
         j.put(&claim(1)).unwrap();
-        j.db.execute("INSERT INTO claim VALUES (7, '{half')", [])
+        j.db.execute("INSERT INTO claim VALUES (7, 0, 9, '{half')", [])
             .unwrap();
-        assert_eq!(j.claims().unwrap(), (vec![claim(1)], 1));
+        let found = j.claims(5).unwrap();
+        assert_eq!((found.held, found.unread), (vec![claim(1)], vec![7]));
+        let kept: String =
+            j.db.query_row("SELECT record FROM unread WHERE id = 7", [], |r| r.get(0))
+                .unwrap();
+        assert_eq!(kept, "{half");
+        assert_eq!(j.claims(6).unwrap().unread, [0; 0], "told once");
     }
 
     #[test]
-    fn a_newer_format_and_a_file_that_is_no_database_are_refused() {
+    fn who_waits_has_a_row_and_all_of_a_connection_go_in_one_step() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
-        Journal::open(&path)
-            .unwrap()
-            .db
-            .pragma_update(None, "user_version", 99)
-            .unwrap();
-        assert!(matches!(
-            Journal::open(&path),
-            Err(JournalError::Newer { found: 99, .. })
-        ));
+        let mut j = Journal::open(&path).unwrap();
+        j.put_queue(&QueueChanges {
+            waiting: (1..=3).map(claim).collect(),
+            ..QueueChanges::default()
+        })
+        .unwrap();
+        // One is granted meanwhile: its row is no waiting one's any more.
+        j.put(&claim(2)).unwrap();
+        j.put_queue(&QueueChanges {
+            withdrawn: vec![1, 2],
+            ..QueueChanges::default()
+        })
+        .unwrap();
+        drop(j);
+        let found = Journal::open(&path).unwrap().claims(0).unwrap();
+        assert_eq!(
+            (found.held, found.waiting),
+            (vec![claim(2)], vec![claim(3)])
+        );
+    }
+
+    #[test]
+    fn a_newer_file_is_read_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let j = Journal::open(&path).unwrap();
+        assert_eq!(j.newer(), None);
+        j.put(&claim(1)).unwrap();
+        j.db.pragma_update(None, "user_version", 99).unwrap();
+        drop(j);
+        let mut newer = Journal::open(&path).unwrap();
+        assert!(newer.newer().unwrap().contains("format 99"));
+        assert_eq!(newer.claims(0).unwrap().held, [claim(1)]);
+        newer.end(&claim(1), 9, "released", None, None).unwrap();
+        drop(newer);
+        assert_eq!(
+            Journal::open(&path).unwrap().claims(0).unwrap().held,
+            [claim(1)]
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
         let junk = dir.path().join("junk");
         std::fs::write(
             &junk,

@@ -6,6 +6,7 @@
 
 mod places;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register};
@@ -25,6 +26,8 @@ const HEARD: Duration = Duration::from_secs(3);
 
 /// A look at a connection file that has not come back by then is taken again.
 const LOST: Duration = Duration::from_secs(45);
+/// Registrations of one process that wait at a time.
+const COPIES: usize = 16;
 
 /// A process that waits for the grant of its claim.
 #[derive(Debug)]
@@ -137,6 +140,25 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
+        // A process registers once, its copies of the library a few times: more would only be answered at once later.
+        let of = |w: &&Wanting| w.peer.process == peer.process;
+        let own: Vec<&Wanting> = live.wanting.iter().filter(of).collect();
+        if own.iter().any(|w| w.peer.conn == peer.conn) {
+            return;
+        }
+        if own.len() >= COPIES {
+            out.raw(
+                Answer::Refused {
+                    code: "not_available".to_owned(),
+                    message: format!(
+                        "this process waits {COPIES} times for the GPU of {id} already"
+                    ),
+                }
+                .line(),
+                Vec::new(),
+            );
+            return;
+        }
         live.wanting.push(Wanting {
             peer: peer.clone(),
             register: register.clone(),
@@ -159,6 +181,9 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return Ok(());
         };
+        if let Some(why) = self.journal.newer() {
+            return Err(WireError::new(ErrorCode::NotAvailable, why));
+        }
         let record = live.record.clone();
         let owner = Peer {
             uid: record.uid,
@@ -381,7 +406,8 @@ impl Service {
             self.end_kernel(id, "its kernel was not started again");
         } else if gap.looking.is_none_or(|since| since.elapsed() >= LOST) {
             gap.looking = Some(Instant::now());
-            let (path, uid) = (kernel.connection.clone(), live.record.uid);
+            let path = PathBuf::from(kernel.connection.as_str());
+            let uid = live.record.uid;
             self.look_for_connection(id, uid, path);
         }
     }

@@ -14,8 +14,8 @@ use super::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
 pub(crate) const LEASE_ENDED: &str = "lease ended";
-/// Longest time that is added at once, in seconds: a year.
-const MOST_S: u64 = 366 * 86_400;
+/// Longest lease, and longest time that is added at once, in seconds: a year.
+pub(crate) const MOST_S: u64 = 366 * 86_400;
 /// A process that asks about its claim has just ended.
 const JUST_NOW: Duration = Duration::from_secs(600);
 
@@ -198,12 +198,12 @@ impl Service {
             },
             None => {
                 let from = unix_ms().saturating_sub(millis(JUST_NOW));
-                let ended = self.journal.ended_of(peer.uid, pid, from);
+                let process = (pid, start_ticks);
+                let ended = self.journal.ended_of(peer.uid, process, from);
                 let ended = ended.unwrap_or_else(|error| {
                     tracing::warn!(%error, "what has ended is not known");
-                    Vec::new()
+                    None
                 });
-                let ended = ended.into_iter().find(own);
                 ended.map_or_else(LeaseView::default, |record| LeaseView {
                     id: Some(ClaimId(record.id).to_string()),
                     ends_ms: record.ends_ms,

@@ -2,17 +2,18 @@
 //! process with the rights of the user's kernels ([`crate::kernel::helper`]), because the files of his servers are his.
 //! What it says is what users say of themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, Rights};
 use gshare_proto::Named;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
@@ -28,8 +29,10 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_s
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Longest answer, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// What waits for a helper at most; more is dropped.
+/// Lines and looks at files that wait for a helper at most; more are dropped. Of what is looked for only the newest waits.
 const AHEAD: usize = 64;
+/// A helper takes what is wanted within this time, or is started anew: its user may stop it for good.
+const TAKES: Duration = Duration::from_secs(2);
 /// The group of those who have none.
 const NO_GROUP: u32 = 65_534;
 /// Longest name that is kept, in characters.
@@ -65,7 +68,7 @@ impl Line {
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
     /// By the rights of the kernels that they are for.
-    helpers: BTreeMap<Rights, SyncSender<Wanted>>,
+    helpers: BTreeMap<Rights, Desk>,
     seen: BTreeMap<ClaimId, (Seen, Instant)>,
     /// The line of gshare's that came last into each.
     lines: BTreeMap<ClaimId, Line>,
@@ -92,9 +95,10 @@ impl Service {
                 continue;
             };
             let rights = live.command_alive.then(|| rights(live)).flatten();
-            if let (Some(dir), Some(rights)) = (kernel.connection.parent(), rights) {
+            let dir = Path::new(kernel.connection.as_str()).parent();
+            if let (Some(dir), Some(rights)) = (dir, rights) {
                 sought.entry(rights).or_default().push(Sought {
-                    id: kernel.id.clone(),
+                    id: kernel.id.to_string(),
                     dir: dir.to_owned(),
                     pid: process.pid,
                 });
@@ -119,17 +123,16 @@ impl Service {
             .helpers
             .entry(rights)
             .or_insert_with_key(|rights| {
-                let (sender, receiver) = sync_channel(AHEAD);
+                let desk = Desk::default();
                 let (rights, events) = (rights.clone(), events.clone());
+                let inbox = Arc::clone(&desk.0);
                 let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
-                if let Err(error) = started.spawn(move || serve(&rights, &receiver, &events)) {
+                if let Err(error) = started.spawn(move || serve(&rights, &inbox, &events)) {
                     tracing::warn!(%error, uid, "no thread for the notebooks of a user");
                 }
-                sender
+                desk
             });
-        if helper.try_send(wanted).is_err() {
-            tracing::debug!(uid, "the helper for notebooks is behind, or gone");
-        }
+        helper.0.put(wanted);
     }
 
     /// What the servers of a user say. Only his own claims are looked for in it.
@@ -228,6 +231,63 @@ impl Service {
     }
 }
 
+/// What is wanted of a helper. Its thread ends when this goes.
+#[derive(Debug, Default)]
+struct Desk(Arc<Inbox>);
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.0.change(|inbox| inbox.over = true);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    wants: Mutex<Wants>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wants {
+    look: Option<Wanted>,
+    say: VecDeque<Wanted>,
+    over: bool,
+}
+
+impl Inbox {
+    fn change(&self, change: impl FnOnce(&mut Wants)) {
+        change(&mut self.wants.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+
+    fn put(&self, wanted: Wanted) {
+        self.change(|wants| match wanted {
+            Wanted::Look(_) => wants.look = Some(wanted),
+            Wanted::Say { .. } | Wanted::Gone { .. } if wants.say.len() < AHEAD => {
+                wants.say.push_back(wanted);
+            }
+            Wanted::Say { .. } | Wanted::Gone { .. } => {}
+        });
+    }
+
+    /// Waits for the next; `None` when nobody wants anything any more.
+    fn take(&self) -> Option<Wanted> {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(wanted) = wants.say.pop_front().or_else(|| wants.look.take()) {
+                return Some(wanted);
+            }
+            if wants.over {
+                return None;
+            }
+            wants = self
+                .changed
+                .wait(wants)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 /// As whom the kernel of a claim was started. Nobody but the claim's owner is meant, whoever has the number by now.
 fn rights(live: &Live) -> Option<Rights> {
     let found = proc::rights(live.record.process?.pid)?;
@@ -258,6 +318,12 @@ impl Helper {
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (input, output) = pipes.ok_or_else(|| std::io::Error::other("it has no pipes"))?;
+        Self::of(child, input, output)
+    }
+
+    fn of(child: Child, input: ChildStdin, output: ChildStdout) -> std::io::Result<Self> {
+        let flags = OFlag::from_bits_retain(fcntl(&input, FcntlArg::F_GETFL)?);
+        fcntl(&input, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
         Ok(Self {
             child,
             input,
@@ -265,10 +331,30 @@ impl Helper {
         })
     }
 
+    /// Writes within [`TAKES`].
+    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
+        let until = Instant::now() + TAKES;
+        while !bytes.is_empty() {
+            match self.input.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let mut ready = [PollFd::new(self.input.as_fd(), PollFlags::POLLOUT)];
+                    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                    if left.is_zero() || poll(&mut ready, timeout)? == 0 {
+                        return Err(std::io::Error::other("it takes nothing"));
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
     /// Passes on what is wanted; an answer, if that asks.
     fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
         let line = serde_json::to_string(wanted)? + "\n";
-        self.input.write_all(line.as_bytes())?;
+        self.write(line.as_bytes())?;
         if matches!(wanted, Wanted::Say { .. }) {
             return Ok(None);
         }
@@ -304,10 +390,10 @@ impl Drop for Helper {
 }
 
 /// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
-fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSender<Msg>) {
+fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
     let uid = rights.uid;
     let mut helper = None;
-    while let Ok(wanted) = wanted.recv() {
+    while let Some(wanted) = inbox.take() {
         let mut running = match helper.take().map_or_else(|| Helper::start(rights), Ok) {
             Ok(running) => running,
             Err(error) => {
@@ -341,6 +427,56 @@ fn serve(rights: &Rights, wanted: &Receiver<Wanted>, events: &mpsc::UnboundedSen
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_newest_look_waits_for_a_helper() {
+        let inbox = Inbox::default();
+        let look = |n: i32| {
+            Wanted::Look(vec![Sought {
+                id: n.to_string(),
+                dir: "/".into(),
+                pid: n,
+            }])
+        };
+        (0..1000).for_each(|n| inbox.put(look(n)));
+        for n in 0..1000 {
+            inbox.put(Wanted::Say {
+                pid: n,
+                start_ticks: 0,
+                text: "idle".into(),
+            });
+        }
+        let said = (0..AHEAD).filter(|_| matches!(inbox.take(), Some(Wanted::Say { .. })));
+        assert_eq!(said.count(), AHEAD);
+        assert_eq!(inbox.take(), Some(look(999)));
+        inbox.change(|wants| wants.over = true);
+        assert_eq!(inbox.take(), None);
+    }
+
+    /// Its user may stop it: the service waits for a while and starts another.
+    #[test]
+    fn a_helper_that_takes_nothing_is_not_waited_for() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut helper = Helper::of(child, input, output).unwrap();
+        let text = "x".repeat(1 << 20);
+        let begun = Instant::now();
+        let error = helper.ask(
+            0,
+            &Wanted::Say {
+                pid: 1,
+                start_ticks: 0,
+                text,
+            },
+        );
+        assert!(error.unwrap_err().to_string().contains("takes nothing"));
+        assert!(begun.elapsed() < TAKES * 3);
+    }
 
     #[test]
     fn a_line_of_ones_own_is_no_activity_of_the_kernel() {

@@ -33,13 +33,22 @@ fn boot_id() -> String {
 impl Service {
     /// Restores every journaled claim.
     pub(crate) fn find_claims_again(&mut self) -> anyhow::Result<()> {
-        let (records, damaged) = self.journal.claims()?;
-        if damaged > 0 {
-            tracing::error!("{damaged} claims in the journal are damaged and were left out");
+        let found = self.journal.claims(unix_ms())?;
+        for id in &found.unread {
+            let id = ClaimId(*id);
+            let text = format!(
+                "{id} ended: its record in the journal cannot be read; it is kept there as it is"
+            );
+            tracing::error!("{text}");
+            self.notice(Some(id), text);
+        }
+        if let Some(why) = self.journal.newer() {
+            tracing::error!("{why}; start the newer gshared");
+            self.notice(None, why);
         }
         let boot = boot_id();
         let rebooted = self.journal.meta("boot")?.is_some_and(|b| b != boot);
-        for record in records {
+        for record in found.held {
             if record.uncapped && !rebooted {
                 self.restore_auto(record);
             } else if rebooted {
@@ -49,7 +58,7 @@ impl Service {
                 self.restore(record);
             }
         }
-        self.recall(rebooted)?;
+        self.recall(rebooted, found.waiting)?;
         // Last: whoever is killed before goes through all of it again.
         self.journal.set_meta("boot", &boot)?;
         self.keep_orphans();

@@ -1,6 +1,9 @@
 //! The socket: accepts, reads lines, writes replies. It understands framing only; what a line means is
 //! decided in the one task that owns the state.
 
+mod budget;
+mod lines;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,17 +11,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError, printable};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
+use self::budget::{Budget, Pace};
+use self::lines::{Lines, Stop};
 use super::Msg;
 use super::levers::LeverMsg;
 use super::peer::Peer;
+
+pub(crate) use self::budget::Turn;
 
 /// Number of a connection.
 pub(crate) type ConnId = u64;
@@ -100,13 +107,12 @@ impl Sender {
     }
 }
 
-/// The right of a connection to have one request handled.
-pub(crate) type Turn = OwnedSemaphorePermit;
-
 /// Connections of one user at a time, idle or not: each costs two descriptors.
 const CONNECTIONS_PER_USER: usize = 2048;
 /// How long a closing connection may take for what was said last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Users of whom it is remembered how often they connect.
+const PACES: usize = 1024;
 /// A client that says nothing for this long before its first request is let go.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 
@@ -115,17 +121,19 @@ const GREETING_TIME: Duration = Duration::from_secs(10);
 struct Idle {
     most: usize,
     by_uid: HashMap<u32, VecDeque<(ConnId, watch::Sender<bool>)>>,
-    all: HashMap<u32, usize>,
+    all: HashMap<u32, (usize, Arc<Budget>)>,
+    paces: HashMap<u32, Pace>,
 }
 
 impl Idle {
     /// `None` when the user has too many connections of any kind.
-    fn enter(&mut self, uid: u32, conn: ConnId) -> Option<watch::Receiver<bool>> {
-        let all = self.all.entry(uid).or_default();
+    fn enter(&mut self, uid: u32, conn: ConnId) -> Option<(watch::Receiver<bool>, Arc<Budget>)> {
+        let (all, budget) = self.all.entry(uid).or_default();
         if *all >= CONNECTIONS_PER_USER {
             return None;
         }
         *all += 1;
+        let budget = Arc::clone(budget);
         let (close, closed) = watch::channel(false);
         let list = self.by_uid.entry(uid).or_default();
         list.push_back((conn, close));
@@ -134,13 +142,22 @@ impl Idle {
         {
             oldest.send_replace(true);
         }
-        Some(closed)
+        Some((closed, budget))
+    }
+
+    /// How long a user's new connection has to wait; `None` if there are too many.
+    fn pace(&mut self, uid: u32) -> Option<Duration> {
+        let now = Instant::now();
+        if self.paces.len() >= PACES {
+            self.paces.retain(|_, pace| !pace.is_over(now));
+        }
+        self.paces.entry(uid).or_default().connect(now)
     }
 
     /// The connection has ended.
     fn exit(&mut self, uid: u32, conn: ConnId) {
         self.leave(uid, conn);
-        if let Some(all) = self.all.get_mut(&uid) {
+        if let Some((all, _)) = self.all.get_mut(&uid) {
             *all -= 1;
             if *all == 0 {
                 self.all.remove(&uid);
@@ -205,20 +222,40 @@ pub(crate) async fn serve(
         most,
         by_uid: HashMap::new(),
         all: HashMap::new(),
+        paces: HashMap::new(),
     }));
     let mut next: ConnId = 1;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                let Ok(uid) = stream.peer_cred().map(|cred| cred.uid()) else {
+                    continue;
+                };
+                let pace = idle
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .pace(uid);
+                let Some(wait) = pace else {
+                    let message = format!("uid {uid} connects too often");
+                    let error = Reply::Error(WireError::new(ErrorCode::NotAvailable, message));
+                    let _ = stream.try_write(&Sender::encode(&error));
+                    continue;
+                };
                 wake();
                 let conn = next;
                 next += 1;
                 let (events, idle) = (events.clone(), Arc::clone(&idle));
                 tokio::spawn(async move {
-                    if let Err(error) = connection(conn, stream, &idle, &events).await {
-                        tracing::debug!(conn, %error, "connection ended");
+                    if !wait.is_zero() {
+                        tokio::time::sleep(wait).await;
                     }
-                    let _ = events.send(Msg::Closed { conn });
+                    match connection(conn, stream, &idle, &events).await {
+                        Ok(uid) => {
+                            let _ = events.send(Msg::Closed { conn, uid });
+                        }
+                        // Nothing was said for it.
+                        Err(error) => tracing::debug!(conn, %error, "connection failed"),
+                    }
                 });
             }
             // Out of descriptors or memory: others may give theirs back.
@@ -235,12 +272,13 @@ async fn connection(
     stream: UnixStream,
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let peer = match Peer::of(conn, &stream)? {
         Ok(peer) => peer,
         Err(refused) => {
             let _ = stream.try_write(&Sender::encode(&Reply::Error(refused)));
-            return Ok(());
+            // Nobody whom the service knows: nothing was said for them.
+            return Ok(stream.peer_cred()?.uid());
         }
     };
     let uid = peer.uid;
@@ -249,11 +287,11 @@ async fn connection(
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     };
     let entered = lock().enter(uid, conn);
-    let Some(mut close) = entered else {
+    let Some((mut close, budget)) = entered else {
         let message = format!("uid {uid} has {CONNECTIONS_PER_USER} connections");
         let error = Reply::Error(WireError::new(ErrorCode::NotAvailable, message));
         let _ = stream.try_write(&Sender::encode(&error));
-        return Ok(());
+        return Ok(uid);
     };
     let (out, mut rx) = mpsc::unbounded_channel();
     let unsent = Arc::new(AtomicUsize::new(0));
@@ -261,8 +299,8 @@ async fn connection(
         out,
         unsent: Arc::clone(&unsent),
     };
-    let mut reader = Lines::default();
-    // One request at a time: whoever does not read his answers is not read either.
+    let mut reader = Lines::new(Arc::clone(&budget));
+    // One request at a time: whoever does not read the answers is not read either.
     let turns = Arc::new(Semaphore::new(1));
     let (mut greeted, mut counted, mut half_closed) = (false, true, false);
     let greeting_over = tokio::time::sleep(GREETING_TIME);
@@ -279,20 +317,25 @@ async fn connection(
                 unsent.fetch_sub(1, Ordering::Relaxed);
             }
             _ = close.changed(), if counted => break Ok(()),
-            line = next_line(&mut reader, &stream, &turns) => match line {
-                Ok((Line::Text(line), turn)) => {
+            line = next_line(&mut reader, &stream, &turns, &budget) => match line {
+                Ok(Ok((line, turn))) => {
                     // A connection that waits for or watches something is not idle from now on.
                     if handle(&line, &mut greeted, &peer, &sender, turn, events) {
                         lock().leave(uid, conn);
                         counted = false;
                     }
                 }
-                Ok((Line::TooLong, _)) => {
+                Ok(Err(Stop::TooLong)) => {
                     let message = format!("a line is longer than {MAX_LINE} bytes");
                     sender.error(WireError::new(ErrorCode::BadRequest, message));
                     break Ok(());
                 }
-                Ok((Line::End, _)) => {
+                Ok(Err(Stop::TooMany)) => {
+                    let message = format!("uid {uid} has too many requests that are not whole");
+                    sender.error(WireError::new(ErrorCode::NotAvailable, message));
+                    break Ok(());
+                }
+                Ok(Err(Stop::End)) => {
                     half_closed = !hung_up(&stream);
                     break Ok(());
                 }
@@ -316,7 +359,10 @@ async fn connection(
         }
     };
     let _ = tokio::time::timeout(LAST_WORDS, flush).await;
-    result
+    if let Err(error) = result {
+        tracing::debug!(conn, %error, "connection ended");
+    }
+    Ok(uid)
 }
 
 /// Whether the client has closed both directions; one that has closed only its own still reads.
@@ -342,7 +388,8 @@ fn handle(
     if gshare_abi::wire::Register::is_register(line) {
         *greeted = true;
         match gshare_abi::wire::Register::parse(line) {
-            Ok(register) => {
+            Ok(mut register) => {
+                register.shim = printable(&register.shim).take(64).collect();
                 let _ = events.send(Msg::Register {
                     peer: peer.clone(),
                     register,
@@ -414,6 +461,8 @@ fn handle(
             stays
         }
         Err(error) => {
+            // It may repeat what was sent.
+            let error: String = error.to_string().chars().take(200).collect();
             bad(format!("not a request: {error}"));
             false
         }
@@ -425,50 +474,19 @@ async fn next_line(
     reader: &mut Lines,
     stream: &UnixStream,
     turns: &Arc<Semaphore>,
-) -> io::Result<(Line, Turn)> {
-    let turn = Arc::clone(turns).acquire_owned().await;
-    let turn = turn.map_err(io::Error::other)?;
-    Ok((reader.next(stream).await?, turn))
-}
-
-enum Line {
-    Text(String),
-    TooLong,
-    End,
-}
-
-/// Splits what arrives into lines; cancel safe.
-#[derive(Default)]
-struct Lines {
-    buffer: Vec<u8>,
-    seen: usize,
-}
-
-impl Lines {
-    async fn next(&mut self, stream: &UnixStream) -> io::Result<Line> {
-        loop {
-            if let Some(end) = self.buffer[self.seen..].iter().position(|b| *b == b'\n') {
-                let rest = self.buffer.split_off(self.seen + end + 1);
-                let line = std::mem::replace(&mut self.buffer, rest);
-                self.seen = 0;
-                return Ok(Line::Text(
-                    String::from_utf8_lossy(&line).trim_end().to_owned(),
-                ));
-            }
-            self.seen = self.buffer.len();
-            if self.seen > MAX_LINE {
-                return Ok(Line::TooLong);
-            }
-            stream.readable().await?;
-            let mut chunk = [0; 16 * 1024];
-            match stream.try_read(&mut chunk) {
-                Ok(0) => return Ok(Line::End),
-                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
+    budget: &Budget,
+) -> io::Result<Result<(String, Turn), Stop>> {
+    let connection = Arc::clone(turns).acquire_owned().await;
+    let connection = connection.map_err(io::Error::other)?;
+    let length = match reader.next(stream).await? {
+        Ok(length) => length,
+        Err(stop) => return Ok(Err(stop)),
+    };
+    let turn = Turn {
+        _user: budget.request(length).await,
+        _connection: connection,
+    };
+    Ok(Ok((reader.take(), turn)))
 }
 
 async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {

@@ -27,7 +27,7 @@ pub(crate) use super::live::Live;
 use super::peer::Peer;
 use super::policy::Policy;
 use super::resize::Wishes;
-use super::server::{ConnId, Sender};
+use super::server::{ConnId, Sender, Turn};
 use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
 use super::whose::Owners;
@@ -75,8 +75,19 @@ pub(crate) struct Asked {
     pub(crate) told: bool,
 }
 
-/// How many notices are kept.
-const NOTICES: usize = 50;
+/// Whether a call gives or changes what the journal must know of.
+fn promises(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Claim(_)
+            | Call::Resize(_)
+            | Call::Adopt { .. }
+            | Call::Lever { .. }
+            | Call::Move { .. }
+            | Call::Extend { .. }
+            | Call::Admin(_)
+    )
+}
 
 /// Everything the service knows.
 #[derive(Debug)]
@@ -109,7 +120,8 @@ pub(crate) struct Service {
     pub(crate) wishes: Wishes,
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
-    pub(crate) notices: VecDeque<Notice>,
+    /// With the owner of the claim that each is about.
+    pub(crate) notices: VecDeque<(Option<u32>, Notice)>,
     /// What the advice needs to have seen.
     pub(crate) counsel: super::advice::Counsel,
     /// GPUs that take no new claims, by UUID.
@@ -149,6 +161,8 @@ pub(crate) struct Service {
     /// What the core must still be told, in order.
     pub(crate) todo: VecDeque<Event>,
     pub(crate) driving: bool,
+    /// When the journal forgets what is old, Unix milliseconds.
+    pub(crate) forget_ms: u64,
     origin: Instant,
     pub(crate) next_id: u64,
     pub(crate) dirty: bool,
@@ -262,6 +276,7 @@ impl Service {
             origin: Instant::now(),
             next_id,
             dirty: true,
+            forget_ms: 0,
         };
         service.stage_strict();
         service.identify_gpus(&sample)?;
@@ -332,8 +347,7 @@ impl Service {
                 out,
                 turn,
             } => {
-                self.call(self.standing(peer), call, &out);
-                drop(turn);
+                self.call(self.standing(peer), call, &out, turn);
             }
             Msg::Register {
                 peer,
@@ -363,7 +377,7 @@ impl Service {
             } => self.line_in_notebook(pid, start_ticks, at_ms),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
-            Msg::Closed { conn } => self.closed(conn),
+            Msg::Closed { conn, .. } => self.closed(conn),
             Msg::Exited {
                 claim,
                 process,
@@ -405,12 +419,21 @@ impl Service {
         self.tell_levers();
         self.tidy_lingering();
         self.write_ends();
+        self.forget_past();
         self.attribute_without_sample();
         self.tell_arbiter();
         self.dirty = true;
     }
 
-    fn call(&mut self, peer: Peer, call: Call, out: &Sender) {
+    /// `turn` is given back once it is answered.
+    fn call(&mut self, peer: Peer, call: Call, out: &Sender, turn: Turn) {
+        if let (Some(why), true) = (self.journal.newer(), promises(&call)) {
+            out.error(
+                WireError::new(ErrorCode::NotAvailable, why)
+                    .with_hint("ask the administrator to start the newer gshared"),
+            );
+            return;
+        }
         let answer = match call {
             Call::Claim(spec) => {
                 die::at("claim-asked");
@@ -431,20 +454,23 @@ impl Service {
                 return;
             }
             Call::Watch { min_interval_ms } => {
-                self.watch(peer.conn, out.clone(), min_interval_ms);
+                self.watch(&peer, out.clone(), min_interval_ms);
                 return;
             }
-            Call::Snapshot => Ok(Reply::Snapshot(Box::new(self.snapshot()))),
+            Call::Snapshot => {
+                let viewer = self.viewer(&peer);
+                Ok(Reply::Snapshot(Box::new(viewer.sees(self.snapshot()))))
+            }
             Call::History(spec) => {
-                self.ask_history(Ask::History(spec), out);
+                self.ask_history(Ask::History(spec), out, turn);
                 return;
             }
             Call::Suggest(spec) => {
-                self.suggest(&peer, spec, out);
+                self.suggest(&peer, spec, out, turn);
                 return;
             }
             Call::Report(spec) => {
-                self.ask_history(Ask::Report(spec), out);
+                self.ask_history(Ask::Report(spec), out, turn);
                 return;
             }
             Call::Doctor => Ok(Reply::Doctor {
@@ -530,26 +556,13 @@ impl Service {
             .filter(|(id, a)| a.peer.conn == conn && !self.claims.contains_key(id))
             .map(|(id, _)| *id)
             .collect();
-        for id in withdrawn {
-            self.waiting.remove(&id);
-            self.drive(Event::Gone { id });
+        if !withdrawn.is_empty() {
             self.dirty = true;
         }
-    }
-
-    /// Remembers something worth telling.
-    pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
-        tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
-        if let Some(id) = claim {
-            self.write_down(id, &text);
+        for id in &withdrawn {
+            self.waiting.remove(id);
         }
-        self.notices.push_front(Notice {
-            at_ms: unix_ms(),
-            claim: claim.map(|c| c.to_string()),
-            text,
-        });
-        self.notices.truncate(NOTICES);
-        self.dirty = true;
+        self.drive_all(withdrawn.into_iter().map(|id| Event::Gone { id }));
     }
 
     /// Finds a claim by `c3`, `3` or its name, granted or waiting. Of several with that name the caller's own

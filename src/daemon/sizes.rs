@@ -21,7 +21,7 @@ use super::history::runs::{Told, Whose};
 use super::history::worker::{Order, Question, SizeAsk};
 use super::live::Live;
 use super::peer::Peer;
-use super::server::{ConnId, Sender};
+use super::server::{ConnId, Sender, Turn};
 use super::service::Service;
 
 /// What the service remembers of claims that run, for their sizes.
@@ -133,7 +133,7 @@ impl Service {
     }
 
     /// A question for sizes.
-    pub(crate) fn suggest(&mut self, peer: &Peer, spec: SuggestSpec, out: &Sender) {
+    pub(crate) fn suggest(&mut self, peer: &Peer, spec: SuggestSpec, out: &Sender, turn: Turn) {
         let running = if spec.running {
             self.running(peer.uid)
         } else {
@@ -146,7 +146,7 @@ impl Service {
             spec,
         };
         if self
-            .tell_history(Order::Suggest(Box::new(question), out.clone()))
+            .tell_history(Order::Suggest(Box::new(question), out.clone(), turn))
             .is_err()
         {
             out.error(WireError::new(

@@ -9,13 +9,11 @@ use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
 
 use super::grant::show_until;
-use super::journal::ClaimRecord;
+use super::journal::{ClaimRecord, KEPT_MS};
 use super::peer::Peer;
 use super::service::Service;
 use super::{convert, rules, unix_ms};
 
-/// What happened is kept for so long.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Nothing that ended before is remembered when it comes to whose turn it is.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -152,17 +150,44 @@ impl Service {
     }
 
     /// Writes down what happened to a claim. A full disk loses that, nothing else.
-    pub(crate) fn write_down(&self, id: ClaimId, text: &str) {
-        if let Err(error) = self.journal.add_event(unix_ms(), id, text) {
+    pub(crate) fn write_down(&mut self, id: ClaimId, text: &str) {
+        let uid = self.uid_of(id).unwrap_or(0);
+        self.write_down_for(uid, id, text);
+    }
+
+    /// The same of a claim that has gone.
+    pub(crate) fn write_down_for(&mut self, uid: u32, id: ClaimId, text: &str) {
+        if let Err(error) = self.journal.add_event(unix_ms(), id, uid, text) {
             tracing::warn!(%id, %error, "what happened to a claim could not be written down");
         }
     }
 
+    /// Forgets some of what happened long ago; with nothing left to forget again after an hour.
+    pub(crate) fn forget_past(&mut self) {
+        let now = unix_ms();
+        if now < self.forget_ms {
+            return;
+        }
+        match self.journal.forget(now.saturating_sub(KEPT_MS)) {
+            Ok(true) => {}
+            Ok(false) => self.forget_ms = now + 3_600_000,
+            Err(error) => {
+                self.forget_ms = now + 60_000;
+                tracing::warn!(%error, "what happened long ago could not be forgotten");
+            }
+        }
+    }
+
+    /// Whose a claim is, also of one that waits.
+    pub(crate) fn uid_of(&self, id: ClaimId) -> Option<u32> {
+        let held = self.claims.get(&id).map(|live| live.record.uid);
+        let auto = || self.policy.auto.get(&id).map(super::policy::AutoClaim::uid);
+        held.or_else(|| self.waiting.get(&id).map(|asked| asked.record.uid))
+            .or_else(auto)
+    }
+
     /// Tells the core what users held before this service was started.
     pub(crate) fn remember_past(&mut self) {
-        if let Err(error) = self.journal.forget_events(before(KEPT)) {
-            tracing::warn!(%error, "what happened long ago could not be forgotten");
-        }
         if self.knows_the_past() {
             return;
         }

@@ -100,7 +100,7 @@ impl Service {
             queue,
             users,
             unclaimed,
-            notices: self.notices.iter().cloned().collect(),
+            notices: self.notices.iter().map(|(_, n)| n.clone()).collect(),
             advice,
         }
     }

@@ -1,13 +1,13 @@
 //! Those who wait: their numbers, their room, and what a service that is started anew must know of them and of
 //! what was told, planned and had before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gshare_core::ClaimId;
-use gshare_core::machine::{Event, Memory, Now};
+use gshare_core::machine::{Event, Kept, Memory, Now};
 
-use super::journal::{ClaimRecord, MemoryRecord};
+use super::journal::{ClaimRecord, KeptRecord, MemoryRecord, QueueChanges};
 use super::service::{Asked, Service};
 use super::unix_ms;
 
@@ -21,8 +21,11 @@ const KEY: &str = "machine";
 /// What was written down, and who of those in it is not back yet.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
-    /// What was written down last, without what grows by itself.
+    /// What was written down last, without what grows by itself, and the places of those who wait by number.
     written: Memory,
+    places: BTreeMap<ClaimId, Kept>,
+    /// Who waits, by the journal.
+    waiting: BTreeSet<ClaimId>,
     at: Now,
     /// Those who waited when the service before this one ended, with the time since when.
     absent: BTreeMap<ClaimId, (ClaimRecord, u64)>,
@@ -34,6 +37,7 @@ pub(crate) struct Remembered {
 
 /// What is worth writing down at once: all but what grows while time passes, and what the records of claims have.
 fn plain(mut memory: Memory) -> Memory {
+    memory.queue.clear();
     memory.past.clear();
     memory.past_at = Now::ZERO;
     memory.quiet_since = Now::ZERO;
@@ -105,45 +109,91 @@ impl Service {
         if !self.remembered.read {
             return;
         }
-        let key = plain(self.machine.memory());
+        let memory = self.machine.memory();
+        let places: BTreeMap<ClaimId, Kept> =
+            memory.queue.iter().map(|k| (k.id, k.clone())).collect();
+        let key = plain(memory);
         let now = self.now();
         let due = now.saturating_sub(self.remembered.at) >= EVERY;
-        if key == self.remembered.written && !due {
+        let mut changes = self.queue_changes(&places);
+        if key != self.remembered.written || due {
+            let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+            let record = MemoryRecord::of(&self.machine.memory(), gpus, |at| self.unix_at(at));
+            match serde_json::to_string(&record) {
+                Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
+                Err(error) => {
+                    tracing::error!(%error, "what a service started anew must know cannot be written");
+                    return;
+                }
+            }
+        }
+        if changes.is_empty() {
             return;
         }
-        let memory = self.machine.memory();
-        let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
-        let waits = self.waiting.iter().map(|(id, a)| (id.0, a.record.clone()));
-        let absent = self.remembered.absent.iter();
-        let waits = waits.chain(absent.map(|(id, (record, _))| (id.0, record.clone())));
-        let record = MemoryRecord::of(&memory, gpus, waits.collect(), |at| self.unix_at(at));
-        let text = match serde_json::to_string(&record) {
-            Ok(text) => text,
-            Err(error) => {
-                tracing::error!(%error, "what a service started anew must know cannot be written");
-                return;
-            }
-        };
         // A full disk costs those who wait their places if the service ends just then, and nothing else.
-        if let Err(error) = self.journal.set_meta(KEY, &text) {
+        if let Err(error) = self.journal.put_queue(&changes) {
             tracing::warn!(%error, "what a service started anew must know could not be written down");
             return;
         }
-        self.remembered.written = key;
-        self.remembered.at = now;
+        if changes.memory.is_some() {
+            self.remembered.written = key;
+            self.remembered.at = now;
+        }
+        self.remembered.waiting = self.who_waits();
+        self.remembered.places = places;
     }
 
-    /// Tells the core what the one before it knew. The claims were restored; after a start of the machine (`rebooted`)
-    /// there are none, nor is anybody of those who waited.
-    pub(crate) fn recall(&mut self, rebooted: bool) -> anyhow::Result<()> {
-        self.remembered.read = true;
-        if rebooted {
-            return Ok(());
-        }
-        let Some(text) = self.journal.meta(KEY)? else {
-            return Ok(());
+    /// Those who wait for a first grant; a claim for later is journaled as one that is held.
+    fn who_waits(&self) -> BTreeSet<ClaimId> {
+        let waiting = self.waiting.keys().chain(self.remembered.absent.keys());
+        waiting
+            .filter(|id| !self.claims.contains_key(id))
+            .copied()
+            .collect()
+    }
+
+    /// What the journal does not have yet of those who wait and of their order.
+    fn queue_changes(&self, places: &BTreeMap<ClaimId, Kept>) -> QueueChanges {
+        let (known, now) = (&self.remembered.waiting, self.who_waits());
+        let record = |id: &ClaimId| {
+            let asked = self.waiting.get(id).map(|asked| &asked.record);
+            let absent = self.remembered.absent.get(id).map(|(record, _)| record);
+            asked.or(absent).cloned()
         };
-        let record: MemoryRecord = match serde_json::from_str(&text) {
+        let old = &self.remembered.places;
+        let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
+        let written = changed.map(|(_, kept)| KeptRecord::of(kept, |at| self.unix_at(at)));
+        QueueChanges {
+            waiting: now.difference(known).filter_map(record).collect(),
+            withdrawn: known.difference(&now).map(|id| id.0).collect(),
+            places: written.collect(),
+            gone: old
+                .keys()
+                .filter(|id| !places.contains_key(id))
+                .map(|id| id.0)
+                .collect(),
+            memory: None,
+        }
+    }
+
+    /// Tells the core what the one before it knew, `waited` among it: who waited then. The claims were restored; after a
+    /// start of the machine (`rebooted`) there are none, nor is anybody of those who waited.
+    pub(crate) fn recall(
+        &mut self,
+        rebooted: bool,
+        waited: Vec<ClaimRecord>,
+    ) -> anyhow::Result<()> {
+        self.remembered.read = true;
+        self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
+        let places = self.journal.places()?;
+        let places = places.iter().map(|p| p.kept(|unix| self.now_at(unix)));
+        let places: Vec<Kept> = places.collect();
+        self.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
+        let record = match self.journal.meta(KEY)? {
+            Some(text) if !rebooted => serde_json::from_str::<MemoryRecord>(&text),
+            _ => return Ok(()),
+        };
+        let record = match record {
             Ok(record) => record,
             Err(error) => {
                 tracing::error!(%error, "what the service before knew of claims that wait is damaged");
@@ -152,24 +202,27 @@ impl Service {
         };
         let same = record.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
         let mut memory = record.memory(|unix| self.now_at(unix));
+        memory.queue = places;
         if !same {
             // Numbers of GPUs mean others now.
             memory.plans.clear();
             memory.queue.clear();
         }
-        // Somebody whose client is known can come back; so can a claim that is parked.
+        let mut waited: BTreeMap<ClaimId, ClaimRecord> = waited
+            .into_iter()
+            .map(|record| (ClaimId(record.id), record))
+            .collect();
+        // Somebody whose client is known can come back; so can a claim that is parked, and one for later.
         memory.queue.retain(|kept| {
-            record.waits.contains_key(&kept.id.0) || self.machine.holding(kept.id).is_some()
+            waited.contains_key(&kept.id)
+                || self.machine.holding(kept.id).is_some()
+                || self.is_without(kept.id)
         });
         for kept in &memory.queue {
-            if let Some(waits) = record.waits.get(&kept.id.0)
-                && self.machine.holding(kept.id).is_none()
-            {
+            if let Some(waits) = waited.remove(&kept.id) {
                 let since_ms = self.unix_at(kept.since);
                 self.tell_parties(kept.id, waits.uid, &waits.project);
-                self.remembered
-                    .absent
-                    .insert(kept.id, (waits.clone(), since_ms));
+                self.remembered.absent.insert(kept.id, (waits, since_ms));
             }
         }
         self.remembered.found = true;

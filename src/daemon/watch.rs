@@ -1,15 +1,19 @@
 //! Those who watch: a snapshot now and after every change, as fast as each takes them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gshare_proto::Reply;
 
-use super::server::{ConnId, Sender};
+use super::peer::Peer;
+use super::server::Sender;
 use super::service::Service;
+use super::viewer::Viewer;
 
 /// One watching connection.
 #[derive(Debug)]
 pub(crate) struct Watcher {
+    viewer: Viewer,
     out: Sender,
     least: Duration,
     next: Instant,
@@ -29,17 +33,18 @@ impl Watcher {
 
 impl Service {
     /// Sends snapshots to a connection from now on.
-    pub(crate) fn watch(&mut self, conn: ConnId, out: Sender, min_interval_ms: u64) {
+    pub(crate) fn watch(&mut self, peer: &Peer, out: Sender, min_interval_ms: u64) {
         // An hour is as good as never, and cannot overflow the clock.
         let least =
             Duration::from_millis(min_interval_ms).clamp(SHORTEST, Duration::from_secs(3600));
         let watcher = Watcher {
+            viewer: self.viewer(peer),
             out,
             least,
             next: Instant::now(),
             sent: None,
         };
-        self.watchers.insert(conn, watcher);
+        self.watchers.insert(peer.conn, watcher);
         self.touch();
     }
 
@@ -50,11 +55,15 @@ impl Service {
         if !self.dirty || !self.watchers.values().any(is_due) {
             return;
         }
-        let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
-        let line = Sender::encode(&snapshot);
+        let snapshot = self.snapshot();
         let now = Instant::now();
+        let mut lines: BTreeMap<Viewer, Vec<u8>> = BTreeMap::new();
         for watcher in self.watchers.values_mut() {
             if watcher.due().is_some_and(|at| at <= now) {
+                let line = lines.entry(watcher.viewer).or_insert_with(|| {
+                    let seen = Box::new(watcher.viewer.sees(snapshot.clone()));
+                    Sender::encode(&Reply::Snapshot(seen))
+                });
                 watcher.out.line(line.clone());
                 watcher.sent = Some(now);
                 watcher.next = now + watcher.least;

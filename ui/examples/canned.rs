@@ -37,7 +37,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
         }),
         Call::Resize(spec) => Ok(Reply::Resized(gshare_proto::Resized {
             message: format!("{} has another size", spec.id),
-            id: spec.id,
+            id: spec.id.to_string(),
             gpus: Vec::new(),
         })),
         Call::Doctor => {
@@ -56,7 +56,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
         Call::Claim(spec) if spec.gpus_milli <= Some(500) => {
             let mut claim = snapshot.claims[0].clone();
             claim.id = "c23".to_owned();
-            claim.what = spec.name.unwrap_or_default();
+            claim.what = spec.name.unwrap_or_default().to_string();
             claim.state_text = "held".to_owned();
             snapshot.claims.push(claim);
             Ok(Reply::Granted(Granted {

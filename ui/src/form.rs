@@ -218,8 +218,8 @@ impl Form {
             gpus_milli: Some(size.milli()),
             mem: self.bytes("Memory")?,
             sm_limit_milli: self.limit()?,
-            name: self.get("Name"),
-            class: self.get("Class"),
+            name: self.get("Name").map(Into::into),
+            class: self.get("Class").map(Into::into),
             lease_s: hold.map(|d| d.as_secs()),
             wait: Wait::No,
             hold: true,
@@ -230,7 +230,7 @@ impl Form {
     /// The change that is meant, or what is wrong with it.
     fn change(&self, id: &str) -> Result<ResizeSpec, String> {
         let spec = ResizeSpec {
-            id: id.to_owned(),
+            id: id.to_owned().into(),
             gpus_milli: self.share("Size")?.map(Share::milli),
             mem: self.bytes("Memory")?,
             sm_limit_milli: self.limit()?,
@@ -252,7 +252,7 @@ impl Form {
                 let by = self.get("By").ok_or("by: write 30m, 2h or 1d")?;
                 let by = parse_duration(&by).map_err(|e| e.to_string())?;
                 Ok(Call::Extend {
-                    id: id.clone(),
+                    id: id.clone().into(),
                     by_s: by.as_secs(),
                 })
             }

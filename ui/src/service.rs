@@ -300,7 +300,7 @@ mod tests {
         thread::spawn(move || answer(&path, &caller, feeder.requests));
         let ask = |seq| {
             let call = Box::new(Call::Release {
-                id: "c3".to_owned(),
+                id: "c3".to_owned().into(),
             });
             feed.requests.send(Request::Call { seq, call }).unwrap();
             match until(&feed, |u| matches!(u, Update::CallResult { .. })) {

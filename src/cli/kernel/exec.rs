@@ -36,17 +36,18 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
         mem: size.gpu_mem.map(|b| b.0),
         mem_limit: size.gpu_mem_limit.map(|b| b.0),
         sm_limit_milli: size.limit.map(Share::milli),
-        project: size.project.clone(),
-        class: Some(Class::Interactive.name().to_owned()),
+        project: size.project.clone().map(Into::into),
+        class: Some(Class::Interactive.name().to_owned().into()),
         wait: if args.no_wait {
             Wait::No
         } else {
             Wait::Forever
         },
-        command: shown_command(&args.command),
+        command: shown_command(&args.command).into(),
         cwd: std::env::current_dir()
             .ok()
-            .map(|d| d.to_string_lossy().into_owned()),
+            .map(|d| d.to_string_lossy().into_owned())
+            .map(Into::into),
         lazy: true,
         kernel: kernel_of(&args.command),
         ..ClaimSpec::default()
@@ -82,7 +83,11 @@ fn kernel_of(command: &[OsString]) -> Option<KernelSpec> {
     let connection: PathBuf = std::path::absolute(file).ok()?;
     let stem = connection.file_stem()?.to_str()?;
     let id = stem.strip_prefix("kernel-").unwrap_or(stem).to_owned();
-    Some(KernelSpec { id, connection })
+    let connection = connection.to_str()?.into();
+    Some(KernelSpec {
+        id: id.into(),
+        connection,
+    })
 }
 
 #[cfg(test)]
@@ -93,7 +98,7 @@ mod tests {
     fn a_kernel_is_known_by_its_connection_file() {
         let of = |words: &[&str]| {
             let command: Vec<OsString> = words.iter().map(Into::into).collect();
-            kernel_of(&command).map(|k| (k.id, k.connection))
+            kernel_of(&command).map(|k| (k.id.to_string(), PathBuf::from(k.connection.as_str())))
         };
         let file = "/run/user/7/jupyter/kernel-0b1c.json";
         let known = Some(("0b1c".to_owned(), PathBuf::from(file)));

@@ -260,7 +260,7 @@ mod tests {
             player.caption()
         );
         let call = Box::new(Call::Release {
-            id: "c1".to_owned(),
+            id: "c1".to_owned().into(),
         });
         let answer = player.asked(Request::Call { seq: 4, call });
         assert!(matches!(

@@ -411,7 +411,9 @@ impl Ledger {
             mem_limit: if whole {
                 mem
             } else {
-                most.unwrap_or(mem).max(mem)
+                // What is above the GPU limits nothing.
+                let all = facts.capacity().unwrap_or(mem);
+                most.unwrap_or(mem).min(all).max(mem)
             },
             mem_cap: mem,
             charge: Bytes::ZERO,

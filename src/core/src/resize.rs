@@ -245,7 +245,8 @@ fn slice(
     if mem == Bytes::ZERO {
         return Err(RequestError::NoMemory.into());
     }
-    if let Some(largest) = facts.and_then(crate::GpuFacts::capacity)
+    let capacity = facts.and_then(crate::GpuFacts::capacity);
+    if let Some(largest) = capacity
         && mem > old.mem
         && mem > largest
     {
@@ -264,7 +265,8 @@ fn slice(
             }
             .into());
         }
-        Some(limit) => limit,
+        // What is above the GPU limits nothing.
+        Some(limit) => capacity.map_or(limit, |most| limit.min(most.max(mem))),
         // A limit that was the request stays the request.
         None if old.mem_limit == old.mem => mem,
         None => old.mem_limit.max(mem),

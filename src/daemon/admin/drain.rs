@@ -84,7 +84,7 @@ impl Service {
         }
     }
 
-    fn gpus_named(&self, words: &[String]) -> Result<Vec<usize>, WireError> {
+    fn gpus_named(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
         if words.is_empty() {
             return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
         }
@@ -95,7 +95,7 @@ impl Service {
     pub(super) fn admin_drain(
         &mut self,
         peer: &Peer,
-        words: &[String],
+        words: &[impl AsRef<str>],
         reason: Option<&str>,
     ) -> Result<Reply, WireError> {
         let gpus = self.gpus_named(words)?;
@@ -130,7 +130,7 @@ impl Service {
     pub(super) fn admin_undrain(
         &mut self,
         peer: &Peer,
-        words: &[String],
+        words: &[impl AsRef<str>],
     ) -> Result<Reply, WireError> {
         let gpus = self.gpus_named(words)?;
         let (closed, open): (Vec<usize>, Vec<usize>) = gpus

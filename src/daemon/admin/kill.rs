@@ -24,13 +24,15 @@ impl Service {
     pub(super) fn chosen(
         &self,
         peer: &Peer,
-        ids: &[String],
+        ids: &[impl AsRef<str>],
         user: Option<&str>,
         gpu: Option<&str>,
     ) -> Result<Vec<ClaimId>, WireError> {
         if !ids.is_empty() {
-            let found: Result<BTreeSet<ClaimId>, WireError> =
-                ids.iter().map(|word| self.find(peer, word)).collect();
+            let found: Result<BTreeSet<ClaimId>, WireError> = ids
+                .iter()
+                .map(|word| self.find(peer, word.as_ref()))
+                .collect();
             return Ok(found?.into_iter().collect());
         }
         if user.is_none() && gpu.is_none() {

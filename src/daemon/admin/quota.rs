@@ -94,7 +94,7 @@ impl Service {
 
     pub(super) fn quota_list(&self) -> Reply {
         let view = |q: Quota| QuotaView {
-            party: q.party.to_string(),
+            party: q.party.to_string().into(),
             gpus_milli: q.gpus.map(Share::milli),
             weight_milli: q.weight_milli,
             max_milli: q.max.map(Share::milli),

@@ -19,14 +19,14 @@ use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
-use crate::daemon::server::Sender;
+use crate::daemon::server::{Sender, Turn};
 use crate::daemon::sizes::{Sized, say};
 use crate::daemon::{Msg, unix_ms};
 
 /// Steps that wait for a disk that takes none: an hour. The oldest go first.
 const MOST_WAITING: usize = 360;
 
-/// What the thread is told.
+/// What the thread is told. With a question comes the turn of its connection, given back with the answer.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A step has ended.
@@ -34,9 +34,9 @@ pub(crate) enum Order {
     /// What a claim is called.
     Face(ClaimFace),
     /// A client asks for lines.
-    History(Box<HistorySpec>, Place, Sender),
+    History(Box<HistorySpec>, Place, Sender, Turn),
     /// A client asks for a report.
-    Report(Box<ReportSpec>, Place, Sender),
+    Report(Box<ReportSpec>, Place, Sender, Turn),
     /// A run has ended.
     Run(Box<RunRecord>, Whose),
     /// What earlier runs say of a claim that runs.
@@ -44,7 +44,7 @@ pub(crate) enum Order {
     /// A claim is to be made whose size they say.
     Size(Box<SizeAsk>),
     /// A client asks for sizes.
-    Suggest(Box<Question>, Sender),
+    Suggest(Box<Question>, Sender, Turn),
     /// Write what waits, and end.
     Stop,
 }
@@ -150,7 +150,7 @@ impl Worker {
     /// Tells the thread something.
     pub(crate) fn tell(&self, order: Order) {
         if let Err(mpsc::SendError(
-            Order::History(_, _, out) | Order::Report(_, _, out) | Order::Suggest(_, out),
+            Order::History(_, _, out, _) | Order::Report(_, _, out, _) | Order::Suggest(_, out, _),
         )) = self.orders.send(order)
         {
             out.error(WireError::new(
@@ -203,12 +203,12 @@ impl Desk {
                         tracing::debug!(%error, claim = face.claim, "the name of a claim is not kept");
                     }
                 }
-                Order::History(spec, place, out) => {
+                Order::History(spec, place, out, _turn) => {
                     self.write();
                     let answer = self.ask(|s, names| s.history(&spec, &place, names));
                     reply(&out, answer.map(|v| Reply::History(Box::new(v))));
                 }
-                Order::Report(spec, place, out) => {
+                Order::Report(spec, place, out, _turn) => {
                     self.write();
                     let answer = self.ask(|s, names| s.report(&spec, &place, names));
                     reply(&out, answer.map(|v| Reply::Report(Box::new(v))));
@@ -235,7 +235,7 @@ impl Desk {
                     };
                     let _ = self.events.send(Msg::History(Told::Sized(Box::new(sized))));
                 }
-                Order::Suggest(question, out) => {
+                Order::Suggest(question, out, _turn) => {
                     let answer = self.ask(|s, _| suggest(s, &question));
                     reply(&out, answer.map(|v| Reply::Suggest(Box::new(v))));
                 }

@@ -9,17 +9,12 @@ use gshare_core::machine::{Kept, Memory, Now, Plan, Stage, Standing, Step};
 use gshare_core::{Bytes, ClaimId, Request, Share};
 use serde::{Deserialize, Serialize};
 
-use super::ClaimRecord;
-
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MemoryRecord {
     /// UUIDs of the GPUs, in the order of their numbers.
     pub(crate) gpus: Vec<String>,
-    /// Who waits: who asked, and from which process.
-    pub(crate) waits: BTreeMap<u64, ClaimRecord>,
     claims: BTreeMap<u64, StandingRecord>,
-    queue: Vec<KeptRecord>,
     plans: Vec<PlanRecord>,
     /// By uid: GPU-seconds, and as of when (Unix seconds).
     past: BTreeMap<u32, (f64, f64)>,
@@ -48,7 +43,7 @@ struct StandingRecord {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct KeptRecord {
+pub(crate) struct KeptRecord {
     id: u64,
     request: RequestRecord,
     seq: u64,
@@ -150,14 +145,41 @@ impl RequestRecord {
     }
 }
 
+impl KeptRecord {
+    /// What is to be written.
+    pub(crate) fn of(kept: &Kept, unix: impl Fn(Now) -> u64) -> Self {
+        Self {
+            id: kept.id.0,
+            request: RequestRecord::of(&kept.request),
+            seq: kept.seq,
+            since_ms: unix(kept.since),
+            deadline_ms: kept.deadline.map(unix),
+        }
+    }
+
+    /// What was written, by the clock of this core.
+    pub(crate) fn kept(&self, now: impl Fn(u64) -> Now) -> Kept {
+        Kept {
+            id: ClaimId(self.id),
+            request: self.request.request(),
+            seq: self.seq,
+            since: now(self.since_ms),
+            deadline: self.deadline_ms.map(now),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+}
+
 impl MemoryRecord {
     /// What is to be written, with the clock of the core in Unix milliseconds.
-    pub(crate) fn of(
-        memory: &Memory,
-        gpus: Vec<String>,
-        waits: BTreeMap<u64, ClaimRecord>,
-        unix: impl Fn(Now) -> u64,
-    ) -> Self {
+    pub(crate) fn of(memory: &Memory, gpus: Vec<String>, unix: impl Fn(Now) -> u64) -> Self {
         let standing = |(id, s): (&ClaimId, &Standing)| {
             let spared = s.spared.iter().map(|(l, at)| ((*l).into(), unix(*at)));
             let record = StandingRecord {
@@ -173,13 +195,6 @@ impl MemoryRecord {
                 kept_for: s.kept_for.iter().map(|id| id.map(|id| id.0)).collect(),
             };
             (id.0, record)
-        };
-        let kept = |k: &Kept| KeptRecord {
-            id: k.id.0,
-            request: RequestRecord::of(&k.request),
-            seq: k.seq,
-            since_ms: unix(k.since),
-            deadline_ms: k.deadline.map(&unix),
         };
         let step = |s: &Step| StepRecord {
             id: s.id.0,
@@ -199,9 +214,7 @@ impl MemoryRecord {
         let past = memory.past.iter();
         Self {
             gpus,
-            waits,
             claims: memory.claims.iter().map(standing).collect(),
-            queue: memory.queue.iter().map(kept).collect(),
             plans: memory.plans.iter().map(plan).collect(),
             past: past
                 .map(|(uid, (sum, at))| (*uid, (*sum, origin + at)))
@@ -220,7 +233,7 @@ impl MemoryRecord {
         }
     }
 
-    /// What was written, by the clock of this core.
+    /// What was written, by the clock of this core; the queue has rows of its own.
     pub(crate) fn memory(&self, now: impl Fn(u64) -> Now) -> Memory {
         let standing = |(id, s): (&u64, &StandingRecord)| {
             let spared = s.spared.iter().map(|(l, at)| ((*l).into(), now(*at)));
@@ -239,13 +252,6 @@ impl MemoryRecord {
                 kept_for: s.kept_for.iter().map(|id| id.map(ClaimId)).collect(),
             };
             (ClaimId(*id), standing)
-        };
-        let kept = |k: &KeptRecord| Kept {
-            id: ClaimId(k.id),
-            request: k.request.request(),
-            seq: k.seq,
-            since: now(k.since_ms),
-            deadline: k.deadline_ms.map(&now),
         };
         let step = |s: &StepRecord| Step {
             id: ClaimId(s.id),
@@ -267,7 +273,7 @@ impl MemoryRecord {
         let past = self.past.iter();
         Memory {
             claims: self.claims.iter().map(standing).collect(),
-            queue: self.queue.iter().map(kept).collect(),
+            queue: Vec::new(),
             plans: self.plans.iter().map(plan).collect(),
             past: past
                 .map(|(uid, (sum, at))| (*uid, (*sum, second(*at))))

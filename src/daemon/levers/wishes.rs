@@ -118,7 +118,7 @@ impl Service {
     }
 
     /// A person wants a claim on other GPUs.
-    fn move_call(&mut self, peer: &Peer, word: &str, gpus: &[String], out: &Sender) {
+    fn move_call(&mut self, peer: &Peer, word: &str, gpus: &[impl AsRef<str>], out: &Sender) {
         match self.asked_move(peer, word, gpus) {
             Ok((id, gpus)) => {
                 self.levers.waiters.entry(id).or_default().push(out.clone());
@@ -133,13 +133,13 @@ impl Service {
         &self,
         peer: &Peer,
         word: &str,
-        gpus: &[String],
+        gpus: &[impl AsRef<str>],
     ) -> Result<(ClaimId, Vec<usize>), WireError> {
         let id = self.own_granted(peer, word, "move")?;
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
         let mut found = Vec::new();
         for named in gpus {
-            found.push(self.gpu_named(named).map_err(usage)?);
+            found.push(self.gpu_named(named.as_ref()).map_err(usage)?);
         }
         let has = self.claims.get(&id).map_or(0, |l| l.record.slices.len());
         if found.len() != has {

@@ -144,9 +144,9 @@ impl Service {
         mut spec: ClaimSpec,
         held: &Held,
     ) -> Result<ClaimSpec, WireError> {
-        spec.command = convert::command_line(pid);
+        spec.command = convert::command_line(pid).into();
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
-        spec.cwd = cwd.map(|dir| dir.display().to_string());
+        spec.cwd = cwd.map(|dir| dir.display().to_string()).map(Into::into);
         spec.hold = false;
         if spec.gpu_ids.is_empty() {
             spec.gpu_ids = held.iter().map(|(g, _)| g.to_string()).collect();

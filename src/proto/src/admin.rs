@@ -1,5 +1,6 @@
 //! What administrators ask for, and the record of it.
 
+use crate::bounds::{Label, List, Text};
 use serde::{Deserialize, Serialize};
 
 /// A request of `gshare admin`: `{"op":"admin","do":"drain",...}`. Root, the service's own user and members
@@ -11,40 +12,40 @@ pub enum AdminCall {
     /// No new claims on these GPUs. Answers [`AdminDone`].
     Drain {
         /// Indices, UUIDs or unique UUID prefixes.
-        gpus: Vec<String>,
+        gpus: List<Text<128>, 64>,
         /// Why, for those who wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
+        reason: Option<Label<512>>,
     },
     /// Claims may start there again. Answers [`AdminDone`].
     Undrain {
         /// Indices, UUIDs or unique UUID prefixes.
-        gpus: Vec<String>,
+        gpus: List<Text<128>, 64>,
     },
     /// Ends claims with all their processes: SIGTERM, and SIGKILL after the grace time. Answers [`AdminDone`].
     Kill {
         /// Claims by id or name; empty: those of `user` and on `gpu`.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        ids: Vec<String>,
+        #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+        ids: List<Text<256>, 512>,
         /// Only claims of this user (login name or uid), waiting ones too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        user: Option<String>,
+        user: Option<Text<256>>,
         /// Only claims that hold a part of this GPU.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        gpu: Option<String>,
+        gpu: Option<Text<128>>,
         /// Milliseconds between SIGTERM and SIGKILL; absent: ten seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
         /// Why, for the owners.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
+        reason: Option<Label<512>>,
     },
     /// Sets a quota, in the place of what was set or configured. Answers [`AdminDone`].
     QuotaSet(QuotaView),
     /// Removes a quota that was set; what is configured holds again. Answers [`AdminDone`].
     QuotaRemove {
         /// `user:ada`, `group:lab` or `project:vision`.
-        party: String,
+        party: Text<256>,
     },
     /// The quotas in force; everybody may ask. Answers [`crate::Reply::Quotas`].
     QuotaList,
@@ -52,9 +53,9 @@ pub enum AdminCall {
     /// noted; [`crate::ErrorCode::NotAvailable`] while claims hold a part of the GPU.
     Mode {
         /// Index, UUID or unique UUID prefix.
-        gpu: String,
+        gpu: Text<128>,
         /// `timeslice`, `mps`, `auto`, `exclusive` or `mig`.
-        mode: String,
+        mode: Text<32>,
         /// Take no new claims and change when the last one has ended. The mode in force takes that back.
         #[serde(default)]
         when_empty: bool,
@@ -80,7 +81,7 @@ pub struct AdminDone {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaView {
     /// `user:ada`, `group:lab` or `project:vision`.
-    pub party: String,
+    pub party: Text<256>,
     /// Guaranteed GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,

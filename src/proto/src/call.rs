@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{AdminCall, AdminDone, AuditEntry, QuotaView};
+use crate::bounds::{CommandLine, Label, List, Text};
 use crate::history::{HistorySpec, HistoryView, ReportSpec, ReportView};
 use crate::snapshot::{Notice, Snapshot};
 use crate::suggest::{SuggestSpec, SuggestView};
@@ -14,7 +15,7 @@ pub struct Hello {
     pub gshare: u32,
     /// Who calls, for the log: `gshare 0.1.0`.
     #[serde(default)]
-    pub client: String,
+    pub client: Label<64>,
 }
 
 /// How long a claim may wait in the queue.
@@ -55,25 +56,25 @@ pub struct ClaimSpec {
     pub sm_limit_milli: Option<u32>,
     /// `--name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
+    pub name: Option<Label<64>>,
     /// `--project`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
+    pub project: Option<Text<128>>,
     /// `--class`: `interactive`, `batch` or `inference`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<Text<32>>,
     /// `-t`: lease in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_s: Option<u64>,
     /// `--gpu-ids`: indices, UUIDs or unique UUID prefixes; empty means any.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gpu_ids: Vec<String>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub gpu_ids: List<Text<128>, 64>,
     /// `--model`: only GPUs whose name contains one of these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub models: Vec<String>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub models: List<Text<128>, 64>,
     /// `--mode`: only GPUs that are shared so, `timeslice`, `mps`, `exclusive` or `mig`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<String>,
+    pub mode: Option<Text<32>>,
     /// `--requeue`: its command may be ended and started anew when there is room.
     #[serde(default)]
     pub requeue: bool,
@@ -88,10 +89,10 @@ pub struct ClaimSpec {
     pub hold: bool,
     /// The command line, for the screen.
     #[serde(default)]
-    pub command: Vec<String>,
+    pub command: CommandLine,
     /// Working directory, for the screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
+    pub cwd: Option<Label<1024>>,
     /// `-g auto`: the service says the size, from earlier runs of the command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
@@ -107,16 +108,16 @@ pub struct ClaimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSpec {
     /// Its id: the UUID in the name of its connection file, the same over restarts.
-    pub id: String,
+    pub id: Text<64>,
     /// The connection file, absolute. Jupyter takes it away when it shuts the kernel down.
-    pub connection: std::path::PathBuf,
+    pub connection: Text<4096>,
 }
 
 /// What changes of a claim that is held; what is absent stays. Sizes in bytes per GPU, shares in thousandths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeSpec {
     /// The claim, `c3` or its name.
-    pub id: String,
+    pub id: Text<256>,
     /// `-g`: part of the GPU, memory and SMs alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
@@ -183,7 +184,7 @@ pub enum Call {
     /// of the same user. Answers [`Reply::Granted`].
     Join {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
         /// Move the caller's parent instead (`eval "$(gshare env c3)"`).
         #[serde(default)]
         parent: bool,
@@ -191,12 +192,12 @@ pub enum Call {
     /// The environment of a claim; answers [`Reply::Granted`] without moving anybody.
     Env {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
     },
     /// Ends a claim or withdraws a waiting one. Owner or root only. Answers [`Reply::Done`].
     Release {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
     },
     /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
     /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
@@ -205,33 +206,33 @@ pub enum Call {
     /// room, then [`Reply::Done`] or [`Reply::Error`] once it is done.
     Lever {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
         /// What.
         wish: LeverWish,
     },
     /// Moves a claim to other GPUs, while its programs run. Owner or root only. Answers as [`Call::Lever`].
     Move {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
         /// As many GPUs as it has: indices, UUIDs or unique starts of them.
-        gpus: Vec<String>,
+        gpus: List<Text<128>, 64>,
     },
     /// What would become of a claim that was made now; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
     /// What happened to a claim, oldest first. Answers [`Reply::Log`].
     Log {
         /// The claim: its id, also of one that has ended, or its name.
-        id: String,
+        id: Text<256>,
     },
     /// The owner keeps what was announced for a claim; answered by [`Reply::Done`].
     Keep {
         /// Id or name.
-        id: String,
+        id: Text<256>,
     },
     /// Puts the end of a claim's lease off. Owner or root only. Answers [`Reply::Done`].
     Extend {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
         /// Seconds that are added.
         by_s: u64,
     },
@@ -274,7 +275,7 @@ pub enum Call {
     /// Describes the claim as a device for containers. Owner or root. Answers [`Reply::Container`].
     Container {
         /// The claim, `c3` or its name.
-        id: String,
+        id: Text<256>,
     },
 }
 

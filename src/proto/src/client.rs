@@ -63,7 +63,7 @@ impl Client {
         };
         client.write(&Hello {
             gshare: PROTOCOL,
-            client: concat!("gshare ", env!("CARGO_PKG_VERSION")).to_owned(),
+            client: concat!("gshare ", env!("CARGO_PKG_VERSION")).into(),
         })?;
         Ok(client)
     }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::Text;
 use crate::snapshot::Named;
 
 /// Whose lines a history has.
@@ -49,7 +50,7 @@ pub struct HistorySpec {
     pub by: HistoryBy,
     /// Only this GPU (index or UUID), user (login or uid) or claim (`c3`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    pub key: Option<Text<256>>,
 }
 
 /// Why claims did nothing, each in GPUs (or, in sums, GPU seconds) that were claimed meanwhile.
@@ -288,7 +289,7 @@ pub struct ReportSpec {
     pub to_ms: u64,
     /// Only this user (login or uid).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+    pub user: Option<Text<256>>,
 }
 
 /// The answer to [`crate::Call::Report`].

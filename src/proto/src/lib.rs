@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod bounds;
 pub mod call;
 pub mod client;
 pub mod counts;
@@ -23,6 +24,7 @@ pub mod suggest;
 pub use gshare_core::units;
 
 pub use admin::{AdminCall, AdminDone, AuditEntry, DrainView, QuotaView};
+pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
     Call, Check, ClaimSpec, ContainerPlace, ErrorCode, Granted, Hello, KernelSpec, LeaseView,
     LeverWish, Queued, Reply, ResizeSpec, Resized, ResizedGpu, TakingView, Tried, TriedGpu, Wait,

@@ -1,13 +1,14 @@
 //! Sizes from experience: questions and answers.
 
+use crate::bounds::{CommandLine, Text};
 use serde::{Deserialize, Serialize};
 
 /// What is to be sized.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuggestSpec {
     /// A command line. Empty with neither `running` nor `records`: what the caller ran last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub command: Vec<String>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub command: CommandLine,
     /// The caller's claims that run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub running: bool,
@@ -16,7 +17,7 @@ pub struct SuggestSpec {
     pub records: bool,
     /// Class, where no earlier run says a size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<Text<32>>,
 }
 
 /// A size, and why. Bytes on each GPU, parts of a GPU from 0 to 1, seconds.

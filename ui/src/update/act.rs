@@ -153,7 +153,7 @@ pub(crate) fn ask_release(model: &mut Model) -> Vec<Cmd> {
             format!("Release {id}"),
             text,
             format!("releasing {id}"),
-            Call::Release { id },
+            Call::Release { id: id.into() },
         ),
         Err(why) => model.say(Tone::Bad, why),
     }

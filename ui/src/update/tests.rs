@@ -287,7 +287,7 @@ fn releasing_asks_first_and_only_for_own_claims() {
     assert!(press(&mut m, "n").is_empty());
     let sent = calls(press(&mut m, "xy"));
     let id = "c12".to_owned();
-    assert_eq!(sent, [(1, Call::Release { id })]);
+    assert_eq!(sent, [(1, Call::Release { id: id.into() })]);
     let message = "c12 released".to_owned();
     answer_with(&mut m, 1, Ok(Reply::Done { message }));
     assert!(screen(&m).contains("c12 released"));

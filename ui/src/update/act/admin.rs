@@ -41,7 +41,7 @@ fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
     };
     let text = format!("Kill {}? {members}", called(claim, true));
     let call = AdminCall::Kill {
-        ids: vec![id.clone()],
+        ids: vec![id.clone()].into(),
         user: None,
         gpu: None,
         grace_ms: None,
@@ -73,14 +73,17 @@ fn drain(model: &Model) -> Result<(String, String, String, AdminCall), String> {
             format!("Undrain GPU {n}"),
             format!("Let claims start on GPU {n} again?"),
             format!("opening GPU {n}"),
-            AdminCall::Undrain { gpus },
+            AdminCall::Undrain { gpus: gpus.into() },
         )
     } else {
         (
             format!("Drain GPU {n}"),
             format!("Start no new claims on GPU {n}? What runs there runs on."),
             format!("draining GPU {n}"),
-            AdminCall::Drain { gpus, reason: None },
+            AdminCall::Drain {
+                gpus: gpus.into(),
+                reason: None,
+            },
         )
     })
 }
@@ -108,8 +111,8 @@ fn mode(model: &Model) -> Result<(String, String, String, AdminCall), String> {
         ),
         format!("changing the mode of GPU {n}"),
         AdminCall::Mode {
-            gpu: n.to_string(),
-            mode: mode.to_owned(),
+            gpu: n.to_string().into(),
+            mode: mode.to_owned().into(),
             when_empty: true,
         },
     ))

@@ -42,7 +42,7 @@ pub(crate) fn ask_detach(model: &mut Model) -> Vec<Cmd> {
         called(claim, false)
     );
     let call = Call::Lever {
-        id: id.clone(),
+        id: id.clone().into(),
         wish: LeverWish::Detach,
     };
     confirm(
@@ -75,7 +75,15 @@ pub(crate) fn attach(model: &mut Model) -> Vec<Cmd> {
         _ => LeverWish::Attach,
     };
     model.say(Tone::Plain, format!("bringing {id} back"));
-    ask(model, Asked::Act, Call::Lever { id, wish }).1
+    ask(
+        model,
+        Asked::Act,
+        Call::Lever {
+            id: id.into(),
+            wish,
+        },
+    )
+    .1
 }
 
 /// The claim that would be kept: the chosen one, else the first of the viewer's that something was announced for.
@@ -111,5 +119,5 @@ pub(crate) fn keep(model: &mut Model) -> Vec<Cmd> {
     };
     let id = claim.id.clone();
     model.say(Tone::Plain, format!("keeping {id} where it is"));
-    ask(model, Asked::Act, Call::Keep { id }).1
+    ask(model, Asked::Act, Call::Keep { id: id.into() }).1
 }

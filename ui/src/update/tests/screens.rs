@@ -102,7 +102,13 @@ fn a_lease_is_put_off() {
     assert!(calls(press(&mut m, "<c-u>soon<enter>")).is_empty());
     let sent = calls(press(&mut m, "<c-u>30m<enter>"));
     let id = "c12".to_owned();
-    assert_eq!(sent[0].1, Call::Extend { id, by_s: 1800 });
+    assert_eq!(
+        sent[0].1,
+        Call::Extend {
+            id: id.into(),
+            by_s: 1800
+        }
+    );
     // What has no end cannot be put off.
     let mut m = at_work();
     press(&mut m, "je");
@@ -120,7 +126,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
     );
     let sent = calls(press(&mut m, "y"));
     let lever = |wish| Call::Lever {
-        id: "c12".to_owned(),
+        id: "c12".to_owned().into(),
         wish,
     };
     assert_eq!(sent[0].1, lever(gshare_proto::LeverWish::Detach));

@@ -1,0 +1,313 @@
+//! `bench abuse`: one user floods a private service in twelve ways; what others wait for their answers meanwhile, and
+//! what the service and its journal grow to. The journal holds a year of thirty users before the first flood.
+
+mod flood;
+mod year;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gshare_proto::{Client, Reply};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, Uid};
+use serde_json::{Value, json};
+
+pub(crate) use flood::{FLOOD_ARGUMENT, flood};
+
+use super::say;
+use super::stats::Times;
+use crate::cli::args::BenchArgs;
+use crate::station::{Options, Station};
+
+/// Goals: 99th percentile of others' answers in milliseconds, under a flood and without one.
+const P99_MS: f64 = 20.0;
+const IDLE_P99_MS: f64 = 3.0;
+/// Most that the service may have resident, and most bytes of its journal.
+const RESIDENT: u64 = 64 << 20;
+const JOURNAL: u64 = 64 << 20;
+/// Longest start after all floods.
+const START_S: f64 = 2.0;
+/// Between two questions of the user who is measured.
+const PAUSE: Duration = Duration::from_millis(3);
+/// After a flood its connections are closed: that must not stall others either.
+const AFTER: Duration = Duration::from_secs(1);
+/// The user who floods; there need not be an account.
+const FLOODER: u32 = 60_601;
+
+/// What was seen during one flood.
+struct Seen {
+    name: &'static str,
+    times: Times,
+    resident: u64,
+    journal: u64,
+}
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
+    let span = Duration::from_secs(if args.quick { 2 } else { 30 });
+    let days = if args.quick { 14 } else { 365 };
+    let root = Uid::effective().is_root();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(&format!(
+        "12 floods of {} s by one user; {}{}{}",
+        span.as_secs(),
+        if cores > 1 {
+            "the flooder on one core, the service and the user who is measured on another"
+        } else {
+            "one core for all"
+        },
+        if root {
+            ""
+        } else {
+            "; not root: the flooder is the same user, so nothing is judged"
+        },
+        if cfg!(debug_assertions) {
+            "; A DEBUG BUILD: a release build is faster"
+        } else {
+            ""
+        }
+    ));
+    let mut station = Station::start(&Options::new(
+        std::env::current_exe().context("cannot find the program itself")?,
+    ))?;
+    let journal = station.dir().join("state/gshare.db");
+    station.stop_service(Signal::SIGTERM)?;
+    let filled = year::fill(&journal, days)?;
+    say(&format!(
+        "{filled} claims of {} users in {days} days: the journal has {} MiB",
+        year::USERS,
+        bytes_of(&journal) >> 20
+    ));
+    station.start_service()?;
+    if cores > 1 {
+        pin(std::process::id(), 0)?;
+        pin(station.service_pid().context("no service")?, 0)?;
+    }
+    let mut victim = Victim::start(&station)?;
+    victim.measure(Duration::from_millis(500), || true)?;
+    let idle = Seen {
+        name: "idle",
+        times: Times::new(victim.measure(span.min(Duration::from_secs(10)), || true)?),
+        resident: resident(&station),
+        journal: bytes_of(&journal),
+    };
+    say("                      p99 ms  longest ms  answers  service MiB  journal MiB");
+    row(&idle);
+    let mut rows = Vec::new();
+    for name in flood::KINDS {
+        if args
+            .only
+            .as_deref()
+            .is_some_and(|only| !name.contains(only))
+        {
+            continue;
+        }
+        let seen = under(name, &station, &mut victim, span, cores, &journal)?;
+        row(&seen);
+        rows.push(seen);
+    }
+    drop(victim);
+    station.stop_service(Signal::SIGKILL)?;
+    let begun = Instant::now();
+    station.start_service()?;
+    let start_s = begun.elapsed().as_secs_f64();
+    say(&format!(
+        "start after all that: {start_s:.2} s; the journal has {} MiB",
+        bytes_of(&journal) >> 20
+    ));
+    finish(args, root && cores > 1, &idle, &rows, start_s)
+}
+
+fn finish(
+    args: &BenchArgs,
+    judged: bool,
+    idle: &Seen,
+    rows: &[Seen],
+    start_s: f64,
+) -> anyhow::Result<i32> {
+    let within = |seen: &Seen, goal: f64| {
+        seen.times.p99().is_some_and(|ms| ms <= goal)
+            && seen.resident <= RESIDENT
+            && seen.journal <= JOURNAL
+    };
+    let ok = within(idle, IDLE_P99_MS)
+        && rows.iter().all(|seen| within(seen, P99_MS))
+        && start_s <= START_S;
+    let figures = |seen: &Seen| {
+        json!({
+            "flood": seen.name,
+            "p99_ms": seen.times.p99(),
+            "longest_ms": seen.times.quantile(1.0),
+            "resident_bytes": seen.resident,
+            "journal_bytes": seen.journal,
+        })
+    };
+    let line = json!({
+        "bench": "abuse",
+        "judged": judged && !args.quick,
+        "measured": {
+            "idle": figures(idle),
+            "floods": rows.iter().map(figures).collect::<Vec<Value>>(),
+            "start_s": start_s,
+        },
+        "baseline": figures(idle),
+        "goals": {
+            "p99_ms": P99_MS, "idle_p99_ms": IDLE_P99_MS, "resident_bytes": RESIDENT,
+            "journal_bytes": JOURNAL, "start_s": START_S,
+        },
+        "ok": ok,
+    });
+    say(&line.to_string());
+    Ok(0)
+}
+
+fn row(seen: &Seen) {
+    let ms = |q: f64| seen.times.quantile(q).unwrap_or(f64::NAN);
+    say(&format!(
+        "{:<20} {:>7.1} {:>11.1} {:>8} {:>12} {:>12}",
+        seen.name,
+        ms(0.99),
+        ms(1.0),
+        seen.times.len(),
+        seen.resident >> 20,
+        seen.journal >> 20
+    ));
+}
+
+/// One flood, and a moment after it.
+fn under(
+    name: &'static str,
+    station: &Station,
+    victim: &mut Victim,
+    span: Duration,
+    cores: usize,
+    journal: &Path,
+) -> anyhow::Result<Seen> {
+    let mut flooder = start(name, station, span)?;
+    if cores > 1 {
+        pin(flooder.id(), 1)?;
+    }
+    let (mut most, mut looked, mut ended) = (0, Instant::now(), None);
+    let times = victim.measure(span * 3 + Duration::from_secs(60), || {
+        if looked.elapsed() >= Duration::from_millis(250) {
+            looked = Instant::now();
+            most = most.max(resident(station));
+            if ended.is_none() && !matches!(flooder.try_wait(), Ok(None)) {
+                ended = Some(Instant::now());
+            }
+        }
+        ended.is_none_or(|at: Instant| at.elapsed() < AFTER)
+    })?;
+    let _ = flooder.kill();
+    let status = flooder.wait()?;
+    anyhow::ensure!(status.success(), "the flood `{name}` failed: {status}");
+    Ok(Seen {
+        name,
+        times: Times::new(times),
+        resident: most.max(resident(station)),
+        journal: bytes_of(journal),
+    })
+}
+
+fn start(name: &str, station: &Station, span: Duration) -> anyhow::Result<Child> {
+    let mut command = Command::new(station.program());
+    command
+        .args([FLOOD_ARGUMENT, name])
+        .arg(station.socket())
+        .arg(span.as_secs().to_string())
+        .current_dir("/")
+        .stdin(Stdio::null());
+    if Uid::effective().is_root() {
+        command.uid(FLOODER).gid(FLOODER);
+    }
+    command.spawn().context("cannot start the flooder")
+}
+
+/// A user who asks and is measured: about an own claim, and for another size of it.
+struct Victim {
+    socket: PathBuf,
+    client: Client,
+    claim: String,
+    asked: u64,
+}
+
+impl Victim {
+    fn start(station: &Station) -> anyhow::Result<Self> {
+        let mut client = station.client()?;
+        let line = json!({"op": "claim", "gpus_milli": 100, "hold": true, "wait": "no"});
+        let claim = match client.call(&serde_json::from_value(line)?)? {
+            Reply::Granted(granted) => granted.id,
+            other => anyhow::bail!("no claim for the user who is measured: {other:?}"),
+        };
+        Ok(Self {
+            socket: station.socket(),
+            client,
+            claim,
+            asked: 0,
+        })
+    }
+
+    /// Milliseconds to each answer, as long as `more` says so and at most for that time.
+    fn measure(
+        &mut self,
+        most: Duration,
+        mut more: impl FnMut() -> bool,
+    ) -> anyhow::Result<Vec<f64>> {
+        let (begun, mut times) = (Instant::now(), Vec::new());
+        while begun.elapsed() < most && more() {
+            self.asked += 1;
+            let line = match self.asked % 4 {
+                0 => json!({"op": "try", "gpus_milli": 50, "gpu_ids": ["1"]}),
+                1 => json!({"op": "lease", "pid": 1, "start_ticks": 1}),
+                n => json!({"op": "resize", "id": self.claim, "gpus_milli": 98 + n}),
+            };
+            let call = serde_json::from_value(line)?;
+            let begun = Instant::now();
+            // Now and then as a command does: with a connection of its own.
+            if self.asked.is_multiple_of(8) {
+                self.client = Client::connect(&self.socket)?;
+                self.client
+                    .set_read_timeout(Some(Duration::from_secs(60)))?;
+            }
+            self.client.call(&call)?;
+            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+            std::thread::sleep(PAUSE);
+        }
+        Ok(times)
+    }
+}
+
+/// Binds all threads of a process to one core.
+fn pin(pid: u32, core: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let name = task?.file_name();
+        if let Some(task) = name.to_str().and_then(|n| n.parse().ok()) {
+            // A thread may have ended meanwhile.
+            let _ = sched_setaffinity(Pid::from_raw(task), &set);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that the service has resident.
+fn resident(station: &Station) -> u64 {
+    let of = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    station.service_pid().and_then(of).unwrap_or(0)
+}
+
+/// Bytes of a database with what is beside it.
+fn bytes_of(path: &Path) -> u64 {
+    let names = ["", "-wal"].map(|end| PathBuf::from(format!("{}{end}", path.display())));
+    let sizes = names.iter().filter_map(|p| p.metadata().ok());
+    sizes.map(|m| m.len()).sum()
+}

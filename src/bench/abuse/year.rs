@@ -1,0 +1,62 @@
+//! A year of thirty users, written through the service's own journal.
+
+use std::path::Path;
+
+use gshare_core::ClaimId;
+
+use crate::daemon::journal::{ClaimRecord, Journal, ProcessRecord};
+use crate::daemon::unix_ms;
+
+pub(super) const USERS: u32 = 30;
+/// Claims of each on a day.
+const CLAIMS: u64 = 20;
+/// What happens to each, in lines of its log.
+const EVENTS: u64 = 5;
+const DAY_MS: u64 = 86_400_000;
+
+/// Fills the journal of a service that does not run; how many claims that were.
+pub(super) fn fill(path: &Path, days: u64) -> anyhow::Result<u64> {
+    let mut journal = Journal::open(path)?;
+    let first = journal.next_id()?;
+    let begin = unix_ms().saturating_sub(days * DAY_MS);
+    let total = days * u64::from(USERS) * CLAIMS;
+    for n in 0..total {
+        let user = u32::try_from(n % u64::from(USERS)).unwrap_or(0);
+        let at = begin + n * days * DAY_MS / total;
+        let id = first + n;
+        let record = ClaimRecord {
+            id,
+            uid: 5000 + user,
+            name: Some(format!("run-{n}")),
+            project: "lab".to_owned(),
+            class: "batch".to_owned(),
+            command: ["python", "train.py", "--config", "configs/resnet50.yaml"]
+                .map(str::to_owned)
+                .to_vec(),
+            cwd: Some(format!("/home/user{user}/projects/vision")),
+            granted_ms: at,
+            process: Some(ProcessRecord {
+                pid: i32::try_from(1000 + n % 30_000).unwrap_or(1),
+                start_ticks: n,
+            }),
+            ..ClaimRecord::default()
+        };
+        journal.put(&record)?;
+        for event in 0..EVENTS {
+            journal.add_event(
+                at + event,
+                ClaimId(id),
+                record.uid,
+                "granted: 0.50 of GPU 1 (11.8 GiB)",
+            )?;
+        }
+        journal.end(
+            &record,
+            at + DAY_MS / 24,
+            "command exited",
+            Some(1 << 30),
+            Some(n),
+        )?;
+    }
+    Ok(total)
+}

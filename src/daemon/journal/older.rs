@@ -1,0 +1,300 @@
+//! Files of older versions: converted in one transaction, with a copy of the file beside it.
+
+use std::path::{Path, PathBuf};
+
+use gshare_proto::CommandLine;
+use rusqlite::{Connection, Transaction, params};
+use serde_json::Value;
+
+use super::past::KEPT_MS;
+use super::{ClaimRecord, DOCUMENT, FORMAT, Journal, JournalError, signed};
+
+/// Where the copy lies.
+pub(super) fn copy_of(path: &Path) -> PathBuf {
+    path.with_extension("db.format-1")
+}
+
+/// Makes a file of format 1 one of this format. `half` is called in the middle, for the test of a death there.
+pub(super) fn convert(
+    db: &mut Connection,
+    path: &Path,
+    half: impl FnOnce(),
+) -> Result<(), JournalError> {
+    let (copy, part) = (copy_of(path), path.with_extension("db.part"));
+    let _ = std::fs::remove_file(&part);
+    db.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()])?;
+    let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    let laid = std::fs::set_permissions(&part, own).and_then(|()| std::fs::rename(&part, &copy));
+    if let Err(error) = laid {
+        tracing::warn!(%error, "no copy of the journal in its old format is kept");
+    }
+    let tx = db.transaction()?;
+    let before: Vec<String> = tx
+        .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('claim', 'ended', 'event')")?
+        .query_map([], |r| r.get(0))?
+        .collect::<Result<_, _>>()?;
+    for table in &before {
+        tx.execute_batch(&format!("ALTER TABLE {table} RENAME TO old_{table}"))?;
+    }
+    tx.execute_batch("DROP INDEX IF EXISTS event_claim")?;
+    Journal::lay_out(&tx)?;
+    half();
+    let newest: i64 = if before.iter().any(|t| t == "ended") {
+        tx.query_row(
+            "SELECT coalesce(max(ended_ms), 0) FROM old_ended",
+            [],
+            |r| r.get(0),
+        )?
+    } else {
+        0
+    };
+    for table in &before {
+        match table.as_str() {
+            "claim" => held(&tx)?,
+            "ended" => ended(&tx, newest)?,
+            _ => events(&tx, newest)?,
+        }
+        tx.execute_batch(&format!("DROP TABLE old_{table}"))?;
+    }
+    waiting(&tx)?;
+    tx.pragma_update(None, "user_version", FORMAT)?;
+    tx.commit()?;
+    // The file shrinks from now on; a failure costs only that.
+    let shrinks = db
+        .pragma_update(None, "auto_vacuum", "INCREMENTAL")
+        .and_then(|()| db.execute_batch("VACUUM"));
+    if let Err(error) = shrinks {
+        tracing::warn!(%error, "the journal will not shrink");
+    }
+    tracing::info!(copy = %copy.display(), "the journal has the new format; the old one lies beside it");
+    Ok(())
+}
+
+/// A record with its texts in their bounds; `None` where it is none.
+fn bounded(text: &str) -> Option<ClaimRecord> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    // What a client said of a claim for later, or of its kernel, may be longer than is taken now.
+    for field in ["lazy", "kernel"] {
+        if let Some(said) = value.get(field)
+            && said.to_string().len() > 16 * 1024
+        {
+            value[field] = Value::Null;
+        }
+    }
+    let mut record: ClaimRecord = serde_json::from_value(value).ok()?;
+    record.command = CommandLine::of(&record.command).into_words();
+    Some(record)
+}
+
+fn held(tx: &Transaction<'_>) -> Result<(), JournalError> {
+    let mut rows = tx.prepare("SELECT id, record FROM old_claim")?;
+    let rows: Vec<(i64, String)> = rows
+        .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (id, text) in rows {
+        // One that cannot be read is told of when the claims are found again.
+        let text = match bounded(&text) {
+            Some(record) => serde_json::to_string(&record)?,
+            None => text,
+        };
+        tx.execute(
+            "INSERT INTO claim (id, waits, format, record) VALUES (?1, 0, ?2, ?3)",
+            params![id, DOCUMENT, text],
+        )?;
+    }
+    Ok(())
+}
+
+fn ended(tx: &Transaction<'_>, newest: i64) -> Result<(), JournalError> {
+    tx.execute(
+        "INSERT INTO ended (id, uid, ended_ms, pid, start_ticks, uncapped, cause, peak_bytes, launches, format, record)
+         SELECT id, uid, ended_ms, json_extract(record, '$.process.pid'), json_extract(record, '$.process.start_ticks'),
+             coalesce(json_extract(record, '$.uncapped'), 0), cause, peak_bytes, launches, ?2,
+             CASE WHEN length(record) > 8192
+             THEN json_set(json_remove(record, '$.lazy', '$.kernel', '$.cwd'), '$.command', json_array())
+             ELSE json_remove(record, '$.lazy') END
+         FROM old_ended WHERE ended_ms >= ?1 AND json_valid(record)",
+        params![newest - signed(KEPT_MS), DOCUMENT],
+    )?;
+    // Numbers are never used again.
+    let highest: i64 = tx.query_row("SELECT coalesce(max(id), 0) FROM old_ended", [], |r| {
+        r.get(0)
+    })?;
+    let told: Option<String> = tx
+        .query_row("SELECT value FROM meta WHERE key = 'told'", [], |r| {
+            r.get(0)
+        })
+        .ok();
+    let told = told.and_then(|t| t.parse().ok()).unwrap_or(0);
+    tx.execute(
+        "INSERT OR REPLACE INTO meta (key, value) VALUES ('told', ?1)",
+        [highest.max(told).to_string()],
+    )?;
+    Ok(())
+}
+
+fn events(tx: &Transaction<'_>, newest: i64) -> Result<(), JournalError> {
+    tx.execute(
+        "INSERT INTO event (at_ms, claim, uid, text)
+         SELECT e.at_ms, e.claim, coalesce((SELECT uid FROM ended WHERE id = e.claim),
+             (SELECT json_extract(record, '$.uid') FROM claim WHERE id = e.claim AND json_valid(record)), 0), e.text
+         FROM old_event e WHERE e.at_ms >= ?1",
+        [newest - signed(KEPT_MS)],
+    )?;
+    Ok(())
+}
+
+/// Those who waited were in one text with all that the core knew.
+fn waiting(tx: &Transaction<'_>) -> Result<(), JournalError> {
+    let text: Option<String> = tx
+        .query_row("SELECT value FROM meta WHERE key = 'machine'", [], |r| {
+            r.get(0)
+        })
+        .ok();
+    let Some(mut machine) = text.and_then(|t| serde_json::from_str::<Value>(&t).ok()) else {
+        return Ok(());
+    };
+    let waits = machine["waits"].as_object().cloned().unwrap_or_default();
+    for (id, said) in waits {
+        if let (Some(record), Ok(id)) = (bounded(&said.to_string()), id.parse::<i64>()) {
+            tx.execute(
+                "INSERT OR IGNORE INTO claim (id, waits, format, record) VALUES (?1, 1, ?2, ?3)",
+                params![id, DOCUMENT, serde_json::to_string(&record)?],
+            )?;
+        }
+    }
+    for place in machine["queue"].as_array().cloned().unwrap_or_default() {
+        if let (Some(id), Some(seq)) = (place["id"].as_i64(), place["seq"].as_i64()) {
+            tx.execute(
+                "INSERT OR REPLACE INTO queue (id, seq, format, record) VALUES (?1, ?2, ?3, ?4)",
+                params![id, seq, DOCUMENT, place.to_string()],
+            )?;
+        }
+    }
+    if let Some(machine) = machine.as_object_mut() {
+        machine.remove("waits");
+        machine.remove("queue");
+    }
+    tx.execute(
+        "UPDATE meta SET value = ?1 WHERE key = 'machine'",
+        [machine.to_string()],
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::super::tests::claim;
+    use super::*;
+
+    /// A file as format 1 had it: a held claim, a damaged one, an ended one with a text that is too long, events, and one
+    /// who waits.
+    fn old(path: &Path) {
+        let db = Connection::open(path).unwrap();
+        db.execute_batch(
+            "CREATE TABLE claim (id INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+             CREATE TABLE ended (
+                 id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, ended_ms INTEGER NOT NULL, cause TEXT NOT NULL,
+                 peak_bytes INTEGER, launches INTEGER, record TEXT NOT NULL) STRICT;
+             CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+             CREATE TABLE event (at_ms INTEGER NOT NULL, claim INTEGER NOT NULL, text TEXT NOT NULL) STRICT;
+             CREATE INDEX event_claim ON event (claim, at_ms);
+             PRAGMA user_version = 1;",
+        )
+        .unwrap();
+        let text = |record: &ClaimRecord| serde_json::to_string(record).unwrap();
+        let put = "INSERT INTO claim VALUES (?1, ?2)";
+        db.execute(put, params![1, text(&claim(1))]).unwrap();
+        db.execute(put, params![2, "{half"]).unwrap();
+        let long = text(&claim(3)).replace("\"true\"", &format!("\"{}\"", "x".repeat(100_000)));
+        db.execute(
+            "INSERT INTO ended VALUES (3, 1000, 5000, 'released', NULL, NULL, ?1)",
+            [long],
+        )
+        .unwrap();
+        db.execute("INSERT INTO event VALUES (4000, 3, 'granted')", [])
+            .unwrap();
+        let waits = claim(9);
+        let machine = serde_json::json!({
+            "gpus": [], "waits": {"9": serde_json::to_value(&waits).unwrap()},
+            "queue": [{"id": 9, "seq": 4}], "seq": 4,
+        });
+        db.execute(
+            "INSERT INTO meta VALUES ('machine', ?1), ('told', '9')",
+            [machine.to_string()],
+        )
+        .unwrap();
+    }
+
+    fn check(path: &Path, unread: &[u64]) {
+        let mut j = Journal::open(path).unwrap();
+        let found = j.claims(0).unwrap();
+        assert_eq!(found.held, [claim(1)]);
+        assert_eq!(found.waiting, [claim(9)]);
+        assert_eq!(found.unread, unread);
+        assert_eq!(j.next_id().unwrap(), 10);
+        let process = claim(3).process.unwrap();
+        let of = (process.pid.cast_unsigned(), process.start_ticks);
+        assert_eq!(j.ended_of(1000, of, 0).unwrap().unwrap().id, 3);
+        let size: i64 =
+            j.db.query_row("SELECT length(record) FROM ended", [], |r| r.get(0))
+                .unwrap();
+        assert!(size < 2048, "{size}");
+        let events = j.events(gshare_core::ClaimId(3)).unwrap();
+        assert_eq!(events, [(4000, "granted".to_owned())]);
+        let machine = j.meta("machine").unwrap().unwrap();
+        assert!(!machine.contains("waits"), "{machine}");
+    }
+
+    #[test]
+    fn a_file_of_the_format_before_is_converted_and_kept_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gshare.db");
+        old(&path);
+        check(&path, &[2]);
+        check(&path, &[]);
+        let db = Connection::open(copy_of(&path)).unwrap();
+        let format: i64 = db
+            .query_row("PRAGMA user_version", [], |r| r.get(0))
+            .unwrap();
+        assert_eq!(format, 1);
+    }
+
+    const DIES: &str = "GSHARE_TEST_CONVERT_AND_DIE";
+
+    /// The same program once more, killed in the middle; then the file is still the old one, and is converted.
+    #[test]
+    fn a_death_in_the_middle_of_the_conversion_loses_nothing() {
+        if let Some(path) = std::env::var_os(DIES) {
+            let path = PathBuf::from(path);
+            let mut db = Connection::open(&path).unwrap();
+            db.pragma_update(None, "journal_mode", "WAL").unwrap();
+            let _ = convert(&mut db, &path, || {
+                let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+            });
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gshare.db");
+        old(&path);
+        let name =
+            "daemon::journal::older::tests::a_death_in_the_middle_of_the_conversion_loses_nothing";
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(DIES, &path)
+            .stdout(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(9));
+        let db = Connection::open(&path).unwrap();
+        let format: i64 = db
+            .query_row("PRAGMA user_version", [], |r| r.get(0))
+            .unwrap();
+        assert_eq!(format, 1);
+        drop(db);
+        check(&path, &[2]);
+    }
+}

@@ -1,0 +1,402 @@
+//! What is over: ended claims, and what happened to each, for `gshare log`. Both are kept by age and by size, so that
+//! nobody can fill the disk, and nobody drives out what others did.
+
+use std::collections::HashMap;
+
+use gshare_core::ClaimId;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{ClaimRecord, DOCUMENT, Journal, JournalError, signed};
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS ended (
+    id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, ended_ms INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER,
+    uncapped INTEGER NOT NULL, cause TEXT NOT NULL, peak_bytes INTEGER, launches INTEGER, format INTEGER NOT NULL,
+    record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS ended_owner ON ended (uid, ended_ms);
+CREATE INDEX IF NOT EXISTS ended_at ON ended (ended_ms);
+CREATE INDEX IF NOT EXISTS ended_process ON ended (pid, start_ticks) WHERE pid IS NOT NULL;
+CREATE INDEX IF NOT EXISTS ended_uncapped ON ended (ended_ms) WHERE uncapped;
+CREATE TABLE IF NOT EXISTS event (
+    at_ms INTEGER NOT NULL, claim INTEGER NOT NULL, uid INTEGER NOT NULL, text TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS event_claim ON event (claim, at_ms);
+CREATE INDEX IF NOT EXISTS event_owner ON event (uid, at_ms);
+CREATE INDEX IF NOT EXISTS event_at ON event (at_ms);
+";
+
+/// How long what is over is kept, in milliseconds.
+pub(crate) const KEPT_MS: u64 = 30 * 86_400_000;
+/// Lines of a claim's log.
+const LINES: u32 = 500;
+/// Longest line, in characters.
+const LINE: usize = 2000;
+/// Bytes that SQLite keeps for a row and its places in the indexes, about.
+const ROW: u64 = 120;
+/// Rows that are deleted, and pages that are given back, at a time: nobody waits long for either.
+const ROWS_AT_A_TIME: u64 = 500;
+const PAGES_AT_A_TIME: u64 = 256;
+
+/// A table that is kept by size.
+#[derive(Debug)]
+pub(super) struct Table {
+    name: &'static str,
+    at: &'static str,
+    size: &'static str,
+    /// Most bytes of all owners, and of one.
+    most: u64,
+    most_of_one: u64,
+}
+
+pub(super) const ENDED: Table = Table {
+    name: "ended",
+    at: "ended_ms",
+    size: "length(record)",
+    most: 20 << 20,
+    most_of_one: 4 << 20,
+};
+pub(super) const EVENTS: Table = Table {
+    name: "event",
+    at: "at_ms",
+    size: "length(text)",
+    most: 16 << 20,
+    most_of_one: 2 << 20,
+};
+
+/// Bytes by owner in a table.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    of: HashMap<u32, u64>,
+    all: u64,
+}
+
+impl Budget {
+    /// As the file has it.
+    pub(super) fn of(db: &Connection, table: &Table) -> rusqlite::Result<Self> {
+        let sql = format!(
+            "SELECT uid, sum({} + {ROW}) FROM {} GROUP BY uid",
+            table.size, table.name
+        );
+        let mut rows = db.prepare(&sql)?;
+        let of: HashMap<u32, u64> = rows
+            .query_map([], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?.unsigned_abs())))?
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            all: of.values().sum(),
+            of,
+        })
+    }
+
+    /// A row has been written: the oldest of the one with the most go, until there is room.
+    fn add(
+        &mut self,
+        db: &Connection,
+        table: &Table,
+        uid: u32,
+        bytes: usize,
+    ) -> rusqlite::Result<()> {
+        let bytes = bytes as u64 + ROW;
+        *self.of.entry(uid).or_default() += bytes;
+        self.all += bytes;
+        while self.of.get(&uid).is_some_and(|b| *b > table.most_of_one) {
+            if !self.drop_oldest(db, table, uid)? {
+                break;
+            }
+        }
+        while self.all > table.most {
+            let most = self.of.iter().max_by_key(|(_, bytes)| **bytes);
+            let Some(uid) = most.map(|(uid, _)| *uid) else {
+                break;
+            };
+            if !self.drop_oldest(db, table, uid)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_oldest(&mut self, db: &Connection, table: &Table, uid: u32) -> rusqlite::Result<bool> {
+        let sql = format!(
+            "DELETE FROM {0} WHERE rowid = (SELECT rowid FROM {0} WHERE uid = ?1 ORDER BY {1} LIMIT 1)
+             RETURNING {2}",
+            table.name, table.at, table.size
+        );
+        let freed: Option<i64> = db
+            .prepare_cached(&sql)?
+            .query_row([uid], |r| r.get(0))
+            .optional()?;
+        match freed {
+            Some(bytes) => self.less(uid, bytes.unsigned_abs() + ROW),
+            None => self.less(uid, u64::MAX),
+        }
+        Ok(freed.is_some())
+    }
+
+    fn less(&mut self, uid: u32, bytes: u64) {
+        if let Some(of) = self.of.get_mut(&uid) {
+            let bytes = bytes.min(*of);
+            *of -= bytes;
+            self.all -= bytes;
+            if *of == 0 {
+                self.of.remove(&uid);
+            }
+        }
+    }
+
+    /// Deletes some of what is older than a moment; false once nothing is.
+    fn forget(&mut self, db: &Connection, table: &Table, before_ms: u64) -> rusqlite::Result<bool> {
+        let sql = format!(
+            "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} < ?1 LIMIT {ROWS_AT_A_TIME})
+             RETURNING uid, {2}",
+            table.name, table.at, table.size
+        );
+        let mut rows = db.prepare_cached(&sql)?;
+        let gone: Vec<(u32, i64)> = rows
+            .query_map([signed(before_ms)], |r| Ok((r.get(0)?, r.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (uid, bytes) in &gone {
+            self.less(*uid, bytes.unsigned_abs() + ROW);
+        }
+        Ok(!gone.is_empty())
+    }
+}
+
+impl Journal {
+    /// Moves a claim to the record of ended ones, in one transaction.
+    pub(crate) fn end(
+        &mut self,
+        claim: &ClaimRecord,
+        ended_ms: u64,
+        cause: &str,
+        peak_bytes: Option<u64>,
+        launches: Option<u64>,
+    ) -> Result<(), JournalError> {
+        // What it would have claimed later is of no use any more.
+        let claim = ClaimRecord {
+            lazy: None,
+            ..claim.clone()
+        };
+        let text = serde_json::to_string(&claim)?;
+        let tx = self.db.transaction()?;
+        tx.prepare_cached("DELETE FROM claim WHERE id = ?1")?
+            .execute([signed(claim.id)])?;
+        tx.prepare_cached(
+            "INSERT OR REPLACE INTO ended
+                 (id, uid, ended_ms, pid, start_ticks, uncapped, cause, peak_bytes, launches, format, record)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        )?
+        .execute(params![
+            signed(claim.id),
+            claim.uid,
+            signed(ended_ms),
+            claim.process.map(|p| p.pid),
+            claim.process.map(|p| signed(p.start_ticks)),
+            claim.uncapped,
+            cause,
+            peak_bytes.map(signed),
+            launches.map(signed),
+            DOCUMENT,
+            text
+        ])?;
+        self.ended.add(&tx, &ENDED, claim.uid, text.len())?;
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Adds something that happened to a claim of this user.
+    pub(crate) fn add_event(
+        &mut self,
+        at_ms: u64,
+        id: ClaimId,
+        uid: u32,
+        text: &str,
+    ) -> Result<(), JournalError> {
+        let text: String = text.chars().take(LINE).collect();
+        let tx = self.db.transaction()?;
+        tx.prepare_cached("INSERT INTO event (at_ms, claim, uid, text) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![signed(at_ms), signed(id.0), uid, text])?;
+        self.events.add(&tx, &EVENTS, uid, text.len())?;
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// The newest of what happened to a claim, oldest first.
+    pub(crate) fn events(&self, id: ClaimId) -> Result<Vec<(u64, String)>, JournalError> {
+        let mut rows = self.db.prepare_cached(
+            "SELECT at_ms, text FROM event WHERE claim = ?1 ORDER BY at_ms DESC, rowid DESC LIMIT ?2",
+        )?;
+        let event = |r: &rusqlite::Row<'_>| {
+            let at: i64 = r.get(0)?;
+            Ok((at.unsigned_abs(), r.get(1)?))
+        };
+        let mut events: Vec<(u64, String)> = rows
+            .query_map(params![signed(id.0), LINES], event)?
+            .collect::<Result<_, _>>()?;
+        events.reverse();
+        Ok(events)
+    }
+
+    /// Forgets some of what was before a moment, and gives back free pages of the file; false once there is nothing
+    /// left to do.
+    pub(crate) fn forget(&mut self, before_ms: u64) -> Result<bool, JournalError> {
+        let tx = self.db.transaction()?;
+        let mut more = self.ended.forget(&tx, &ENDED, before_ms)?;
+        more |= self.events.forget(&tx, &EVENTS, before_ms)?;
+        tx.execute("DELETE FROM unread WHERE at_ms < ?1", [signed(before_ms)])?;
+        tx.commit()?;
+        let free: i64 = self
+            .db
+            .query_row("PRAGMA freelist_count", [], |r| r.get(0))?;
+        // Some are soon needed again.
+        if free.unsigned_abs() > PAGES_AT_A_TIME {
+            self.db
+                .execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_A_TIME})"))?;
+            more = true;
+        }
+        Ok(more)
+    }
+
+    /// The claim of a user that ended since a moment and whose command was this process.
+    pub(crate) fn ended_of(
+        &self,
+        uid: u32,
+        process: (u32, u64),
+        from_ms: u64,
+    ) -> Result<Option<ClaimRecord>, JournalError> {
+        let (pid, start_ticks) = process;
+        let mut rows = self.db.prepare_cached(
+            "SELECT record FROM ended WHERE pid = ?1 AND start_ticks = ?2 AND uid = ?3 AND ended_ms >= ?4
+             ORDER BY ended_ms DESC LIMIT 1",
+        )?;
+        let found: Option<String> = rows
+            .query_row(
+                params![pid, signed(start_ticks), uid, signed(from_ms)],
+                |r| r.get(0),
+            )
+            .optional()?;
+        Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    /// Processes outside claims that were accounted and have ended since a moment, the last first: when, and
+    /// what is known of them.
+    pub(crate) fn uncapped_since(
+        &self,
+        from_ms: u64,
+    ) -> Result<Vec<(u64, ClaimRecord)>, JournalError> {
+        let mut rows = self.db.prepare_cached(
+            "SELECT ended_ms, record FROM ended WHERE uncapped AND ended_ms >= ?1
+             ORDER BY ended_ms DESC LIMIT 200",
+        )?;
+        let found: Vec<(i64, String)> = rows
+            .query_map([signed(from_ms)], |r| Ok((r.get(0)?, r.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let read = |(at, text): (i64, String)| {
+            Some((at.unsigned_abs(), serde_json::from_str(&text).ok()?))
+        };
+        Ok(found.into_iter().filter_map(read).collect())
+    }
+
+    /// Claims that ended since a moment, and when. Damaged records are left out.
+    pub(crate) fn ended_since(
+        &self,
+        from_ms: u64,
+    ) -> Result<Vec<(ClaimRecord, u64)>, JournalError> {
+        let mut rows = self
+            .db
+            .prepare("SELECT record, ended_ms FROM ended WHERE ended_ms >= ?1")?;
+        let row = |r: &rusqlite::Row<'_>| {
+            let (text, at): (String, i64) = (r.get(0)?, r.get(1)?);
+            Ok((text, at.unsigned_abs()))
+        };
+        let found: Vec<(String, u64)> = rows
+            .query_map([signed(from_ms)], row)?
+            .collect::<Result<_, _>>()?;
+        Ok(found
+            .into_iter()
+            .filter_map(|(text, at)| Some((serde_json::from_str(&text).ok()?, at)))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::claim;
+    use super::*;
+
+    #[test]
+    fn events_are_kept_in_order_by_claim_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut j = Journal::open(&dir.path().join("db")).unwrap();
+        for (at, id, text) in [(5, 1, "waits"), (7, 2, "other"), (9, 1, "granted")] {
+            j.add_event(at, ClaimId(id), 7, text).unwrap();
+        }
+        let told = |j: &Journal, id| j.events(ClaimId(id)).unwrap();
+        assert_eq!(
+            told(&j, 1),
+            [(5, "waits".to_owned()), (9, "granted".to_owned())]
+        );
+        assert_eq!(told(&j, 3), []);
+        while j.forget(9).unwrap() {}
+        assert_eq!(told(&j, 1), [(9, "granted".to_owned())]);
+    }
+
+    /// A user who makes claims and ends them for ever fills neither the disk nor the place of others.
+    #[test]
+    fn what_is_over_is_kept_by_size_and_by_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let mut j = Journal::open(&path).unwrap();
+        let other = ClaimRecord { uid: 1, ..claim(1) };
+        j.end(&other, 1, "released", None, None).unwrap();
+        let large = ClaimRecord {
+            command: vec!["x".repeat(4000)],
+            ..claim(0)
+        };
+        for id in 2..4000 {
+            let record = ClaimRecord {
+                id,
+                ..large.clone()
+            };
+            j.end(&record, id, "released", None, None).unwrap();
+            j.add_event(id, ClaimId(id), 1000, &"y".repeat(3000))
+                .unwrap();
+        }
+        let rows = |sql: &str| -> i64 { j.db.query_row(sql, [], |r| r.get(0)).unwrap() };
+        let kept = rows("SELECT sum(length(record)) FROM ended WHERE uid = 1000");
+        assert!(kept.unsigned_abs() <= ENDED.most_of_one, "{kept}");
+        let kept = rows("SELECT sum(length(text)) FROM event");
+        assert!(kept.unsigned_abs() <= EVENTS.most_of_one, "{kept}");
+        assert_eq!(rows("SELECT count(*) FROM ended WHERE uid = 1"), 1);
+        assert_eq!(rows("SELECT max(id) FROM ended"), 3999, "the newest stay");
+        // The file shrinks when they go.
+        let pages = rows("PRAGMA page_count");
+        while j.forget(u64::MAX >> 1).unwrap() {}
+        let after: i64 =
+            j.db.query_row("PRAGMA page_count", [], |r| r.get(0))
+                .unwrap();
+        assert!(after < pages / 2, "{pages} -> {after}");
+    }
+
+    /// In the task that owns the state nothing looks at every row.
+    #[test]
+    fn no_question_reads_a_whole_table() {
+        let dir = tempfile::tempdir().unwrap();
+        let j = Journal::open(&dir.path().join("db")).unwrap();
+        for sql in [
+            "SELECT record FROM ended WHERE pid = 1 AND start_ticks = 2 AND uid = 3 AND ended_ms >= 4
+             ORDER BY ended_ms DESC LIMIT 1",
+            "SELECT ended_ms, record FROM ended WHERE uncapped AND ended_ms >= 1 ORDER BY ended_ms DESC LIMIT 200",
+            "SELECT at_ms, text FROM event WHERE claim = 1 ORDER BY at_ms DESC, rowid DESC LIMIT 5",
+            "SELECT rowid FROM ended WHERE uid = 1 ORDER BY ended_ms LIMIT 1",
+            "SELECT rowid FROM event WHERE at_ms < 1 LIMIT 5",
+            "SELECT record FROM ended WHERE ended_ms >= 1",
+        ] {
+            let mut rows = j.db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let plan: Vec<String> = rows
+                .query_map([], |r| r.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            assert!(plan.iter().all(|p| !p.contains("SCAN")), "{sql}: {plan:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What the connections of one user may take of the service together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Requests of one user that are read and not answered yet. A long one counts for several.
+const REQUESTS: u32 = 32;
+/// Bytes for which a request counts once.
+const REQUEST_BYTES: usize = 8 * 1024;
+/// What a connection may have read of a line that is not whole yet without it counting.
+pub(super) const SMALL: usize = 4 * 1024;
+/// Most bytes above that, of all connections of a user.
+const UNFINISHED: usize = 2 << 20;
+/// Connections that a user may make in a second at full speed, and how many more wait for their second.
+const A_SECOND: u32 = 1000;
+const HELD_BACK: u32 = 2000;
+
+/// The right of a connection to have one request handled, and of its user.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(super) _connection: OwnedSemaphorePermit,
+    pub(super) _user: Option<OwnedSemaphorePermit>,
+}
+
+/// One user's part.
+#[derive(Debug)]
+pub(super) struct Budget {
+    requests: Arc<Semaphore>,
+    unfinished: AtomicUsize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(REQUESTS as usize)),
+            unfinished: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Budget {
+    /// Waits until a request of this length may be handled.
+    pub(super) async fn request(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let weight = u32::try_from(1 + bytes / REQUEST_BYTES).unwrap_or(REQUESTS);
+        let requests = Arc::clone(&self.requests);
+        requests.acquire_many_owned(weight.min(REQUESTS)).await.ok()
+    }
+}
+
+/// What one connection has read of a line that is not whole.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    budget: Arc<Budget>,
+    counted: usize,
+}
+
+impl Unfinished {
+    pub(super) fn new(budget: Arc<Budget>) -> Self {
+        Self { budget, counted: 0 }
+    }
+
+    /// So much is held now; false if that is too much.
+    pub(super) fn hold(&mut self, bytes: usize) -> bool {
+        let counted = bytes.saturating_sub(SMALL);
+        let all = &self.budget.unfinished;
+        if counted > self.counted {
+            let more = counted - self.counted;
+            let before = all.fetch_add(more, Ordering::Relaxed);
+            self.counted = counted;
+            return before + more <= UNFINISHED;
+        }
+        all.fetch_sub(self.counted - counted, Ordering::Relaxed);
+        self.counted = counted;
+        true
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+/// How often a user connects.
+#[derive(Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    count: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            count: 0,
+        }
+    }
+}
+
+impl Pace {
+    /// One more connection: how long it has to wait first; `None` if it is one too many.
+    pub(super) fn connect(&mut self, now: Instant) -> Option<Duration> {
+        const SECOND: Duration = Duration::from_secs(1);
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= SECOND {
+            // Those who were held back count in the seconds that follow.
+            let seconds = u32::try_from(passed.as_secs()).unwrap_or(u32::MAX);
+            self.count = self.count.saturating_sub(A_SECOND.saturating_mul(seconds));
+            self.since += Duration::from_secs(passed.as_secs());
+        }
+        if self.count >= A_SECOND + HELD_BACK {
+            return None;
+        }
+        let turn = SECOND * (self.count / A_SECOND);
+        self.count += 1;
+        Some(turn.saturating_sub(now.saturating_duration_since(self.since)))
+    }
+
+    /// Whether nothing is left to remember.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= Duration::from_secs(5)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_lines_share_one_budget_and_give_it_back() {
+        let budget = Arc::new(Budget::default());
+        let mut held = Vec::new();
+        let room = loop {
+            let mut one = Unfinished::new(Arc::clone(&budget));
+            if !one.hold(256 * 1024) {
+                break held.len();
+            }
+            held.push(one);
+        };
+        assert!((6..=8).contains(&room), "{room}");
+        let mut small = Unfinished::new(Arc::clone(&budget));
+        assert!(small.hold(SMALL), "a small one is always read");
+        held.clear();
+        assert!(small.hold(256 * 1024));
+        drop(small);
+        assert_eq!(budget.unfinished.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_connects_without_end_is_held_back_and_then_refused() {
+        let begin = Instant::now();
+        let mut pace = Pace {
+            since: begin,
+            count: 0,
+        };
+        let second = |n: u64| Some(Duration::from_secs(n));
+        let seen: Vec<_> = (0..4000).map(|_| pace.connect(begin)).collect();
+        for (n, wait) in [(0, 0), (999, 0), (1000, 1), (2999, 2)] {
+            assert_eq!(seen[n], second(wait), "{n}");
+        }
+        assert!(seen[3000..].iter().all(Option::is_none));
+        let later = begin + Duration::from_millis(1200);
+        assert_eq!(pace.connect(later), Some(Duration::from_millis(1800)));
+        assert_eq!(pace.connect(begin + Duration::from_secs(4)), second(0));
+    }
+}
