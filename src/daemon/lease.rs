@@ -73,7 +73,7 @@ impl Service {
         }
         let by = Duration::from_secs(by_s);
         let mut record = live.record.clone();
-        let stands = ends_ms.max(self.unix_at(ends));
+        let stands = ends_ms.saturating_add(millis(self.machine.stood_still(id)));
         record.ends_ms = Some(stands.saturating_add(millis(by)));
         self.journal.put(&record).map_err(|error| {
             let text = format!("{id} keeps its end: {:#}", anyhow::Error::from(error));

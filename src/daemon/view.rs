@@ -15,7 +15,7 @@ use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
 use super::whose::Whose;
-use super::{rules, unix_ms};
+use super::{millis, rules, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -268,10 +268,9 @@ impl Service {
             announced: self.announced_text(id),
             since_ms: record.granted_ms,
             // While its memory is away for others the limit stands still.
-            ends_ms: match self.machine.lease_end(id) {
-                Some(ends) if place.word.is_some() => Some(self.unix_at(ends)),
-                _ => record.ends_ms,
-            },
+            ends_ms: record
+                .ends_ms
+                .map(|ms| ms.saturating_add(millis(self.machine.stood_still(id)))),
             gpus: parts,
             members,
             processes: self.process_views(id),

@@ -15,7 +15,8 @@ impl Machine {
     }
 
     /// For how long a claim's time limit has stood still, since its memory left for others.
-    fn stood_still(&self, id: ClaimId) -> Duration {
+    #[must_use]
+    pub fn stood_still(&self, id: ClaimId) -> Duration {
         let since = self.away.get(&id);
         since.map_or(Duration::ZERO, |since| {
             self.past.at().saturating_sub(*since)
