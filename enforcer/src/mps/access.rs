@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-/// Who may pass.
+/// The users who may enter the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The service's own user alone.
@@ -68,7 +68,7 @@ fn user_of(list: &[u8]) -> Option<u32> {
     (list_for(uid) == list).then_some(uid)
 }
 
-/// Who may pass into the directory.
+/// Reads the access list of the directory.
 pub(super) fn of(dir: &Path) -> io::Result<Access> {
     let list = match xattr::get(dir, NAME) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
