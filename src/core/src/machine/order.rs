@@ -3,19 +3,20 @@
 //! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
 //! (of those last who come back with more memory than they asked for). Among the same standing goes the class of
 //! higher priority, then, above the guarantee, the owner who has had the least of the machine lately, then the claim
-//! that has had the least itself (by levels; nothing while it has not run), then the one who asked first. What an owner is
+//! that has run for the shortest time (by levels), then the one who asked first. What an owner is
 //! guaranteed is divided in the same order among their claims, whether they hold or wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::holding::Granted;
 use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
 use crate::ledger::{GpuFacts, Ledger};
 use crate::place;
-use crate::sched::fair::{History, Party, guarantees, level};
+use crate::sched::fair::{History, LEVELS, Party, guarantees, level};
 use crate::units::{Bytes, Share};
 
 /// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
@@ -299,17 +300,25 @@ impl Machine {
 
     /// How long a claim has run.
     pub(super) fn ran(&self, id: ClaimId) -> Duration {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
-            return Duration::ZERO;
-        };
+        let granted = self.reclaim.granted.get(&id);
+        granted.map_or(Duration::ZERO, |g| self.ran_of(g))
+    }
+
+    fn ran_of(&self, granted: &Granted) -> Duration {
         let size = size(largest(&self.ledger), &granted.request);
         Duration::try_from_secs_f64(granted.attained_s / size).unwrap_or_default()
     }
 
-    /// Level of what a claim has had itself.
+    /// Level of how long a claim has run: of a large claim and of the same in many small ones it is the same.
     pub(super) fn level_of(&self, id: ClaimId) -> u8 {
-        let granted = self.reclaim.granted.get(&id);
-        granted.map_or(0, |g| level(g.attained_s))
+        level(self.ran(id).as_secs_f64())
+    }
+
+    /// How long a claim that runs may do so until its level rises; none where it is the highest.
+    pub(super) fn left_in_level(&self, granted: &Granted) -> Option<Duration> {
+        let ran = self.ran_of(granted);
+        let next = LEVELS.into_iter().find(|bound| *bound > ran);
+        next.map(|bound| bound - ran)
     }
 
     /// When it is the turn of a claim that waits, whatever its standing.

@@ -263,7 +263,7 @@ impl Machine {
                 let spared = g.spared.values().filter(|until| **until > now).count() as u64;
                 let settled = u64::from(self.settled(now, g));
                 let owner = self.owner_level(id, g.request.uid);
-                let levels = u64::from(level(g.attained_s)) + 4 * u64::from(owner);
+                let levels = u64::from(self.level_of(id)) + 4 * u64::from(owner);
                 flags + 64 * spared + 4096 * (settled + 2 * levels)
             }));
             add(u64::from(self.reclaim.borrowers.contains(&id)));

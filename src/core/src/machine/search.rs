@@ -130,7 +130,13 @@ impl Machine {
             };
             let (answer, steps) = problem.board.rearrange(&item, budget);
             future.steps += steps;
-            if let Answer::Fits(fit) = answer
+            let found = match answer {
+                Answer::Fits(fit) => Some(fit),
+                Answer::No => None,
+                // As many as it takes, where few do not do or are not found.
+                Answer::Unknown => problem.board.clear(&item),
+            };
+            if let Some(fit) = found
                 && let Some(plan) = self.plan_from(now, who, problem, (fit, strongest), future)
             {
                 return Some(plan);

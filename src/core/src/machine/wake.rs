@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::holding::Granted;
 use super::{Machine, Now};
 use crate::sched::fair::LEVELS;
 
@@ -46,12 +45,14 @@ impl Machine {
         if self.queue.is_empty() {
             return next;
         }
-        for (id, gpus) in self.held_by(|id, _| id) {
-            if let Some(left) = self.reclaim.granted.get(&id).and_then(left_in_level)
-                && gpus > 0.0
-            {
-                at(now.saturating_add(Duration::from_secs_f64(left / gpus + 1e-3)));
-            }
+        let granted = self
+            .ledger
+            .held()
+            .filter_map(|(id, _)| self.reclaim.granted.get(&id));
+        for left in granted.filter_map(|g| self.left_in_level(g)) {
+            at(now
+                .saturating_add(left)
+                .saturating_add(Duration::from_millis(1)));
         }
         // Claims of several owners are compared by what those have had.
         let held = self.held_by(|_, uid| uid);
@@ -75,11 +76,4 @@ impl Machine {
         at(now.saturating_add(RETHINK));
         next
     }
-}
-
-/// GPU-seconds until a claim has had so much that it comes later.
-fn left_in_level(granted: &Granted) -> Option<f64> {
-    let bounds = LEVELS.iter().map(Duration::as_secs_f64);
-    let next = bounds.into_iter().find(|b| *b > granted.attained_s);
-    next.map(|bound| bound - granted.attained_s)
 }

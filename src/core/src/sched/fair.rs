@@ -72,7 +72,7 @@ pub fn shares(total: f64, parties: &[Party]) -> Vec<f64> {
     share
 }
 
-/// Bounds of the levels of attained service: who had less than 10 minutes of a GPU, 1 hour, 4 hours.
+/// Bounds of the levels of attained service: less than 10 minutes, 1 hour, 4 hours.
 pub const LEVELS: [Duration; 3] = [
     Duration::from_secs(600),
     Duration::from_secs(3600),

@@ -9,6 +9,9 @@ mod lift;
 mod need;
 mod pack;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use lift::{Here, alike, looks_of, rest};
 pub use need::{Item, Need};
 use pack::anew;
@@ -167,6 +170,70 @@ impl Board {
         } else {
             Answer::Unknown
         }
+    }
+
+    /// Room by suspensions alone, however many they are: on the GPUs where they cost least, and none that is not needed.
+    /// What a search for few does not find, for a job in a hundred small claims or for the whole machine.
+    #[must_use]
+    pub fn clear(&self, new: &Item) -> Option<Fit> {
+        let leave = |g: usize| {
+            let items = self.items.iter().filter(move |i| i.at.contains(&g));
+            items.filter_map(|i| Some((i, i.drop_cost?)))
+        };
+        let mut by_model: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
+        for g in (0..self.kind.len()).filter(|g| new.mask & (1 << g) != 0) {
+            let kind = self.kind[g];
+            let room = leave(g).fold(self.free[g], |room, (i, _)| room.plus(i.need[kind]));
+            if new.need[kind].fits(room) {
+                let cost = match new.need[kind].fits(self.free[g]) {
+                    true => 0,
+                    false => leave(g).fold(0, |sum: u64, (_, cost)| sum.saturating_add(cost)),
+                };
+                by_model.entry(self.model[g]).or_default().push((cost, g));
+            }
+        }
+        let cheapest = by_model.into_values().filter_map(|mut gpus| {
+            gpus.sort_unstable();
+            gpus.truncate(new.parts as usize);
+            let cost = gpus
+                .iter()
+                .fold(0, |sum: u64, (cost, _)| sum.saturating_add(*cost));
+            (gpus.len() == new.parts as usize).then_some((cost, gpus))
+        });
+        let (_, gpus) = cheapest.min()?;
+        let mut at: Vec<usize> = gpus.into_iter().map(|(_, g)| g).collect();
+        at.sort_unstable();
+        let lacks = |g: usize, room: Need| !new.need[self.kind[g]].fits(room);
+        let mut room = self.free.clone();
+        let touches = |i: &Item| at.iter().any(|g| i.at.contains(g));
+        let mut drops: Vec<usize> = (0..self.items.len())
+            .filter(|i| self.items[*i].drop_cost.is_some() && touches(&self.items[*i]))
+            .collect();
+        for item in drops.iter().map(|i| &self.items[*i]) {
+            item.at
+                .iter()
+                .for_each(|g| room[*g] = room[*g].plus(item.need[self.kind[*g]]));
+        }
+        // The dearest stay first.
+        drops.sort_by_key(|i| Reverse(self.items[*i].drop_cost));
+        drops.retain(|i| {
+            let item = &self.items[*i];
+            let mut without = room.clone();
+            for g in &item.at {
+                without[*g] = without[*g].less(item.need[self.kind[*g]]);
+            }
+            let needed = at.iter().any(|g| lacks(*g, without[*g]));
+            if !needed {
+                room = without;
+            }
+            needed
+        });
+        Some(Fit {
+            at,
+            moves: Vec::new(),
+            drops,
+            optimal: false,
+        })
     }
 
     /// Without moving anybody.

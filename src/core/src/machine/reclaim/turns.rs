@@ -42,6 +42,19 @@ fn an_owners_short_claim_displaces_their_own_long_one_and_no_other_of_the_same_l
 }
 
 #[test]
+fn a_job_in_many_small_claims_gives_way_as_one_claim_does() {
+    for parts in [1, 4, 100] {
+        let mut b = Bench::new(1);
+        for id in 1..=parts {
+            b.claim(id, 1000 / parts as u32, 1, Class::Batch, 20 / parts);
+        }
+        b.pass(s(11 * MINUTE));
+        b.claim(200, 1000, 1, Class::Batch, 8);
+        assert!(waits(&mut b, 200, 2 * MINUTE) > 0, "{parts} parts");
+    }
+}
+
+#[test]
 fn room_that_was_announced_for_one_is_not_given_to_a_smaller_one_that_comes_first() {
     let mut b = Bench::new(2);
     b.claim(1, 500, 1, Class::Interactive, 8);
