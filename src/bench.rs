@@ -19,17 +19,22 @@ mod stats;
 
 pub(crate) use abuse::{FLOOD_ARGUMENT, flood};
 pub(crate) use gate::{WORKER_ARGUMENT, program};
-pub(crate) use predict::Memory;
 pub(crate) use shim::{CHILD_ARGUMENT, child};
 
-use crate::cli::args::BenchArgs;
-use crate::cli::out::print;
+use crate::command::args::BenchArgs;
+use crate::command::out::print;
 
 /// Runs a benchmark. The exit code is 0 whether or not the goals were met: `ok` says so.
 ///
 /// # Errors
 /// When there is no such benchmark or it cannot run here.
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
+    if let Some(preset) = &args.preset {
+        anyhow::ensure!(
+            gshare_sim_board::Preset::by_name(preset).is_some(),
+            "there is no preset `{preset}`: kind, real, real:low, real:high, worst"
+        );
+    }
     crate::station::end_on_signals()?;
     match args.name.as_str() {
         "abuse" => abuse::run(&args),

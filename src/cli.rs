@@ -5,9 +5,7 @@
 
 mod admin;
 mod adopt;
-pub mod args;
 mod claim;
-pub(crate) mod complete;
 mod config;
 mod connect;
 mod container;
@@ -15,15 +13,13 @@ mod doctor;
 mod dry_run;
 mod env;
 mod exec;
-pub mod failure;
 mod kernel;
 mod levers;
 mod list;
-pub(crate) mod out;
 mod phases;
 mod release;
 mod replay;
-pub(crate) mod replay_sizes;
+mod replay_sizes;
 mod report;
 mod resize;
 mod rows;
@@ -31,7 +27,7 @@ mod smi;
 mod suggest;
 mod supervise;
 mod table;
-pub(crate) mod top;
+mod top;
 mod waiting;
 mod why;
 
@@ -42,12 +38,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Cli, Command};
-use failure::Failure;
+use crate::command::args::{Cli, Command};
+use crate::command::failure::Failure;
+use crate::command::{Outcome, args, complete, failure, out};
 use gshare_proto::LeverWish;
-
-/// What a command ends with: an exit code, or why it failed.
-pub type Outcome = Result<u8, Failure>;
 
 /// Runs the program with the arguments of the process and returns its exit code.
 #[must_use]
@@ -98,13 +92,37 @@ fn size_or_gpu(e: &clap::Error, command: Option<&str>) -> Option<Failure> {
     })
 }
 
-/// A program called `gshared` is `gshare daemon`.
+/// A program called `gshared` is `gshare daemon`, one called `gshare-demo` is `gshare demo`.
 fn arguments(mut argv: Vec<OsString>) -> Vec<OsString> {
     let called = argv.first().map(Path::new).and_then(Path::file_name);
-    if called.is_some_and(|name| name == "gshared") {
-        argv.insert(1, "daemon".into());
+    match called.and_then(|name| name.to_str()) {
+        Some("gshared") => argv.insert(1, "daemon".into()),
+        Some(LABORATORY) => argv.insert(1, "demo".into()),
+        _ => {}
     }
     argv
+}
+
+/// The program of the package `gshare-demo`: this one with the simulated workstation, its demo and the benches.
+const LABORATORY: &str = "gshare-demo";
+
+/// What only the laboratory has runs there, with the same arguments.
+#[cfg(not(feature = "lab"))]
+fn laboratory() -> Outcome {
+    use std::os::unix::process::CommandExt;
+
+    let program = std::env::current_exe()?.with_file_name(LABORATORY);
+    let error = std::process::Command::new(&program)
+        .arg0("gshare")
+        .args(std::env::args_os().skip(1))
+        .exec();
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return Err(error.into());
+    }
+    let text = "the simulated workstation is not installed";
+    Err(Failure::new(failure::NOT_FOUND, text).with_hint(
+        "it is the package gshare-demo; or, in a clone of gshare: cargo run --release -- demo",
+    ))
 }
 
 fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
@@ -149,14 +167,19 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
             let start = crate::daemon::Start {
                 user: args.user,
                 config: args.config,
+                #[cfg(feature = "crash-points")]
                 die_at: args.die_at,
             };
             exit_code(crate::daemon::run(&start))
         }
         Some(Command::Setup(args)) => crate::setup::run(&args),
+        #[cfg(feature = "lab")]
         Some(Command::Demo(args)) => exit_code(crate::demo::run(args)),
         Some(Command::Replay(args)) => replay::run(&args),
+        #[cfg(feature = "lab")]
         Some(Command::Bench(args)) => exit_code(crate::bench::run(args)),
+        #[cfg(not(feature = "lab"))]
+        Some(Command::Demo(_) | Command::Bench(_)) => laboratory(),
         Some(Command::Completions { shell }) => complete::completions(shell),
         Some(Command::Man { dir }) => complete::man(&dir),
     }
@@ -194,5 +217,7 @@ mod tests {
             ["/usr/sbin/gshared", "daemon", "--user"]
         );
         assert_eq!(argv("gshare"), ["gshare", "--user"]);
+        let demo = argv("/usr/bin/gshare-demo");
+        assert_eq!(demo, ["/usr/bin/gshare-demo", "demo", "--user"]);
     }
 }

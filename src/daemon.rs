@@ -73,12 +73,14 @@ use gshare_proto::Call;
 use tokio::sync::mpsc;
 
 pub use cover::{COVER_ARGUMENT, cover};
+#[cfg(feature = "crash-points")]
 pub use die::{LEVER_STEPS, STEPS};
 pub use levers::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use peer::Peer;
 use server::{ConnId, Sender, Turn};
 use service::Service;
+#[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
 
 /// What the task that owns the state is told. Closed: nothing else can change the state.
@@ -224,6 +226,7 @@ pub struct Start {
     /// Another configuration file.
     pub config: Option<PathBuf>,
     /// The step of a launch, of [`STEPS`], at which it kills itself; for tests.
+    #[cfg(feature = "crash-points")]
     pub die_at: Option<String>,
 }
 
@@ -241,7 +244,8 @@ impl Start {
 /// # Errors
 /// When the configuration, the driver, the journal or the socket cannot be used.
 pub fn run(start: &Start) -> anyhow::Result<i32> {
-    die::choose(start.die_at.as_deref());
+    #[cfg(feature = "crash-points")]
+    die::choose(start.die_at.as_deref())?;
     let mode = Mode::of_process(start.user);
     let config = start.load(mode)?;
     manager::start_log(config.service.log.name());

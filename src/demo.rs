@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nix::unistd::Uid;
 
-use crate::cli::args::DemoArgs;
-use crate::cli::out::{note, print};
+use crate::command::args::DemoArgs;
+use crate::command::out::{note, print};
 use crate::station::{Options, Station};
 
 use actors::{ACTORS, Actor, COSTS, Enters, RULES, USERS};
@@ -156,8 +156,7 @@ fn alike(a: &str, b: &str) -> bool {
 /// All screens, each after a line with its name and size.
 fn pictures(station: &Station) -> anyhow::Result<i32> {
     for page in gshare_ui::Page::ALL {
-        let frame = crate::cli::top::now(Some(&station.socket()), page)
-            .map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        let frame = gshare_ui::Frame::ask(&mut station.client()?, page)?;
         for size in [(120, 40), (80, 24)] {
             let options = gshare_ui::Options {
                 page,
@@ -236,7 +235,7 @@ fn start(station: &Station, actor: &Actor) -> anyhow::Result<Child> {
         .args(actor.claim);
     command
         .arg("--")
-        .arg(station.program())
+        .arg(station.laboratory())
         .args(actor.job().arguments());
     if Uid::effective().is_root() {
         command.uid(actor.user.uid).gid(actor.user.uid);

@@ -4,38 +4,57 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::bench;
 use crate::daemon::{COVER_ARGUMENT, ENGINE_ARGUMENT, PROBE_ARGUMENT, cover};
-use crate::demo::{JOB_ARGUMENT, Job};
 use crate::kernel::helper::ARGUMENT as NOTEBOOKS_ARGUMENT;
 
 /// Runs such a program if the process was started as one.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
+    #[cfg(feature = "lab")]
+    if let Some(code) = gshare_sim_mps::run() {
+        return Some(code);
+    }
     let mut args = std::env::args().skip(1);
-    let result = match args.next()?.as_str() {
-        PROBE_ARGUMENT => probe(&args.collect::<Vec<_>>()),
-        COVER_ARGUMENT => cover(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}")),
-        ENGINE_ARGUMENT => engine(&args.collect::<Vec<_>>()),
-        NOTEBOOKS_ARGUMENT => {
-            crate::kernel::helper::run(&args.collect::<Vec<_>>()).map_err(|e| e.to_string())
-        }
-        JOB_ARGUMENT => job(&args.collect::<Vec<_>>()),
-        bench::WORKER_ARGUMENT => {
-            bench::program(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
-        }
-        bench::FLOOD_ARGUMENT => {
-            bench::flood(&args.collect::<Vec<_>>()).map_err(|e| format!("{e:#}"))
-        }
-        bench::CHILD_ARGUMENT => bench_child(&args.collect::<Vec<_>>()),
+    let (name, args) = (args.next()?, args.collect::<Vec<_>>());
+    let result = match name.as_str() {
+        PROBE_ARGUMENT => probe(&args),
+        COVER_ARGUMENT => cover(&args).map_err(|e| format!("{e:#}")),
+        ENGINE_ARGUMENT => engine(&args),
+        NOTEBOOKS_ARGUMENT => crate::kernel::helper::run(&args).map_err(|e| e.to_string()),
+        #[cfg(feature = "lab")]
+        other => lab(other, &args)?,
+        #[cfg(not(feature = "lab"))]
         _ => return None,
     };
     Some(match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            crate::cli::out::note(&text);
+            crate::command::out::note(&text);
             ExitCode::FAILURE
         }
+    })
+}
+
+/// The programs of the demo and of the benches.
+#[cfg(feature = "lab")]
+fn lab(name: &str, args: &[String]) -> Option<Result<(), String>> {
+    use crate::bench;
+    use crate::demo::{JOB_ARGUMENT, Job};
+    Some(match name {
+        JOB_ARGUMENT => Job::parse(args)
+            .ok_or_else(|| "this is no job of the demo".to_owned())
+            .and_then(|job| job.run().map_err(|e| e.to_string())),
+        bench::WORKER_ARGUMENT => bench::program(args).map_err(|e| format!("{e:#}")),
+        bench::FLOOD_ARGUMENT => bench::flood(args).map_err(|e| format!("{e:#}")),
+        // What the calls of a driver and of a proxy before it take.
+        bench::CHILD_ARGUMENT => {
+            bench::child(args)
+                .map_err(|e| format!("{e:#}"))
+                .and_then(|line| {
+                    crate::command::out::print(&format!("{line}\n")).map_err(|e| e.message)
+                })
+        }
+        _ => return None,
     })
 }
 
@@ -46,7 +65,7 @@ fn probe(args: &[String]) -> Result<(), String> {
     };
     let bytes = gshare_enforcer::cuda::measure_context(Path::new(libcuda), Path::new(nvml), uuid)
         .map_err(|e| e.to_string())?;
-    crate::cli::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
+    crate::command::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
 }
 
 /// Checkpoints processes for the service, until that goes.
@@ -56,17 +75,4 @@ fn engine(args: &[String]) -> Result<(), String> {
     };
     gshare_enforcer::checkpoint::serve(Path::new(libcuda));
     Ok(())
-}
-
-fn job(args: &[String]) -> Result<(), String> {
-    Job::parse(args)
-        .ok_or("this is no job of the demo")?
-        .run()
-        .map_err(|e| e.to_string())
-}
-
-/// Prints what the calls of a driver and of a proxy before it take.
-fn bench_child(args: &[String]) -> Result<(), String> {
-    let line = bench::child(args).map_err(|e| format!("{e:#}"))?;
-    crate::cli::out::print(&format!("{line}\n")).map_err(|e| e.message)
 }

@@ -1,5 +1,5 @@
-//! The launcher `gshare-exec`: where it lies, whether it can be trusted, how it is installed. The program
-//! carries it inside itself, so that whoever has `gshare` can install it.
+//! The launcher `gshare-exec`: where it lies, whether it can be trusted, how it is installed. It
+//! belongs to the program (`gshare_artifacts::Part`), so that whoever has `gshare` can install it.
 
 use std::fs;
 use std::io;
@@ -105,7 +105,8 @@ pub fn install(path: &Path, socket: Option<&Path>) -> io::Result<()> {
     }
     let scratch = dir.join(format!(".{NAME}.{}", std::process::id()));
     let _ = fs::remove_file(&scratch);
-    let written = fs::write(&scratch, gshare_artifacts::EXEC)
+    let launcher = gshare_artifacts::Part::Launcher.read()?;
+    let written = fs::write(&scratch, &launcher)
         .and_then(|()| fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)))
         .and_then(|()| xattr::set(&scratch, ATTRIBUTE, &VALUE))
         .and_then(|()| fs::rename(&scratch, path));

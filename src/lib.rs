@@ -1,10 +1,14 @@
-//! The `gshare` program: command line, service, demo and benchmarks. What decides is in `gshare-core`,
+//! The `gshare` program: command line and service; with the feature `lab` also demo, benchmarks and the simulated
+//! workstation that they run on. What decides is in `gshare-core`,
 //! what enforces in `gshare-enforcer`, the screen in `gshare-ui`.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "lab")]
 pub mod bench;
 pub mod cli;
+pub mod command;
 pub mod daemon;
+#[cfg(feature = "lab")]
 pub mod demo;
 mod figures;
 pub mod hidden;
@@ -12,5 +16,7 @@ mod identity;
 pub mod kernel;
 pub mod launcher;
 pub mod monitor;
+mod records;
 mod setup;
+#[cfg(feature = "lab")]
 pub mod station;

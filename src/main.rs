@@ -4,7 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gshare_sim_mps::run()
-        .or_else(gshare::hidden::run)
-        .unwrap_or_else(gshare::cli::main)
+    gshare::hidden::run().unwrap_or_else(gshare::cli::main)
 }

@@ -7,9 +7,9 @@ mod units;
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::setup::SetupArgs;
-use crate::cli::failure::{self, Failure};
-use crate::cli::{Outcome, out};
+use crate::command::args::setup::SetupArgs;
+use crate::command::failure::{self, Failure};
+use crate::command::{Outcome, out};
 use files::{Installed, Step};
 use plan::{Layout, Target};
 
@@ -68,7 +68,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
             units::leave()?;
         }
         // The package's own list does not have it: a package carries no capabilities.
-        let launcher = plan::launcher_in(Path::new("/usr")).path;
+        let launcher = plan::launcher_path(Path::new("/usr"));
         match std::fs::remove_file(&launcher) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -78,7 +78,7 @@ fn packaged(args: &SetupArgs) -> Outcome {
         }
         return Ok(0);
     }
-    let launcher = plan::launcher_in(Path::new("/usr")).path;
+    let launcher = plan::launcher_path(Path::new("/usr"));
     if args.dry_run {
         out::print(&format!("install  {}\n", launcher.display()))?;
         return Ok(0);
@@ -93,6 +93,10 @@ fn packaged(args: &SetupArgs) -> Outcome {
 }
 
 fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Outcome {
+    #[cfg(feature = "lab")]
+    out::note(
+        "note: this gshare carries the simulator and the demo; `packaging/build` makes what is meant to be installed",
+    );
     let layout = Layout::new(prefix)?;
     let targets = plan::targets(&layout, exe)?;
     let memory = root.join(MEMORY);

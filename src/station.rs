@@ -26,8 +26,10 @@ pub use remains::end_on_signals;
 pub struct Options {
     /// Models by the short names of the simulation's catalogue: `rtx4090`, `h100`, ...
     pub gpus: Vec<String>,
-    /// What the service is started from: the `gshare` binary.
+    /// What the service is started from: the `gshare` binary, this one or one that is installed.
     pub program: PathBuf,
+    /// The same with the simulated MPS and the demo's jobs, which what is installed does not have.
+    pub laboratory: PathBuf,
     /// Lines appended to the service's configuration.
     pub config: String,
     /// Lines for the `[driver]` section of it.
@@ -61,6 +63,7 @@ impl Options {
             gpus: ["rtx4090", "rtx4090", "h100", "h100"]
                 .map(str::to_owned)
                 .to_vec(),
+            laboratory: program.clone(),
             program,
             config: String::new(),
             driver_config: String::new(),
@@ -83,6 +86,7 @@ pub struct Station {
     dir: tempfile::TempDir,
     run: PathBuf,
     program: PathBuf,
+    laboratory: PathBuf,
     config: PathBuf,
     cgroup_root: String,
     names: String,
@@ -116,12 +120,16 @@ impl Station {
         std::fs::create_dir(&bin)?;
         std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
         let program = bin.join("gshare");
-        // Other users may not be able to reach the program where it is; a link to it they can.
-        if std::fs::hard_link(&options.program, &program).is_err() {
-            std::fs::copy(&options.program, &program)
-                .with_context(|| format!("cannot copy {}", options.program.display()))?;
-        }
+        reachable(&options.program, &program)?;
         let _ = symlink("gshare", bin.join("gshared"));
+        let laboratory = if options.laboratory == options.program {
+            program.clone()
+        } else {
+            let laboratory = bin.join("gshare-demo");
+            reachable(&options.laboratory, &laboratory)?;
+            laboratory
+        };
+        install_parts(&options.program, dir.path())?;
 
         let cgroup_root = format!(
             "gshare-{}",
@@ -180,6 +188,7 @@ impl Station {
             dir,
             run,
             program,
+            laboratory,
             config,
             cgroup_root,
             names: names.join(","),
@@ -290,6 +299,12 @@ impl Station {
         &self.program
     }
 
+    /// The program with the demo's jobs, likewise.
+    #[must_use]
+    pub fn laboratory(&self) -> &Path {
+        &self.laboratory
+    }
+
     /// The service's process id, while it runs.
     #[must_use]
     pub fn service_pid(&self) -> Option<u32> {
@@ -377,6 +392,34 @@ impl Drop for Station {
     }
 }
 
+/// Other users may not be able to reach a program where it is; a link to it they can.
+fn reachable(program: &Path, link: &Path) -> anyhow::Result<()> {
+    if std::fs::hard_link(program, link).is_err() {
+        std::fs::copy(program, link)
+            .with_context(|| format!("cannot copy {}", program.display()))?;
+    }
+    Ok(())
+}
+
+/// A program that is installed has its parts as files; one of a clone carries them.
+fn install_parts(program: &Path, dir: &Path) -> anyhow::Result<()> {
+    let from = gshare_artifacts::beside(program);
+    if !from.is_dir() {
+        return Ok(());
+    }
+    let to = dir.join(gshare_artifacts::BESIDE);
+    let mut made = dir.to_owned();
+    for name in Path::new(gshare_artifacts::BESIDE) {
+        made.push(name);
+        std::fs::create_dir(&made)?;
+        std::fs::set_permissions(&made, Permissions::from_mode(0o755))?;
+    }
+    for part in gshare_artifacts::Part::ALL {
+        reachable(&from.join(part.file()), &to.join(part.file()))?;
+    }
+    Ok(())
+}
+
 /// The launcher where the program looks for it, and what the simulated driver looks for beside itself: strict
 /// members load it from another directory.
 fn furnish_strict(dir: &Path, run: &Path) -> anyhow::Result<()> {
@@ -429,24 +472,20 @@ fn simulate(options: &Options, sim: &Path) -> anyhow::Result<()> {
     drop(board);
     gshare_artifacts::stage_sim(sim).context("cannot stage the simulated driver")?;
     std::fs::write(sim.join("costs"), &options.costs)?;
-    stage_mps(&options.program, sim)
+    stage_mps(&options.laboratory, sim)
 }
 
 fn mps_program(sim: &Path) -> PathBuf {
     sim.join("bin").join(gshare_sim_mps::CONTROL)
 }
 
-/// The simulated control program of MPS is the program itself under another name.
+/// The simulated control program of MPS is the laboratory under another name.
 fn stage_mps(program: &Path, sim: &Path) -> anyhow::Result<()> {
     let dir = sim.join("bin");
     std::fs::create_dir(&dir)?;
     std::fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
     let to = dir.join(gshare_sim_mps::CONTROL);
-    if std::fs::hard_link(program, &to).is_err() {
-        std::fs::copy(program, &to)
-            .with_context(|| format!("cannot copy {}", program.display()))?;
-    }
-    Ok(())
+    reachable(program, &to)
 }
 
 /// Device nodes that stand in for the GPUs', where this user may make them: the `[devices]` section.

@@ -76,7 +76,7 @@ fn idle_sms_could_run_side_by_side() {
     };
     let mut start = station.command();
     start.args(["claim", "-q", "-g", "0.3", "--gpu-ids", "2", "--"]);
-    start.arg(station.program()).args(job.arguments());
+    start.arg(station.laboratory()).args(job.arguments());
     let _job = Ended(start.stdout(Stdio::null()).spawn().expect("it starts"));
     let words = "could run side by side";
     let found = until("it is said", SOON, || advice(&station, words));

@@ -228,7 +228,7 @@ fn use_is_told_where_counters_know_it() {
     };
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.5", "--gpu-ids", "2", "--"]);
-    command.arg(station.program()).args(job.arguments());
+    command.arg(station.laboratory()).args(job.arguments());
     let mut busy = command.spawn().expect("starts");
     let user = until("it is used", SOON, || {
         let report = ask(&station)?;

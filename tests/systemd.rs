@@ -338,6 +338,13 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
 
 /// The package of this build; says why where it cannot be made.
 fn package(test: &str) -> Option<std::path::PathBuf> {
+    // The tree that `packaging/build` makes of another profile.
+    let installed = Path::new(GSHARE).with_file_name("installed");
+    let program = installed.join("bin/gshare");
+    std::fs::create_dir_all(installed.join("bin")).expect("made");
+    let _ = std::fs::remove_file(&program);
+    std::fs::hard_link(GSHARE, &program).expect("linked");
+    gshare_artifacts::lay_out(&installed.join(gshare_artifacts::BESIDE)).expect("laid out");
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
     let made = Command::new("cargo")
         .args([

@@ -418,3 +418,71 @@ fn what_clients_send_is_bounded() {
         );
     }
 }
+
+/// The module that a line of code takes from the crate's root: `cli` of `use crate::cli::top`.
+fn from_the_root(line: &str) -> Vec<&str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let after = code.split("crate::").skip(1);
+    let parts = after.flat_map(|rest| match rest.strip_prefix('{') {
+        Some(list) => list.split(',').collect::<Vec<_>>(),
+        None => vec![rest],
+    });
+    parts
+        .filter_map(|part| {
+            let words = part
+                .trim()
+                .split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.into_iter().next()
+        })
+        .collect()
+}
+
+/// Demo, benches and setup stand beside the command line, not on it; what people call stands on no bench; and the
+/// arguments are below all of them.
+#[test]
+fn the_laboratory_and_the_command_line_do_not_import_each_other() {
+    let may_not: [(&str, &[&str]); 6] = [
+        ("bench", &["cli", "setup"]),
+        ("demo", &["cli", "setup", "bench"]),
+        ("setup", &["cli", "bench", "demo", "station"]),
+        (
+            "command",
+            &["cli", "setup", "bench", "demo", "station", "daemon"],
+        ),
+        ("cli", &["bench", "demo", "station"]),
+        ("daemon", &["cli", "bench", "demo", "station", "setup"]),
+    ];
+    // Where the command line hands over to the others.
+    let hands_over = Path::new("src/cli.rs");
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    for file in files() {
+        let Some(module) = file.iter().nth(1).and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let module = module.trim_end_matches(".rs");
+        let Some((_, others)) = may_not.iter().find(|(name, _)| *name == module) else {
+            continue;
+        };
+        if !file.starts_with("src") || file == hands_over {
+            continue;
+        }
+        seen += 1;
+        for line in text(&file).lines() {
+            for name in from_the_root(line) {
+                if others.contains(&name) {
+                    problems.push(format!("{}: {}", file.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(files().is_empty() || seen > 150, "only {seen} files");
+    assert_eq!(
+        from_the_root("use crate::{bench, cli::out};"),
+        ["bench", "cli"]
+    );
+    assert_eq!(
+        from_the_root("    crate::demo::run(args) // crate::cli"),
+        ["demo"]
+    );
+}

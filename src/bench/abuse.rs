@@ -20,7 +20,7 @@ pub(crate) use flood::{FLOOD_ARGUMENT, flood};
 
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 /// Goals: 99th percentile of others' answers in milliseconds, under a flood and without one.

@@ -12,7 +12,7 @@ use serde_json::json;
 use self::mix::{Error, Sharing};
 use super::stats::Times;
 use super::{dice, say};
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 
 /// GPU models: two without counters of their own, two with.
 const MODELS: [&str; 4] = ["rtx4090", "a100-80gb", "h100", "h200"];

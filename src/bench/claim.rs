@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 /// Goals in milliseconds: median and 99th percentile.

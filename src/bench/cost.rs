@@ -14,7 +14,7 @@ use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::demo::Job;
 use crate::station::{Options, Station};
 

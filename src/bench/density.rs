@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::gate::run::WORKER_ARGUMENT;
 use super::gate::worker;
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 /// Jobs: steps of 4 ms on a quarter of the SMs, and between steps as long on the processor.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use self::run::{How, Outcome, Part, Running, arbiter_ns};
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 pub(crate) use self::run::WORKER_ARGUMENT;

@@ -11,7 +11,7 @@ use gshare_proto::history::{HistoryBy, HistorySpec, ReportSpec, ReportView};
 use serde_json::{Value, json};
 
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::daemon::history::Names;
 use crate::daemon::history::answer::Place;
 use crate::daemon::history::store::Store;

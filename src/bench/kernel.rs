@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 /// Median of what the wrapper may add, in milliseconds.

@@ -11,7 +11,7 @@ use super::gate::run::{How, Part, Running};
 use super::gate::worker;
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
 /// Steady: a request of four kernels of 1 ms, then 6 ms of pause: 40 % of the GPU.

@@ -12,12 +12,11 @@ use gshare_core::play::sizes::Sized;
 use gshare_core::predict::NOMINAL;
 use serde_json::json;
 
-pub(crate) use self::play::Memory;
 use self::play::{Errors, Judge};
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
-use crate::cli::replay_sizes::{row_json, rows, stretch};
+use crate::command::args::BenchArgs;
+use crate::records::{row_json, rows, stretch};
 
 /// Families of a seed.
 const FAMILIES: usize = 120;

@@ -17,7 +17,7 @@ use gshare_core::play::{Entry, Setup, gaming, list};
 use serde_json::{Value, json};
 
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 
 /// Blocks of a whole run: rules may be chosen by the first half of them, and are judged by the other.
 const BLOCKS: u32 = 20;

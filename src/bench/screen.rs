@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::say;
 use super::stats::Times;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 use crate::daemon::unix_ms;
 
 /// Goals: milliseconds from a key to the screen at the 99th percentile, percent of a core.

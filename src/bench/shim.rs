@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use self::child::{Figures, Plan, Scene, THREADS};
 use self::desk::Desk;
 use super::say;
-use crate::cli::args::BenchArgs;
+use crate::command::args::BenchArgs;
 
 pub(crate) use self::child::run as child;
 

@@ -1,15 +1,15 @@
 //! `gshare replay runs.jsonl`: records of runs with the sizes that were asked for, with those that experience would have
 //! said, and with what they needed.
 
-use gshare_core::play::sizes::{Sized, SizedRun, Sizing, replay};
+use gshare_core::play::sizes::SizedRun;
 use serde_json::{Value, json};
 
 use super::args::sizes::ReplayArgs;
 use super::failure::{self, Failure};
 use super::table::{Align, Table};
 use super::{Outcome, out};
-use crate::bench::Memory;
 use crate::daemon::history::runs::RunRecord;
+use crate::records::{Memory, row_json, rows, stretch};
 
 /// Whether a list is one of records.
 pub(crate) fn is_records(text: &str) -> bool {
@@ -81,27 +81,4 @@ pub(crate) fn run(args: &ReplayArgs, text: &str) -> Outcome {
     }
     out::print(&table.text(None, false))?;
     Ok(0)
-}
-
-/// Stretches the times between runs until this part of the memory is asked for.
-pub(crate) fn stretch(runs: &mut [SizedRun], gpus: usize, mem: u64, load: f64) {
-    let work: f64 = runs.iter().map(|r| r.asked as f64 * r.run_s).sum();
-    let span = runs.last().map_or(1.0, |r| r.arrival_s).max(1.0);
-    let factor = work / (gpus as f64 * mem as f64 * load.max(0.01) * span);
-    for run in runs {
-        run.arrival_s *= factor;
-    }
-}
-
-/// The three ways.
-pub(crate) fn rows(runs: &[SizedRun], gpus: usize, mem: u64) -> [(&'static str, Sized); 3] {
-    [
-        ("asked", replay(runs, gpus, mem, Sizing::Asked)),
-        ("learnt", replay(runs, gpus, mem, Sizing::Learnt)),
-        ("peaks", replay(runs, gpus, mem, Sizing::Peaks)),
-    ]
-}
-
-pub(crate) fn row_json(name: &str, row: &Sized) -> Value {
-    json!({ "sizes": name, "used_of_allocated": row.used, "out_of_memory": row.refused, "wait_mean_s": row.wait_s })
 }

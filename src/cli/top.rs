@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client, HistoryBy, HistorySpec, Reply};
+use gshare_proto::{Call, Client};
 use gshare_ui::{
-    Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text,
+    Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text, last_day,
     run_blocking, service_source, service_source_every,
 };
 
@@ -23,8 +23,6 @@ use recording::Recorder;
 
 /// The size of a screen that is printed.
 const SIZE: (u16, u16) = (120, 40);
-/// The history that is printed.
-const DAY_MS: u64 = 24 * 3_600_000;
 /// How often a recording without a screen asks for the history and the doctor's rows.
 const ASKED_AGAIN: Duration = Duration::from_secs(300);
 /// The driver may take this long to say something.
@@ -124,43 +122,14 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
 }
 
 /// What a screen shows now: of the service, else of the driver.
-pub(crate) fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
+fn now(socket: Option<&Path>, page: Page) -> Result<Frame, Failure> {
     let named = socket.is_some() || std::env::var_os("GSHARE_SOCKET").is_some();
     let mut client = match connect::connect(socket) {
         Ok(client) => client,
         Err(failure) if named || failure.code == failure::NOT_PERMITTED => return Err(failure),
         Err(_) => return looked(feed(socket, None)?),
     };
-    let mut frame = Frame::default();
-    if let Reply::Snapshot(snapshot) = client.call(&Call::Snapshot)? {
-        frame.snapshot = *snapshot;
-    }
-    match page {
-        Page::History => {
-            let call = last_day(frame.snapshot.taken_ms);
-            if let Ok(Reply::History(view)) = connect::connect(socket)?.call(&call) {
-                frame.history = Some(*view);
-            }
-        }
-        Page::Health => {
-            if let Ok(Reply::Doctor { checks }) = connect::connect(socket)?.call(&Call::Doctor) {
-                frame.checks = Some(checks);
-            }
-        }
-        Page::Overview | Page::Claims | Page::Queue => {}
-    }
-    Ok(frame)
-}
-
-/// The question for the history that is printed and recorded.
-fn last_day(now_ms: u64) -> Call {
-    Call::History(HistorySpec {
-        from_ms: now_ms.saturating_sub(DAY_MS),
-        to_ms: 0,
-        points: 180,
-        by: HistoryBy::User,
-        key: None,
-    })
+    Ok(Frame::ask(&mut client, page)?)
 }
 
 /// The first snapshot of a feed.

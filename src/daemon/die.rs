@@ -1,11 +1,10 @@
 //! The service's death at a step of one's choice, for the tests of what it leaves: `gshare daemon --die-at STEP`.
-//! A hidden option of whoever starts the service; no client and no environment reaches it.
-
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! A hidden option of whoever starts the service; no client and no environment reaches it. What is installed is built
+//! without the feature `crash-points` and has neither the option nor the steps.
 
 /// The steps of a launch at which it can be asked to die, in their order: of the grant, of the launcher's
 /// request (strict caps only), of a program's registration. `-told` is before the answer is written, `-heard` after.
+#[cfg(feature = "crash-points")]
 pub const STEPS: [&str; 20] = [
     "claim-asked",
     "grant-decided",
@@ -32,6 +31,7 @@ pub const STEPS: [&str; 20] = [
 /// The same of a lever, in the order of a move: what is under way is journaled; calls wait in front of the driver; a
 /// process is locked, its memory in the host, back on a GPU; it runs; all processes are where they were to go. Then what has
 /// gone to the host is marked so, and all is journaled.
+#[cfg(feature = "crash-points")]
 pub const LEVER_STEPS: [&str; 9] = [
     "lever-journaled",
     "lever-drained",
@@ -44,42 +44,70 @@ pub const LEVER_STEPS: [&str; 9] = [
     "lever-settled",
 ];
 
-static CHOSEN: OnceLock<String> = OnceLock::new();
-/// The next answer that is written is the one after which to die.
-static ARMED: AtomicBool = AtomicBool::new(false);
+#[cfg(feature = "crash-points")]
+pub(super) use points::{after_answer, answered, at, choose};
 
-/// Chooses the step, once for the process.
-pub(super) fn choose(step: Option<&str>) {
-    if let Some(step) = step {
+/// Without crash points nothing happens here.
+#[cfg(not(feature = "crash-points"))]
+pub(super) fn at(_step: &str) {}
+/// Likewise.
+#[cfg(not(feature = "crash-points"))]
+pub(super) fn after_answer(_step: &str) {}
+/// Likewise.
+#[cfg(not(feature = "crash-points"))]
+pub(super) fn answered() {}
+
+#[cfg(feature = "crash-points")]
+mod points {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{LEVER_STEPS, STEPS};
+
+    static CHOSEN: OnceLock<String> = OnceLock::new();
+    /// The next answer that is written is the one after which to die.
+    static ARMED: AtomicBool = AtomicBool::new(false);
+
+    /// Chooses the step, once for the process.
+    ///
+    /// # Errors
+    /// When there is no such step.
+    pub(in crate::daemon) fn choose(step: Option<&str>) -> anyhow::Result<()> {
+        let Some(step) = step else { return Ok(()) };
+        anyhow::ensure!(
+            STEPS.contains(&step) || LEVER_STEPS.contains(&step),
+            "there is no step `{step}`"
+        );
         let _ = CHOSEN.set(step.to_owned());
+        Ok(())
     }
-}
 
-fn is(step: &str) -> bool {
-    debug_assert!(
-        STEPS.contains(&step) || LEVER_STEPS.contains(&step),
-        "{step}"
-    );
-    CHOSEN.get().is_some_and(|chosen| chosen == step)
-}
-
-/// Dies here, as by SIGKILL, if that was chosen.
-pub(super) fn at(step: &str) {
-    if is(step) {
-        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    fn is(step: &str) -> bool {
+        debug_assert!(
+            STEPS.contains(&step) || LEVER_STEPS.contains(&step),
+            "{step}"
+        );
+        CHOSEN.get().is_some_and(|chosen| chosen == step)
     }
-}
 
-/// The same, once the next answer has been written.
-pub(super) fn after_answer(step: &str) {
-    if is(step) {
-        ARMED.store(true, Ordering::SeqCst);
+    /// Dies here, as by SIGKILL, if that was chosen.
+    pub(in crate::daemon) fn at(step: &str) {
+        if is(step) {
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
     }
-}
 
-/// An answer has been written.
-pub(super) fn answered() {
-    if ARMED.load(Ordering::SeqCst) {
-        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    /// The same, once the next answer has been written.
+    pub(in crate::daemon) fn after_answer(step: &str) {
+        if is(step) {
+            ARMED.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// An answer has been written.
+    pub(in crate::daemon) fn answered() {
+        if ARMED.load(Ordering::SeqCst) {
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
     }
 }

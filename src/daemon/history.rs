@@ -23,6 +23,7 @@ use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
+#[cfg(feature = "lab")]
 pub(crate) use super::names::Names;
 use super::server::{Sender, Turn};
 use super::service::Service;

@@ -8,7 +8,7 @@ use gshare_ui::{Failure, Feeder, Request, Update, UpdateSender};
 use super::actors::{ACTORS, Actor};
 use super::captions::Narrator;
 use super::{Cast, direct};
-use crate::cli::args::DemoArgs;
+use crate::command::args::DemoArgs;
 use crate::station::Station;
 
 /// Plays with the screen on top, until it is closed or the time is over.

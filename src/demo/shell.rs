@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::out::note;
+use crate::command::out::note;
 use crate::station::Station;
 
 /// How long a shell may take to end with its terminal.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Target, What};
-use crate::cli::failure::{self, Failure};
-use crate::cli::out;
+use crate::command::failure::{self, Failure};
+use crate::command::out;
 use crate::launcher;
 
 /// What is done to one target.

@@ -3,9 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::complete::man_pages;
-use crate::cli::failure::{self, Failure};
+use crate::command::complete::man_pages;
+use crate::command::failure::{self, Failure};
 use crate::launcher;
+use gshare_artifacts::Part;
 
 const UNIT: &str = include_str!("../../config/systemd/gshared.service");
 const PROFILE: &str = include_str!("../../config/systemd/gshare.sh");
@@ -100,7 +101,7 @@ pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failur
             config: false,
             launcher: false,
         },
-        launcher_in(&layout.prefix),
+        launcher_in(&layout.prefix)?,
         Target {
             config: true,
             ..file(gshare_config::SYSTEM_FILE.into(), gshare_config::SHIPPED)
@@ -111,6 +112,13 @@ pub(super) fn targets(layout: &Layout, exe: &Path) -> Result<Vec<Target>, Failur
         file(p("share/zsh/site-functions/_gshare"), ZSH),
         file(p("share/fish/vendor_completions.d/gshare.fish"), FISH),
     ];
+    for part in Part::ALL {
+        let path = p(gshare_artifacts::BESIDE).join(part.file());
+        all.push(Target {
+            mode: 0o755,
+            ..file(path, part.read()?)
+        });
+    }
     for (name, page) in man_pages()? {
         all.push(file(p("share/man/man1").join(name), page));
     }
@@ -128,13 +136,15 @@ fn file(path: PathBuf, bytes: impl Into<Vec<u8>>) -> Target {
 }
 
 /// The launcher below a prefix.
-pub(super) fn launcher_in(prefix: &Path) -> Target {
-    Target {
+fn launcher_in(prefix: &Path) -> Result<Target, Failure> {
+    Ok(Target {
         mode: 0o755,
         launcher: true,
-        ..file(
-            prefix.join("lib/gshare").join(launcher::NAME),
-            gshare_artifacts::EXEC,
-        )
-    }
+        ..file(launcher_path(prefix), Part::Launcher.read()?)
+    })
+}
+
+/// Where it lies.
+pub(super) fn launcher_path(prefix: &Path) -> PathBuf {
+    prefix.join("lib/gshare").join(launcher::NAME)
 }

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use gshare_enforcer::mps::{self, Control};
 
-use crate::cli::failure::{self, Failure};
-use crate::cli::out;
+use crate::command::failure::{self, Failure};
+use crate::command::out;
 
 const UNIT: &str = "gshared.service";
 /// Seconds that servers of MPS get to end.

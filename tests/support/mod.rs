@@ -28,6 +28,12 @@ use gshare_sim_board::{Board, BoardSnapshot};
 /// The program under test.
 pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
 
+/// What stations run: the program under test, or one that is installed, named by `GSHARE_PROGRAM`, so that the same stories
+/// are told with what people get.
+pub fn program() -> PathBuf {
+    std::env::var_os("GSHARE_PROGRAM").map_or_else(|| PathBuf::from(GSHARE), PathBuf::from)
+}
+
 /// A program of `examples/`, which cargo builds with the tests.
 pub fn example(name: &str) -> PathBuf {
     PathBuf::from(GSHARE).with_file_name("examples").join(name)
@@ -41,7 +47,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// A simulated workstation, changed by `change` before it starts.
 pub fn station_with(change: impl FnOnce(&mut Options)) -> Station {
-    let mut options = Options::new(PathBuf::from(GSHARE));
+    let mut options = Options::new(program());
+    options.laboratory = PathBuf::from(GSHARE);
     change(&mut options);
     Station::start(&options).unwrap_or_else(|e| panic!("the station does not start: {e:#}"))
 }

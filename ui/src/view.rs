@@ -24,7 +24,9 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use gshare_proto::{Check, HistoryView, Snapshot};
+use gshare_proto::{
+    Call, Check, Client, ClientError, HistoryBy, HistorySpec, HistoryView, Reply, Snapshot,
+};
 
 use crate::keymap::Command;
 use crate::model::{Model, Page, RowKey, Section, Sort};
@@ -309,6 +311,48 @@ pub struct Frame {
     pub history: Option<HistoryView>,
     /// Rows of the doctor, for the Health screen.
     pub checks: Option<Vec<Check>>,
+}
+
+/// The history that is printed and recorded, in milliseconds.
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// The question for the day before this time.
+#[must_use]
+pub fn last_day(now_ms: u64) -> Call {
+    Call::History(HistorySpec {
+        from_ms: now_ms.saturating_sub(DAY_MS),
+        to_ms: 0,
+        points: 180,
+        by: HistoryBy::User,
+        key: None,
+    })
+}
+
+impl Frame {
+    /// What a screen shows now, asked of a service.
+    ///
+    /// # Errors
+    /// When the service does not answer. What only this screen shows is absent where it cannot be had.
+    pub fn ask(client: &mut Client, page: Page) -> Result<Self, ClientError> {
+        let mut frame = Self::default();
+        if let Reply::Snapshot(snapshot) = client.call(&Call::Snapshot)? {
+            frame.snapshot = *snapshot;
+        }
+        match page {
+            Page::History => {
+                if let Ok(Reply::History(view)) = client.call(&last_day(frame.snapshot.taken_ms)) {
+                    frame.history = Some(*view);
+                }
+            }
+            Page::Health => {
+                if let Ok(Reply::Doctor { checks }) = client.call(&Call::Doctor) {
+                    frame.checks = Some(checks);
+                }
+            }
+            Page::Overview | Page::Claims | Page::Queue => {}
+        }
+        Ok(frame)
+    }
 }
 
 /// The screen as text, for captures: what a terminal of this size would show of `frame` at the

@@ -1,30 +1,18 @@
-//! The shared objects that the program carries inside itself: the preloaded proxy of libcuda and
-//! the simulated driver. They are written to a directory under the names by which programs look
-//! for them; nothing has to be installed for that.
+//! The proxies of libcuda and libnvidia-ml and the launcher. An installed program has them as files beside itself; a
+//! program of a clone carries them inside itself (feature `carried`), and with them the simulated driver, so that nothing
+//! has to be installed for it. Either writes them, patched, to a directory under the names by which programs look for them.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "carried")]
+mod carried;
 mod names;
+mod parts;
 mod patch;
 mod stage;
 
+#[cfg(feature = "carried")]
+pub use carried::{NOOP_CUDA, NVML_PROXY, SHIM, lay_out, stage_sim};
 pub use names::unknown_names;
-pub use stage::{Mode, stage_shim, stage_shim_for, stage_sim};
-
-/// The proxy, not yet told where the real driver and the service are.
-pub const SHIM: &[u8] = include_bytes!(env!("GSHARE_SHIM_SO"));
-/// The proxy of libnvidia-ml, likewise.
-pub const NVML_PROXY: &[u8] = include_bytes!(env!("GSHARE_NVML_PROXY_SO"));
-/// The simulated libcuda.
-pub const SIM_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_CUDA_SO"));
-/// The simulated libnvidia-ml.
-pub const SIM_NVML: &[u8] = include_bytes!(env!("GSHARE_SIM_NVML_SO"));
-/// The launcher, `gshare-exec`.
-pub const EXEC: &[u8] = include_bytes!(env!("GSHARE_EXEC"));
-/// A libcuda that does nothing, before which the proxy's own cost is measured.
-pub const NOOP_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_NOOP_SO"));
-
-/// Changes whenever one of the shared objects does.
-pub fn build_id() -> &'static str {
-    env!("GSHARE_ARTIFACTS_ID")
-}
+pub use parts::{BESIDE, Part, beside};
+pub use stage::{Mode, stage_shim, stage_shim_for};

@@ -52,17 +52,19 @@ pub fn unknown_names(real_libcuda: &Path) -> io::Result<Vec<String>> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "carried")]
 mod tests {
     use super::*;
+    use crate::carried::{SHIM, SIM_CUDA};
 
     #[test]
     fn the_simulated_driver_has_no_name_that_the_proxy_lacks() {
         let directory = tempfile::tempdir().unwrap();
         let driver = directory.path().join("libcuda.so.1");
-        fs::write(&driver, crate::SIM_CUDA).unwrap();
+        fs::write(&driver, SIM_CUDA).unwrap();
         assert_eq!(unknown_names(&driver).unwrap(), Vec::<String>::new());
         let proxy = directory.path().join("proxy");
-        fs::write(&proxy, crate::SHIM).unwrap();
+        fs::write(&proxy, SHIM).unwrap();
         assert_eq!(unknown_names(&proxy).unwrap(), Vec::<String>::new());
     }
 
@@ -71,7 +73,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let driver = directory.path().join("libcuda.so.1");
         // The same length, so that the file stays whole.
-        let mut image = crate::SIM_CUDA.to_vec();
+        let mut image = SIM_CUDA.to_vec();
         let old = b"\0cuMemcpyDtoDAsync_v2\0";
         let at = image
             .windows(old.len())

@@ -130,11 +130,13 @@ fn other(what: &str) -> io::Error {
 }
 
 #[cfg(test)]
+#[cfg(feature = "carried")]
 mod tests {
     use super::*;
+    use crate::carried::SHIM;
 
     fn refusal(real: &str, socket: &str) -> String {
-        patched(crate::SHIM, real.as_bytes(), socket.as_bytes())
+        patched(SHIM, real.as_bytes(), socket.as_bytes())
             .unwrap_err()
             .to_string()
     }
@@ -152,8 +154,8 @@ mod tests {
     fn the_longest_paths_fit() {
         let real = format!("/{}", "r".repeat(254));
         let socket = format!("/{}", "s".repeat(106));
-        let image = patched(crate::SHIM, real.as_bytes(), socket.as_bytes()).unwrap();
-        assert_eq!(image.len(), crate::SHIM.len());
+        let image = patched(SHIM, real.as_bytes(), socket.as_bytes()).unwrap();
+        assert_eq!(image.len(), SHIM.len());
         let count = |text: &str| {
             image
                 .windows(text.len())
@@ -166,7 +168,7 @@ mod tests {
     #[test]
     fn an_image_without_or_with_two_places_is_refused() {
         assert!(patched(b"ELF", b"/r", b"/s").is_err());
-        let twice = [crate::SHIM, crate::SHIM].concat();
+        let twice = [SHIM, SHIM].concat();
         assert!(patched(&twice, b"/r", b"/s").is_err());
     }
 }

@@ -14,8 +14,8 @@ use std::{
 };
 
 use crate::{
-    NVML_PROXY, SHIM, SIM_CUDA, SIM_NVML,
     names::defined,
+    parts::Part,
     patch::{is_proxy, leave_out, patched, stamp},
 };
 
@@ -60,13 +60,14 @@ pub fn stage_shim_for(
     socket: &Path,
     mode: Mode,
 ) -> io::Result<()> {
+    let proxy = Part::Shim.read()?;
     let mut image = patched(
-        SHIM,
+        &proxy,
         real_libcuda.as_os_str().as_bytes(),
         socket.as_os_str().as_bytes(),
     )?;
     stamp(&mut image, mode.word())?;
-    refuse_proxy(real_libcuda)?;
+    refuse_proxy(real_libcuda, proxy.len())?;
     only_names_of(file, &mut image)?;
     make_directory(directory)?;
     place(directory, "libcuda.so.1", &image)?;
@@ -96,26 +97,15 @@ fn stage_nvml(directory: &Path, real: &Path, file: &Path, socket: &Path) -> io::
         return Ok(());
     }
     let (real, socket) = (real.as_os_str().as_bytes(), socket.as_os_str().as_bytes());
-    let mut image = patched(NVML_PROXY, real, socket)?;
+    let mut image = patched(&Part::NvmlProxy.read()?, real, socket)?;
     only_names_of(file, &mut image)?;
     place(directory, NVML, &image)?;
     link(directory, "libnvidia-ml.so", NVML)
 }
 
-/// Fills `<simdir>/lib` with the simulated driver: `libcuda.so.1`, `libcuda.so`,
-/// `libnvidia-ml.so.1`, `libnvidia-ml.so`.
-pub fn stage_sim(simdir: &Path) -> io::Result<()> {
-    let directory = simdir.join("lib");
-    make_directory(&directory)?;
-    place(&directory, "libcuda.so.1", SIM_CUDA)?;
-    link(&directory, "libcuda.so", "libcuda.so.1")?;
-    place(&directory, "libnvidia-ml.so.1", SIM_NVML)?;
-    link(&directory, "libnvidia-ml.so", "libnvidia-ml.so.1")
-}
-
 /// A service that was itself started in a claim finds the proxy where it looks for the driver.
-fn refuse_proxy(real: &Path) -> io::Result<()> {
-    let sized = fs::metadata(real).is_ok_and(|found| found.len() == SHIM.len() as u64);
+fn refuse_proxy(real: &Path, length: usize) -> io::Result<()> {
+    let sized = fs::metadata(real).is_ok_and(|found| found.len() == length as u64);
     if sized && is_proxy(&fs::read(real)?) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -128,7 +118,7 @@ fn refuse_proxy(real: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn make_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
@@ -143,7 +133,7 @@ fn scratch(name: &str) -> String {
     format!(".{name}.{}.{number}", process::id())
 }
 
-fn place(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn place(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let path = directory.join(name);
     if fs::read(&path).is_ok_and(|present| present == bytes) {
         return Ok(());
@@ -166,7 +156,7 @@ fn place(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-fn link(directory: &Path, name: &str, target: &str) -> io::Result<()> {
+pub(crate) fn link(directory: &Path, name: &str, target: &str) -> io::Result<()> {
     let path = directory.join(name);
     if fs::read_link(&path).is_ok_and(|present| present == Path::new(target)) {
         return Ok(());
@@ -179,6 +169,7 @@ fn link(directory: &Path, name: &str, target: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "carried")]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
@@ -188,6 +179,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::{carried::SHIM, stage_sim};
 
     /// The file's own name and the names that it depends on.
     fn names(path: &Path) -> (String, Vec<String>) {
@@ -328,10 +320,5 @@ mod tests {
         let error = stage_shim(&two, &one.join("libcuda.so"), socket, Mode::Preload).unwrap_err();
         assert!(error.to_string().contains("own proxy"), "{error}");
         assert!(!two.exists());
-    }
-
-    #[test]
-    fn the_id_is_sixteen_hexadecimal_digits() {
-        assert_eq!(crate::build_id().len(), 16);
     }
 }

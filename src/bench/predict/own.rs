@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::play::Memory;
 use crate::bench::say;
 use crate::bench::stats::Times;
 use crate::daemon::history::runs::RunRecord;
+use crate::records::Memory;
 
 pub(super) fn run(path: &Path, text: &str) -> anyhow::Result<Value> {
     let mut records: Vec<RunRecord> = Vec::new();

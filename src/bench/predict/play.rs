@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use gshare_core::Bytes;
 use gshare_core::play::sizes::SizedRun;
-use gshare_core::predict::{Earlier, NOMINAL, Past, RUNS, Scores, Shape, Span, duration, estimate};
+use gshare_core::predict::{RUNS, Shape, Span, duration};
 use serde_json::{Value, json};
 
 use super::families::{self, Change, Family, Run};
 use crate::bench::dice::Dice;
 use crate::bench::stats::Times;
+use crate::records::Memory;
 
 /// The point of the standard normal distribution that all but the nominal part (1 %) are below.
 const NORMAL_99: f64 = 2.326;
@@ -120,49 +120,6 @@ struct Said {
     last: f64,
     highest: f64,
     user: f64,
-}
-
-/// What a machine remembers.
-#[derive(Default)]
-pub(crate) struct Memory {
-    scripts: HashMap<(u32, String), Vec<Past>>,
-    users: HashMap<u32, Vec<Past>>,
-    scores: Scores,
-    ids: u64,
-}
-
-impl Memory {
-    fn earlier(&self, user: u32, shape: &Shape) -> Earlier {
-        let newest = |list: Option<&Vec<Past>>| -> Vec<Past> {
-            list.map_or_else(Vec::new, |l| l.iter().rev().take(RUNS).cloned().collect())
-        };
-        Earlier {
-            script: newest(self.scripts.get(&(user, shape.script.clone()))),
-            shared: Vec::new(),
-            user: newest(self.users.get(&user)),
-        }
-    }
-
-    /// Says what it will need, then learns what it needed.
-    pub(crate) fn meet(&mut self, user: u32, shape: Shape, peak: f64) -> Option<(f64, f64)> {
-        let earlier = self.earlier(user, &shape);
-        let said = estimate(&shape, &earlier, &self.scores, NOMINAL);
-        let peak = Bytes(peak as u64);
-        self.ids += 1;
-        if let Some(said) = &said {
-            self.scores.forget(&said.new_ones());
-            self.scores.push(said.kind, self.ids, said.score(peak));
-        }
-        let past = Past {
-            id: self.ids,
-            shape: shape.clone(),
-            peak,
-        };
-        self.users.entry(user).or_default().push(past.clone());
-        let script = self.scripts.entry((user, shape.script));
-        script.or_default().push(past);
-        said.map(|s| (s.middle.0 as f64, s.bound.0 as f64))
-    }
 }
 
 fn play(

@@ -78,7 +78,7 @@ impl Desk {
             for stream in listener.incoming().flatten() {
                 let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Err(error) = register(stream, &mut pages) {
-                    crate::cli::out::note(&format!("a registration failed: {error:#}"));
+                    crate::command::out::note(&format!("a registration failed: {error:#}"));
                 }
             }
         });

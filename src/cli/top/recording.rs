@@ -9,7 +9,7 @@ use gshare_proto::{Reply, Snapshot};
 use gshare_ui::Update;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::failure::{self, Failure};
+use crate::command::failure::{self, Failure};
 use crate::daemon::unix_ms;
 
 /// Version of the file's form.

@@ -7,7 +7,7 @@ use gshare_proto::{Call, Reply};
 use gshare_ui::{Failure as Answer, Feed, Feeder, Frame, Request, Seek, Update, channel};
 
 use super::recording::{Moment, Recording};
-use crate::cli::failure::{self, Failure};
+use crate::command::failure::{self, Failure};
 
 /// How far a seek goes, in milliseconds.
 const STEP_MS: u64 = 10_000;

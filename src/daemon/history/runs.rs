@@ -311,6 +311,7 @@ impl Store {
     }
 
     /// Puts records in as they are, for benchmarks.
+    #[cfg(feature = "lab")]
     pub(crate) fn put_runs(&mut self, records: &[RunRecord]) -> rusqlite::Result<()> {
         self.db.execute_batch("BEGIN")?;
         for record in records {

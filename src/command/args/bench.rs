@@ -30,18 +30,11 @@ pub struct BenchArgs {
     pub device: String,
     /// What the simulated driver costs beyond the work (gate, attribution): `kind`, `real`, `worst`, or an end of the
     /// ranges of one, e.g. `real:low` [default: both ends of `real`; with --quick `real`]
-    #[arg(long, value_name = "PRESET", value_parser = preset)]
+    #[arg(long, value_name = "PRESET")]
     pub preset: Option<String>,
     /// Directory with the lists of claims (schedule) [default: one that is made up]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub traces: Option<PathBuf>,
-}
-
-fn preset(text: &str) -> Result<String, String> {
-    let known = gshare_sim_board::Preset::by_name(text).map(|_| text.to_owned());
-    known.ok_or_else(|| {
-        format!("there is no preset `{text}`: kind, real, real:low, real:high, worst")
-    })
 }
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
