@@ -79,7 +79,7 @@ fn usage(e: &clap::Error) -> ExitCode {
     ExitCode::from(failure::USAGE)
 }
 
-/// Whoever writes `--gpu 1` may mean a size or a certain GPU: both have flags.
+/// `--gpu 1` may mean a size or a certain GPU: both have flags.
 fn size_or_gpu(e: &clap::Error, command: Option<&str>) -> Option<Failure> {
     let Some(ContextValue::String(wrong)) = e.get(ContextKind::InvalidArg) else {
         return None;

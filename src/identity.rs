@@ -1,4 +1,4 @@
-//! Who a process is for people: its notebook, its script, the model that its arguments name, its container or unit.
+//! What people call a process: its notebook, its script, the model that its arguments name, its container or unit.
 //! All of it is what users say of themselves: it is shown, and nothing is decided by it.
 
 use std::path::{Component, Path};

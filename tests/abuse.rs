@@ -136,7 +136,7 @@ fn claims_that_wait_go_in_one_step_when_their_connection_does() {
     for _ in 0..2 {
         assert_eq!(wire.ask(&held)["reply"], "granted");
     }
-    // Whoever does not read is not read either.
+    // A client that does not read is not read either.
     let mut answers = wire.0.get_ref().try_clone().expect("cloned");
     std::thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
     for n in 0..200 {

@@ -50,7 +50,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     assert!(text.ends_with("undo: gshare admin undrain 1\n"), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
 
-    // Whoever wants it waits, and reads why.
+    // A claim that wants it waits, and says why.
     let refused = run(
         &station,
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--nonblock", "true"],

@@ -164,7 +164,7 @@ fn replay_compares_policies_and_names_what_is_wrong() {
             .as_f64()
             .expect("a figure")
     };
-    // Bob is entitled to one of the two GPUs: one of ada's is suspended for him once it has run a minute.
+    // Bob is entitled to one of the two GPUs: one of ada's is suspended for bob once it has run a minute.
     assert_eq!(line["policies"][0]["policy"], "gshare");
     assert!(wait(0) < 60.0, "{line}");
     assert_eq!(line["policies"][2]["policy"], "fgd");

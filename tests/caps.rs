@@ -190,7 +190,7 @@ fn eight_processes_at_once_never_exceed_the_cap_together() {
         let (looks, highest) = watch.join().expect("no panic");
         let highest = highest.max(board_bytes(&board.snapshot(), 0, &pids));
         assert!(looks > 10, "the board was looked at {looks} times");
-        // Together they got all that fits: nobody was refused while there was room for him.
+        // Together they got all that fits: none was refused while there was room for it.
         let room = cap.saturating_sub(highest);
         assert!(got > 0 && room < 64 * MIB, "{room} bytes were left over");
     });

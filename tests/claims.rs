@@ -268,7 +268,7 @@ fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
     assert_eq!(child.line(), "ready");
     kill(Pid::from_raw(child.pid().cast_signed()), Signal::SIGUSR1).expect("sent");
     assert_eq!(child.child.wait().expect("reaped").code(), Some(5));
-    // Whoever ends gshare ends the command.
+    // Ending gshare ends the command.
     let mut command = station.command();
     command
         .args(["claim", "-q", "-g", "0.1", "-t", "1h", "--"])

@@ -388,7 +388,7 @@ fn ctrl_c_ends_the_demo_in_order() {
     });
 }
 
-/// Who closes the terminal's window leaves nothing behind, nor who is told to end.
+/// A demo whose terminal window is closed, or that is told to end, leaves nothing behind.
 #[test]
 fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
     for (ends, code) in [

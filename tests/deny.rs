@@ -176,7 +176,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
         [OPEN; 4],
         "the session"
     );
-    // Who claims from there gets what he claimed, and nothing else.
+    // A claim made from there gets what was claimed, and nothing else.
     let program = station.program().display().to_string();
     let script = opening(&station);
     let claim = [
@@ -203,7 +203,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
         said[0].starts_with("error ") && !said[0].contains("ready"),
         "{said:?}"
     );
-    // Neither a new session, nor namespaces of his own, nor a cgroup namespace change whose child he is.
+    // Neither a new session, nor namespaces of one's own, nor a cgroup namespace change whose child a process is.
     let words = [
         "setsid", "-w", "unshare", "-Ur", "unshare", "-Cm", "sh", "-c", &script,
     ];
@@ -302,7 +302,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     let held_back = left(1) - left(0) - trainer_used.expect("known");
     assert_eq!(held_back, 1 << 30, "1.5 GiB in place of 512 MiB");
     assert!(claim_of(&snapshot, trainer.pid()).is_some_and(|c| c.adopted && c.uid == UID));
-    // Whom it would stop, now.
+    // The programs that it would stop now.
     let row = doctor(&station, "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     let trainer_named = format!("trainer of {UID} (pid {})", trainer.pid());

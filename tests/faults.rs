@@ -224,7 +224,7 @@ fn a_waiting_claim_goes_on_waiting_when_the_service_is_restarted() {
         let new = until("it waits again", Duration::from_secs(10), || {
             queued(&station)
         });
-        assert_eq!(new, old, "who waits keeps the number that he was told");
+        assert_eq!(new, old, "a waiting claim keeps its number");
     }
     assert_eq!(hog.finish(), Some(0));
     assert_eq!(waiting.line(), "ok ready");

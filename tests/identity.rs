@@ -1,4 +1,4 @@
-//! Who is who on the screen: notebook, script and model of claims and of processes outside them, with where each
+//! What the screen calls a process: notebook, script and model of claims and of processes outside them, with where each
 //! word is from.
 
 use crate::support;

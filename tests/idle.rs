@@ -54,7 +54,7 @@ while True:
     cuda.synchronize()
 ";
 
-/// Whoever waits is told once more when it is known, and nothing is promised that the holder's class rules out.
+/// A waiting user is told once more when it is known, and nothing is promised that the holder's class rules out.
 #[test]
 fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
     let _alone = alone();

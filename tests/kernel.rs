@@ -231,7 +231,7 @@ fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
             (station.snapshot().ok()?.claims.len() == 1).then_some(())
         });
     }
-    // The same for who waits before his command starts.
+    // The same for a claim that waits before its command starts.
     let mut command = station.command();
     command.args(["claim", "-q", "--wait=2s", "-g", "0.5", "--", "true"]);
     let output = command.output().expect("runs");

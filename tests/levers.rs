@@ -308,7 +308,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     let held = on_gpus(&station, pid);
     let other = waiter(&station, &["-g", "0.9", "--project", "p2"]);
     let whom = waits(&station);
-    // Who wants what, when, what is done, what becomes of the contents, and how to keep it.
+    // The user who wants it, what, when, what is done, what becomes of the contents, and how to keep it.
     let announced = format!(
         "gshare: {id} is suspended in 7s: {whom} of root waits for room, which is within what project p2 is guaranteed; \
          what is in its memory is kept. To put it off: gshare keep {id}"

@@ -1,5 +1,5 @@
 //! The service dies in the middle of a grant, the machine is restarted, the journal is lost: no claim is held
-//! twice or by nobody, and nobody runs outside the claim that he was told of.
+//! twice or by nobody, and no program runs outside the claim that it was told of.
 
 use crate::support;
 

@@ -20,7 +20,7 @@ fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
     assert_eq!((gpu_of(&part), gpu_of(&whole)), (1, 0));
     assert_eq!(snapshot.gpus[0].mode, "exclusive");
     assert_eq!(snapshot.gpus[0].claimable, 0.0);
-    // Who asks for a part of it waits until it is free, and then has all of it.
+    // A claim of a part of it waits until it is free, and then has all of it.
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--"]);
     command.arg(support::example("raw_client"));

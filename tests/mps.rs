@@ -316,7 +316,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     let words = said(&station, "runs on GPU 0 beside MPS");
     assert!(words.starts_with("c3: process"), "{words}");
     drop(stray);
-    // When the last of one user is gone the other's turn comes, with a server of his own.
+    // When the last client of one user is gone the other user's turn comes, with a server of its own.
     let first = servers(&station).remove(0);
     drop(ada);
     let mut bob = client(&station, BOB, &["-g", "0.25"]);

@@ -1,4 +1,4 @@
-//! Who starts, who waits and who makes room, on real processes: what the core's tests say in virtual time.
+//! Which claims start, wait and make room, on real processes: what the core's tests say in virtual time.
 
 use crate::support;
 
@@ -465,7 +465,7 @@ fn whoever_is_first_in_the_queue_fits_nowhere() {
             all.push(command.stdin(Stdio::null()).spawn().expect("it starts"));
         }
         let pids: Vec<u32> = all.iter().map(Child::id).collect();
-        let settled = until("everybody has his place or waits", SOON, || {
+        let settled = until("every claim has its place or waits", SOON, || {
             let snapshot = station.snapshot().ok()?;
             let known = snapshot.claims.len() + snapshot.queue.len() == pids.len();
             let mine = |c: &ClaimView| c.pid.is_some_and(|pid| pids.contains(&pid));
@@ -516,7 +516,7 @@ fn a_borrowers_lease_is_not_put_off_while_somebody_entitled_waits() {
     };
     assert!(extend(users.uid(0)).status.success(), "nobody waits");
     let foreign = extend(users.uid(1));
-    assert!(!foreign.status.success(), "it is not his");
+    assert!(!foreign.status.success(), "it is another user's");
     let mut other = claim_as(1, &["-g", "0.5"]);
     let other = other
         .stdin(Stdio::piped())

@@ -91,7 +91,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         machine.ok("bash -ic '. /etc/profile.d/gshare.sh' 2>&1; cat /etc/profile.d/gshare.sh");
     assert!(greeting.contains("GPUs here are shared: gshare shell"));
 
-    // The administrator's limits of a user hold for his claims too.
+    // The administrator's limits of a user hold for that user's claims too.
     machine.ok(
         "systemctl set-property --runtime user-1000.slice MemoryMax=300M TasksMax=77 CPUQuota=50%",
     );

@@ -80,7 +80,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
         "{list}"
     );
 
-    // Who waits is told who stands in his way.
+    // The waiting user is told which programs are in the way.
     let (code, why) = gshare(
         &station,
         &[
@@ -302,15 +302,15 @@ fn only_its_owner_and_root_make_a_process_a_claim() {
     };
     let (ada, bob) = (61_301, 61_302);
     let (mut own, mut other) = (sleeper(ada), sleeper(bob));
-    let (mine, his) = (own.id().to_string(), other.id().to_string());
-    let (code, text) = as_user(ada, &["adopt", &his, "-g", "0.1"]);
+    let (mine, theirs) = (own.id().to_string(), other.id().to_string());
+    let (code, text) = as_user(ada, &["adopt", &theirs, "-g", "0.1"]);
     assert!(
         code == Some(77) && text.contains("belongs to 61302"),
         "{text}"
     );
     let (code, text) = as_user(ada, &["adopt", &mine, "-g", "0.1"]);
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = as_user(0, &["adopt", &his, "-g", "0.1"]);
+    let (code, text) = as_user(0, &["adopt", &theirs, "-g", "0.1"]);
     assert_eq!(code, Some(0), "{text}");
     let snapshot = station.snapshot().expect("served");
     let mut owners: Vec<u32> = snapshot.claims.iter().map(|c| c.uid).collect();

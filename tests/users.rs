@@ -169,7 +169,7 @@ fn a_claim_is_its_owners_alone() {
         .env("USER", users.name(0))
         .env("GSHARE_CLAIM_ID", &id[1..]);
     let output = run(&mut as_user(all, users.uid(1)));
-    assert!(!output.status.success(), "he holds no claims");
+    assert!(!output.status.success(), "that user holds no claims");
     // A process of another user that names the claim in its environment is no member.
     let mut liar = Command::new(reachable(&station));
     liar.env(
@@ -183,7 +183,7 @@ fn a_claim_is_its_owners_alone() {
     .env("GSHARE_CLAIM_ID", &id[1..]);
     let mut liar = Raw::start(as_user(liar, users.uid(1)));
     assert!(liar.info().1 > 0);
-    let snapshot = until("he is seen outside", Duration::from_secs(5), || {
+    let snapshot = until("it is seen outside", Duration::from_secs(5), || {
         let snapshot = station.snapshot().ok()?;
         claim_of(&snapshot, liar.pid())
             .is_some_and(|c| c.adopted && c.uid == users.uid(1))
@@ -195,7 +195,7 @@ fn a_claim_is_its_owners_alone() {
             .members
             .contains(&liar.pid())
     );
-    // The owner may; his process that holds the GPU is ended.
+    // The owner may; the owner's process that holds the GPU is ended.
     let mut release = station.command();
     release.args(["release", &id]);
     let output = run(&mut as_user(release, users.uid(0)));
@@ -236,7 +236,7 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
         }
         Terminal::start(&command, 24, 160)
     };
-    let his = start("", "0", "");
+    let own = start("", "0", "");
     let apart = start("", "1", "< /dev/null > /dev/null 2>&1");
     // As `su -c` does it: a session of its own, without a terminal but for its streams.
     let session = start("setsid --wait", "1", "2> /dev/null");
@@ -247,7 +247,7 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
     kill.args(["admin", "kill", "--user", users.name(0), "--grace", "1s"]);
     let killed = run(kill.args(["--reason", "the power goes off"]));
     assert!(killed.status.success(), "{}", text(&killed));
-    for told in [&his, &session] {
+    for told in [&own, &session] {
         told.shows(
             &["killed by ", "the power goes off"],
             Duration::from_secs(60),

@@ -232,7 +232,7 @@ impl LaunchCaps {
     }
 }
 
-/// Who may claim for a project.
+/// The users and groups that may claim for a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Project {
     /// `users`: login names.

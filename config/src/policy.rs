@@ -26,7 +26,7 @@ pub struct Policy {
     pub excess_time: ExcessTime,
 }
 
-/// Who gets the GPU time, above what was requested, of GPUs that claims share in turns.
+/// How the GPU time above what was requested is divided, on GPUs that claims share in turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExcessTime {
     /// All, in proportion to their requests.

@@ -106,7 +106,7 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
         None => now(socket, page)?,
     };
     let options = Options {
-        // Whoever prints is nobody in particular: what is printed does not depend on it.
+        // What is printed does not depend on the user who prints it.
         viewer: Viewer {
             uid: u32::MAX,
             admin: false,

@@ -142,7 +142,7 @@ impl From<ConfigError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
-        // Whoever read the output has seen enough: no message, and the status of a closed pipe.
+        // The reader of the output has seen enough: no message, and the status of a closed pipe.
         if e.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(128 + 13, "");
         }

@@ -1,4 +1,4 @@
-//! Who plays in the demo, with which claim, and when.
+//! The actors of the demo: with which claim, and when.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A small process with a user's own rights, for what the service must not do as root: looking at the files of the user's
-//! kernels and Jupyter servers, asking them, and writing into the output of his notebooks. The service starts one for each user
-//! who has kernels; more than one if his kernels were not all started with the same groups.
+//! kernels and Jupyter servers, asking them, and writing into the output of their notebooks. The service starts one for each user
+//! who has kernels; more than one if those kernels were not all started with the same groups.
 //!
 //! A line of JSON in, a line out for each that asks. It ends when the service does.
 
@@ -50,7 +50,7 @@ pub fn arguments(rights: &Rights) -> Vec<String> {
     all.map(|id| id.to_string()).collect()
 }
 
-/// Becomes the user: the standard library can give a process a user and a group, but not his other groups, and a home
+/// Becomes the user: the standard library can give a process a user and a group, but not the user's other groups, and a home
 /// may lie where only a group may go.
 fn become_user(arguments: &[String]) -> io::Result<()> {
     let wrong = || io::Error::other("its arguments are a user and groups, as numbers");

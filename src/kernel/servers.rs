@@ -199,7 +199,7 @@ impl Server {
     }
 }
 
-/// Whoever asks the servers of a user, again and again. One that does not answer is asked less often, so that it does
+/// Asks the servers of a user, again and again. A server that does not answer is asked less often, so that it does
 /// not keep the others waiting.
 #[derive(Debug, Default)]
 pub struct Asker {

@@ -105,7 +105,7 @@ impl Installed {
                 (manifest, false)
             }
             Err(e) if e.kind() == ErrorKind::NotFound => (Manifest::default(), true),
-            // Whoever may not look may still see what would change.
+            // A user who may not read it may still see what would change.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => (Manifest::default(), true),
             Err(e) => return Err(cannot("read", &file, &e)),
         };

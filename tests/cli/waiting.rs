@@ -43,7 +43,7 @@ fn a_wait_is_told_whenever_it_changes() {
 fn ctrl_c_withdraws_a_waiting_claim() {
     let home = Home::new();
     let service = home.service(serve_claim(vec![queued(1, "x")]));
-    // Whoever runs the tests in the background of a script has SIGINT ignored, and so would his children.
+    // In the background of a script the tests have SIGINT ignored, and so would their children.
     let mut command = std::process::Command::new("env");
     home.prepare(&mut command)
         .args(["--default-signal=INT", env!("CARGO_BIN_EXE_gshare")])

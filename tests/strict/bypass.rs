@@ -315,7 +315,7 @@ fn pages_cannot_be_forged() {
     let client = client(&station);
     let mut raw = held(&station, claim(&station, users.uid(0), &[&client]));
     let cap = raw.info().1;
-    // The owner himself, outside and inside: the limits cannot be written, the usage not cut off.
+    // The owner, outside and inside: the limits cannot be written, the usage not cut off.
     let limits = station.dir().join("run/claims");
     let mut paths: Vec<PathBuf> = std::fs::read_dir(&limits)
         .expect("listed")

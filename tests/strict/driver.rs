@@ -106,7 +106,7 @@ fn a_view_that_cannot_be_mended_gets_no_gpu() {
     assert!(first.starts_with("ok ready"), "{first}");
     replace(&station.sim_dir().join("lib/libcuda.so.1"));
     told(&station, "new programs in it get no GPU");
-    // The view of files is the user's own: nobody else makes mounts in it. What he loads now opens no device.
+    // The view of files is the user's own: nobody else makes mounts in it. What the program loads now opens no device.
     let answer = shell.ask("go");
     assert!(
         answer.starts_with("error 100 CUDA_ERROR_NO_DEVICE"),

@@ -119,7 +119,7 @@ fn nobody_is_launched_into_a_claim_that_is_not_his() {
     // The owner may: that is what `gshare join` does.
     let own = direct(&program, users.uid(0), &[number, &fd, "--", "echo", "ran"]);
     assert_eq!(said(&own), ("ran\n".to_owned(), String::new()));
-    // Somebody who speaks to the service himself, as the launcher does, is not the launcher.
+    // A program that speaks to the service as the launcher does is not the launcher.
     let script = format!(
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}'); \
          s.send(b'{{\"op\":\"launch\",\"claim\":{number}}}\\n'); print(s.recv(65536).decode())",

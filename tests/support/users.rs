@@ -100,7 +100,7 @@ pub fn group_of(uid: u32) -> u32 {
     user.map_or(uid, |u| u.gid.as_raw())
 }
 
-/// The command, run by that user in his primary group.
+/// The command, run by that user in the user's primary group.
 pub fn as_user(mut command: Command, uid: u32) -> Command {
     command.uid(uid).gid(group_of(uid));
     command

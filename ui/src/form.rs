@@ -148,7 +148,7 @@ impl Form {
             }
             Kind::Claim => "It belongs to no program and is held until you release it.",
             Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
-            Kind::Extend { .. } => "Whoever waits for it is told the new time.",
+            Kind::Extend { .. } => "Users who wait for it are told the new time.",
         }
     }
 

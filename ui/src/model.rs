@@ -23,7 +23,7 @@ pub(crate) use sort::Sort;
 pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
 pub(crate) use tree::{Grouping, TreeRow, turn_name};
 
-/// Who looks at the screen.
+/// The user at the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Viewer {
     /// uid.
@@ -214,7 +214,7 @@ pub(crate) struct Checks {
 /// All of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Model {
-    /// Who looks.
+    /// The user at the screen.
     pub(crate) viewer: Viewer,
     /// Columns and rows of the terminal.
     pub(crate) size: (u16, u16),

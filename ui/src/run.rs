@@ -37,7 +37,7 @@ const ANSWER: Duration = Duration::from_millis(8);
 /// The screen's options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who looks.
+    /// The user at the screen.
     pub viewer: Viewer,
     /// Colours and characters.
     pub look: Look,

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::read::{self, Reader};
 
-/// Who may use `gshare admin`.
+/// The groups that may use `gshare admin`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {
     /// `groups`: Unix groups whose members may, besides root.

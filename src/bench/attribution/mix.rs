@@ -64,7 +64,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Who may launch now; the turn goes on when it is over and its work is through.
+    /// The process that may launch now; the turn goes on when it is over and its work is through.
     fn who(&mut self, now: u64, claims: &mut [Process]) -> usize {
         let over = now >= self.ends_ns || !claims[self.holder].wants(now);
         if over && !claims[self.holder].is_busy() {

@@ -1,4 +1,4 @@
-//! Who had the GPU: on a simulated one by the board, which neither the gate nor the programs have a hand in; on a
+//! Which program had the GPU: on a simulated one by the board, which neither the gate nor the programs have a hand in; on a
 //! real one by the kernels that each program has seen the end of, each as long as it takes alone.
 
 use std::fs::File;

@@ -188,7 +188,7 @@ impl Weeks {
             .and_then(|s| s.cause)
     }
 
-    /// Who is on at a moment; asked for one moment after the other.
+    /// The actors at a moment; asked for one moment after the other.
     pub(super) fn cast(&self) -> Cast<'_> {
         Cast {
             weeks: self,
@@ -227,7 +227,7 @@ fn stretches(dice: &mut Dice, from: f64, until: f64, share: f64) -> Vec<Stretch>
     all
 }
 
-/// Who is on.
+/// The actors at a moment.
 pub(super) struct Cast<'w> {
     weeks: &'w Weeks,
     next: usize,

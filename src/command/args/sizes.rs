@@ -51,7 +51,7 @@ pub struct ResizeArgs {
 /// Examples of `gshare keep`.
 pub const KEEP: &str = "Examples:\n  \
     gshare keep c3    c3 is not moved, detached or suspended for the next 10 minutes\n\n\
-    Before anything is taken from a claim its owner is told on his terminal: what, when and for whom. Until then this \
+    Before anything is taken from a claim its owner is told on the terminal: what, when and for whom. Until then this \
     puts it off ([reclaim] keep in gshare.toml), once for each claim that waits: others make room, or it waits.";
 
 /// `gshare keep`.
@@ -64,7 +64,7 @@ pub struct KeepArgs {
 /// Examples of `gshare extend`.
 pub const EXTEND: &str = "Examples:\n  \
     gshare extend c3 -t 1h    an hour more than it had\n\n\
-    The owner of a claim with a lease is told on his terminal before it ends ([claims] lease-warning in gshare.toml, \
+    The owner of a claim with a lease is told on the terminal before it ends ([claims] lease-warning in gshare.toml, \
     10 minutes unless changed). Refused while somebody within what is guaranteed waits for the GPU of an owner who has \
     more than that. When the lease is over, programs on the GPU get SIGTERM, keep the GPU for the grace time \
     (lease-grace, 30 seconds) to save what they have, and are killed then; gshare claim exits 124 (0 where a script \

@@ -13,7 +13,7 @@ use crate::suggest::{SuggestSpec, SuggestView};
 pub struct Hello {
     /// [`crate::PROTOCOL`] of the client.
     pub gshare: u32,
-    /// Who calls, for the log: `gshare 0.1.0`.
+    /// The calling program, for the log: `gshare 0.1.0`.
     #[serde(default)]
     pub client: Label<64>,
 }
@@ -309,8 +309,8 @@ pub struct Granted {
     /// `CUDA_VISIBLE_DEVICES`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_remove: Vec<String>,
-    /// Below this directory are the pipes of the service's MPS daemons. Whoever has one in `CUDA_MPS_PIPE_DIRECTORY` has
-    /// it from another claim, and the variables of its part with it.
+    /// Below this directory are the pipes of the service's MPS daemons. An environment that has one in `CUDA_MPS_PIPE_DIRECTORY`
+    /// has it from another claim, and the variables of that claim's part with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_dir: Option<String>,
     /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).

@@ -217,7 +217,7 @@ impl Usage {
         self.used_was_known().then(|| self.idle.total())
     }
 
-    /// Who claimed nothing is known to have used nothing of it.
+    /// A user who claimed nothing is known to have used nothing of it.
     fn used_was_known(&self) -> bool {
         self.claimed_gpu_s <= 0.0 || self.used_gpu_s.is_some() || self.busy_gpu_s.is_some()
     }

@@ -2,7 +2,7 @@
 //!
 //! Shape: the client's first line is [`Hello`]; each further line is a [`Call`]. The service answers
 //! every line with one [`Reply`] line; `claim` and `watch` answer with several. A line is at most
-//! [`MAX_LINE`] bytes. Who the client is comes from the kernel (SO_PEERCRED), never from a field.
+//! [`MAX_LINE`] bytes. The client's user comes from the kernel (SO_PEERCRED), never from a field.
 //!
 //! Compatibility: fields may be added and unknown fields are ignored, so a newer service serves an
 //! older client of the same [`PROTOCOL`]; a change of meaning raises the number, and the service

@@ -58,7 +58,7 @@ pub struct IdleView {
     /// Seconds since its kernel did something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_s: Option<u64>,
-    /// Who says so: `Jupyter server`, or `processor time`.
+    /// The source of that: `Jupyter server`, or `processor time`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Its owner has been warned.

@@ -38,7 +38,7 @@ pub struct QueueView {
     /// It is within what its owner is guaranteed.
     #[serde(default)]
     pub entitled: bool,
-    /// Who is guaranteed that, where it is not the owner himself: `project vision`.
+    /// The party that is guaranteed that, where it is not the owner: `project vision`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub party: Option<String>,
     /// When it starts at the earliest by the leases of those who hold, or by the hours of its class, Unix milliseconds.

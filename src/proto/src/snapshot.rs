@@ -352,7 +352,7 @@ pub struct ClaimView {
     /// How its share of GPU time is held; absent where nothing holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<TurnsView>,
-    /// Who it is beside its command.
+    /// What it is beside its command: notebook, script, model.
     #[serde(default)]
     pub identity: Identity,
     /// Where it is while it is not simply on its GPUs, and what can be done to it.

@@ -55,7 +55,7 @@ fn the_simulated_driver_is_as_documented() {
     for model in ["rtx4090", "h100"] {
         let (text, ok) = run(model, 13_040, &[]);
         println!("{model}:\n{text}");
-        // Who is not root cannot become another user.
+        // Only root can become another user.
         let skips = u32::from(!is_root());
         let seen = numbers(&text);
         assert!(ok, "{model}: something differs");

@@ -10,7 +10,7 @@ pub enum Page {
     Overview,
     /// The claims as a tree, and the GPUs of the chosen one.
     Claims,
-    /// Who waits, why, and until when.
+    /// Waiting claims: why, and until when.
     Queue,
     /// Allocated against used over time.
     History,

@@ -368,7 +368,7 @@ impl<'a> Table<'a> {
         vec![Line::from(mem), Line::from(sm), self.note(gpu)]
     }
 
-    /// Who is on it, and what is left.
+    /// The claims on it, and what is left.
     fn note(&self, gpu: &GpuView) -> Line<'static> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let dot = format!(" {} ", glyphs.dot);

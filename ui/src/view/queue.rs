@@ -1,4 +1,4 @@
-//! Who waits, why, and what would start now.
+//! Waiting claims: why each waits, and what would start now.
 
 use gshare_proto::QueueView;
 use ratatui::text::Line;
@@ -88,7 +88,7 @@ fn start(model: &Model, waiting: &QueueView) -> Option<String> {
     }
 }
 
-/// Who waits, for what, since when; with `starts`, also when it starts.
+/// A waiting claim's owner, what it wants, since when; with `starts`, also when it starts.
 pub(super) fn who(
     model: &Model,
     waiting: &QueueView,

@@ -1,4 +1,4 @@
-//! Who waits, why, when it starts, what would start now; then what is free and what ends next.
+//! Waiting claims: why each waits, when it starts, what would start now; then what is free and what ends next.
 
 use gshare_proto::{GpuState, GpuView, QueueView, Snapshot};
 use ratatui::text::Line;

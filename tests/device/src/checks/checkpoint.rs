@@ -238,7 +238,7 @@ pub(super) fn target() {
 /// No account of anybody's.
 const NOBODY: u32 = 65_534;
 
-/// Helper: becomes another user once it has the driver, and tries to stop a process that is not his.
+/// Helper: becomes another user once it has the driver, and tries to stop a process of the first one.
 pub(super) fn other_user(args: &[String]) {
     need!(cuInit(0u32));
     let pid: i32 = args.first().and_then(|a| a.parse().ok()).unwrap_or(-1);
