@@ -31,7 +31,17 @@ pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
 /// What stations run: the program under test, or one that is installed, named by `GSHARE_PROGRAM`, so that the same stories
 /// are told with what people get.
 pub fn program() -> PathBuf {
-    std::env::var_os("GSHARE_PROGRAM").map_or_else(|| PathBuf::from(GSHARE), PathBuf::from)
+    static LAID_OUT: Mutex<()> = Mutex::new(());
+    let Some(program) = std::env::var_os("GSHARE_PROGRAM").map(PathBuf::from) else {
+        return PathBuf::from(GSHARE);
+    };
+    // Built without its parts it gets those of this build.
+    let parts = gshare_artifacts::beside(&program);
+    let _one = LAID_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !parts.is_dir() {
+        gshare_artifacts::lay_out(&parts).expect("laid out");
+    }
+    program
 }
 
 /// A program of `examples/`, which cargo builds with the tests.
