@@ -449,6 +449,31 @@ fn a_kernel_that_was_installed_on_the_simulated_workstation_starts_later() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
 }
 
+/// The commands that the README has to be typed in that shell, in its order.
+#[test]
+fn the_tour_of_the_readme_runs_in_its_order() {
+    let page = include_str!("../README.md");
+    let (_, tour) = page.split_once("Type these in that shell").expect("a tour");
+    let (_, tour) = tour.split_once("\n\n").expect("its commands");
+    let tour: Vec<&str> = tour.lines().map_while(|l| l.strip_prefix("    ")).collect();
+    assert!(tour.len() > 5, "{tour:?}");
+    let tmp = tempfile::tempdir().expect("a directory");
+    let script = tmp.path().join("tour");
+    let text = format!("#!/bin/sh\nset -eu\n{}\necho whole\n", tour.join("\n"));
+    std::fs::write(&script, text).expect("written");
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("set");
+    let mut demo = Command::new(GSHARE);
+    demo.args(["demo", "--shell"]).env("SHELL", &script);
+    let output = demo.output().expect("runs");
+    let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(out);
+    assert!(
+        output.status.success() && out.ends_with("whole\n"),
+        "{out}{err}"
+    );
+    assert!(!err.contains("gshare: "), "{err}");
+}
+
 /// The command lines that name something.
 fn running(name: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").expect("read").flatten();

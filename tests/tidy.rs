@@ -183,23 +183,77 @@ fn every_command_in_the_documents_exists() {
     }
 }
 
+/// The name by which a link finds a heading: `## What is *said*, and how` is `what-is-said-and-how`.
+fn anchors(text: &str) -> Vec<String> {
+    let text = without_fences(text);
+    let headings = text.lines().filter(|l| l.starts_with('#'));
+    headings
+        .map(|l| l.trim_start_matches('#').trim().to_lowercase())
+        .map(|l| l.replace(' ', "-"))
+        .map(|l| {
+            let keep = |c: &char| c.is_alphanumeric() || ['-', '_'].contains(c);
+            l.chars().filter(keep).collect()
+        })
+        .collect()
+}
+
 #[test]
 fn every_link_in_the_documents_leads_somewhere() {
     let mut problems = Vec::new();
     for document in documents() {
-        let text = without_fences(&text(&document));
-        for target in text.split("](").skip(1).filter_map(|t| t.split(')').next()) {
-            let path = target.split('#').next().unwrap_or_default();
-            if path.is_empty() || path.contains("://") || path.starts_with("mailto:") {
+        let own = text(&document);
+        let shown = without_fences(&own);
+        for target in shown
+            .split("](")
+            .skip(1)
+            .filter_map(|t| t.split(')').next())
+        {
+            if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
-            let at = root().join(&document).with_file_name(path);
-            if !at.exists() {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let at = match path {
+                "" => document.clone(),
+                path => document.with_file_name(path),
+            };
+            let exists = root().join(&at).exists();
+            if !exists || (!anchor.is_empty() && !anchors(&text(&at)).iter().any(|a| a == anchor)) {
                 problems.push(format!("{}: {target}", document.display()));
             }
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// A page that is to be read at one sitting stays one.
+#[test]
+fn the_first_pages_are_short() {
+    for (page, most) in [("README.md", 100), ("docs/users.md", 70)] {
+        let lines = text(Path::new(page)).lines().count();
+        assert!(lines <= most, "{page} has {lines} lines, more than {most}");
+    }
+}
+
+/// A heading of the FAQ quotes the part of a message that is always the same.
+#[test]
+fn the_faq_quotes_messages_that_the_program_prints() {
+    let sources = files().into_iter().filter(|p| {
+        p.extension().is_some_and(|e| e == "rs")
+            && (p.starts_with("src") || p.starts_with("enforcer") || p.starts_with("config"))
+    });
+    let sources: Vec<String> = sources.map(|p| text(&p)).collect();
+    let page = text(Path::new("docs/faq.md"));
+    let headings = page.lines().filter(|l| l.starts_with("### "));
+    let quotes = headings.flat_map(|l| l.split('`').skip(1).step_by(2));
+    let mut seen = 0;
+    for quote in quotes {
+        seen += 1;
+        assert!(
+            sources.is_empty() || sources.iter().any(|s| s.contains(quote)),
+            "no message has `{quote}`"
+        );
+    }
+    assert!(seen > 10, "only {seen} messages");
 }
 
 #[test]
