@@ -21,7 +21,8 @@ use crate::units::{Bytes, Share};
 
 /// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
 pub const DUE: Duration = Duration::from_secs(3 * 3600);
-/// The same of whoever has run before and is away.
+/// The same of whoever has run before and is away. Who has waited for so long has room kept by guesses, where nobody
+/// knows when others end.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
 /// For so long nothing is taken from a claim that starts or comes back in its turn.
 pub(super) const SLOT: Duration = Duration::from_secs(3600);

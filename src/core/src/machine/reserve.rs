@@ -4,10 +4,11 @@
 //! A claim ends at its time limit, or by when nine in ten of such runs had ended (told with
 //! [`super::Event::RunTime`]). The first claim that can neither start nor have room made for it is promised the
 //! earliest place that these ends allow. Whoever is gone by then, or fits beside it, starts before; nobody else does.
-//! Where nobody knows when others end nothing is promised, and nothing is kept.
+//! Where nobody knows when others end nothing is promised and nothing is kept, until a claim has waited for twelve hours.
 
 use std::time::Duration;
 
+use super::order::AWAY;
 use super::plan::Future;
 use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
@@ -102,7 +103,7 @@ impl Machine {
         };
         let mut guessed;
         let mut ends = &future.ends;
-        if waiting.due && place(&after(ends)).is_none() {
+        if now >= waiting.since.saturating_add(AWAY) && place(&after(ends)).is_none() {
             guessed = self.guessed(now, future);
             guessed.extend(ends);
             guessed.sort_unstable();

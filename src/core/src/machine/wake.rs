@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::order::AWAY;
 use super::{Machine, Now};
 use crate::sched::fair::LEVELS;
 
@@ -72,6 +73,7 @@ impl Machine {
             let ends = [waiting.deadline, waiting.absent, waiting.expected];
             ends.into_iter().flatten().for_each(&mut at);
             at(self.turn_of(waiting));
+            at(waiting.since.saturating_add(AWAY));
         }
         at(now.saturating_add(RETHINK));
         next

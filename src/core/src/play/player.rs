@@ -228,7 +228,11 @@ impl<'a> Player<'a> {
             self.send(Event::Quotas((0..users).map(quota).collect()));
         }
         self.send(Event::HostRam(self.setup.host));
-        self.send(Event::Reclaim(self.setup.rules.clone()));
+        let rules = &self.setup.rules;
+        self.send(Event::Reclaim(ReclaimRules {
+            spread: rules.spread && self.setup.offload && self.setup.moves,
+            ..rules.clone()
+        }));
         self.send(Event::LeaseWarning(self.setup.warning));
     }
 

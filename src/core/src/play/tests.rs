@@ -234,3 +234,20 @@ fn a_pool_without_gpus_is_a_bound() {
     };
     assert!(wait("pooled") <= wait("exact") && wait("exact") < wait("exclusive"));
 }
+
+#[test]
+fn claims_are_spread_only_where_the_driver_can_move_them_as_the_service_has_it() {
+    for moves in [true, false] {
+        let setup = Setup {
+            gpus: 2,
+            moves,
+            offload: moves,
+            ..Setup::default()
+        };
+        let halves = [entry(0.0, 600.0, 500, 0), entry(1.0, 600.0, 500, 1)];
+        let list = [halves[0], halves[1], entry(2.0, 600.0, 1000, 2)];
+        let played = play(&list, &setup);
+        let waits: Vec<f64> = played.waits().collect();
+        assert_eq!(waits[2] < 0.1, !moves, "{waits:?}");
+    }
+}
