@@ -114,6 +114,8 @@ mod idle;
 #[cfg(test)]
 mod promises;
 #[cfg(test)]
+mod surprises;
+#[cfg(test)]
 mod swaps;
 #[cfg(test)]
 pub(in crate::machine) mod tests;
