@@ -250,6 +250,32 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     );
 }
 
+/// The owner of a program that computes on the processor at that moment read nothing, and later only that "the process
+/// belongs to no claim".
+#[test]
+fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
+    if !root("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call") {
+        return;
+    }
+    let station = station_with(|o| o.tick = "0.2s".to_owned());
+    let line = format!("read line; exec {}", example("raw_client").display());
+    let mut command = station.command();
+    command.args(["claim", "-g", "0.25", "-t", "1s", "--", "sh", "-c", &line]);
+    let mut terminal = Terminal::start(&command, 24, 200);
+    terminal.shows(
+        &["c1 has ended: its lease is over", "gshare claim -- CMD"],
+        SOON,
+    );
+    terminal.send("now\n");
+    terminal.shows(
+        &[
+            "gshare: c1 ended",
+            "ago (lease ended); this program has no GPU",
+        ],
+        SOON,
+    );
+}
+
 #[test]
 fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
     let station = station();

@@ -180,6 +180,29 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
 }
 
 /// What a detached claim had is free for others: it is nobody's any more.
+/// The report named root, and the year 1970, as owner and start of claims that ended within their first step of 5 s.
+#[test]
+fn a_short_claim_has_its_owner_and_its_start_in_the_report() {
+    let station = quick();
+    let start = hour_ago() + 3_600_000;
+    text(
+        &station,
+        &[
+            "claim", "-q", "-g", "0.5", "--name", "short", "--", "sleep", "0.7",
+        ],
+    );
+    let report = until("the report has it", LATER, || {
+        ask(&station).filter(|report| !report.worst.is_empty())
+    });
+    let short = &report.worst[0];
+    assert_eq!(
+        (report.worst.len(), short.what.as_str()),
+        (1, "short"),
+        "{short:?}"
+    );
+    assert!(short.since_ms >= start, "{short:?}");
+}
+
 #[test]
 fn what_is_in_host_memory_is_not_claimed() {
     let station = quick();

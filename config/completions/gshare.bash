@@ -1584,7 +1584,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__env)
-            opts="-h --print-only --json --socket --help"
+            opts="-h --unset --print-only --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2872,7 +2872,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__release)
-            opts="-a -h --all --json --socket --help"
+            opts="-a -y -h --all --yes --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -156,6 +156,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand join" -l socket -d 'Socket
 complete -c gshare -n "__fish_gshare_using_subcommand join" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand join" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand env" -l unset -d 'Print what takes the claim\'s environment out of this shell again'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l print-only -d 'Only print: leave the calling shell where it is'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -l json -d 'Print a JSON object instead (implies --print-only)'
 complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Print help'
@@ -190,6 +191,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand smi" -l json -d 'Print JSO
 complete -c gshare -n "__fish_gshare_using_subcommand smi" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand release" -s a -l all -d 'All of your own, waiting ones included'
+complete -c gshare -n "__fish_gshare_using_subcommand release" -s y -l yes -d 'Do not ask before the kernel of a notebook is ended'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand release" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand adopt" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: what it has]' -r

@@ -71,6 +71,18 @@ pub fn size(text: &str) -> Result<Bytes, String> {
     Ok(bytes)
 }
 
+/// GPU memory on the command line, at least one byte: `8G`, `512 MiB`; a bare number is GiB.
+///
+/// # Errors
+/// When it is not a size, or zero.
+pub fn gpu_memory(text: &str) -> Result<Bytes, String> {
+    let bare = text.trim();
+    if !bare.is_empty() && bare.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return size(&format!("{bare}G"));
+    }
+    size(text)
+}
+
 /// A time of the command line: `90s`, `30m`, `2h`, `1-12:00:00`; a bare number is minutes, as in Slurm.
 ///
 /// # Errors

@@ -184,7 +184,12 @@ fn request(
     phases: &mut Phases,
 ) -> Result<Granted, Failure> {
     let mut waiting = Waiting::new(quiet);
-    let mut client = connect::patiently(socket, &waiting)?;
+    let most = match spec.wait {
+        Wait::Default | Wait::Forever => Duration::MAX,
+        Wait::No => Duration::ZERO,
+        Wait::Seconds(seconds) => Duration::from_secs(seconds),
+    };
+    let mut client = connect::patiently(socket, most, &waiting)?;
     phases.connected_ns = now_ns();
     let outcome = await_grant(&mut client, spec, socket, &mut waiting);
     waiting.end()?;

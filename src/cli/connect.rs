@@ -56,16 +56,13 @@ fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
         source.kind(),
         ErrorKind::NotFound | ErrorKind::ConnectionRefused
     ));
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|m| m.file_type().is_socket());
     let by = match flag {
         Some(_) => "--socket",
         None if std::env::var_os("GSHARE_SOCKET").is_some_and(|p| !p.is_empty()) => "GSHARE_SOCKET",
         None => "",
     };
     let failure = Failure::from(error);
-    if !named || is_socket || by.is_empty() {
+    if !named || is_socket(path) || by.is_empty() {
         return failure;
     }
     failure.with_hint(format!(
@@ -74,19 +71,41 @@ fn explained(flag: Option<&Path>, path: &Path, error: ClientError) -> Failure {
     ))
 }
 
-/// As [`connect`]; a service that goes away while it is greeted is waited for. So is one that is not there
-/// yet, by the main process of a systemd service: at boot the two may start together.
-pub(crate) fn patiently(flag: Option<&Path>, waiting: &Waiting) -> Result<Client, Failure> {
+/// As [`connect`], for a claim that may wait for at most `wait`: a service that restarts is waited for. Its socket is there
+/// and refuses connections, or closes them. The main process of a systemd service also waits for one that is not there
+/// yet: at boot the two may start together.
+pub(crate) fn patiently(
+    flag: Option<&Path>,
+    wait: Duration,
+    waiting: &Waiting,
+) -> Result<Client, Failure> {
     if is_main_of_unit() {
         return expect_service(flag);
     }
     let path = socket(flag)?;
     match Client::connect(&path) {
-        Err(lost @ ClientError::Io(_)) => {
-            again(flag, Instant::now() + patience(), waiting)?.ok_or_else(|| lost.into())
+        Err(lost) if is_restarting(&lost, &path) => {
+            again(flag, Instant::now() + wait.min(patience()), waiting)?
+                .ok_or_else(|| explained(flag, &path, lost))
         }
         other => other.map_err(|e| explained(flag, &path, e)),
     }
+}
+
+/// Whether this is how a service looks that has stopped, perhaps to start again.
+fn is_restarting(error: &ClientError, path: &Path) -> bool {
+    match error {
+        ClientError::Io(_) | ClientError::Closed => true,
+        ClientError::NoService { source, .. } => {
+            source.kind() == ErrorKind::ConnectionRefused && is_socket(path)
+        }
+        ClientError::Garbled(_) | ClientError::Refused(_) => false,
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    let kind = path.symlink_metadata().map(|m| m.file_type());
+    kind.is_ok_and(|kind| kind.is_socket())
 }
 
 /// Whether systemd started this very process, not a shell or a script before it.

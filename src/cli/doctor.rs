@@ -98,7 +98,7 @@ fn show(checks: &[Check], json: bool) -> Result<(), failure::Failure> {
 /// The rows under their headings. On a terminal sentences are wrapped to `width`; elsewhere they are left
 /// whole, for grep and for questions.
 fn page(checks: &[Check], width: Option<usize>, colour: bool) -> String {
-    let mut text = String::new();
+    let mut text = wrapped(&verdict(checks), width.map(|width| width + STATE)).join("\n") + "\n\n";
     let mut heading = None;
     for check in checks {
         if heading != Some(&check.group) && !check.group.is_empty() {
@@ -109,13 +109,36 @@ fn page(checks: &[Check], width: Option<usize>, colour: bool) -> String {
         heading = Some(&check.group);
         text.push_str(&row(check, width, colour));
     }
-    let count = |state: &str| checks.iter().filter(|c| c.state == state).count();
-    text.push_str(&format!(
-        "\n{} ok, {} limited, {} missing; after each name: how far it was seen to work\n",
-        count("ok"),
-        count("limited"),
-        count("missing")
-    ));
+    text.push_str("\nafter each name: how far it was seen to work\n");
+    text
+}
+
+/// The answer in one line: whether gshare works here, and what is less than it could be.
+fn verdict(checks: &[Check]) -> String {
+    let with = |state: &str| {
+        checks
+            .iter()
+            .filter(|c| c.state == state)
+            .collect::<Vec<_>>()
+    };
+    let names = |checks: &[&Check]| {
+        let names: Vec<String> = checks.iter().map(|c| plain(&c.name)).collect();
+        names.join(", ")
+    };
+    let (ok, limited, missing) = (with("ok"), with("limited"), with("missing"));
+    let service = missing
+        .iter()
+        .any(|c| c.group == "service" && c.name == "service");
+    let mut text = match (service, limited.len() + missing.len()) {
+        (true, _) => "gshare does not run here".to_owned(),
+        (false, 0) => format!("gshare works here, all {} checks passed", ok.len()),
+        (false, _) => format!("gshare works here, with limits: {} checks passed", ok.len()),
+    };
+    for (word, checks) in [("limited", limited), ("missing", missing)] {
+        if !checks.is_empty() {
+            text.push_str(&format!("; {} {word}: {}", checks.len(), names(&checks)));
+        }
+    }
     text
 }
 
@@ -201,8 +224,10 @@ mod tests {
         let text = page(&rows, Some(80), false);
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert_eq!(text.matches("\nmemory\n").count(), 1, "{text}");
-        assert!(text.starts_with("service\n  ok       cgroups: simulation only\n"));
-        assert!(text.contains("1 ok, 0 limited, 2 missing"), "{text}");
+        assert!(text.contains("\n\nservice\n  ok       cgroups: simulation only\n"));
+        let verdict =
+            "gshare works here, with limits: 1 checks passed; 2 missing: memory cap, memory limits";
+        assert_eq!(page(&rows, None, false).lines().next(), Some(verdict));
         let words = |t: &str| t.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             words(&text),

@@ -1,9 +1,11 @@
 //! `gshare env`: a claim's environment as shell commands.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use gshare_proto::{Call, Granted};
+use serde::{Deserialize, Serialize};
 
 use super::args::EnvArgs;
 use super::claim::granted;
@@ -11,15 +13,77 @@ use super::exec::{MPS_PART, MPS_PIPE};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 
+/// What `gshare env` changed in a shell, as JSON: see [`Changed`].
+pub(super) const CHANGED: &str = "GSHARE_ENV";
+
+/// The variables of a shell that `gshare env` has changed, so that `gshare env --unset` can restore them.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Changed {
+    /// Value before, by name; `None` where the variable was not set.
+    before: BTreeMap<String, Option<String>>,
+    /// Directories put in front of search paths, by name of the variable.
+    prepended: BTreeMap<String, String>,
+}
+
+impl Changed {
+    /// What an earlier `gshare env` of this shell recorded.
+    fn of_this_shell() -> Option<Self> {
+        serde_json::from_str(&std::env::var(CHANGED).ok()?).ok()
+    }
+
+    /// Records what `granted` changes. What was recorded first is what the shell had.
+    fn record(&mut self, granted: &Granted) {
+        let set = granted.env.iter().map(|(name, _)| name);
+        for name in set.chain(&granted.env_remove) {
+            let before = self.before.entry(name.clone());
+            before.or_insert_with(|| std::env::var(name).ok());
+        }
+        self.prepended.extend(granted.env_prepend.iter().cloned());
+    }
+
+    /// Shell commands that restore the variables.
+    fn restored(&self) -> Result<String, Failure> {
+        let mut text = String::new();
+        for (name, before) in &self.before {
+            let name = checked(name)?;
+            text += &match before {
+                Some(value) => format!("export {name}={}\n", quoted(value)),
+                None => format!("unset {name}\n"),
+            };
+        }
+        for (name, dir) in &self.prepended {
+            let name = checked(name)?;
+            let value = std::env::var(name).unwrap_or_default();
+            let left: Vec<&str> = value.split(':').filter(|part| part != dir).collect();
+            text += &match left.join(":") {
+                none if none.is_empty() => format!("unset {name}\n"),
+                left => format!("export {name}={}\n", quoted(&left)),
+            };
+        }
+        Ok(text + &format!("unset {CHANGED}\n"))
+    }
+}
+
 pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
+    let Some(id) = args.id.clone() else {
+        let Some(changed) = Changed::of_this_shell() else {
+            let text = "nothing to restore: `gshare env` has not changed this shell";
+            return Err(Failure::new(failure::USAGE, text).with_hint(
+                "a shell that `gshare shell` or `gshare claim` started is left by ending it",
+            ));
+        };
+        out::print(&changed.restored()?)?;
+        return Ok(0);
+    };
     // On a terminal nobody evaluates the output, so moving the shell would be a surprise.
     let terminal = io::stdout().is_terminal();
-    let id = args.id.clone();
     let call = if args.print_only || args.json || terminal {
-        Call::Env { id: id.into() }
+        Call::Env {
+            id: id.clone().into(),
+        }
     } else {
         Call::Join {
-            id: id.into(),
+            id: id.clone().into(),
             parent: true,
         }
     };
@@ -28,6 +92,10 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
         out::json(&granted)?;
     } else {
         out::print(&exports(&granted)?)?;
+        let mut changed = Changed::of_this_shell().unwrap_or_default();
+        changed.record(&granted);
+        let record = serde_json::to_string(&changed).unwrap_or_default();
+        out::print(&format!("export {CHANGED}={}\n", quoted(&record)))?;
         if granted.launcher.is_some() {
             out::print(&format!(
                 "# caps are strict: programs are started with gshare join {} -- CMD\n",
@@ -35,8 +103,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
             ))?;
         } else if terminal && !args.print_only {
             out::note(&format!(
-                "hint: to put this shell into the claim: eval \"$(gshare env {})\"",
-                args.id
+                "hint: to put this shell into the claim: eval \"$(gshare env {id})\""
             ));
         }
     }

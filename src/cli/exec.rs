@@ -64,6 +64,8 @@ fn own_environment() -> Environment {
 /// the end, everything else byte for byte as it was.
 fn environment(own: &Environment, granted: &Granted) -> Environment {
     let mut environment = own.clone();
+    // A record of the shell that started this command; the command has a claim of its own.
+    environment.retain(|entry| value_of(entry, super::env::CHANGED).is_none());
     // What stands there is another claim's, if it has one of the service's own pipes.
     let through_mps = own.iter().find_map(|entry| value_of(entry, MPS_PIPE));
     let of_another = granted.mps_dir.as_ref().zip(through_mps);

@@ -1,17 +1,56 @@
 //! `gshare release`.
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use gshare_proto::{Call, Reply};
+use gshare_proto::{Call, ClaimView, Client, Reply};
 use serde_json::json;
 
 use super::args::ReleaseArgs;
 use super::claim::unexpected;
 use super::failure::Failure;
+use super::table::plain;
 use super::{Outcome, connect, out};
+
+/// Asks before kernels of notebooks are ended; true where there are none.
+fn may_end_kernels(client: &mut Client, args: &ReleaseArgs) -> Result<bool, Failure> {
+    let snapshot = match client.call(&Call::Snapshot)? {
+        Reply::Snapshot(snapshot) => snapshot,
+        other => return Err(unexpected(&other)),
+    };
+    let uid = nix::unistd::getuid().as_raw();
+    let is_named = |claim: &ClaimView| {
+        let number = claim.id.strip_prefix('c').unwrap_or(&claim.id);
+        let mut ids = args.ids.iter().map(String::as_str);
+        ids.any(|id| id == claim.id || id == number || Some(id) == claim.name.as_deref())
+    };
+    let is_ended = |claim: &&ClaimView| {
+        (args.all && claim.uid == uid || is_named(claim)) && claim.identity.notebook.is_some()
+    };
+    let notebooks: Vec<&ClaimView> = snapshot.claims.iter().filter(is_ended).collect();
+    if notebooks.is_empty() {
+        return Ok(true);
+    }
+    for claim in &notebooks {
+        let (id, what) = (&claim.id, plain(&claim.what));
+        out::note(&format!(
+            "{id} is the notebook {what}: its kernel will be ended and its variables are lost; \
+             gshare detach {id} frees the GPU memory and keeps them"
+        ));
+    }
+    eprint!("Release and end the kernel? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
 
 pub(crate) fn run(socket: Option<&Path>, args: &ReleaseArgs) -> Outcome {
     let mut client = connect::connect(socket)?;
+    let asks = !args.yes && !args.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+    if asks && !may_end_kernels(&mut client, args)? {
+        out::note("nothing was released");
+        return Ok(0);
+    }
     let mut calls: Vec<Call> = Vec::new();
     if args.all {
         calls.push(Call::ReleaseAll);

@@ -3,8 +3,10 @@
 //! The connection is the claim's life while it waits: closing it withdraws the claim, so every way out
 //! of this process does.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use gshare_proto::Queued;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 use super::failure::Failure;
 use super::out;
@@ -80,13 +83,17 @@ impl Waiting {
         Ok(())
     }
 
-    /// Says that the service has gone and is waited for.
+    /// Tells the user that the service does not answer and that the claim waits for it.
     pub(crate) fn service_gone(&self) {
         if !self.quiet {
             if let Some(mut state) = self.lock() {
                 state.clear();
             }
-            out::note("the gshare service has gone; this claim is asked for again when it is back");
+            let most = show_duration(super::connect::patience());
+            out::note(&format!(
+                "the gshare service does not answer, perhaps because it restarts; this claim waits up to {most} for it \
+                 (Ctrl-C ends the wait)"
+            ));
         }
     }
 
@@ -135,15 +142,23 @@ impl Watch {
         }));
         let shared = Arc::clone(&state);
         let draw = !quiet && io::stderr().is_terminal();
+        let hangs_up = mask.contains(Signal::SIGHUP);
+        let terminal = hangs_up.then(controlling_terminal).flatten();
         std::thread::Builder::new()
             .name("waiting".to_owned())
-            .spawn(move || watch(&signals, &shared, draw, quiet))?;
+            .spawn(move || watch(&signals, terminal.as_ref(), &shared, draw, quiet))?;
         Ok(Self { state, old_mask })
     }
 }
 
 /// Draws the line of progress and ends the process when a signal asks for it.
-fn watch(signals: &SignalFd, state: &Mutex<State>, draw: bool, quiet: bool) {
+fn watch(
+    signals: &SignalFd,
+    terminal: Option<&File>,
+    state: &Mutex<State>,
+    draw: bool,
+    quiet: bool,
+) {
     let since = Instant::now();
     let timeout = if draw {
         PollTimeout::from(250u16)
@@ -151,24 +166,48 @@ fn watch(signals: &SignalFd, state: &Mutex<State>, draw: bool, quiet: bool) {
         PollTimeout::NONE
     };
     for turn in 0usize.. {
-        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        fds.extend(terminal.map(|tty| PollFd::new(tty.as_fd(), PollFlags::empty())));
         let _ = poll(&mut fds, timeout);
-        let signal = signals.read_signal().ok().flatten();
+        let closed = PollFlags::POLLHUP | PollFlags::POLLERR;
+        let hung_up = fds[1..]
+            .iter()
+            .any(|tty| tty.revents().is_some_and(|e| e.intersects(closed)));
+        let signal = signals
+            .read_signal()
+            .ok()
+            .flatten()
+            .map(|info| info.ssi_signo.cast_signed());
+        let signal = signal.or(hung_up.then_some(libc::SIGHUP));
         let mut state = lock(state);
         if state.over {
             return;
         }
-        if let Some(info) = signal {
+        if let Some(signal) = signal {
             state.clear();
             if !quiet {
                 out::note(&format!("{} withdrawn", state.id));
             }
-            die_of(i32::try_from(info.ssi_signo).unwrap_or(2));
+            die_of(signal);
         }
-        if draw {
+        if draw && is_in_foreground() {
             state.draw(turn, since.elapsed());
         }
     }
+}
+
+/// Whether this process may draw on the terminal of stderr: jobs in the background share it with others. A terminal that
+/// does not control this process has no foreground group.
+fn is_in_foreground() -> bool {
+    tcgetpgrp(io::stderr()).map_or(true, |group| group == getpgrp())
+}
+
+/// The terminal that controls this process. `su -` keeps the SIGHUP of a closed terminal from its programs, so the
+/// terminal itself is watched.
+fn controlling_terminal() -> Option<File> {
+    let mut open = File::options();
+    open.read(true).custom_flags(libc::O_NOCTTY);
+    open.open("/dev/tty").ok()
 }
 
 /// Ends the process as the signal would have, so that shells and scripts see what they expect.

@@ -8,6 +8,7 @@ use gshare_proto::{Call, ClaimView, QueueView, Reply, Snapshot};
 use serde_json::json;
 
 use super::args::sizes::{ClaimIdArgs, KeepArgs};
+use super::args::{ListArgs, PsArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::table::plain;
@@ -19,8 +20,15 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let Reply::Snapshot(snapshot) = reply else {
         return Err(unexpected(&reply));
     };
+    let Some(wanted) = &args.id else {
+        return if args.json {
+            out::json(&json!({ "queue": snapshot.queue })).map(|()| 0)
+        } else {
+            out::print(&all_waiting(&snapshot)).map(|()| 0)
+        };
+    };
     let means = |id: &str, name: Option<&String>| {
-        id == args.id || id.strip_prefix('c') == Some(&args.id) || name == Some(&args.id)
+        id == wanted || id.strip_prefix('c') == Some(wanted) || name == Some(wanted)
     };
     if let Some(waiting) = snapshot
         .queue
@@ -39,7 +47,7 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         .iter()
         .find(|c| means(&c.id, c.name.as_ref()))
     else {
-        let text = format!("there is no claim `{}`", args.id);
+        let text = format!("there is no claim `{wanted}`");
         return Err(Failure::new(failure::USAGE, text).with_hint(
             "gshare queue lists those that wait; gshare log ID tells of those that have ended",
         ));
@@ -50,6 +58,34 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         out::print(&runs(held, snapshot.taken_ms))?;
     }
     Ok(0)
+}
+
+/// A line for each claim that waits, and how to read more of one.
+fn all_waiting(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for waiting in &snapshot.queue {
+        let waited = snapshot.taken_ms.saturating_sub(waiting.since_ms);
+        text += &format!(
+            "{} ({}) has waited for {}: {}\n",
+            waiting.id,
+            plain(&waiting.user),
+            show_duration(Duration::from_millis(waited)),
+            plain(&waiting.reason)
+        );
+    }
+    for claim in come_back(snapshot) {
+        let reason = claim.place.waits.as_deref().unwrap_or_default();
+        text += &format!(
+            "{} ({}) waits to come back: {}\n",
+            claim.id,
+            plain(&claim.user),
+            plain(reason)
+        );
+    }
+    if text.is_empty() {
+        return "no claim waits; gshare why ID explains one that runs\n".to_owned();
+    }
+    text + "gshare why ID explains one of them\n"
 }
 
 fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
@@ -181,8 +217,24 @@ pub(crate) fn keep(socket: Option<&Path>, args: &KeepArgs) -> Outcome {
 }
 
 pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
+    let Some(wanted) = &args.id else {
+        let list = ListArgs {
+            json: args.json,
+            ..ListArgs::default()
+        };
+        let all = PsArgs {
+            list,
+            all: true,
+            ..PsArgs::default()
+        };
+        let code = super::list::ps(socket, &all)?;
+        if !args.json {
+            out::print("gshare log ID tells what happened to one; also to one that has ended\n")?;
+        }
+        return Ok(code);
+    };
     let call = Call::Log {
-        id: args.id.clone().into(),
+        id: wanted.clone().into(),
     };
     let reply = connect::connect(socket)?.call(&call)?;
     let Reply::Log { id, entries } = reply else {

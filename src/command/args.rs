@@ -108,7 +108,9 @@ pub enum Command {
     )]
     Join(JoinArgs),
     /// Print a claim's environment for eval, and put the calling shell into the claim
-    #[command(after_long_help = "Example:\n  eval \"$(gshare env c3)\"\n\n\
+    #[command(after_long_help = "Examples:\n  \
+            eval \"$(gshare env c3)\"         put this shell into claim c3\n  \
+            eval \"$(gshare env --unset)\"    restore the variables that it had before\n\n\
             To a terminal, or with --print-only, it only prints.")]
     Env(EnvArgs),
     /// List claims, beside what they really use
@@ -138,7 +140,9 @@ pub enum Command {
     /// Give claims back
     #[command(after_long_help = "Examples:\n  \
             gshare release c3 sweep    by id and by name\n  \
-            gshare release --all       all of your own")]
+            gshare release --all       all of your own\n\n\
+            Releasing the claim of a notebook ends its kernel, and its variables are lost: on a terminal gshare asks \
+            first. gshare detach frees the GPU memory and keeps the variables.")]
     Release(ReleaseArgs),
     /// Make a running process a claim
     #[command(after_long_help = "Examples:\n  \
@@ -263,10 +267,10 @@ pub struct SizeArgs {
     #[arg(short, long, value_name = "N")]
     pub gpus: Option<suggest::Wanted>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Most memory per GPU, while others leave it free [default: what is guaranteed]
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
@@ -401,7 +405,11 @@ pub struct JoinArgs {
 #[derive(Args, Clone, Debug)]
 pub struct EnvArgs {
     /// Claim: its id (c3) or name
-    pub id: String,
+    #[arg(required_unless_present = "unset")]
+    pub id: Option<String>,
+    /// Print what takes the claim's environment out of this shell again
+    #[arg(long, conflicts_with_all = ["id", "print_only", "json"])]
+    pub unset: bool,
     /// Only print: leave the calling shell where it is
     #[arg(long)]
     pub print_only: bool,

@@ -254,8 +254,10 @@ impl Service {
         for (g, name) in names.iter().enumerate() {
             facts.push((Key::Gpu(Arc::clone(name)), self.gpu_fact(g)));
         }
+        let mut unnamed = false;
         for seen in self.claims_seen() {
             let kept = self.history.claims.entry(seen.id).or_default();
+            unnamed |= kept.face == ClaimFace::default();
             let before = std::mem::replace(&mut kept.held_back_ms, seen.held_back_ms);
             let held_back = seen
                 .held_back_ms
@@ -291,6 +293,10 @@ impl Service {
                 };
                 facts.push((key, fact));
             }
+        }
+        // A claim may end before the step does, and then nothing knows its owner any more.
+        if unnamed {
+            self.name_claims();
         }
         let mut waiting: BTreeMap<u32, f64> = BTreeMap::new();
         for asked in self.waiting.values() {

@@ -126,6 +126,13 @@ impl Service {
             live.record.stopped = command.is_some_and(|c| holders.contains(&c));
             live.record.told = !holders.is_empty();
         }
+        if holders.is_empty() {
+            let text = format!(
+                "{id} has ended: its lease is over. A program of it that still runs has no GPU from now on; \
+                 gshare claim -- CMD starts it again"
+            );
+            self.tell_owner(id, &text);
+        }
         if grace.is_zero() {
             self.terminate(id, LEASE_ENDED);
             return;

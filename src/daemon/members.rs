@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
+use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
@@ -12,7 +13,7 @@ use gshare_enforcer::proc::{PidFd, ProcessKey};
 use super::peer::Peer;
 use super::server::Sender;
 use super::service::{Ending, Service};
-use super::{Msg, convert, die};
+use super::{Msg, convert, die, unix_ms};
 
 /// Between two looks at a process whose end cannot be waited for.
 const UNWATCHED_LOOK: Duration = Duration::from_millis(500);
@@ -94,7 +95,7 @@ impl Service {
         let id = self
             .claim_of(process.pid)
             .or_else(|| self.claim_by_hint(peer, register.hint))
-            .ok_or_else(|| ("no_claim", "the process belongs to no claim".to_owned()))?;
+            .ok_or_else(|| ("no_claim", self.why_without(peer.uid, register.hint)))?;
         // Dead now means that the number may have been another's when it was looked up.
         if pidfd.has_exited() {
             return Err(gone());
@@ -163,6 +164,19 @@ impl Service {
             },
             fds,
         ))
+    }
+
+    /// What the program of a user is told that names a claim in its environment and is in none: when and why that
+    /// claim ended, and how to start anew. Of others' claims nothing is said.
+    fn why_without(&self, uid: u32, hint: Option<u64>) -> String {
+        const NEXT: &str = "this program has no GPU. Start it with: gshare claim -- CMD";
+        let end = hint.and_then(|id| {
+            let (at_ms, cause) = self.journal.end_of(ClaimId(id), uid).ok()??;
+            let ago = unix_ms().saturating_sub(at_ms) / 1000;
+            let ago = show_duration(Duration::from_secs(ago));
+            Some(format!("{} ended {ago} ago ({cause}); {NEXT}", ClaimId(id)))
+        });
+        end.unwrap_or_else(|| format!("the claim in its environment does not exist; {NEXT}"))
     }
 
     /// Without cgroups a daemonized child has no ancestor left that says whose it is; then the number in

@@ -38,6 +38,8 @@ pub(crate) struct Policy {
     pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
     /// The filter that keeps programs outside claims from GPUs.
     pub(crate) denial: Option<Denial>,
+    /// Users were told that nothing keeps programs outside claims from the GPUs.
+    told_open: bool,
     /// The directories where cgroups and sessions appear that are watched.
     watched: BTreeSet<PathBuf>,
     /// Whether the driver limits the memory of control groups, by GPU, where that is known.

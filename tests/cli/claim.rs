@@ -251,13 +251,61 @@ fn join_and_env_use_a_claim_that_exists() {
 
     let (output, call) = run(&home, &["env", "sweep"], vec![grant()]);
     assert_eq!(call, json!({"op": "join", "id": "sweep", "parent": true}));
-    assert_eq!(
-        stdout(&output),
-        "export GSHARE_CLAIM_ID='c3'\nexport CUDA_VISIBLE_DEVICES='GPU-1'\n\
-         export LD_LIBRARY_PATH='/shim/c3'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n"
+    let exports = stdout(&output);
+    assert!(
+        exports.starts_with(
+            "export GSHARE_CLAIM_ID='c3'\nexport CUDA_VISIBLE_DEVICES='GPU-1'\n\
+             export LD_LIBRARY_PATH='/shim/c3'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n"
+        ),
+        "{exports}"
     );
     let (_, call) = run(&home, &["env", "sweep", "--print-only"], vec![grant()]);
     assert_eq!(call, json!({"op": "env", "id": "sweep"}));
+}
+
+/// A shell that evaluated `gshare env` can run CUDA programs outside the claim again.
+#[test]
+fn a_shell_gets_its_own_environment_back() {
+    let home = Home::new();
+    let gshare = env!("CARGO_BIN_EXE_gshare");
+    let own = [
+        ("LD_LIBRARY_PATH", "/own:/other"),
+        ("CUDA_VISIBLE_DEVICES", "it's 1"),
+    ];
+    let shell = |script: &str| {
+        let mut command = std::process::Command::new("sh");
+        home.prepare(&mut command).args(["-c", script]).envs(own);
+        command.output().expect("sh")
+    };
+    let service = home.service(serve_claim(vec![grant()]));
+    let before = stdout(&shell("env | sort"));
+    let after = shell(&format!(
+        "eval \"$({gshare} env c3)\"; test $GSHARE_CLAIM_ID = c3 || exit 1; \
+         eval \"$({gshare} env --unset)\"; env | sort"
+    ));
+    assert_eq!(code(&after), Some(0), "{}", stderr(&after));
+    assert_eq!(stdout(&after), before);
+    service.join();
+
+    let nothing = home.gshare(&["env", "--unset"]).output().expect("gshare");
+    assert_eq!(code(&nothing), Some(64));
+    assert!(
+        stderr(&nothing).contains("has not changed this shell"),
+        "{}",
+        stderr(&nothing)
+    );
+}
+
+#[test]
+fn sizes_are_typed_in_percent_and_in_gib() {
+    let home = Home::new();
+    let args = ["claim", "-g", "50%", "--gpu-mem", "8", "--", "true"];
+    let (output, call) = run(&home, &args, vec![grant()]);
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        (&call["gpus_milli"], &call["mem"]),
+        (&json!(500), &json!(8u64 << 30))
+    );
 }
 
 #[test]

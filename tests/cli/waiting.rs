@@ -151,3 +151,101 @@ fn on_a_terminal_the_progress_line_goes_away() {
     assert_eq!(lines[2], "has the terminal");
     service.join();
 }
+
+/// A claim that is typed while the service restarts: its socket is there and refuses connections.
+#[test]
+fn a_claim_waits_for_a_service_that_restarts() {
+    let home = Home::new();
+    drop(std::os::unix::net::UnixListener::bind(home.path("sock")).expect("bind"));
+    let mut command = home.gshare(&["claim", "--", "true"]);
+    command.env("GSHARE_RECONNECT", "20s");
+    let (mut child, mut lines) = start(command);
+    assert!(line(&mut lines).contains("the gshare service does not answer"));
+    let service = home.service(serve_claim(vec![grant()]));
+    assert!(line(&mut lines).starts_with("c3: 0.50 of GPU 1"));
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+    service.join();
+
+    // A claim that must not wait is refused at once.
+    drop(std::fs::remove_file(home.path("sock")));
+    drop(std::os::unix::net::UnixListener::bind(home.path("sock")).expect("bind"));
+    let mut command = home.gshare(&["claim", "--nonblock", "--", "true"]);
+    command.env("GSHARE_RECONNECT", "20s");
+    let output = command.output().expect("gshare");
+    assert_eq!(code(&output), Some(69), "{}", stderr(&output));
+}
+
+/// Starts a shell script that controls a terminal of its own; returns what it is written to when it ends.
+fn on_a_terminal(
+    home: &Home,
+    script: &str,
+) -> (
+    Box<dyn portable_pty::MasterPty + Send>,
+    Box<dyn portable_pty::Child + Send + Sync>,
+) {
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+    let pty = native_pty_system()
+        .openpty(PtySize::default())
+        .expect("pty");
+    let mut command = CommandBuilder::new("bash");
+    command.env("GSHARE_SOCKET", home.path("sock"));
+    command.env("GSHARE", env!("CARGO_BIN_EXE_gshare"));
+    command.cwd(home.path(""));
+    command.args(["-c", script]);
+    let child = pty.slave.spawn_command(command).expect("bash");
+    (pty.master, child)
+}
+
+#[test]
+fn a_job_in_the_background_draws_no_progress() {
+    let home = Home::new();
+    let service = home.service(move |mut conn| {
+        let claim = conn.call();
+        conn.send(&queued(1, "x"));
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        conn.send(&grant());
+        conn.wait_closed();
+        claim
+    });
+    // Job control puts the job into a group of its own, in the background.
+    let (master, mut child) =
+        on_a_terminal(&home, "set -m; $GSHARE claim -- true & wait; echo over");
+    let mut reader = master.try_clone_reader().expect("reader");
+    let mut seen = Vec::new();
+    let mut bytes = [0u8; 4096];
+    while let Ok(n @ 1..) = reader.read(&mut bytes) {
+        seen.extend_from_slice(&bytes[..n]);
+    }
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(
+        seen.contains("c22 waits (1st)") && seen.contains("over"),
+        "{seen}"
+    );
+    assert!(!seen.contains("Ctrl-C withdraws"), "{seen}");
+    assert!(child.wait().expect("wait").success());
+    service.join();
+}
+
+/// `su -` keeps the SIGHUP of a closed terminal from the programs that were started in it.
+#[test]
+fn a_wait_ends_with_its_terminal_also_without_a_sighup() {
+    let home = Home::new();
+    let (told, waits) = std::sync::mpsc::channel::<()>();
+    let service = home.service(move |mut conn| {
+        let claim = conn.call();
+        conn.send(&queued(1, "x"));
+        told.send(()).expect("the test");
+        conn.wait_closed();
+        claim
+    });
+    // The leader of the session ignores the signal and lives on; its child has the default action for it.
+    let script = "trap '' HUP; env --default-signal=HUP $GSHARE claim -- true; sleep 30";
+    let (master, mut child) = on_a_terminal(&home, script);
+    waits.recv().expect("it waits");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(master);
+    // The connection is closed: the claim is withdrawn.
+    service.join();
+    child.kill().expect("ended");
+    child.wait().expect("wait");
+}

@@ -465,6 +465,13 @@ fn ask() -> Standing {
             say::line(&message);
             return Standing::Later;
         }
+        // The service names the claim itself, and why it is no more.
+        Unheld::Word { code, message } if code == "no_claim" && !strict => {
+            if claim.is_some() {
+                say::line(&message);
+            }
+            return Standing::Open;
+        }
         Unheld::Silence(reason) => (strict, reason),
         Unheld::Word { code, message } => (strict || code == "full", message),
     };

@@ -18,7 +18,7 @@ pub struct AdoptArgs {
     #[arg(short, long, value_name = "N", value_parser = value::gpus)]
     pub gpus: Option<Share>,
     /// Memory per GPU, e.g. 8G (GiB) [default: what it has]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Share of each GPU's SMs, in percent
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]

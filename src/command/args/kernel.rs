@@ -57,10 +57,10 @@ pub struct KernelSize {
     #[arg(long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Most memory per GPU, while others leave it free [default: the service's for notebooks]
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Project that the claim counts for
     #[arg(long, value_name = "PROJECT")]

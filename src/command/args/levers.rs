@@ -24,6 +24,9 @@ pub struct ReleaseArgs {
     /// All of your own, waiting ones included
     #[arg(short, long, conflicts_with = "ids")]
     pub all: bool,
+    /// Do not ask before the kernel of a notebook is ended
+    #[arg(short, long)]
+    pub yes: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,11 +7,11 @@ use clap::{Args, ValueHint};
 use gshare_config::{Wait, value};
 use gshare_core::{Bytes, Share, Size};
 
-/// A command that names one claim.
+/// A command that explains one claim, or lists the claims that it can explain.
 #[derive(Args, Clone, Debug)]
 pub struct ClaimIdArgs {
-    /// Claim: its id (c3) or name
-    pub id: String,
+    /// Claim: its id (c3) or name [default: print a list]
+    pub id: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -26,10 +26,10 @@ pub struct ResizeArgs {
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
     /// Guaranteed memory per GPU, e.g. 8G (GiB)
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
     /// Most memory per GPU, while others leave it free
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]

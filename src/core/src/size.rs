@@ -57,7 +57,7 @@ impl FromStr for Size {
         let bad = || format!("`{text}` is no size: 0.5 of a GPU, 2 GPUs, or 2x0.5");
         let plain = |e: UnitError| e.to_string();
         let Some((gpus, each)) = text.split_once(['x', 'X', '\u{d7}']) else {
-            let share: Share = text.parse().map_err(plain)?;
+            let share = part(text).map_err(plain)?;
             return Self::from_share(share).map_err(|_| {
                 format!(
                     "`{text}` is neither a part of one GPU (up to 1) nor a whole number of GPUs; parts of several are written 2x0.75"
@@ -65,11 +65,20 @@ impl FromStr for Size {
             });
         };
         let gpus: u32 = gpus.trim().parse().map_err(|_| bad())?;
-        let each: Share = each.trim().parse().map_err(|_| bad())?;
+        let each = part(each).map_err(|_| bad())?;
         if !(1..=MOST).contains(&gpus) || each > Share::ONE || each == Share::ZERO {
             return Err(bad());
         }
         Ok(Self { gpus, each })
+    }
+}
+
+/// `0.5`, or `50%` of one GPU.
+fn part(text: &str) -> Result<Share, UnitError> {
+    if text.contains('%') {
+        Share::parse_percent(text)
+    } else {
+        text.trim().parse()
     }
 }
 
@@ -105,8 +114,10 @@ mod tests {
         }
         assert_eq!("2x1".parse::<Size>(), "2".parse());
         assert_eq!(" 1 x 0.5".trim().parse::<Size>(), "0.5".parse());
+        assert_eq!("50%".parse::<Size>(), "0.5".parse());
+        assert_eq!("2x12.5 %".parse::<Size>(), "2x0.125".parse());
         for bad in [
-            "1.5", "2x1.5", "0x0.5", "2x0", "x0.5", "2x", "65x0.5", "a", "",
+            "150%", "%", "1.5", "2x1.5", "0x0.5", "2x0", "x0.5", "2x", "65x0.5", "a", "",
         ] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }

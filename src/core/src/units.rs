@@ -185,7 +185,7 @@ impl Share {
     /// # Errors
     /// When it is not a number in (0, 100].
     pub fn parse_percent(text: &str) -> Result<Self, UnitError> {
-        let bad = || UnitError::new("SM share", text, "write a percentage between 0.1% and 100%");
+        let bad = || UnitError::new("share", text, "write a percentage between 0.1% and 100%");
         let number: f64 = text
             .trim()
             .trim_end_matches('%')

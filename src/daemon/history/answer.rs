@@ -294,8 +294,14 @@ impl Store {
                 let mut lines = Vec::new();
                 for (claim, line) in &found {
                     let face = self.face(claim.parse().unwrap_or(0)).map_err(read)?;
-                    let label = format!("c{claim} {}", face.what);
-                    lines.push(series(format!("c{claim}"), label, Some(face.uid), line));
+                    let (what, uid) = face.map(|f| (f.what, f.uid)).unzip();
+                    let label = format!("c{claim} {}", what.unwrap_or_default());
+                    lines.push(series(
+                        format!("c{claim}"),
+                        label.trim_end().to_owned(),
+                        uid,
+                        line,
+                    ));
                 }
                 lines
             }
@@ -308,8 +314,8 @@ impl Store {
         Ok(lines)
     }
 
-    /// What a claim was called.
-    fn face(&self, claim: u64) -> rusqlite::Result<ClaimFace> {
+    /// Owner and name of a claim; `None` where an older version kept figures of a claim without them.
+    fn face(&self, claim: u64) -> rusqlite::Result<Option<ClaimFace>> {
         let row = |r: &rusqlite::Row<'_>| {
             let notebook: Option<String> = r.get(4)?;
             let source: Option<String> = r.get(5)?;
@@ -322,14 +328,12 @@ impl Store {
                 notebook: notebook.zip(source),
             })
         };
-        let found = self
-            .db
+        self.db
             .prepare_cached(
                 "SELECT uid, since_ms, project, what, notebook, source FROM face WHERE claim = ?1",
             )?
             .query_row([claim.cast_signed()], row)
-            .optional()?;
-        Ok(found.unwrap_or_default())
+            .optional()
     }
 
     fn heat(
@@ -504,7 +508,9 @@ impl Store {
         claims.truncate(WORST);
         let mut worst = Vec::new();
         for (claim, sum) in claims {
-            let face = self.face(claim)?;
+            let Some(face) = self.face(claim)? else {
+                continue;
+            };
             let gpus: i64 = self
                 .db
                 .prepare_cached("SELECT count(*) FROM series WHERE kind = 2 AND claim = ?1")?

@@ -235,6 +235,24 @@ impl Journal {
         Ok(events)
     }
 
+    /// When and why a claim of this user ended: milliseconds since 1970, and the cause in words.
+    pub(crate) fn end_of(
+        &self,
+        id: ClaimId,
+        uid: u32,
+    ) -> Result<Option<(u64, String)>, JournalError> {
+        let mut rows = self.db.prepare_cached(
+            "SELECT at_ms, text FROM event WHERE claim = ?1 AND uid = ?2 AND text LIKE '%ended: %'
+             ORDER BY at_ms DESC, rowid DESC LIMIT 1",
+        )?;
+        let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, String>(1)?));
+        let found = rows.query_row(params![signed(id.0), uid], row).optional()?;
+        Ok(found.and_then(|(at, text)| {
+            let (_, cause) = text.split_once("ended: ")?;
+            Some((at.unsigned_abs(), cause.to_owned()))
+        }))
+    }
+
     /// Forgets some of what was before a moment, and gives back free pages of the file; false once there is nothing
     /// left to do.
     pub(crate) fn forget(&mut self, before_ms: u64) -> Result<bool, JournalError> {

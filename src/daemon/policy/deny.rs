@@ -45,6 +45,10 @@ impl Service {
     /// Brings the filter to where it belongs now, or takes it off.
     pub(super) fn apply_denial(&mut self) {
         let (Some(tree), true) = (&self.tree, self.filters.is_some()) else {
+            if self.unclaimed_policy() == Unclaimed::Deny && !self.policy.told_open {
+                self.policy.told_open = true;
+                self.notice_open("this service has no device filter");
+            }
             return;
         };
         let guard = Guard::of(tree.dir());
@@ -68,8 +72,7 @@ impl Service {
         if denial.trouble != trouble
             && let Some(why) = &denial.trouble
         {
-            let text = format!("programs outside claims may still open GPUs: {why}");
-            self.notice(None, text);
+            self.notice_open(why);
         }
         if (now == 0) != (before == 0) {
             let text = if now == 0 {
@@ -80,6 +83,15 @@ impl Service {
             self.notice(None, text.to_owned());
         }
         self.policy.denial = Some(denial);
+    }
+
+    /// A setting that does not hold is an administrator's first concern: a warning in the log, and on every screen.
+    fn notice_open(&mut self, why: &str) {
+        tracing::warn!("`unclaimed = \"deny\"` does not hold: {why}");
+        self.notice(
+            None,
+            format!("programs outside claims may still open GPUs: {why}"),
+        );
     }
 
     /// Cgroups or sessions have come or gone since the last look at the driver.
@@ -151,6 +163,12 @@ impl Service {
                 Ok(_) => denial.settled = true,
                 Err(error) => denial.trouble = Some(error.to_string()),
             }
+        }
+        if set.is_empty() && denial.trouble.is_none() {
+            denial.trouble = Some(
+                "no cgroup here can hold the device filter, for example because all programs run in the root cgroup"
+                    .to_owned(),
+            );
         }
         denial.places = set;
     }
