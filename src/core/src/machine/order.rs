@@ -2,7 +2,7 @@
 //!
 //! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
 //! (of those last who come back with more memory than they asked for). Among the same standing goes the class of
-//! higher priority, then, above the guarantee, the owner who has had the least of the machine lately, then the claim
+//! higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
 //! that has run for the shortest time (by levels), then the one who asked first. What an owner is
 //! guaranteed is divided in the same order among their claims, whether they hold or wait.
 
@@ -26,6 +26,8 @@ pub const DUE: Duration = Duration::from_secs(3 * 3600);
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
 /// For so long nothing is taken from a claim that starts or comes back in its turn.
 pub(super) const SLOT: Duration = Duration::from_secs(3600);
+/// The level of claims that have run for an hour.
+const LONG: u8 = 2;
 /// What was held while nobody waited counts for this part: it cost nobody anything.
 const IDLE_WEIGHT: f64 = 0.5;
 /// For so many of the first in the queue the reason and the earliest start are worked out at every decision.
@@ -198,7 +200,7 @@ impl Machine {
                         place,
                         seq: waiting.seq,
                         owner: self.owner(*id, request.uid),
-                        priority: self.rules_of(request.class).priority,
+                        priority: self.priority_of(*id, request.class),
                         level: self.level_of(*id),
                         size: size(most, request),
                     })
@@ -250,7 +252,7 @@ impl Machine {
         let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
             let granted = self.reclaim.granted.get(&id);
-            let priority = granted.map_or(0, |g| self.rules_of(g.request.class).priority);
+            let priority = granted.map_or(0, |g| self.priority_of(id, g.request.class));
             let seq = granted.map_or(0, |g| g.seq);
             let rank = (
                 !self.is_fixed(id),
@@ -313,6 +315,16 @@ impl Machine {
     /// Level of how long a claim has run: of a large claim and of the same in many small ones it is the same.
     pub(super) fn level_of(&self, id: ClaimId) -> u8 {
         level(self.ran(id).as_secs_f64())
+    }
+
+    /// Priority of a claim: its class's until it has run for an hour, then a batch claim's at most. A long job gains little
+    /// by another class.
+    pub(super) fn priority_of(&self, id: ClaimId, class: Class) -> u16 {
+        let priority = self.rules_of(class).priority;
+        match self.level_of(id) < LONG {
+            true => priority,
+            false => priority.min(self.rules_of(Class::Batch).priority),
+        }
     }
 
     /// How long a claim that runs may do so until its level rises; none where it is the highest.

@@ -249,7 +249,7 @@ impl Machine {
             preemptible: rules.preemptible,
             borrower: self.reclaim.borrowers.contains(&id),
             over: slices.iter().any(|s| s.borrowed() > Bytes::ZERO),
-            priority: rules.priority,
+            priority: self.priority_of(id, granted.request.class),
             level: self.level_of(id),
             uid: slices.first()?.uid,
             owner: self.owner_level(id, slices.first()?.uid),

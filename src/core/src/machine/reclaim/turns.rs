@@ -55,6 +55,21 @@ fn a_job_in_many_small_claims_gives_way_as_one_claim_does() {
 }
 
 #[test]
+fn a_class_goes_first_for_an_hour_and_then_as_batch_jobs_do() {
+    let mut b = Bench::new(1);
+    b.claim(1, 1000, 1, Class::Batch, 8);
+    b.pass(s(5 * MINUTE));
+    b.claim(2, 1000, 1, Class::Interactive, 8);
+    assert!(
+        waits(&mut b, 2, 2 * MINUTE) > 0,
+        "it goes before a batch job"
+    );
+    b.pass(s(50 * MINUTE));
+    assert!(b.at(2).is_some());
+    assert!(waits(&mut b, 1, 15 * MINUTE) > 0, "which has had less");
+}
+
+#[test]
 fn room_that_was_announced_for_one_is_not_given_to_a_smaller_one_that_comes_first() {
     let mut b = Bench::new(2);
     b.claim(1, 500, 1, Class::Interactive, 8);
@@ -166,7 +181,8 @@ fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
         let left = end(&b) - b.w.now;
         // A service that is started anew knows.
         b.w = super::histories::restarted(&b.w);
-        b.pass(s(2 * HOUR));
+        // Its class goes first for an hour.
+        b.pass(s(40 * MINUTE));
         assert_eq!(end(&b) - b.w.now, left);
         let over = Action::LeaseOver { id };
         assert!(!b.w.log.contains(&over));
