@@ -121,3 +121,5 @@ mod swaps;
 pub(in crate::machine) mod tests;
 #[cfg(test)]
 mod turns;
+#[cfg(test)]
+mod wakes;

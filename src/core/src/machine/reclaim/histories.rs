@@ -2,6 +2,8 @@
 //! are started anew. What must hold whatever happens is in `promises`.
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::super::histories::changes;
 use super::super::lever::{Failure, Holding, Levers, Wish};
@@ -115,6 +117,22 @@ pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
         restarts.max(1) => Just(if restarts > 0 { Do::Restart } else { Do::Wait(1) }),
     ];
     prop::collection::vec(step, 1..40)
+}
+
+/// A number from outside, else this one.
+pub(super) fn number(name: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|t| t.parse().ok()).unwrap_or(otherwise)
+}
+
+/// The history of a seed, and what draws more for it.
+pub(super) fn history_of(seed: u64) -> (Vec<Do>, TestRunner) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let steps = history(1).new_tree(&mut runner).expect("a history");
+    (steps.current(), runner)
 }
 
 /// Minimum run times that differ, so that it is seen whose is kept.
