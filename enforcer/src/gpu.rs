@@ -8,6 +8,7 @@
 pub mod counters;
 mod health;
 mod limits;
+mod mig;
 mod nvml;
 mod observer;
 mod sys;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 pub use counters::CounterSource;
 pub use health::{Remapped, Seen, Xid};
 pub use limits::{LimitError, LimitOrder};
-pub use observer::{Health, Observer, ObserverConfig};
+pub use mig::{MigError, MigInstance, MigOrder, MigSize, MigState};
+pub use observer::{Divider, Health, Observer, ObserverConfig};
 
 /// What can go wrong when asking for a reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +52,8 @@ pub enum GpuState {
     Lost,
     /// A call on it has not returned for a long time; its figures are absent.
     Hung,
+    /// Nothing of this process has it open, so that it can be reset: see [`Observer::release`]. Its figures are absent.
+    Released,
 }
 
 /// The version of CUDA that the driver offers.
@@ -178,6 +182,8 @@ pub struct MigReading {
     pub gi: u32,
     /// Number of the compute instance in it.
     pub ci: u32,
+    /// The first memory slice that it has; absent where this process may not ask.
+    pub start: Option<u32>,
     /// Number of SMs.
     pub sm_count: Option<u32>,
     /// Compute slices, and how many the whole GPU has.
@@ -195,7 +201,9 @@ pub struct MigReading {
 }
 
 impl GpuReading {
-    fn unread(index: u32) -> Self {
+    /// What is known of a GPU before anybody has looked: nothing.
+    #[must_use]
+    pub fn unread(index: u32) -> Self {
         Self {
             index,
             taken: None,

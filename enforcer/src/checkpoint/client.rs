@@ -33,6 +33,8 @@ impl Drop for Running {
 struct State {
     running: Option<Running>,
     last: u64,
+    /// The GPUs that it may open, by UUID; `None`: all.
+    only: Option<String>,
 }
 
 /// The way to the process that talks to the driver. May be used by several threads at once.
@@ -70,6 +72,14 @@ impl Engine {
         self.started().map(drop)
     }
 
+    /// Lets an engine open these GPUs only (UUIDs, as in `CUDA_VISIBLE_DEVICES`), or all. One that runs is ended, and with
+    /// it all that it has open; the next question starts another.
+    pub fn restrict(&self, only: Option<String>) {
+        let mut state = lock(&self.state);
+        state.running = None;
+        state.only = only;
+    }
+
     fn started(&self) -> Result<MutexGuard<'_, State>, CheckpointError> {
         let mut state = lock(&self.state);
         let dead = |r: &mut Running| !matches!(r.child.try_wait(), Ok(None));
@@ -77,18 +87,19 @@ impl Engine {
             state.running = None;
         }
         if state.running.is_none() {
-            state.running = Some(self.spawn()?);
+            state.running = Some(self.spawn(state.only.as_deref())?);
         }
         Ok(state)
     }
 
-    fn spawn(&self) -> Result<Running, CheckpointError> {
+    fn spawn(&self, only: Option<&str>) -> Result<Running, CheckpointError> {
         let no_engine = |why: String| CheckpointError::NoEngine(why);
         let (program, arguments) = self
             .command
             .split_first()
             .ok_or_else(|| no_engine("it has no program".to_owned()))?;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             // The driver itself, all its GPUs, and no MPS.
             .env_remove("LD_LIBRARY_PATH")
@@ -97,9 +108,11 @@ impl Engine {
             .env_remove("CUDA_MPS_PIPE_DIRECTORY")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|e| no_engine(e.to_string()))?;
+            .stderr(Stdio::null());
+        if let Some(only) = only {
+            command.env("CUDA_VISIBLE_DEVICES", only);
+        }
+        let mut child = command.spawn().map_err(|e| no_engine(e.to_string()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(no_engine("it has no pipes".to_owned()));
         };

@@ -161,6 +161,30 @@ impl<'nvml> Eye<'nvml> {
         }
     }
 
+    /// Carries out a step of dividing the GPU.
+    pub(super) fn divide(
+        &mut self,
+        order: super::MigOrder,
+    ) -> Result<super::MigState, super::MigError> {
+        let done = self.divide_once(order);
+        if done != Err(super::MigError::Lost) {
+            return done;
+        }
+        // A reset, which the mode may take, takes the handle. Every step may be repeated.
+        self.device = None;
+        self.divide_once(order)
+    }
+
+    fn divide_once(&mut self, order: super::MigOrder) -> Result<super::MigState, super::MigError> {
+        if self.device.is_none() {
+            self.device = self.nvml.device_by_index(self.index).ok();
+        }
+        match &self.device {
+            Some(device) => super::mig::obey(device, order),
+            None => Err(super::MigError::NoAnswer { gpu: self.index }),
+        }
+    }
+
     pub(super) fn look(&mut self, scope: Scope) -> Look {
         let mut faults = Faults::default();
         if self.device.is_none() {
@@ -419,10 +443,12 @@ fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
         .filter_map(|instance| {
             let memory = faults.value(instance.memory_info());
             let attributes = faults.value(instance.attributes());
+            let gi = sys::gpu_instance(device, &instance)?;
             Some(MigReading {
                 uuid: faults.value(instance.uuid())?,
                 name: faults.value(instance.name()),
-                gi: sys::gpu_instance(device, &instance)?,
+                gi,
+                start: sys::start_of(device, gi),
                 ci: sys::compute_instance(device, &instance)?,
                 sm_count: attributes.as_ref().map(|a| a.multiprocessor_count),
                 slices: attributes

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::limits::{LimitError, LimitOrder};
+use super::mig::{MigError, MigOrder, MigState};
 use super::nvml::{self, Eye, Look, Machine, Scope};
 use super::{GpuError, GpuReading, GpuSample, GpuState};
 
@@ -23,6 +24,8 @@ pub struct ObserverConfig {
     pub hung_after: Duration,
     /// Time between attempts to initialise NVML.
     pub retry: Duration,
+    /// What is known of GPUs that are not to be opened until [`Observer::release`] says otherwise.
+    pub released: Vec<GpuReading>,
 }
 
 impl ObserverConfig {
@@ -35,6 +38,7 @@ impl ObserverConfig {
             patience: Duration::from_millis(500),
             hung_after: Duration::from_secs(5),
             retry: Duration::from_secs(5),
+            released: Vec::new(),
         }
     }
 }
@@ -58,12 +62,18 @@ type Sink = Box<dyn FnMut(GpuSample) + Send>;
 enum Job {
     Look(Scope),
     Limit(LimitOrder, Sender<Result<(), LimitError>>),
+    Divide(MigOrder, MigReply),
 }
+
+type MigReply = Sender<Result<MigState, MigError>>;
 
 enum Message {
     Ask(Reply),
     /// For the thread of one GPU.
     Limit(u32, LimitOrder, Sender<Result<(), LimitError>>),
+    Divide(u32, MigOrder, MigReply),
+    /// These GPUs are not to be open, all others may be.
+    Release(Vec<u32>, Sender<()>),
     Loaded(Result<Arc<Machine>, String>),
     /// A reading, by a thread of this generation.
     Seen(u64, Box<Look>),
@@ -104,6 +114,7 @@ impl Observer {
             generation: 0,
             gpus: Vec::new(),
             asked: Vec::new(),
+            closing: None,
             stop: false,
         };
         spawn("gpu-observer", move || coordinator.run());
@@ -168,8 +179,51 @@ impl Observer {
         reply_rx.recv_timeout(timeout).unwrap_or(Err(no_answer))
     }
 
+    /// A way to divide a GPU that may be used by another thread.
+    #[must_use]
+    pub fn divider(&self, gpu: u32) -> Divider {
+        Divider {
+            gpu,
+            inbox_tx: self.inbox_tx.clone(),
+        }
+    }
+
+    /// Lets go of these GPUs and of no others: NVML closes a GPU only when it is shut down, so it is, and is
+    /// initialised anew without them. The answer comes when they are closed; never, while a call hangs in the driver.
+    pub fn release(&self, gpus: impl IntoIterator<Item = u32>) -> Receiver<()> {
+        let (reply_tx, reply_rx) = mpsc::channel();
+        // An observer that has ended drops the sender, which shows.
+        let _ = self
+            .inbox_tx
+            .send(Message::Release(gpus.into_iter().collect(), reply_tx));
+        reply_rx
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Carries out steps of dividing one GPU, in its own thread of the observer.
+#[derive(Debug)]
+pub struct Divider {
+    gpu: u32,
+    inbox_tx: Sender<Message>,
+}
+
+impl Divider {
+    /// One step, and how the GPU is after it.
+    ///
+    /// # Errors
+    /// [`MigError`]; [`MigError::NoAnswer`] after `timeout` (the step may be done later still).
+    pub fn step(&self, order: MigOrder, timeout: Duration) -> Result<MigState, MigError> {
+        let (reply_tx, reply_rx) = mpsc::channel();
+        let sent = self
+            .inbox_tx
+            .send(Message::Divide(self.gpu, order, reply_tx));
+        let no_answer = MigError::NoAnswer { gpu: self.gpu };
+        sent.map_err(|_| no_answer.clone())?;
+        reply_rx.recv_timeout(timeout).unwrap_or(Err(no_answer))
     }
 }
 
@@ -179,6 +233,9 @@ impl Drop for Observer {
         let _ = self.inbox_tx.send(Message::Stop);
     }
 }
+
+/// Between two looks whether NVML is shut down.
+const CLOSING: Duration = Duration::from_millis(2);
 
 /// One GPU as the coordinator knows it.
 struct Watched {
@@ -204,6 +261,8 @@ struct Coordinator {
     generation: u64,
     gpus: Vec<Watched>,
     asked: Vec<Reply>,
+    /// NVML as it was before GPUs were let go, until all threads have ended, and those who wait for that.
+    closing: Option<(Weak<Machine>, Vec<Sender<()>>)>,
     stop: bool,
 }
 
@@ -214,6 +273,8 @@ impl Coordinator {
             // Who asked during a round wants a reading from after the question.
             let wait = if self.machine.is_some() && !self.asked.is_empty() {
                 Duration::ZERO
+            } else if self.closing.is_some() {
+                CLOSING
             } else {
                 self.next_tick.saturating_duration_since(Instant::now())
             };
@@ -224,7 +285,9 @@ impl Coordinator {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
-            if self.machine.is_none() {
+            if self.closing.is_some() {
+                self.close();
+            } else if self.machine.is_none() {
                 self.wait_for_nvml(now);
             } else if now >= self.next_tick {
                 self.tick(now);
@@ -247,6 +310,13 @@ impl Coordinator {
                 let gpu = self.gpus.iter().find(|g| g.reading.index == index);
                 let _ = gpu.map(|g| g.job_tx.send(Job::Limit(order, reply)));
             }
+            Message::Divide(index, order, reply) => {
+                let gpu = self.gpus.iter().find(|g| g.reading.index == index);
+                let _ = gpu.map(|g| g.job_tx.send(Job::Divide(order, reply)));
+            }
+            Message::Release(gpus, reply) => self.release(&gpus, reply),
+            // Initialised while GPUs were to be let go: it has opened none yet.
+            Message::Loaded(Ok(_)) if self.closing.is_some() => {}
             Message::Loaded(Ok(machine)) => self.start(machine),
             Message::Loaded(Err(reason)) => self.give_up(reason),
             Message::Seen(generation, look) if generation == self.generation => self.see(*look),
@@ -275,6 +345,46 @@ impl Coordinator {
         shared.latest = None;
     }
 
+    fn release(&mut self, gpus: &[u32], reply: Sender<()>) {
+        let known = |index: &u32| {
+            let mut all = self
+                .gpus
+                .iter()
+                .map(|g| &g.reading)
+                .chain(&self.config.released);
+            let known = all.find(|r| r.index == *index);
+            let mut reading = known.map_or_else(|| GpuReading::unread(*index), Clone::clone);
+            reading.state = GpuState::Released;
+            reading.forget_figures();
+            reading
+        };
+        self.config.released = gpus.iter().map(known).collect();
+        let machine = self.machine.take();
+        self.gpus.clear();
+        self.next_load = None;
+        let machine = machine.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        match &mut self.closing {
+            Some((_, replies)) => replies.push(reply),
+            None => self.closing = Some((machine, vec![reply])),
+        }
+    }
+
+    /// Goes on once every thread that had NVML has let go of it: to initialise it before would keep all GPUs open.
+    fn close(&mut self) {
+        if self
+            .closing
+            .as_ref()
+            .is_some_and(|(machine, _)| machine.strong_count() > 0)
+        {
+            return;
+        }
+        for reply in self.closing.take().into_iter().flat_map(|(_, r)| r) {
+            // Who asked may have given up.
+            let _ = reply.send(());
+        }
+        self.load();
+    }
+
     /// Without NVML: answer who asks (unless an attempt is running, which they wait for).
     fn wait_for_nvml(&mut self, now: Instant) {
         if now >= self.next_tick {
@@ -298,11 +408,18 @@ impl Coordinator {
     fn start(&mut self, machine: Arc<Machine>) {
         self.generation += 1;
         self.gpus = (0..machine.gpus)
-            .map(|index| Watched {
-                reading: GpuReading::unread(index),
-                job_tx: self.watch(&machine, index),
-                asked: None,
-                reload: false,
+            .map(|index| {
+                let released = self.config.released.iter().find(|r| r.index == index);
+                Watched {
+                    reading: released.map_or_else(|| GpuReading::unread(index), Clone::clone),
+                    job_tx: match released {
+                        // Nobody takes what is sent there.
+                        Some(_) => mpsc::channel().0,
+                        None => self.watch(&machine, index),
+                    },
+                    asked: None,
+                    reload: false,
+                }
             })
             .collect();
         self.machine = Some(machine);
@@ -325,6 +442,10 @@ impl Coordinator {
             for job in job_rx {
                 let scope = match job {
                     Job::Look(scope) => scope,
+                    Job::Divide(order, reply) => {
+                        let _ = reply.send(eye.divide(order));
+                        continue;
+                    }
                     Job::Limit(order, reply) => {
                         // Who asked may have given up.
                         let _ = reply.send(eye.limit(&library, &order));
@@ -352,7 +473,9 @@ impl Coordinator {
             (self.sink)(sample);
         }
         // All GPUs say that NVML itself is gone: the driver was reloaded.
-        if !self.gpus.is_empty() && self.gpus.iter().all(|gpu| gpu.reload) {
+        let watched = |gpu: &&Watched| gpu.reading.state != GpuState::Released;
+        let mut watched = self.gpus.iter().filter(watched).peekable();
+        if watched.peek().is_some() && watched.all(|gpu| gpu.reload) {
             self.give_up("the driver was unloaded or replaced".into());
         }
     }

@@ -10,6 +10,7 @@ pub mod claim;
 pub mod class;
 pub mod ledger;
 pub mod machine;
+pub mod mig;
 pub mod place;
 pub mod play;
 pub mod predict;

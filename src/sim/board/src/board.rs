@@ -1,6 +1,7 @@
 //! The board as processes use it: every call is one commit, and every look advances the time.
 
 mod faults;
+mod mig;
 mod park;
 
 use std::fs::{OpenOptions, Permissions};
@@ -197,8 +198,13 @@ impl Board {
             g.uuid = uuid(spec.seed, i as u64, model as u64);
             g.parent = instance.map_or(0, |(parent, _)| parent as u64 + 1);
             g.instance = [gi, 0];
+            g.made = u64::from(instance.is_some());
+            if let Some((parent, _)) = instance {
+                state.gpus[*parent].mig = [1; 2];
+            }
+            state.head.gpu_count = i as u64 + 1;
+            mig::place(&mut state, i);
         }
-        state.head.gpu_count = rows.len() as u64;
         state.head.now_ns = now_ns();
         state.head.nature = spec.nature;
         state.head.preset = spec.preset;

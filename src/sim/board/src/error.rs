@@ -60,6 +60,13 @@ pub enum BoardError {
     },
     /// A block of this shape fits on no SM of the GPU.
     TooLarge,
+    /// Somebody has the GPU open, or uses the instance.
+    InUse {
+        /// The GPU's index.
+        gpu: usize,
+        /// One of those processes; 0 where it cannot be seen from here.
+        pid: i32,
+    },
     /// Memory cannot be moved to a GPU of another model, nor to an instance.
     OtherModel {
         /// The GPU that it was to go to.
@@ -87,6 +94,9 @@ impl fmt::Display for BoardError {
             Self::NotRegistered => write!(f, "the process is not registered on the board"),
             Self::OutOfMemory { wanted, free } => {
                 write!(f, "{wanted} bytes wanted, {free} bytes free on the GPU")
+            }
+            Self::InUse { gpu, pid } => {
+                write!(f, "GPU {gpu} is in use by another client (pid {pid})")
             }
             Self::Lost { gpu } => write!(f, "GPU {gpu} is lost"),
             Self::Fault { code } => write!(f, "the process has had a fault (CUDA error {code})"),

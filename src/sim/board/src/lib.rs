@@ -35,6 +35,7 @@ pub use limits::MemoryLimit;
 pub use models::{GRANULARITY, MIB, MODELS, MigProfile, Model, instances, profiles};
 pub use presets::{Preset, Range};
 pub use process::ProcessInfo;
+pub use slots::Opener;
 pub use snapshot::{
     BoardSnapshot, GpuSnapshot, Health, Instance, ProcessSnapshot, Recent, Xid, uuid_text,
 };

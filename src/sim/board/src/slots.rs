@@ -13,6 +13,24 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+/// Locks of opened GPUs begin here, behind those of the rows for processes.
+const OPENED: usize = 4096;
+
+/// A library of the driver that has a GPU open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opener {
+    /// `libcuda.so.1`
+    Cuda,
+    /// `libnvidia-ml.so.1`
+    Nvml,
+}
+
+impl Opener {
+    fn byte(self, gpu: usize) -> usize {
+        OPENED + gpu * 2 + usize::from(self == Self::Nvml)
+    }
+}
+
 /// The lock file of one board, open for the rest of the process's life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotLocks {
@@ -62,6 +80,35 @@ impl SlotLocks {
         let l = record(libc::F_UNLCK, slot);
         // SAFETY: as in `take`.
         unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) };
+    }
+
+    /// Notes that this process has a GPU open; others may have it as well.
+    pub(crate) fn open_gpu(self, by: Opener, gpu: usize) {
+        let l = record(libc::F_RDLCK, by.byte(gpu));
+        // SAFETY: as in `take`.
+        unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) };
+    }
+
+    /// Takes that back.
+    pub(crate) fn close_gpu(self, by: Opener, gpu: usize) {
+        self.give_back(by.byte(gpu));
+    }
+
+    /// A process that has a GPU open, 0 where it cannot be seen from this pid namespace. `but_me`: another one.
+    pub(crate) fn opener(self, gpu: usize, but_me: bool) -> Option<i32> {
+        let mut l = record(libc::F_WRLCK, Opener::Cuda.byte(gpu));
+        l.l_len = 2;
+        let query = if but_me {
+            libc::F_GETLK
+        } else {
+            libc::F_OFD_GETLK
+        };
+        // SAFETY: as in `holder`.
+        let rc = unsafe { libc::fcntl(self.fd, query, &raw mut l) };
+        if rc != 0 {
+            return Some(0);
+        }
+        (i32::from(l.l_type) != libc::F_UNLCK).then_some(l.l_pid.max(0))
     }
 
     /// Whether a process holds the lock of this slot: its pid as seen from here, 0 if it cannot be

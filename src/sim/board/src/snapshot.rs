@@ -36,8 +36,8 @@ pub struct GpuSnapshot {
     pub model: &'static Model,
     /// What it is an instance of, and its numbers there; `None` for a whole GPU.
     pub instance: Option<Instance>,
-    /// How many instances it is divided into.
-    pub instances: usize,
+    /// Whether only its instances can be used, and the same as asked for: a change waits until nobody has it open.
+    pub mig: [bool; 2],
     /// It has fallen off the bus.
     pub lost: bool,
     /// How often it was reset.
@@ -67,10 +67,16 @@ pub struct GpuSnapshot {
 }
 
 impl GpuSnapshot {
+    /// Whether a program can use it: no GPU that is divided, no instance that is not whole.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.is_divided() && self.instance.is_none_or(|i| i.made)
+    }
+
     /// Whether only its instances can be used.
     #[must_use]
     pub fn is_divided(&self) -> bool {
-        self.instances > 0
+        self.mig[0]
     }
 }
 
@@ -142,6 +148,10 @@ pub struct Instance {
     pub gi: u32,
     /// Compute instance.
     pub ci: u32,
+    /// The first memory slice that it has.
+    pub start: u32,
+    /// It has its compute instance. Neither is so for one that was removed, whose parent is no GPU either.
+    pub made: bool,
 }
 
 impl Instance {
@@ -150,8 +160,14 @@ impl Instance {
     #[must_use]
     pub fn caps(&self) -> [u32; 2] {
         let parent = u32::try_from(self.parent).unwrap_or(0);
-        let gi = 3 + parent * 15 * 9 + self.gi * 9;
-        [gi, gi + 1 + self.ci]
+        Self::caps_of(parent, self.gi, self.ci)
+    }
+
+    /// The same by the numbers of GPU, GPU instance and compute instance.
+    #[must_use]
+    pub fn caps_of(gpu: u32, gi: u32, ci: u32) -> [u32; 2] {
+        let gi = 3 + gpu * 15 * 9 + gi * 9;
+        [gi, gi + 1 + ci]
     }
 }
 
@@ -170,6 +186,8 @@ fn instance_of(g: &crate::state::Gpu) -> Option<Instance> {
         parent: usize::try_from(parent).ok()?,
         gi: g.instance[0] as u32,
         ci: g.instance[1] as u32,
+        start: g.start as u32,
+        made: g.made != 0,
     })
 }
 
@@ -346,11 +364,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
             pci_bus: g.pci_bus as u32,
             model: g.model(),
             instance: instance_of(g),
-            instances: state
-                .gpus()
-                .iter()
-                .filter(|i| i.parent == index as u64 + 1)
-                .count(),
+            mig: g.mig.map(|word| word != 0),
             lost: g.lost != 0,
             resets: g.resets,
             health: Health::of_words(g.health),

@@ -77,10 +77,16 @@ pub(crate) struct Gpu {
     pub model: u64,
     pub uuid: [u8; 16],
     pub pci_bus: u64,
-    /// For an instance of a divided GPU: 1 + the index of that one; 0 for a GPU.
+    /// For an instance of a divided GPU: 1 + the index of that one; 0 for a GPU; all ones for an instance that was removed.
     pub parent: u64,
     /// Numbers of an instance: GPU instance, compute instance.
     pub instance: [u64; 2],
+    /// Of an instance: the first memory slice that it has.
+    pub start: u64,
+    /// Of an instance: 1 once it has a compute instance, before which nobody can use it.
+    pub made: u64,
+    /// Of a GPU: 1 if only its instances can be used, and the same as asked for.
+    pub mig: [u64; 2],
     pub lost: u64,
     /// How often it was reset.
     pub resets: u64,
@@ -241,7 +247,7 @@ pub(crate) struct State {
 
 const _: () = assert!(size_of::<Head>() == 208);
 const _: () = assert!(size_of::<Mark>() == 32);
-const _: () = assert!(size_of::<Gpu>() == 704);
+const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 408);
 const _: () = assert!(size_of::<Kernel>() == 192);

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use gshare_sim_board::{
-    Board, BoardError, BoardSnapshot, Finished, MAX_DEPS, Model, Preset, ProcessInfo, Slot, now_ns,
+    Board, BoardError, BoardSnapshot, Finished, MAX_DEPS, Model, Opener, Preset, ProcessInfo, Slot,
+    now_ns,
 };
 
 use crate::array::{Array, Mipmap};
@@ -249,6 +250,11 @@ pub(crate) fn init() -> R {
                 .join_mps(slot, d.gpu, client.server, sms, pinned)
                 .map_err(|e| code_of(&e))?;
         }
+    }
+    for d in &devices {
+        // An instance, and the GPU that it is a part of.
+        board.open_gpu(Opener::Cuda, d.gpu);
+        board.open_gpu(Opener::Cuda, seen.gpus[d.gpu].minor as usize);
     }
     // SAFETY: registers a handler that only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };

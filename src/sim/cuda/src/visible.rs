@@ -43,8 +43,8 @@ pub(crate) fn accessible(board: &BoardSnapshot, dev: &Path) -> Vec<usize> {
 
 /// GPUs and instances; a GPU that is divided cannot be used itself.
 fn usable(board: &BoardSnapshot) -> Vec<usize> {
-    let whole = |i: &usize| !board.gpus[*i].is_divided();
-    (0..board.gpus.len()).filter(whole).collect()
+    let usable = |i: &usize| board.gpus[*i].is_usable();
+    (0..board.gpus.len()).filter(usable).collect()
 }
 
 /// What a process sees that does not choose: all GPUs, but at most one instance, and that only where there

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use gshare_sim_board::{Board, ProcessInfo};
+use gshare_sim_board::{Board, Opener, ProcessInfo};
 
 use crate::{Place, SERVER};
 
@@ -26,6 +26,7 @@ fn serve(place: &Place) -> Result<(), String> {
     let slot = board.register(&info).map_err(|e| e.to_string())?;
     for gpu in devices(&board) {
         board.serve_mps(slot, gpu).map_err(|e| e.to_string())?;
+        board.open_gpu(Opener::Cuda, gpu);
     }
     let path = place.pipe.join("control");
     let mut control = UnixStream::connect(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -42,7 +43,7 @@ fn serve(place: &Place) -> Result<(), String> {
 /// The board's indices of the GPUs that `CUDA_VISIBLE_DEVICES` names, in its order; all without it.
 pub(crate) fn devices(board: &Board) -> Vec<usize> {
     let seen = board.snapshot();
-    let all = || (0..seen.gpus.len()).filter(|g| !seen.gpus[*g].is_divided());
+    let all = || (0..seen.gpus.len()).filter(|g| seen.gpus[*g].is_usable());
     let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") else {
         return all().collect();
     };

@@ -7,5 +7,6 @@ mod gpm;
 mod identity;
 mod limits;
 mod memory;
+mod mig;
 mod processes;
 mod system;

@@ -17,6 +17,8 @@ impl Code {
     pub(crate) const TIMEOUT: Self = Self(10);
     pub(crate) const GPU_IS_LOST: Self = Self(15);
     pub(crate) const OPERATING_SYSTEM: Self = Self(17);
+    pub(crate) const IN_USE: Self = Self(19);
+    pub(crate) const INSUFFICIENT_RESOURCES: Self = Self(23);
     pub(crate) const NO_DATA: Self = Self(21);
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub(crate) const UNKNOWN: Self = Self(999);

@@ -34,6 +34,24 @@ layout! {
         sms: u32, copy_engines: u32, decoders: u32, encoders: u32, jpeg: u32, ofa: u32, gpu_slices: u32,
         compute_slices: u32, memory_mib: u64,
     }
+    /// `nvmlGpuInstancePlacement_t` and `nvmlComputeInstancePlacement_t`
+    Placement = 8 { start: u32, size: u32 }
+    /// `nvmlGpuInstanceProfileInfo_t`
+    GpuInstanceProfile = 48 {
+        id: u32, p2p: u32, slices: u32, instances: u32, sms: u32, copy_engines: u32, decoders: u32,
+        encoders: u32, jpeg: u32, ofa: u32, memory_mib: u64,
+    }
+    /// `nvmlGpuInstanceInfo_t`
+    GpuInstanceInfo = 24 { device: *mut c_void, id: u32, profile: u32, placement: Placement }
+    /// `nvmlComputeInstanceProfileInfo_t`
+    ComputeProfile = 36 {
+        id: u32, slices: u32, instances: u32, sms: u32, copy_engines: u32, decoders: u32, encoders: u32,
+        jpeg: u32, ofa: u32,
+    }
+    /// `nvmlComputeInstanceInfo_t`
+    ComputeInfo = 32 {
+        device: *mut c_void, gpu_instance: *mut c_void, id: u32, profile: u32, placement: Placement,
+    }
     /// `nvmlMemory_t`, bytes.
     Memory = 24 { total: u64, free: u64, used: u64 }
     /// `nvmlMemory_v2_t`, bytes.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gshare_sim_board::{Board, BoardSnapshot, GpuSnapshot, MAX_GPUS};
+use gshare_sim_board::{Board, BoardSnapshot, GpuSnapshot, MAX_GPUS, Opener};
 
 use crate::abi::Handle;
 use crate::code::Code;
@@ -102,6 +102,9 @@ pub(crate) fn shutdown() -> Result<(), Code> {
     };
     open.inits -= 1;
     if open.inits == 0 {
+        for gpu in 0..MAX_GPUS {
+            open.board.close_gpu(Opener::Nvml, gpu);
+        }
         *session = None;
     }
     Ok(())
@@ -140,6 +143,7 @@ pub(crate) fn open(snapshot: &BoardSnapshot, index: usize) -> Result<Handle, Cod
         return Err(Code::GPU_IS_LOST);
     }
     *opened = Some(gpu.resets);
+    session.board.open_gpu(Opener::Nvml, gpu.minor as usize);
     Ok(handle(index))
 }
 
@@ -174,6 +178,10 @@ pub(crate) fn device(handle: Handle) -> Result<Device, Code> {
     let index = index(handle)?;
     let gpu = snapshot.gpus.get(index).ok_or(Code::INVALID_ARGUMENT)?;
     let known = session().as_ref().and_then(|s| s.opened[index]);
+    // An instance that was removed.
+    if gpu.instance.is_some_and(|i| !i.made) {
+        return Err(Code::INVALID_ARGUMENT);
+    }
     if gpu.lost || known.is_some_and(|resets| resets != gpu.resets) {
         return Err(Code::GPU_IS_LOST);
     }

@@ -3,6 +3,7 @@
 use super::{Board, Slot};
 use crate::error::BoardError;
 use crate::presets::Preset;
+use crate::slots::Opener;
 use crate::snapshot::Health;
 use crate::state::{Kernel, State, XIDS};
 
@@ -42,12 +43,34 @@ impl Board {
         Ok(())
     }
 
-    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: contexts and memory on it are gone, handles of NVML that were
-    /// looked up before are no good any more, rows of memory that waited for this are replaced.
+    /// Notes that a library of this process has a GPU open, by the number of its node; lasts until it is closed or the
+    /// process ends.
+    pub fn open_gpu(&self, by: Opener, gpu: usize) {
+        self.locks.open_gpu(by, gpu);
+    }
+
+    /// Takes that back.
+    pub fn close_gpu(&self, by: Opener, gpu: usize) {
+        self.locks.close_gpu(by, gpu);
+    }
+
+    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: memory on it is gone, handles of NVML that were looked up before
+    /// are no good any more, rows of memory that waited for this are replaced.
+    ///
+    /// # Errors
+    /// If the GPU is absent, or [`BoardError::InUse`] while anybody has it open, be it only to read figures.
+    pub fn reset(&self, gpu: usize) -> Result<(), BoardError> {
+        if let Some(pid) = self.locks.opener(gpu, false) {
+            return Err(BoardError::InUse { gpu, pid });
+        }
+        self.reset_by_force(gpu)
+    }
+
+    /// The same whoever has it open, as a reset of the bus does: contexts on it are gone, too.
     ///
     /// # Errors
     /// If the GPU is absent.
-    pub fn reset(&self, gpu: usize) -> Result<(), BoardError> {
+    pub fn reset_by_force(&self, gpu: usize) -> Result<(), BoardError> {
         self.on_gpu(gpu, |s| {
             s.cancel(|k: &Kernel| k.gpu == gpu as u64);
             s.reset_gpu(gpu);

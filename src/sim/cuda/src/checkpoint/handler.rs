@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gshare_sim_board::{CheckpointHow, CheckpointStep};
+use gshare_sim_board::{CheckpointHow, CheckpointStep, Opener};
 
 use super::mailbox::{Mailbox, Pair, Request};
 use super::save::Saved;
@@ -178,6 +178,9 @@ impl Handler {
         let saved = Saved::take(&mut d.tables())?;
         *lock(&self.saved) = Some(saved);
         d.board.park(d.slot).map_err(|e| code_of(&e))?;
+        for v in &d.devices {
+            d.board.close_gpu(Opener::Cuda, d.board.gpu_at(v.gpu));
+        }
         self.mailbox.set_state(state::CHECKPOINTED);
         Ok(())
     }
@@ -223,6 +226,9 @@ impl Handler {
             gshare_sim_board::BoardError::OtherModel { .. } => INVALID_VALUE,
             e => code_of(&e),
         })?;
+        for v in &d.devices {
+            d.board.open_gpu(Opener::Cuda, d.board.gpu_at(v.gpu));
+        }
         std::thread::sleep(d.board.checkpoint_time(d.slot));
         if let Some(saved) = lock(&self.saved).take() {
             saved.put_back()?;

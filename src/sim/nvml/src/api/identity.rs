@@ -201,20 +201,12 @@ export! {
             memory_mib: gpu.model.total >> 20,
         }))
     }
-    fn nvmlDeviceGetMigMode(handle: Handle, current: Out<u32>, pending: Out<u32>) {
-        if !device(handle)?.gpu().model.mig {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        let divided = u32::from(device(handle)?.gpu().is_divided());
-        current.set(divided)?;
-        pending.set(divided)
-    }
     fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, index: u32, out: Out<Handle>) {
         let device = device(handle)?;
         if !device.gpu().model.mig {
             return Err(Code::NOT_SUPPORTED);
         }
-        let of = |g: &GpuSnapshot| g.instance.is_some_and(|i| i.parent == device.index);
+        let of = |g: &GpuSnapshot| g.instance.is_some_and(|i| i.made && i.parent == device.index);
         let gpus = device.snapshot.gpus.iter().enumerate();
         let mut own = gpus.filter(|(_, g)| of(g)).map(|(i, _)| i);
         let found = own.nth(index as usize).ok_or(Code::NOT_FOUND)?;

@@ -3,12 +3,22 @@
 use crate::abi::{Handle, Out, export};
 use crate::code::Code;
 use crate::layout::{Bar1Memory, Memory, MemoryV2, version};
-use crate::session::device;
+use crate::session::{self, device};
+
+/// How much of a divided GPU is in use only administrators learn.
+fn seen(handle: Handle) -> Result<session::Device, Code> {
+    let device = device(handle)?;
+    // SAFETY: geteuid has no preconditions.
+    match device.gpu().is_divided() && unsafe { libc::geteuid() } != 0 {
+        true => Err(Code::NO_PERMISSION),
+        false => Ok(device),
+    }
+}
 
 export! {
     /// Here, as on a real driver, `used` includes what the driver keeps.
     fn nvmlDeviceGetMemoryInfo(handle: Handle, out: Out<Memory>) {
-        let device = device(handle)?;
+        let device = seen(handle)?;
         let gpu = device.gpu();
         let used = gpu.used + gpu.reserved;
         out.set(Memory { total: gpu.model.total, free: gpu.model.total.saturating_sub(used), used })
@@ -18,7 +28,7 @@ export! {
         if out.get()?.version != expected {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
         }
-        let device = device(handle)?;
+        let device = seen(handle)?;
         let gpu = device.gpu();
         out.set(MemoryV2 {
             version: expected,

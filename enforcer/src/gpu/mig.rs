@@ -1,0 +1,198 @@
+//! Dividing a GPU (MIG) through NVML, a step at a time: the mode, GPU instances at chosen places, and in each one compute
+//! instance that is all of it. Every step needs root, and the driver refuses what somebody uses.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+use super::sys;
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigOrder {
+    /// Only say how it is.
+    Look,
+    /// Switch the mode on or off; while anybody else has the GPU open the driver notes it and does not do it.
+    Mode(bool),
+    /// Make a GPU instance of this profile that begins at this memory slice.
+    Make {
+        /// The profile's number.
+        profile: u32,
+        /// The first memory slice.
+        start: u32,
+    },
+    /// Make the compute instance of a GPU instance.
+    Open {
+        /// Number of the GPU instance.
+        gi: u32,
+    },
+    /// Remove the compute instances of a GPU instance.
+    Close {
+        /// Number of the GPU instance.
+        gi: u32,
+    },
+    /// Remove a GPU instance.
+    Remove {
+        /// Number of the GPU instance.
+        gi: u32,
+    },
+}
+
+/// A size in which the GPU can be divided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigSize {
+    /// The profile's number.
+    pub id: u32,
+    /// Compute slices.
+    pub slices: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// Memory slices that an instance takes, and where one may begin.
+    pub size: u32,
+    /// The first memory slice of each place where one may be.
+    pub starts: Vec<u32>,
+}
+
+/// A GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigInstance {
+    /// Its number.
+    pub gi: u32,
+    /// The profile's number.
+    pub profile: u32,
+    /// The first memory slice.
+    pub start: u32,
+    /// It has a compute instance, so that programs can use it.
+    pub open: bool,
+}
+
+/// How a GPU is divided.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MigState {
+    /// The mode is on.
+    pub on: bool,
+    /// The mode that the driver was asked for; another than the one in force waits for a reset.
+    pub asked: bool,
+    /// Bytes of the whole GPU.
+    pub bytes: u64,
+    /// The sizes that it knows.
+    pub sizes: Vec<MigSize>,
+    /// The GPU instances.
+    pub instances: Vec<MigInstance>,
+}
+
+/// Why a step was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigError {
+    /// The GPU, or its driver, cannot be divided.
+    #[error("the driver cannot divide this GPU")]
+    NotSupported,
+    /// Root may, this process may not.
+    #[error("the driver lets only root divide GPUs")]
+    NoPermission,
+    /// A program uses what is to change.
+    #[error("the driver says that a program still uses it")]
+    InUse,
+    /// Another instance has the place.
+    #[error("the driver says that there is no room for the instance")]
+    NoRoom,
+    /// The GPU is gone, or was reset.
+    #[error("the driver has lost the GPU")]
+    Lost,
+    /// The mode was noted; it changes at the next reset of the GPU.
+    #[error("the mode changes only when the GPU is reset: {0}")]
+    Pending(String),
+    /// The driver refused otherwise.
+    #[error("the driver refused ({call}): {reason}")]
+    Refused {
+        /// The function.
+        call: &'static str,
+        /// The driver's reason.
+        reason: String,
+    },
+    /// No answer in time; the step may be done later still.
+    #[error("GPU {gpu} does not answer")]
+    NoAnswer {
+        /// NVML index.
+        gpu: u32,
+    },
+}
+
+pub(super) fn error(call: &'static str, error: &NvmlError) -> MigError {
+    match error {
+        NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) => MigError::NotSupported,
+        NvmlError::NoPermission => MigError::NoPermission,
+        NvmlError::InUse => MigError::InUse,
+        NvmlError::GpuLost => MigError::Lost,
+        // `NVML_ERROR_INSUFFICIENT_RESOURCES`, which the wrapper does not know.
+        NvmlError::UnexpectedVariant(23) => MigError::NoRoom,
+        other => MigError::Refused {
+            call,
+            reason: other.to_string(),
+        },
+    }
+}
+
+/// Carries out a step and says how the GPU is then.
+pub(super) fn obey(device: &Device<'_>, order: MigOrder) -> Result<MigState, MigError> {
+    match order {
+        MigOrder::Look => {}
+        MigOrder::Mode(on) => {
+            let set = device.set_mig_mode(on);
+            let activated = set.map_err(|e| error("nvmlDeviceSetMigMode", &e))?;
+            if let Err(why) = nvml_wrapper::error::nvml_try(activated) {
+                return Err(MigError::Pending(why.to_string()));
+            }
+        }
+        MigOrder::Make { profile, start } => {
+            let state = look(device)?;
+            let size = state.sizes.iter().find(|s| s.id == profile);
+            let size = size.ok_or(MigError::NotSupported)?.size;
+            sys::make_gpu_instance(device, profile, start, size)?;
+        }
+        MigOrder::Open { gi } => {
+            let state = look(device)?;
+            let own = state.instances.iter().find(|i| i.gi == gi);
+            let size = own.and_then(|i| state.sizes.iter().find(|s| s.id == i.profile));
+            let slices = size.ok_or(MigError::NotSupported)?.slices;
+            sys::make_compute_instance(device, gi, slices)?;
+        }
+        MigOrder::Close { gi } => sys::remove_compute_instances(device, gi)?,
+        MigOrder::Remove { gi } => sys::remove_gpu_instance(device, gi)?,
+    }
+    look(device)
+}
+
+/// The constants of nvml.h for profiles without media engines or graphics of their own, whose names are not told apart
+/// by slices and memory: 1, 2, 3, 4, 7, 8 and 6 slices, and one slice with twice the memory.
+const SIZES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 9];
+
+fn look(device: &Device<'_>) -> Result<MigState, MigError> {
+    let mode = device.mig_mode();
+    let mode = mode.map_err(|e| error("nvmlDeviceGetMigMode", &e))?;
+    let memory = device.memory_info();
+    let memory = memory.map_err(|e| error("nvmlDeviceGetMemoryInfo", &e))?;
+    let mut state = MigState {
+        on: mode.current != 0,
+        asked: mode.pending != 0,
+        bytes: memory.total,
+        ..MigState::default()
+    };
+    for constant in SIZES {
+        let Some((id, slices, bytes)) = sys::profile(device, constant) else {
+            continue;
+        };
+        let places = sys::places(device, id)?;
+        state.sizes.push(MigSize {
+            id,
+            slices,
+            bytes,
+            size: places.iter().map(|p| p.1).max().unwrap_or(0),
+            starts: places.iter().map(|p| p.0).collect(),
+        });
+        if state.on {
+            state.instances.extend(sys::gpu_instances(device, id)?);
+        }
+    }
+    Ok(state)
+}

@@ -1,0 +1,324 @@
+//! How a GPU can be divided into instances (MIG): which places a layout takes, and what fits where it does not.
+//!
+//! A driver says where instances of a profile may begin; two instances may not have the same memory slice. That is the
+//! whole rule (nvml.h: `nvmlDeviceGetGpuInstancePossiblePlacements_v2`), and all that is known here.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A size in which a driver divides a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// `2g.20gb`.
+    pub name: String,
+    /// Its number for the driver.
+    pub id: u32,
+    /// Memory slices that an instance takes.
+    pub size: u32,
+    /// The first memory slice of each place where one may be.
+    pub starts: Vec<u32>,
+}
+
+/// The instances that a GPU is to have, by the names of their profiles: `3g.40gb+2g.20gb+1g.10gb`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout(Vec<String>);
+
+/// A text that is no layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoLayout;
+
+impl fmt::Display for NoLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a layout names profiles: 3g.40gb+2g.20gb+1g.10gb, or off")
+    }
+}
+
+impl std::error::Error for NoLayout {}
+
+impl FromStr for Layout {
+    type Err = NoLayout;
+
+    fn from_str(text: &str) -> Result<Self, NoLayout> {
+        if text.trim() == OFF {
+            return Ok(Self::default());
+        }
+        let names: Vec<String> = text
+            .split(['+', ','])
+            .map(|n| n.trim().to_owned())
+            .collect();
+        let is_profile = |name: &String| {
+            let (slices, memory) = name.split_once("g.").unwrap_or_default();
+            let memory = memory.strip_suffix("gb").unwrap_or_default();
+            slices.parse::<u32>().is_ok() && memory.parse::<u32>().is_ok()
+        };
+        match names.len() <= MOST && names.iter().all(is_profile) {
+            true => Ok(Self(names)),
+            false => Err(NoLayout),
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_off() {
+            true => f.write_str(OFF),
+            false => f.write_str(&self.0.join("+")),
+        }
+    }
+}
+
+/// The layout of a GPU that is not divided.
+const OFF: &str = "off";
+/// More instances than any GPU can have.
+const MOST: usize = 16;
+
+impl Layout {
+    /// A layout of these profiles.
+    pub fn of(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    /// The GPU is not to be divided.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Where an instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The profile's number.
+    pub profile: u32,
+    /// The first memory slice.
+    pub start: u32,
+}
+
+/// Why a layout cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// The profile that the GPU does not have, if that is why.
+    pub unknown: Option<String>,
+    /// As much of the layout as fits, the largest instances first.
+    pub fits: Layout,
+    /// The profiles, and how many of each a GPU can have where it has no others.
+    pub profiles: Vec<(String, usize)>,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.unknown {
+            Some(name) => write!(f, "there is no profile {name} on this GPU")?,
+            None => write!(
+                f,
+                "these instances do not fit together; {} would",
+                self.fits
+            )?,
+        }
+        let all = self
+            .profiles
+            .iter()
+            .map(|(name, n)| format!("{n} x {name}"));
+        write!(f, " (alone: {})", all.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// The places of a layout. Instances that are there already keep theirs where that is possible.
+///
+/// # Errors
+/// [`NoRoom`] where not all of it fits, or the GPU has no such profile.
+pub fn places(
+    profiles: &[Profile],
+    layout: &Layout,
+    there: &[Place],
+) -> Result<Vec<Place>, NoRoom> {
+    let find = |name: &String| profiles.iter().find(|p| p.name == *name);
+    let no_room = |unknown: Option<&String>| NoRoom {
+        unknown: unknown.cloned(),
+        fits: largest(profiles, layout, there),
+        profiles: profiles
+            .iter()
+            .map(|p| (p.name.clone(), p.starts.len()))
+            .collect(),
+    };
+    if let Some(name) = layout.0.iter().find(|name| find(name).is_none()) {
+        return Err(no_room(Some(name)));
+    }
+    let mut wanted: Vec<&Profile> = layout.0.iter().filter_map(find).collect();
+    wanted.sort_by_key(|p| std::cmp::Reverse(p.size));
+    let mut found = Vec::new();
+    match fill(&wanted, there, 0, &mut found) {
+        true => Ok(found),
+        false => Err(no_room(None)),
+    }
+}
+
+/// The longest beginning of a layout that fits, the largest first.
+fn largest(profiles: &[Profile], layout: &Layout, there: &[Place]) -> Layout {
+    let known = layout.0.iter();
+    let mut wanted: Vec<&Profile> = known
+        .filter_map(|name| profiles.iter().find(|p| p.name == *name))
+        .collect();
+    wanted.sort_by_key(|p| std::cmp::Reverse(p.size));
+    let mut kept: Vec<&Profile> = Vec::new();
+    for profile in wanted {
+        kept.push(profile);
+        if !fill(&kept, there, 0, &mut Vec::new()) {
+            kept.pop();
+        }
+    }
+    Layout(kept.into_iter().map(|p| p.name.clone()).collect())
+}
+
+/// Places the wanted instances one by one, and another way where the rest finds no room. `taken` has a bit for each slice.
+fn fill(wanted: &[&Profile], there: &[Place], taken: u64, found: &mut Vec<Place>) -> bool {
+    let Some((first, rest)) = wanted.split_first() else {
+        return true;
+    };
+    let place = |start: &u32| Place {
+        profile: first.id,
+        start: *start,
+    };
+    let mut starts: Vec<&u32> = first.starts.iter().filter(|s| **s < 32).collect();
+    starts.sort_by_key(|start| !there.contains(&place(start)));
+    for start in starts {
+        let slices = ((1_u64 << first.size.min(32)) - 1) << start;
+        if slices & taken != 0 {
+            continue;
+        }
+        found.push(place(start));
+        if fill(rest, there, taken | slices, found) {
+            return true;
+        }
+        found.pop();
+    }
+    false
+}
+
+/// The name of a profile, as NVIDIA writes it: compute slices, and the memory as the nearest part of the GPU's whole
+/// gigabytes that the memory's eighths make.
+#[must_use]
+pub fn profile_name(slices: u32, bytes: u64, whole: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    let eighths = (bytes * 8).div_ceil(whole.max(1));
+    let gigabytes = whole.div_ceil(GIB);
+    let memory = (eighths * gigabytes * 2 + 8) / 16;
+    format!("{slices}g.{memory}gb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of the MIG user guide for GPUs of eight memory slices.
+    fn profiles() -> Vec<Profile> {
+        [
+            ("1g.10gb", 19, 1, &[0, 1, 2, 3, 4, 5, 6][..]),
+            ("1g.20gb", 15, 2, &[0, 2, 4, 6]),
+            ("2g.20gb", 14, 2, &[0, 2, 4]),
+            ("3g.40gb", 9, 4, &[0, 4]),
+            ("4g.40gb", 5, 4, &[0]),
+            ("7g.80gb", 0, 8, &[0]),
+        ]
+        .map(|(name, id, size, starts)| Profile {
+            name: name.to_owned(),
+            id,
+            size,
+            starts: starts.to_vec(),
+        })
+        .to_vec()
+    }
+
+    fn fits(text: &str) -> Result<Vec<u32>, NoRoom> {
+        let layout = text.parse().expect(text);
+        let places = places(&profiles(), &layout, &[])?;
+        Ok(places.iter().map(|p| p.start).collect())
+    }
+
+    #[test]
+    fn layouts_of_the_guide_fit_and_others_do_not() {
+        for (text, starts) in [
+            ("3g.40gb+2g.20gb+1g.10gb", vec![0, 4, 6]),
+            (
+                "1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb",
+                (0..7).collect(),
+            ),
+            ("4g.40gb+3g.40gb", vec![0, 4]),
+            ("3g.40gb+3g.40gb", vec![0, 4]),
+            // The only place of a 4g is taken by no 3g that could be elsewhere.
+            ("3g.40gb+4g.40gb", vec![4, 0]),
+            ("2g.20gb+2g.20gb+2g.20gb+1g.10gb", vec![0, 2, 4, 6]),
+            ("7g.80gb", vec![0]),
+        ] {
+            let mut found = fits(text).expect(text);
+            let mut wanted = starts;
+            found.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(found, wanted, "{text}");
+        }
+        for text in [
+            "4g.40gb+4g.40gb",
+            "7g.80gb+1g.10gb",
+            "3g.40gb+3g.40gb+1g.10gb",
+        ] {
+            assert!(fits(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_fits_is_said() {
+        let none = fits("3g.40gb+3g.40gb+1g.10gb").expect_err("nine slices");
+        assert_eq!(none.fits.to_string(), "3g.40gb+3g.40gb");
+        let text = none.to_string();
+        assert!(
+            text.contains("7 x 1g.10gb") && text.contains("2 x 3g.40gb"),
+            "{text}"
+        );
+        let none = fits("5g.50gb").expect_err("no such profile");
+        assert!(none.to_string().contains("no profile 5g.50gb"), "{none}");
+        for text in ["", "3g", "all", "3g.40gb+", "g.gb"] {
+            assert!(text.parse::<Layout>().is_err(), "{text}");
+        }
+        assert!("off".parse::<Layout>().expect("a word").is_off());
+    }
+
+    #[test]
+    fn instances_that_are_there_keep_their_places() {
+        let there = [
+            Place {
+                profile: 9,
+                start: 4,
+            },
+            Place {
+                profile: 14,
+                start: 2,
+            },
+        ];
+        let layout = "2g.20gb+3g.40gb+1g.10gb".parse().expect("a layout");
+        let found = places(&profiles(), &layout, &there).expect("fits");
+        assert!(there.iter().all(|p| found.contains(p)), "{found:?}");
+    }
+
+    #[test]
+    fn profiles_are_named_as_nvidia_does() {
+        let mib = |n: u64| n << 20;
+        for (slices, bytes, whole, name) in [
+            (1, 9_728, 81_920, "1g.10gb"),
+            (1, 19_968, 81_920, "1g.20gb"),
+            (3, 40_192, 81_920, "3g.40gb"),
+            (7, 80_640, 81_920, "7g.80gb"),
+            (2, 20_096, 81_559, "2g.20gb"),
+            (1, 16_384, 143_771, "1g.18gb"),
+            (2, 33_280, 143_771, "2g.35gb"),
+            (3, 71_476, 143_771, "3g.71gb"),
+            (7, 143_360, 143_771, "7g.141gb"),
+            (1, 24_166, 97_887, "1g.24gb"),
+            (2, 48_538, 97_887, "2g.48gb"),
+            (4, 97_280, 97_887, "4g.96gb"),
+        ] {
+            assert_eq!(profile_name(slices, mib(bytes), mib(whole)), name);
+        }
+    }
+}

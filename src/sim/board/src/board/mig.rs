@@ -1,0 +1,234 @@
+//! Dividing GPUs (MIG) as a driver does: the mode, GPU instances at their places, compute instances in them.
+
+use super::{Board, uuid};
+use crate::error::BoardError;
+use crate::models::{MigProfile, index_of, profiles};
+use crate::state::{Gpu, MAX_GPUS, State};
+
+/// The row of an instance that was removed; another may have it.
+const GONE: u64 = u64::MAX;
+
+impl Gpu {
+    /// The profile of an instance.
+    pub(crate) fn profile(&self) -> Option<&'static MigProfile> {
+        let (of, name) = self.model().slug.split_once(':')?;
+        profiles(of).find(|p| p.name == name)
+    }
+}
+
+/// Memory slices that instances of a GPU have taken, a bit each.
+fn taken(state: &State, gpu: usize) -> u64 {
+    let own = state.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
+    own.fold(0, |sum, g| {
+        sum | g.profile().map_or(0, |p| p.slices_at(g.start))
+    })
+}
+
+impl MigProfile {
+    /// Where instances of it can begin, in memory slices of the GPU.
+    pub fn starts(&self) -> impl Iterator<Item = u32> {
+        let size = self.memory_slices;
+        (0..self.most).map(move |n| n * size)
+    }
+
+    fn slices_at(&self, start: u64) -> u64 {
+        ((1 << self.memory_slices) - 1) << start.min(32)
+    }
+
+    fn free_start(&self, taken: u64) -> Option<u32> {
+        let mut starts = self.starts();
+        starts.find(|s| self.slices_at(u64::from(*s)) & taken == 0)
+    }
+}
+
+/// Places an instance where its profile may begin and nobody is; behind the slices there are where that is nowhere: a
+/// board may be made with more than fits on a real GPU.
+pub(super) fn place(state: &mut State, row: usize) {
+    let Some(parent) = state.gpus[row].parent.checked_sub(1) else {
+        return;
+    };
+    state.gpus[row].start = 32;
+    let taken = taken(state, parent as usize);
+    let start = state.gpus[row].profile().and_then(|p| p.free_start(taken));
+    if let Some(start) = start {
+        state.gpus[row].start = u64::from(start);
+    }
+}
+
+impl Board {
+    /// Asks for the mode in which a GPU is divided. It changes only while no other process has the GPU open; until then it
+    /// is pending. True if it is in force now.
+    ///
+    /// # Errors
+    /// If the GPU is absent, cannot be divided ([`BoardError::OtherModel`]) or still has instances
+    /// ([`BoardError::InUse`]).
+    pub fn set_mig_mode(&self, gpu: usize, on: bool) -> Result<bool, BoardError> {
+        let other = self.locks.opener(gpu, true);
+        self.change(true, |s| {
+            s.check_gpu(gpu)?;
+            if !s.gpus[gpu].model().mig {
+                return Err(BoardError::OtherModel { gpu });
+            }
+            if !on && taken(s, gpu) != 0 {
+                return Err(BoardError::InUse { gpu, pid: 0 });
+            }
+            let g = &mut s.gpus[gpu];
+            let changes = g.mig[0] != u64::from(on);
+            g.mig[1] = u64::from(on);
+            if changes && other.is_some() {
+                return Ok(false);
+            }
+            g.mig[0] = g.mig[1];
+            // Ampere resets the GPU for it.
+            if changes && g.model().compute_capability.0 == 8 {
+                g.resets += 1;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Makes a GPU instance, at a place or at the first that is free; the row of the board that it has.
+    ///
+    /// # Errors
+    /// [`BoardError::OtherModel`] if the GPU is not divided or has no such profile, [`BoardError::TooLarge`] if there
+    /// is no room at that place, [`BoardError::Full`].
+    pub fn make_gpu_instance(
+        &self,
+        gpu: usize,
+        profile: u32,
+        start: Option<u32>,
+    ) -> Result<usize, BoardError> {
+        self.change(true, |s| {
+            s.check_gpu(gpu)?;
+            let slug = s.gpus[gpu].model().slug;
+            let profile = profiles(slug).find(|p| p.id == profile);
+            let profile = profile.filter(|_| s.gpus[gpu].mig[0] != 0);
+            let profile = profile.ok_or(BoardError::OtherModel { gpu })?;
+            let taken = taken(s, gpu);
+            let fits = |at: &u32| {
+                profile.starts().any(|s| s == *at) && profile.slices_at(u64::from(*at)) & taken == 0
+            };
+            let at = match start {
+                Some(at) => Some(at).filter(fits),
+                None => profile.free_start(taken),
+            };
+            let at = at.ok_or(BoardError::TooLarge)?;
+            let row = (0..s.gpus().len()).find(|r| s.gpus[*r].parent == GONE);
+            let row = row.unwrap_or(s.gpus().len());
+            if row >= MAX_GPUS {
+                return Err(BoardError::Full {
+                    what: "rows for GPUs",
+                    rows: MAX_GPUS,
+                });
+            }
+            let used = |gi: &u64| {
+                let mut own = s.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
+                own.any(|g| g.instance[0] == *gi)
+            };
+            let gi = (1..).find(|gi| !used(gi)).unwrap_or(1);
+            let model = index_of(&format!("{slug}:{}", profile.name));
+            let model = model.ok_or(BoardError::OtherModel { gpu })?;
+            let mut g = s.gpus[gpu];
+            (g.parent, g.instance, g.start) = (gpu as u64 + 1, [gi, 0], u64::from(at));
+            (g.model, g.made, g.uuid) = (model as u64, 0, [0; 16]);
+            (g.busy_ns, g.sm_ns, g.warp_ns) = (0.0, 0.0, 0.0);
+            s.head.gpu_count = s.head.gpu_count.max(row as u64 + 1);
+            s.gpus[row] = g;
+            Ok(row)
+        })
+    }
+
+    /// Makes the compute instance of a GPU instance: from now on programs can use it, under a new UUID.
+    ///
+    /// # Errors
+    /// If there is no such GPU instance or it has one.
+    pub fn make_compute_instance(&self, row: usize) -> Result<(), BoardError> {
+        self.change(true, |s| {
+            is_instance(s, row)?;
+            if s.gpus[row].made != 0 {
+                return Err(BoardError::TooLarge);
+            }
+            let fresh = s.fresh_id();
+            let model = s.gpus[row].model;
+            s.gpus[row].uuid = uuid(fresh ^ s.head.now_ns, row as u64, model);
+            s.gpus[row].made = 1;
+            Ok(())
+        })
+    }
+
+    /// Removes the compute instance of a GPU instance.
+    ///
+    /// # Errors
+    /// [`BoardError::InUse`] while a program uses it; if there is none.
+    pub fn remove_compute_instance(&self, row: usize) -> Result<(), BoardError> {
+        let user = self.locks.opener(row, false);
+        self.change(true, |s| {
+            is_instance(s, row)?;
+            if s.gpus[row].made == 0 {
+                return Err(BoardError::NoSuchGpu { gpu: row });
+            }
+            let used =
+                |u: &&crate::state::Use| u.owner != 0 && u.gpu == row as u64 && u.contexts > 0;
+            if let Some(pid) = user.or(s.uses().iter().find(used).map(|_| 0)) {
+                return Err(BoardError::InUse { gpu: row, pid });
+            }
+            (s.gpus[row].made, s.gpus[row].uuid) = (0, [0; 16]);
+            Ok(())
+        })
+    }
+
+    /// Removes a GPU instance.
+    ///
+    /// # Errors
+    /// [`BoardError::InUse`] while it has a compute instance; if there is none.
+    pub fn remove_gpu_instance(&self, row: usize) -> Result<(), BoardError> {
+        self.change(true, |s| {
+            is_instance(s, row)?;
+            if s.gpus[row].made != 0 {
+                return Err(BoardError::InUse { gpu: row, pid: 0 });
+            }
+            remove(s, row);
+            Ok(())
+        })
+    }
+
+    /// What a restart of the machine does: every program's work, all instances and, but on Ampere, the mode are gone. What
+    /// runs on goes on without its GPU.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn reboot(&self) -> Result<(), BoardError> {
+        self.change(true, |s| {
+            for row in 0..s.gpus().len() {
+                s.cancel(|k| k.gpu == row as u64);
+                s.reset_gpu(row);
+                if s.gpus[row].parent != 0 {
+                    remove(s, row);
+                } else {
+                    let g = &mut s.gpus[row];
+                    g.resets += 1;
+                    if g.model().compute_capability.0 != 8 {
+                        g.mig = [0; 2];
+                    }
+                    g.mig[0] = g.mig[1];
+                }
+            }
+            Ok(())
+        })?;
+        self.store.wake();
+        Ok(())
+    }
+}
+
+fn is_instance(s: &State, row: usize) -> Result<(), BoardError> {
+    let g = s.gpus().get(row);
+    match g.is_some_and(|g| g.parent != 0 && g.parent != GONE) {
+        true => Ok(()),
+        false => Err(BoardError::NoSuchGpu { gpu: row }),
+    }
+}
+
+fn remove(s: &mut State, row: usize) {
+    let g = &mut s.gpus[row];
+    (g.parent, g.made, g.uuid, g.start) = (GONE, 0, [0; 16], 32);
+}
