@@ -27,6 +27,7 @@ mod lease;
 mod levers;
 mod live;
 mod lock;
+mod majors;
 mod manager;
 mod members;
 mod metrics;
@@ -40,6 +41,7 @@ mod overhead;
 mod peer;
 mod policy;
 mod reclaim;
+mod release;
 mod reload;
 mod resize;
 mod restore;
@@ -74,7 +76,7 @@ use tokio::sync::mpsc;
 
 pub use cover::{COVER_ARGUMENT, cover};
 #[cfg(feature = "crash-points")]
-pub use die::{LEVER_STEPS, STEPS};
+pub use die::{LEVER_STEPS, MIG_STEPS, STEPS};
 pub use levers::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
 use peer::Peer;
@@ -173,6 +175,17 @@ pub(crate) enum Msg {
         /// What.
         report: mps::Report,
     },
+    /// What had GPUs open that are let go has ended, or has not in time.
+    Released {
+        /// What to tell.
+        done: release::Done,
+        /// All has ended.
+        closed: bool,
+        /// Where the answer goes.
+        out: Sender,
+    },
+    /// A GPU has been divided, or not.
+    Divided(mig::Divided),
     /// The kernel's log has an error of a GPU.
     KernelXid(health::KernelXid),
     /// The thread of the history has something to tell.

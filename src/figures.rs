@@ -94,6 +94,7 @@ pub(crate) fn gpu_view(reading: &GpuReading, current: bool) -> GpuView {
     };
     let state = match reading.state {
         Seen::Lost => GpuState::Lost,
+        Seen::Released => GpuState::Released,
         Seen::Ok if current => GpuState::Ok,
         _ => GpuState::Hung,
     };

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::{Call, Client, Reply, Snapshot};
-use gshare_sim_board::{Board, BoardSpec, Preset};
+use gshare_sim_board::{Board, BoardSpec, Instance, Preset};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use remains::Remains;
@@ -503,14 +503,18 @@ fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
     let list = sim.join("mig-minors");
     Ok(match made {
         Ok((dir, majors)) => {
-            let caps = majors
-                .caps
-                .map(|m| format!("caps-major = {m}\n"))
-                .unwrap_or_default();
-            let uvm = majors
-                .uvm
-                .map(|m| format!("uvm-major = {m}\n"))
-                .unwrap_or_default();
+            // Beside a real driver, whose numbers the kernel lists; else those of the nodes are found.
+            let real = Majors::of_this_machine().ok();
+            let beside = |name: &str, own: Option<u32>, theirs: Option<u32>| match (own, theirs) {
+                (Some(own), Some(_)) => format!("{name} = {own}\n"),
+                _ => String::new(),
+            };
+            let caps = beside(
+                "caps-major",
+                majors.caps,
+                real.as_ref().and_then(|r| r.caps),
+            );
+            let uvm = beside("uvm-major", majors.uvm, real.as_ref().and_then(|r| r.uvm));
             format!(
                 "[devices]\ndir = {dir:?}\nmig-minors = {list:?}\nnvidia-major = {}\n{uvm}{caps}",
                 majors.nvidia
@@ -523,19 +527,20 @@ fn stand_ins(sim: &Path, gpus: usize) -> anyhow::Result<String> {
     })
 }
 
+/// Numbers of GPU instances go up to this.
+const MOST_INSTANCES: u32 = 15;
+
 /// Writes the driver's list of the minors of MIG instances; the minors.
 fn mig_minors(sim: &Path) -> anyhow::Result<Vec<u32>> {
     let seen = Board::open(&sim.join("board"))?.snapshot();
     let (mut text, mut minors) = ("config 1\nmonitor 2\n".to_owned(), Vec::new());
-    for gpu in &seen.gpus {
-        if let Some(instance) = gpu.instance {
-            let [gi, ci] = instance.caps();
-            let name = format!("gpu{}/gi{}", gpu.minor, instance.gi);
-            text.push_str(&format!(
-                "{name}/access {gi}\n{name}/ci{}/access {ci}\n",
-                instance.ci
-            ));
-            minors.extend([gi, ci]);
+    // The driver lists what instances may come to be, made or not.
+    for gpu in seen.gpus.iter().filter(|g| g.model.mig) {
+        for gi in 0..MOST_INSTANCES {
+            let [whole, ci] = Instance::caps_of(gpu.minor, gi, 0);
+            let name = format!("gpu{}/gi{gi}", gpu.minor);
+            text.push_str(&format!("{name}/access {whole}\n{name}/ci0/access {ci}\n"));
+            minors.extend([whole, ci]);
         }
     }
     std::fs::write(sim.join("mig-minors"), text)?;

@@ -290,7 +290,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
         claim.id.clone()
     });
 
-    board(&station).reset(2).expect("reset");
+    board(&station).reset_by_force(2).expect("reset");
     // What it was is over, and nobody has to say so.
     let well = graded(&station, 2, Grade::Good);
     assert_eq!(well.xids, []);

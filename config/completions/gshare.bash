@@ -130,11 +130,17 @@ _gshare() {
             gshare__subcmd__admin,log)
                 cmd="gshare__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__admin,mig)
+                cmd="gshare__subcmd__admin__subcmd__mig"
+                ;;
             gshare__subcmd__admin,mode)
                 cmd="gshare__subcmd__admin__subcmd__mode"
                 ;;
             gshare__subcmd__admin,quota)
                 cmd="gshare__subcmd__admin__subcmd__quota"
+                ;;
+            gshare__subcmd__admin,release)
+                cmd="gshare__subcmd__admin__subcmd__release"
                 ;;
             gshare__subcmd__admin,undrain)
                 cmd="gshare__subcmd__admin__subcmd__undrain"
@@ -151,11 +157,17 @@ _gshare() {
             gshare__subcmd__admin__subcmd__help,log)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__log"
                 ;;
+            gshare__subcmd__admin__subcmd__help,mig)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__mig"
+                ;;
             gshare__subcmd__admin__subcmd__help,mode)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__mode"
                 ;;
             gshare__subcmd__admin__subcmd__help,quota)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__quota"
+                ;;
+            gshare__subcmd__admin__subcmd__help,release)
+                cmd="gshare__subcmd__admin__subcmd__help__subcmd__release"
                 ;;
             gshare__subcmd__admin__subcmd__help,undrain)
                 cmd="gshare__subcmd__admin__subcmd__help__subcmd__undrain"
@@ -325,11 +337,17 @@ _gshare() {
             gshare__subcmd__help__subcmd__admin,log)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__log"
                 ;;
+            gshare__subcmd__help__subcmd__admin,mig)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__mig"
+                ;;
             gshare__subcmd__help__subcmd__admin,mode)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__mode"
                 ;;
             gshare__subcmd__help__subcmd__admin,quota)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__quota"
+                ;;
+            gshare__subcmd__help__subcmd__admin,release)
+                cmd="gshare__subcmd__help__subcmd__admin__subcmd__release"
                 ;;
             gshare__subcmd__help__subcmd__admin,undrain)
                 cmd="gshare__subcmd__help__subcmd__admin__subcmd__undrain"
@@ -430,7 +448,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin)
-            opts="-h --socket --help drain undrain kill quota mode log help"
+            opts="-h --socket --help drain undrain kill quota mode release mig log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -496,7 +514,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help)
-            opts="drain undrain kill quota mode log help"
+            opts="drain undrain kill quota mode release mig log help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -552,6 +570,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__admin__subcmd__help__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__mig)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -624,6 +656,20 @@ _gshare() {
         gshare__subcmd__admin__subcmd__help__subcmd__quota__subcmd__set)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__help__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -713,6 +759,35 @@ _gshare() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__mig)
+            opts="-h --dry-run --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -941,6 +1016,39 @@ _gshare() {
                     return 0
                     ;;
                 --max)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__admin__subcmd__release)
+            opts="-h --for --take --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --for)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1668,7 +1776,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin)
-            opts="drain undrain kill quota mode log"
+            opts="drain undrain kill quota mode release mig log"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1710,6 +1818,20 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__help__subcmd__admin__subcmd__log)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__mig)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1782,6 +1904,20 @@ _gshare() {
         gshare__subcmd__help__subcmd__admin__subcmd__quota__subcmd__set)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gshare__subcmd__help__subcmd__admin__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

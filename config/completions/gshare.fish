@@ -303,15 +303,17 @@ complete -c gshare -n "__fish_gshare_using_subcommand move" -s h -l help -d 'Pri
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -s h -l help -d 'Print help'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "log" -d 'Show what administrators did'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "log" -d 'Show what administrators did'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l reason -d 'Why, for those who wait' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l wait -d 'Return when no claim is left there, or exit 75 after this time [default: no end]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from drain" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -337,6 +339,15 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mode" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l for -d 'Take them back after this time [default: when told to]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l take -d 'Take released GPUs back'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from release" -s h -l help -d 'Print help'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l dry-run -d 'Print what would be made and removed, and change nothing'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -l json -d 'Print JSON'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from mig" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s n -l last -d 'How many entries, newest last' -r
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l json -d 'Print JSON'
@@ -346,6 +357,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand config; and not __fish_seen_subcommand_from check show path help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
@@ -441,6 +454,8 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subc
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "release" -d 'Close GPUs, so that they can be reset or their driver\'s settings changed'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mig" -d 'Divide a GPU into instances (MIG), or make it whole again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "log" -d 'Show what administrators did'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "check" -d 'Report every mistake in a file; exit 78 if there is one'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from config" -f -a "show" -d 'Print every key with the value in force'

@@ -384,6 +384,13 @@ pub(crate) fn claim_size(value: &DeValue<'_>) -> Result<Size, String> {
     crate::value::claim_size(&number_text(value)?)
 }
 
+/// The instances that a GPU is divided into.
+pub(crate) fn layout(value: &DeValue<'_>) -> Result<gshare_core::mig::Layout, String> {
+    text(value)?
+        .parse()
+        .map_err(|e: gshare_core::mig::NoLayout| e.to_string())
+}
+
 /// An absolute path, or `"auto"` (which is `None`).
 pub(crate) fn auto_or_path(value: &DeValue<'_>) -> Result<Option<PathBuf>, String> {
     match text(value)?.as_str() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use gshare_core::mig::Layout;
 use toml::de::DeTable;
 
 use crate::read::{self, Reader};
@@ -48,6 +49,22 @@ impl GpuMode {
 pub struct GpuKeys {
     /// `mode`: how claims share it.
     pub mode: GpuMode,
+    /// `mig`: the instances that it is divided into, made anew after a boot; `None` leaves it as it is.
+    pub mig: Option<Layout>,
+}
+
+impl crate::Config {
+    /// The keys of a GPU: by its UUID before its index before `all`.
+    #[must_use]
+    pub fn gpu(&self, uuid: &str, index: usize) -> Option<&GpuKeys> {
+        let mut keys = self.gpus.iter();
+        let by_uuid =
+            keys.find(|(name, _)| name.starts_with("GPU-") && uuid.starts_with(name.as_str()));
+        by_uuid
+            .map(|(_, keys)| keys)
+            .or_else(|| self.gpus.get(&index.to_string()))
+            .or_else(|| self.gpus.get("all"))
+    }
 }
 
 /// `[mps]`
@@ -136,6 +153,7 @@ pub(crate) fn walk_gpus<'t>(
     section.named("NAME", |name, s| {
         let keys = GpuKeys {
             mode: s.get("mode", GpuMode::default(), read::word(MODES)),
+            mig: s.optional("mig", read::layout),
         };
         let plain = name == "all" || name.starts_with("GPU-") || name.parse::<u32>().is_ok();
         if s.exists() && !plain {

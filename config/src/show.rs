@@ -178,7 +178,9 @@ impl Config {
         writeln!(out, "\n[gpu]")?;
         for (name, gpu) in &self.gpus {
             let mode = quote(gpu.mode.name());
-            writeln!(out, "{} = {{ mode = {mode} }}", quote(name))?;
+            let mig = gpu.mig.as_ref().map(|m| quote(&m.to_string()));
+            let mig = mig.map_or_else(String::new, |m| format!(", mig = {m}"));
+            writeln!(out, "{} = {{ mode = {mode}{mig} }}", quote(name))?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use gshare_proto::{AdminCall, AdminDone, AuditEntry, Call, Client, QuotaView, Re
 use serde_json::json;
 
 use super::args::admin::{
-    AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs, QuotaCommand,
+    AdminArgs, AdminCommand, DrainArgs, KillArgs, LogArgs, ModeArgs, QuotaCommand, ReleaseArgs,
 };
 use super::claim::unexpected;
 use super::failure::{self, Failure};
@@ -29,6 +29,15 @@ pub(crate) fn run(socket: Option<&Path>, args: &AdminArgs) -> Outcome {
         AdminCommand::Kill(args) => kill(&mut client, args),
         AdminCommand::Quota(args) => quota(&mut client, &args.command),
         AdminCommand::Mode(args) => mode(socket, &mut client, args),
+        AdminCommand::Mig(args) => {
+            let call = AdminCall::Mig {
+                gpu: args.gpu.clone().into(),
+                layout: args.layout.clone().into(),
+                dry_run: args.dry_run,
+            };
+            show(&ask(&mut client, call)?, args.json)
+        }
+        AdminCommand::Release(args) => release(&mut client, args),
         AdminCommand::Log(args) => log(&mut client, args),
     }
 }
@@ -257,6 +266,19 @@ fn mode(socket: Option<&Path>, client: &mut Client, args: &ModeArgs) -> Outcome 
         }
         reply = client.next_reply()?;
     }
+}
+
+fn release(client: &mut Client, args: &ReleaseArgs) -> Outcome {
+    let gpus = args.gpus.clone().into();
+    let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    let call = match args.take {
+        true => AdminCall::Take { gpus },
+        false => AdminCall::Release {
+            gpus,
+            for_ms: args.back_after.map(millis),
+        },
+    };
+    show(&ask(client, call)?, args.json)
 }
 
 fn log(client: &mut Client, args: &LogArgs) -> Outcome {

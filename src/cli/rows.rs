@@ -344,6 +344,7 @@ fn gpu_state(gpu: &GpuView) -> String {
         GpuState::Ok => "ok",
         GpuState::Lost => "lost",
         GpuState::Hung => "hung",
+        GpuState::Released => "released",
     };
     let Some(drain) = &gpu.drain else {
         return state.to_owned();

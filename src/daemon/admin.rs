@@ -64,6 +64,11 @@ impl Service {
                 mode,
                 when_empty,
             } => self.admin_mode(peer, &gpu, &mode, when_empty),
+            AdminCall::Take { gpus } => self.take_gpus(peer, &gpus),
+            // Answered when it is done: see `Service::call`.
+            AdminCall::Release { .. } | AdminCall::Mig { .. } => {
+                Err(WireError::new(ErrorCode::Internal, "not here"))
+            }
             AdminCall::Log { last } => {
                 let entries = self.journal.audit_log(last.min(ENTRIES));
                 let entries = entries.map_err(|e| unwritten(&e))?;

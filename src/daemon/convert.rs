@@ -144,8 +144,10 @@ pub(crate) fn request(
         place: None,
         only: {
             let named = request.only_gpus.iter();
-            let gpus = named.filter_map(|g| service.gpus.get(*g as usize));
-            gpus.map(|g| g.uuid.clone()).collect()
+            let here = named
+                .map(|g| *g as usize)
+                .filter(|g| *g < service.gpus.len());
+            here.map(|g| service.lasting_name(g)).collect()
         },
         holding: super::journal::HoldingRecord::Here,
         requeue: spec.requeue,

@@ -44,6 +44,19 @@ pub const LEVER_STEPS: [&str; 9] = [
     "lever-settled",
 ];
 
+/// The same of dividing a GPU: what is wanted is journaled; the mode is on; an instance cannot be used any more, is removed,
+/// is made, can be used; the mode is off.
+#[cfg(feature = "crash-points")]
+pub const MIG_STEPS: [&str; 7] = [
+    "mig-journaled",
+    "mig-mode",
+    "mig-closed",
+    "mig-removed",
+    "mig-made",
+    "mig-opened",
+    "mig-whole",
+];
+
 #[cfg(feature = "crash-points")]
 pub(super) use points::{after_answer, answered, at, choose};
 
@@ -62,7 +75,7 @@ mod points {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::{LEVER_STEPS, STEPS};
+    use super::{LEVER_STEPS, MIG_STEPS, STEPS};
 
     static CHOSEN: OnceLock<String> = OnceLock::new();
     /// The next answer that is written is the one after which to die.
@@ -74,19 +87,18 @@ mod points {
     /// When there is no such step.
     pub(in crate::daemon) fn choose(step: Option<&str>) -> anyhow::Result<()> {
         let Some(step) = step else { return Ok(()) };
-        anyhow::ensure!(
-            STEPS.contains(&step) || LEVER_STEPS.contains(&step),
-            "there is no step `{step}`"
-        );
+        anyhow::ensure!(is_known(step), "there is no step `{step}`");
         let _ = CHOSEN.set(step.to_owned());
         Ok(())
     }
 
+    fn is_known(step: &str) -> bool {
+        let mut all = STEPS.iter().chain(&LEVER_STEPS).chain(&MIG_STEPS);
+        all.any(|s| *s == step)
+    }
+
     fn is(step: &str) -> bool {
-        debug_assert!(
-            STEPS.contains(&step) || LEVER_STEPS.contains(&step),
-            "{step}"
-        );
+        debug_assert!(is_known(step), "{step}");
         CHOSEN.get().is_some_and(|chosen| chosen == step)
     }
 

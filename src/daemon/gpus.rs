@@ -40,6 +40,10 @@ pub(crate) struct Gpu {
     pub(crate) part: Option<super::mig::Part>,
     /// For a MIG instance: the index of the GPU that it is a part of.
     pub(crate) parent: Option<usize>,
+    /// Profile and first memory slice of an instance: `2g.20gb@4`; absent where the driver does not tell.
+    pub(crate) place: Option<String>,
+    /// An instance that was removed.
+    pub(crate) gone: bool,
     /// How it is shared.
     pub(crate) modes: super::modes::Modes,
 }
@@ -88,6 +92,8 @@ impl Service {
                 caps: Vec::new(),
                 part: None,
                 parent: None,
+                place: None,
+                gone: false,
                 modes: super::modes::Modes::default(),
             });
         }

@@ -96,6 +96,7 @@ impl Service {
         ends: Option<Now>,
     ) -> anyhow::Result<Vec<(String, u64)>> {
         let mut phases = Phases::start();
+        self.follow_majors(true);
         let mut record = asked.record.clone();
         record.granted_ms = unix_ms();
         record.strict = self.strict.on;
@@ -443,9 +444,13 @@ impl Service {
         }
     }
 
-    /// The index of a GPU by its UUID.
+    /// The index of a GPU by its UUID or its lasting name.
     pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
-        self.gpus.iter().position(|g| g.uuid == uuid)
+        let found = self.gpus.iter().position(|g| g.uuid == uuid);
+        found.or_else(|| {
+            let named = uuid.contains('/').then_some(0..self.gpus.len())?;
+            named.into_iter().find(|g| self.lasting_name(*g) == uuid)
+        })
     }
 
     /// Puts the caller, or the process that started it, into a claim.

@@ -43,6 +43,13 @@ pub(crate) struct Illness {
     sick: BTreeMap<String, String>,
 }
 
+impl Illness {
+    /// A GPU may have been reset while nobody looked: what a reset mends is over if the driver says so.
+    pub(super) fn came_back(&mut self, g: usize) {
+        self.back.insert(g, unix_ms());
+    }
+}
+
 /// An error as the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidRecord {
@@ -88,7 +95,7 @@ fn tell(meaning: &Meaning, source: &str, gpu: usize) -> String {
 }
 
 /// This start of the machine: a restart mends what only that can.
-fn boot_id() -> String {
+pub(super) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
 }
@@ -389,7 +396,8 @@ impl Service {
         };
         let mut found: Vec<(Grade, String, String)> = Vec::new();
         match reading.state {
-            GpuState::Ok => {}
+            // Nobody looks at one that was let go.
+            GpuState::Ok | GpuState::Released => {}
             GpuState::Lost => found.push((
                 Grade::Sick,
                 "the driver has lost it".to_owned(),

@@ -137,9 +137,9 @@ impl Service {
         }
         let now = unix_ms();
         let from = now.saturating_sub(millis(STEP) * POINTS as u64);
-        for gpu in &mut self.gpus {
-            match store.activity_since(&gpu.uuid, from) {
-                Ok(points) => gpu.history = spread(&points, now),
+        for g in 0..self.gpus.len() {
+            match store.activity_since(&self.lasting_name(g), from) {
+                Ok(points) => self.gpus[g].history = spread(&points, now),
                 Err(error) => tracing::warn!(%error, "the last minutes are not known"),
             }
         }
@@ -250,7 +250,9 @@ impl Service {
             ..Fact::default()
         };
         facts.push((Key::Machine, machine));
-        let names: Vec<Arc<str>> = self.gpus.iter().map(|g| g.uuid.as_str().into()).collect();
+        let names: Vec<Arc<str>> = (0..self.gpus.len())
+            .map(|g| self.lasting_name(g).into())
+            .collect();
         for (g, name) in names.iter().enumerate() {
             facts.push((Key::Gpu(Arc::clone(name)), self.gpu_fact(g)));
         }
@@ -514,7 +516,7 @@ impl Service {
 
     fn place(&self) -> Place {
         Place {
-            gpus: self.gpus.iter().map(|g| g.uuid.clone()).collect(),
+            gpus: (0..self.gpus.len()).map(|g| self.lasting_name(g)).collect(),
             now_ms: unix_ms(),
         }
     }

@@ -349,12 +349,17 @@ impl Journal {
 
     /// Remembers a word under a key.
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
-        self.db.execute(
-            "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)",
-            [key, value],
-        )?;
-        Ok(())
+        put_meta(&self.db, key, value)
     }
+}
+
+/// The same as part of a transaction.
+pub(crate) fn put_meta(db: &Connection, key: &str, value: &str) -> Result<(), JournalError> {
+    db.execute(
+        "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)",
+        [key, value],
+    )?;
+    Ok(())
 }
 
 /// What has changed about those who wait.

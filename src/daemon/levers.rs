@@ -92,6 +92,11 @@ pub(crate) struct LeverState {
 }
 
 impl LeverState {
+    /// A claim that is on its way from or to a GPU.
+    pub(crate) fn under_way(&self) -> Option<ClaimId> {
+        self.since.keys().next().copied()
+    }
+
     /// Starts the engine, so that nobody waits for `cuInit` later.
     pub(crate) fn start(
         libcuda: Option<&std::path::Path>,
@@ -124,6 +129,37 @@ impl LeverState {
             wanted: BTreeMap::new(),
             reminded: BTreeMap::new(),
         }
+    }
+}
+
+impl Service {
+    /// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
+    pub(crate) fn restrict_engine(&self) -> Option<std::sync::mpsc::Receiver<()>> {
+        let engine = Arc::clone(self.levers.engine.as_ref()?);
+        let open = |g: &usize| {
+            let gpu = &self.gpus[*g];
+            gpu.parent.is_none()
+                && !self.is_released(*g)
+                && !self.dividing.contains(g)
+                && !self.is_divided(*g)
+        };
+        let gpus = (0..self.gpus.len()).filter(open);
+        let uuids: Vec<&str> = gpus.map(|g| self.gpus[g].uuid.as_str()).collect();
+        let all = self.released.is_empty() && self.dividing.is_empty();
+        let only = (!all).then(|| uuids.join(","));
+        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
+        // It may be busy with its start.
+        let started = std::thread::Builder::new().name("engine".to_owned());
+        let ending = started.spawn(move || {
+            engine.restrict(only);
+            drop(ended_tx);
+            // So that nobody waits for `cuInit` later; that there is no GPU left for it is no news.
+            let _ = engine.start();
+        });
+        if let Err(error) = ending {
+            tracing::error!(%error, "the checkpoint engine keeps its GPUs");
+        }
+        Some(ended_rx)
     }
 }
 

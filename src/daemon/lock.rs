@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
@@ -19,6 +20,19 @@ pub(crate) struct Lock(#[allow(dead_code, reason = "held, not used")] Flock<File
 /// When another service has it.
 pub(crate) fn take(dir: &Path) -> anyhow::Result<Lock> {
     let path = dir.join("lock");
+    // A child that a killed service had just forked has the lock until it is its own program.
+    for _ in 0..10 {
+        if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path)
+            && matches!(
+                Flock::lock(file, FlockArg::LockExclusiveNonblock),
+                Err((_, Errno::EWOULDBLOCK))
+            )
+        {
+            std::thread::sleep(Duration::from_millis(50));
+        } else {
+            break;
+        }
+    }
     let file = OpenOptions::new()
         .read(true)
         .write(true)

@@ -1,5 +1,10 @@
-//! Instances of divided GPUs (MIG): found, never made. Each is a GPU of its own for placement, pages and the
-//! screen, behind the whole ones; the GPU that it is a part of then offers nothing itself.
+//! Instances of divided GPUs (MIG). Each is a GPU of its own for placement, pages and the screen, behind the whole ones;
+//! the GPU that it is a part of then offers nothing itself. An instance has a new UUID whenever it is made, so what lasts
+//! (drains, history, the GPUs that a claim named) is kept under its place: see [`Service::lasting_name`].
+
+mod divide;
+
+pub(crate) use divide::{Divided, restore};
 
 use std::collections::VecDeque;
 
@@ -68,9 +73,16 @@ impl Service {
             .zip(&sample.gpus)
             .flat_map(|(g, r)| r.instances.iter().map(move |i| (g, i.clone())))
             .collect();
-        for (parent, instance) in &found {
-            if self.gpu_index(&instance.uuid).is_none() {
-                self.meet_instance(*parent, instance);
+        let seen = |uuid: &str| found.iter().any(|(_, i)| i.uuid == uuid);
+        for gpu in self.gpus.iter_mut().filter(|g| g.parent.is_some()) {
+            gpu.gone = !seen(&gpu.uuid);
+        }
+        // First those that are where one was before: they have its number again.
+        for same_place in [true, false] {
+            for (parent, instance) in &found {
+                if self.gpu_index(&instance.uuid).is_none() {
+                    self.meet_instance(*parent, instance, same_place);
+                }
             }
         }
         for g in sample.gpus.len()..self.gpus.len() {
@@ -84,7 +96,7 @@ impl Service {
                 Some((parent, instance)) => next = reading(g, &sample.gpus[*parent], instance),
                 // It was removed: nothing is known of it any more.
                 None => {
-                    next.state = GpuState::Lost;
+                    next.state = GpuState::Released;
                     next.uuid = Some(String::new());
                     next.processes = None;
                     next.instances = Vec::new();
@@ -95,7 +107,40 @@ impl Service {
         self.sample = Some(sample);
     }
 
-    fn meet_instance(&mut self, parent: usize, instance: &MigReading) {
+    /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
+    pub(crate) fn lasting_name(&self, g: usize) -> String {
+        let gpu = &self.gpus[g];
+        match (gpu.parent, &gpu.place) {
+            (Some(parent), Some(place)) => format!("{}/{place}", self.gpus[parent].uuid),
+            _ => gpu.uuid.clone(),
+        }
+    }
+
+    /// The number of an instance that was removed and that nobody speaks of any more.
+    fn free_number(&self, parent: usize, place: Option<&String>) -> Option<usize> {
+        (0..self.gpus.len()).find(|g| {
+            let gpu = &self.gpus[*g];
+            let spoken_of =
+                |r: &super::journal::ClaimRecord| r.slices.iter().any(|s| s.uuid == gpu.uuid);
+            gpu.gone
+                && (place.is_none() || gpu.parent == Some(parent) && gpu.place.as_ref() == place)
+                && !self.claims.values().any(|live| spoken_of(&live.record))
+        })
+    }
+
+    fn meet_instance(&mut self, parent: usize, instance: &MigReading, same_place: bool) {
+        let profile = instance.name.as_deref().and_then(|n| n.rsplit(' ').next());
+        let place = profile
+            .zip(instance.start)
+            .map(|(profile, start)| format!("{profile}@{start}"));
+        let number = match (same_place, &place) {
+            (true, None) => return,
+            (true, Some(_)) => match self.free_number(parent, place.as_ref()) {
+                None => return,
+                found => found,
+            },
+            (false, _) => self.free_number(parent, None),
+        };
         let minor = self.gpus[parent].minor;
         let list = MigMinors::read(&self.config.devices.mig_minors);
         let caps = minor.and_then(|m| list.of_instance(m, instance.gi, instance.ci));
@@ -106,38 +151,49 @@ impl Service {
                 self.config.devices.mig_minors.display()
             );
         }
-        let g = self.gpus.len();
+        let g = number.unwrap_or(self.gpus.len());
         let model = instance.name.clone().unwrap_or_else(|| "MIG".to_owned());
         tracing::info!("GPU {g} is an instance of GPU {parent}: {model}");
         let whole = self.gpus[parent].total;
-        self.gpus.push(Gpu {
+        let history = match self.gpus.get_mut(g).filter(|_| same_place) {
+            Some(before) => std::mem::take(&mut before.history),
+            None => VecDeque::new(),
+        };
+        let gpu = Gpu {
             uuid: instance.uuid.clone(),
             model,
             minor,
             total: instance.mem_total.unwrap_or(u64::MAX),
             overhead: UNKNOWN_OVERHEAD,
             overhead_known: false,
-            history: VecDeque::new(),
+            history,
             unclaimed: 0,
             step: Step::default(),
             caps: caps.into_iter().flatten().collect(),
             part: part(instance, whole),
             parent: Some(parent),
+            place,
+            gone: false,
             modes: Modes::default(),
-        });
+        };
+        match self.gpus.get_mut(g) {
+            Some(before) => *before = gpu,
+            None => self.gpus.push(gpu),
+        }
+        self.drain_again(g);
     }
 }
 
-/// The commands that divide a GPU; profiles by name, since their numbers differ between drivers.
+/// The command that divides a GPU so that a quarter, a half and small claims find an instance.
 pub(crate) fn commands(gpu: usize, model: &str) -> String {
     let cut = if model.contains("A100") {
-        "3g.40gb,2g.20gb,1g.10gb"
+        "3g.40gb+2g.20gb+1g.10gb"
     } else if model.contains("H200") {
-        "3g.71gb,2g.35gb,1g.18gb"
+        "3g.71gb+2g.35gb+1g.18gb"
     } else if model.contains("H100") {
-        "3g.40gb,2g.20gb,1g.10gb"
+        "3g.40gb+2g.20gb+1g.10gb"
     } else if model.contains("RTX PRO 6000") {
-        "2g.48gb,1g.24gb,1g.24gb"
+        "2g.48gb+1g.24gb+1g.24gb"
     } else {
         return format!("{model} cannot be divided: gshare admin mode {gpu} timeslice");
     };
@@ -147,7 +203,7 @@ pub(crate) fn commands(gpu: usize, model: &str) -> String {
     } else {
         ""
     };
-    format!("{before}sudo nvidia-smi -i {gpu} -mig 1 && sudo nvidia-smi mig -i {gpu} -cgi {cut} -C")
+    format!("{before}sudo gshare admin mig {gpu} {cut}")
 }
 
 #[cfg(test)]
@@ -161,7 +217,7 @@ mod tests {
         let model = "NVIDIA RTX PRO 6000 Blackwell Server Edition";
         assert_eq!(
             commands(1, model),
-            "sudo nvidia-smi -i 1 -mig 1 && sudo nvidia-smi mig -i 1 -cgi 2g.48gb,1g.24gb,1g.24gb -C"
+            "sudo gshare admin mig 1 2g.48gb+1g.24gb+1g.24gb"
         );
         assert!(commands(0, "NVIDIA GeForce RTX 4090").contains("cannot be divided"));
     }

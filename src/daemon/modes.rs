@@ -32,18 +32,10 @@ impl Service {
         Ok(())
     }
 
-    /// The mode by the configuration: the GPU's UUID before its index before `all`.
+    /// The mode by the configuration.
     fn configured_mode(&self, g: usize) -> GpuMode {
-        let keys = &self.config.gpus;
-        let uuid = &self.gpus[g].uuid;
-        let by_uuid = keys
-            .iter()
-            .find(|(name, _)| name.starts_with("GPU-") && uuid.starts_with(name.as_str()));
-        by_uuid
-            .map(|(_, k)| k)
-            .or_else(|| keys.get(&g.to_string()))
-            .or_else(|| keys.get("all"))
-            .map_or_else(GpuMode::default, |k| k.mode)
+        let keys = self.config.gpu(&self.gpus[g].uuid, g);
+        keys.map_or_else(GpuMode::default, |k| k.mode)
     }
 
     /// Whether a GPU is divided into instances now, whatever mode was asked for: the hardware decides.
@@ -73,6 +65,9 @@ impl Service {
 
     /// Whether a GPU's mode lets it take new claims at present.
     pub(crate) fn mode_is_ready(&self, g: usize) -> bool {
+        if self.dividing.contains(&self.gpus[g].parent.unwrap_or(g)) {
+            return false;
+        }
         if let Some(parent) = self.gpus[g].parent {
             return self.gpus[parent].modes.next.is_none() && self.is_divided(parent);
         }
@@ -109,8 +104,7 @@ impl Service {
         }
     }
 
-    /// What an administrator would have to do to divide a GPU so that a quarter, a half and small claims find
-    /// an instance. gshare never does it by itself.
+    /// What an administrator would type to divide a GPU so that a quarter, a half and small claims find an instance.
     pub(crate) fn mig_commands(&self, g: usize) -> String {
         super::mig::commands(g, &self.gpus[g].model)
     }

@@ -80,19 +80,25 @@ impl Service {
     pub(crate) fn tend_mps(&mut self) {
         for g in 0..self.gpus.len() {
             let wanted = self.gpus[g].parent.is_none()
+                && !self.is_released(g)
+                && !self.dividing.contains(&g)
                 && !self.is_divided(g)
                 && matches!(self.gpus[g].modes.now, GpuMode::Mps | GpuMode::Auto);
             match (wanted, self.mps.contains_key(&g)) {
                 (true, false) => self.begin_mps(g),
                 // Clients that still run keep their server until the mode is really left.
-                (false, true) => {
-                    if let Some(on) = self.mps.remove(&g) {
-                        on.worker.send(Order::Quit);
-                    }
-                }
+                (false, true) => drop(self.end_mps(g)),
                 _ => {}
             }
         }
+    }
+
+    /// Ends the daemon of a GPU; what is given says when it has ended.
+    pub(crate) fn end_mps(&mut self, g: usize) -> Option<std::sync::mpsc::Receiver<()>> {
+        let on = self.mps.remove(&g)?;
+        let (ended_tx, ended_rx) = std::sync::mpsc::channel();
+        on.worker.send(Order::Quit(ended_tx));
+        Some(ended_rx)
     }
 
     fn begin_mps(&mut self, g: usize) {

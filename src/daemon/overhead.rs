@@ -31,13 +31,12 @@ impl Service {
         let mut models: Vec<(&str, &str)> = Vec::new();
         // A GPU that is divided has no contexts but those of its instances.
         let whole = |(g, gpu): &(usize, &super::gpus::Gpu)| {
-            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g)
+            gpu.uuid.starts_with("GPU-") && !self.is_divided(*g) && !self.is_released(*g)
         };
-        for (_, gpu) in
-            self.gpus.iter().enumerate().filter(|(g, gpu)| {
-                !gpu.overhead_known && (gpu.parent.is_some() || whole(&(*g, *gpu)))
-            })
-        {
+        for (_, gpu) in self.gpus.iter().enumerate().filter(|(g, gpu)| {
+            !gpu.overhead_known
+                && (gpu.parent.is_some() && !self.is_released(*g) || whole(&(*g, *gpu)))
+        }) {
             if !models.iter().any(|(model, _)| *model == gpu.model) {
                 models.push((&gpu.model, &gpu.uuid));
             }

@@ -15,7 +15,9 @@ use gshare_enforcer::device::Filters;
 use gshare_enforcer::driver::Library;
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
-use gshare_proto::{Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError};
+use gshare_proto::{
+    AdminCall, Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError,
+};
 use tokio::sync::mpsc;
 
 use super::arbiter::{Gates, Turning};
@@ -126,6 +128,10 @@ pub(crate) struct Service {
     pub(crate) counsel: super::advice::Counsel,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
+    /// GPUs whose instances are being made or removed.
+    pub(crate) dividing: std::collections::BTreeSet<usize>,
+    /// GPUs that were let go.
+    pub(crate) released: super::release::ReleasedGpus,
     /// Quotas set by administrators.
     pub(crate) quotas: super::admin::Quotas,
     pub(crate) stats: super::stats::Stats,
@@ -194,8 +200,10 @@ impl Service {
             + 1;
         journal.set_meta("epoch", &epoch.to_string())?;
         let sample_tx = events.clone();
+        let released = super::release::load(&journal)?;
         let observed = ObserverConfig {
             interval: config.service.tick,
+            released: super::release::readings(&released),
             ..ObserverConfig::new(&nvml_path)
         };
         let observer = Observer::spawn(observed, move |sample| {
@@ -209,6 +217,9 @@ impl Service {
             "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one"
         );
 
+        // Instances before claims: those that a boot has taken are what claims are found on.
+        let undivided = super::mig::restore(&config, &journal, &observer, &sample.gpus);
+        let sample = observer.sample_now(FIRST_LOOK)?;
         let (tree, no_tree) = setup::open_tree(&config, mode);
         let majors = setup::majors(&config);
         let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
@@ -250,6 +261,8 @@ impl Service {
             notices: VecDeque::new(),
             counsel: super::advice::Counsel::default(),
             drains: super::admin::Drains::new(),
+            dividing: std::collections::BTreeSet::new(),
+            released,
             quotas: super::admin::Quotas::new(),
             stats: super::stats::Stats::default(),
             events,
@@ -289,6 +302,9 @@ impl Service {
         service.load_health();
         service.load_drains()?;
         service.load_quotas()?;
+        if !service.released.is_empty() {
+            drop(service.restrict_engine());
+        }
         service.tell_classes();
         service.tell_lease_rules();
         service.tell_reclaim_rules();
@@ -305,6 +321,9 @@ impl Service {
         service.remember_past();
         service.measure_overheads();
         service.tell_arbiter();
+        for text in undivided {
+            service.notice(None, text);
+        }
         Ok(service)
     }
 
@@ -386,9 +405,12 @@ impl Service {
             Msg::Scrape(out) => self.scrape(out),
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),
+            Msg::Divided(divided) => self.divided(divided),
+            Msg::Released { done, closed, out } => self.release_ended(done, closed, &out),
             Msg::KernelXid(xid) => self.kernel_xid(&xid),
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
+                self.follow_majors(false);
                 self.meet_instances();
                 self.meet_gpus();
                 self.look_up_owners();
@@ -408,6 +430,7 @@ impl Service {
 
     /// Once a tick: leases, patience, endings, dead members that nobody told of.
     pub(crate) fn tick(&mut self) {
+        self.take_back_in_time();
         self.change_modes();
         self.tend_mps();
         self.renew_mps();
@@ -485,8 +508,25 @@ impl Service {
             Call::Lease { pid, start_ticks } => Ok(self.lease_of(&peer, pid, start_ticks)),
             Call::Release { id } => self.release(&peer, &id),
             Call::ReleaseAll => self.release_all(&peer),
+            Call::Admin(AdminCall::Release { gpus, for_ms }) => {
+                self.release_gpus(&peer, &gpus, for_ms, out);
+                self.dirty = true;
+                return;
+            }
+            Call::Admin(AdminCall::Mig {
+                gpu,
+                layout,
+                dry_run,
+            }) => {
+                self.admin_mig(&peer, &gpu, &layout, dry_run, out);
+                self.dirty = true;
+                return;
+            }
             Call::Admin(call) => self.admin(&peer, call),
-            Call::Container { id } => self.container(&peer, &id),
+            Call::Container { id } => {
+                self.follow_majors(true);
+                self.container(&peer, &id)
+            }
         };
         match answer {
             Ok(reply) => out.reply(&reply),

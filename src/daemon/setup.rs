@@ -44,8 +44,7 @@ fn own_tree(config: &Config, mode: Mode) -> (Option<Tree>, Option<String>) {
     }
 }
 
-/// Device numbers: as configured, else those of the nodes that are there (the driver's majors may be taken by
-/// something else in a container or a test), else what the kernel lists.
+/// Device numbers: as configured, else what the kernel lists, else those of the nodes that are there.
 ///
 /// Some are given when the module of unified memory is loaded, which after a boot nobody may have needed yet.
 pub(super) fn majors(config: &Config) -> Majors {
@@ -72,7 +71,7 @@ fn majors_with(config: &Config, modprobe: &str) -> Majors {
     }
 }
 
-fn majors_now(config: &Config) -> Majors {
+pub(super) fn majors_now(config: &Config) -> Majors {
     let mut majors = Majors::of_this_machine().unwrap_or_else(|error| {
         tracing::warn!(%error, "device numbers are the usual ones");
         Majors::parse("")
@@ -82,11 +81,14 @@ fn majors_now(config: &Config) -> Majors {
     if let Some(major) = devices.nvidia_major.or_else(|| of_node("nvidiactl")) {
         majors.nvidia = major;
     }
-    majors.uvm = devices
-        .uvm_major
-        .or_else(|| of_node("nvidia-uvm"))
-        .or(majors.uvm);
-    majors.caps = devices.caps_major.or(majors.caps);
+    // A node may be of a time before the module was loaded anew; without a driver there are only nodes.
+    let uvm = devices.uvm_major.or(majors.uvm);
+    majors.uvm = uvm.or_else(|| of_node("nvidia-uvm"));
+    let caps = devices.caps_major.or(majors.caps);
+    majors.caps = caps.or_else(|| {
+        let mut nodes = std::fs::read_dir(devices.dir.join("nvidia-caps")).ok()?;
+        node_major(&nodes.next()?.ok()?.path())
+    });
     majors
 }
 

@@ -72,6 +72,13 @@ impl Service {
             gpu.claimable = direct.as_f64();
             gpu.claimable_now = Some(moved.as_f64());
         }
+        // Instances that were removed keep their numbers for others, and are not shown.
+        while gpus
+            .last()
+            .is_some_and(|g| self.gpus[g.index as usize].gone)
+        {
+            gpus.pop();
+        }
         let of_a_gpu = |g: u32| self.part_of(g as usize);
         let mut users = users(&claims, &queue, &unclaimed, of_a_gpu);
         for user in &mut users {
@@ -138,7 +145,10 @@ impl Service {
                 model: gpu.model.clone(),
                 short: figures::short_name(&gpu.model),
                 mode: "timeslice".to_owned(),
-                state: GpuState::Lost,
+                state: match gpu.gone {
+                    true => GpuState::Released,
+                    false => GpuState::Lost,
+                },
                 ..GpuView::default()
             });
         let mut view = GpuView {

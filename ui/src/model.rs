@@ -540,6 +540,7 @@ pub(crate) fn condition(gpu: &GpuView) -> &'static str {
         GpuState::Ok => "ok",
         GpuState::Lost => "lost",
         GpuState::Hung => "hangs",
+        GpuState::Released => "released",
     }
 }
 

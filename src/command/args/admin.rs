@@ -45,8 +45,24 @@ pub enum AdminCommand {
             gshare admin mode 0 exclusive --wait=2h\n  \
             gshare admin mode 1 timeslice\n\n\
             It stays so over restarts and overrides [gpu] in the configuration. MIG instances are made and \
-            removed by the administrator: gshare doctor prints the commands.")]
+            removed by gshare admin mig.")]
     Mode(ModeArgs),
+    /// Close GPUs, so that they can be reset or their driver's settings changed
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin release 1 --for 60s && nvidia-smi -i 1 --gpu-reset\n  \
+            gshare admin release 1            until it is taken back\n  \
+            gshare admin release 1 --take\n\n\
+            The driver resets a GPU only while nobody has it open, and gshared has all of them open. Refused (75) while \
+            claims hold a part of the GPU: gshare admin drain GPU --wait. Claims on other GPUs run on.")]
+    Release(ReleaseArgs),
+    /// Divide a GPU into instances (MIG), or make it whole again
+    #[command(after_long_help = "Examples:\n  \
+            gshare admin mig 1 3g.40gb+2g.20gb+1g.10gb\n  \
+            gshare admin mig 1 7g.80gb --dry-run     what would be made and removed\n  \
+            gshare admin mig 1 off\n\n\
+            Refused (75) while claims are on GPU 1. Instances that are there already and belong to the layout stay. It stays \
+            so over restarts and boots, and overrides mig in [gpu] of the configuration.")]
+    Mig(MigArgs),
     /// Show what administrators did
     #[command(after_long_help = "Examples:\n  \
             gshare admin log            the last 50 acts\n  \
@@ -171,6 +187,39 @@ pub struct ModeArgs {
     /// Wait until no claim is left there, or exit 75 after this time and leave the mode [default: no end]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = value::time)]
     pub wait: Option<Option<Duration>>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin release`.
+#[derive(Args, Clone, Debug)]
+pub struct ReleaseArgs {
+    /// GPUs: indices or UUIDs
+    #[arg(required = true, value_name = "GPU", value_delimiter = ',')]
+    pub gpus: Vec<String>,
+    /// Take them back after this time [default: when told to]
+    #[arg(long = "for", value_name = "TIME", value_parser = value::time)]
+    pub back_after: Option<Duration>,
+    /// Take released GPUs back
+    #[arg(long, conflicts_with = "back_after")]
+    pub take: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gshare admin mig`.
+#[derive(Args, Clone, Debug)]
+pub struct MigArgs {
+    /// GPU: index or UUID
+    pub gpu: String,
+    /// Profiles joined by +, or off
+    #[arg(value_name = "LAYOUT")]
+    pub layout: String,
+    /// Print what would be made and removed, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -20,16 +20,34 @@ impl Service {
     /// What was decided before this service started.
     pub(crate) fn load_drains(&mut self) -> anyhow::Result<()> {
         for drain in self.journal.drains()? {
-            let uuid = drain.uuid.clone();
-            self.drains.insert(uuid.clone(), drain);
-            self.drive(Event::Drain { uuid, on: true });
+            let name = drain.uuid.clone();
+            self.drains.insert(name.clone(), drain);
+            self.drain_in_core(&name, true);
         }
         Ok(())
     }
 
+    /// The core knows a GPU by the UUID that it has now.
+    fn drain_in_core(&mut self, name: &str, on: bool) {
+        let uuid = match self.gpu_index(name) {
+            Some(g) => self.gpus[g].uuid.clone(),
+            None => name.to_owned(),
+        };
+        self.drive(Event::Drain { uuid, on });
+    }
+
+    /// An instance that was made anew is drained as the one was that was at its place.
+    pub(crate) fn drain_again(&mut self, g: usize) {
+        let name = self.lasting_name(g);
+        if self.drains.contains_key(&name) {
+            self.drain_in_core(&name, true);
+        }
+    }
+
     /// That a GPU takes no new claims, for the screen.
     pub(crate) fn drain_view(&self, gpu: usize) -> Option<DrainView> {
-        let drain = self.drains.get(&self.gpus.get(gpu)?.uuid)?;
+        self.gpus.get(gpu)?;
+        let drain = self.drains.get(&self.lasting_name(gpu))?;
         Some(DrainView {
             since_ms: drain.since_ms,
             by: drain.by.clone(),
@@ -55,6 +73,13 @@ impl Service {
 
     /// Why a GPU takes no new claims, if it does not.
     fn why_closed(&self, g: usize) -> Option<String> {
+        if let Some(released) = self.released_text(g) {
+            return Some(released);
+        }
+        let whole = self.gpus[g].parent.unwrap_or(g);
+        if self.dividing.contains(&whole) {
+            return Some(format!("GPU {whole} is being divided"));
+        }
         if let Some(drain) = self.drain_view(g) {
             let why = in_brackets(drain.reason.as_deref());
             return Some(format!("GPU {g} is drained{why}"));
@@ -65,7 +90,8 @@ impl Service {
             return Some(format!("GPU {g} is sick{}", in_brackets(why.as_deref())));
         }
         if self.is_divided(g) {
-            let parts = (0..self.gpus.len()).filter(|i| self.gpus[*i].parent == Some(g));
+            let own = |i: &usize| self.gpus[*i].parent == Some(g) && !self.gpus[*i].gone;
+            let parts = (0..self.gpus.len()).filter(own);
             let parts: Vec<String> = parts.map(|i| i.to_string()).collect();
             let them = if parts.is_empty() {
                 "it has none yet".to_owned()
@@ -103,7 +129,7 @@ impl Service {
         let drains: Vec<DrainRecord> = gpus
             .iter()
             .map(|g| DrainRecord {
-                uuid: self.gpus[*g].uuid.clone(),
+                uuid: self.lasting_name(*g),
                 since_ms: unix_ms(),
                 by: self.names.user(peer.uid),
                 reason: reason.clone(),
@@ -115,9 +141,9 @@ impl Service {
             .collect();
         self.audit(peer, acts, |tx| drains.iter().try_for_each(|d| d.put(tx)))?;
         for drain in drains {
-            let uuid = drain.uuid.clone();
-            self.drains.insert(uuid.clone(), drain);
-            self.drive(Event::Drain { uuid, on: true });
+            let name = drain.uuid.clone();
+            self.drains.insert(name.clone(), drain);
+            self.drain_in_core(&name, true);
         }
         let lines: Vec<String> = gpus.iter().map(|g| self.drained_line(*g)).collect();
         self.notice(None, format!("{}: no new claims there", names(&gpus)));
@@ -135,7 +161,7 @@ impl Service {
         let gpus = self.gpus_named(words)?;
         let (closed, open): (Vec<usize>, Vec<usize>) = gpus
             .into_iter()
-            .partition(|g| self.drains.contains_key(&self.gpus[*g].uuid) || self.is_ill(*g));
+            .partition(|g| self.drains.contains_key(&self.lasting_name(*g)) || self.is_ill(*g));
         let mut lines: Vec<String> = open
             .iter()
             .map(|g| format!("GPU {g} was not drained"))
@@ -144,17 +170,17 @@ impl Service {
             .iter()
             .map(|g| self.drain_act("undrain", *g, "open", None))
             .collect();
-        let uuids: Vec<String> = closed.iter().map(|g| self.gpus[*g].uuid.clone()).collect();
+        let names_of: Vec<String> = closed.iter().map(|g| self.lasting_name(*g)).collect();
         if closed.is_empty() {
             return Ok(done(&lines, None));
         }
         self.audit(peer, acts, |tx| {
-            let mut uuids = uuids.iter();
-            uuids.try_for_each(|uuid| DrainRecord::remove(tx, uuid))
+            let mut all = names_of.iter();
+            all.try_for_each(|name| DrainRecord::remove(tx, name))
         })?;
-        for uuid in uuids {
-            self.drains.remove(&uuid);
-            self.drive(Event::Drain { uuid, on: false });
+        for name in names_of {
+            self.drains.remove(&name);
+            self.drain_in_core(&name, false);
         }
         for g in &closed {
             self.mended(*g);

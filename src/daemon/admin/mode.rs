@@ -101,13 +101,13 @@ impl Service {
                 ),
             },
             GpuMode::Mig if !self.is_divided(g) => refuse(
-                format!("GPU {g} has no MIG instances, and gshare makes none"),
+                format!("GPU {g} has no MIG instances"),
                 self.mig_commands(g),
             ),
             GpuMode::Mig => Ok(()),
             _ if self.is_divided(g) => refuse(
                 format!("GPU {g} is divided into MIG instances"),
-                format!("sudo nvidia-smi -i {g} -mig 0, once they are removed"),
+                format!("sudo gshare admin mig {g} off"),
             ),
             _ => Ok(()),
         }

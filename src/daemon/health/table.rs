@@ -48,10 +48,10 @@ impl Act {
                     .to_owned()
             }
             Self::Later => format!(
-                "work goes on; when nobody holds GPU {gpu}: sudo nvidia-smi --gpu-reset -i {gpu}, then gshare admin undrain {gpu}"
+                "work goes on; when nobody holds GPU {gpu}: sudo gshare admin release {gpu} --for 60s && sudo nvidia-smi --gpu-reset -i {gpu}"
             ),
             Self::Reset => format!(
-                "save what can be saved and release claims on GPU {gpu}; then sudo nvidia-smi --gpu-reset -i {gpu} and gshare admin undrain {gpu}"
+                "save what can be saved and end claims on GPU {gpu}; then sudo gshare admin release {gpu} --for 60s && sudo nvidia-smi --gpu-reset -i {gpu}"
             ),
             Self::Restart => format!(
                 "what runs on GPU {gpu} is lost; the machine has to be restarted before it can be used again"

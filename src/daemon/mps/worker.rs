@@ -25,8 +25,8 @@ pub(super) enum Order {
     Look,
     /// End the daemon, make its directory anew and start another: the user has changed.
     Renew,
-    /// End the daemon.
-    Quit,
+    /// End the daemon; the sender is dropped when it has ended.
+    Quit(Sender<()>),
 }
 
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Work {
                         return;
                     }
                 }
-                Ok(Order::Quit) => {
+                Ok(Order::Quit(_ended)) => {
                     if let Err(error) = self.control.quit(QUIT_S) {
                         tracing::warn!("MPS on GPU {} does not end: {error}", self.gpu);
                     }

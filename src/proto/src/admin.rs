@@ -60,6 +60,31 @@ pub enum AdminCall {
         #[serde(default)]
         when_empty: bool,
     },
+    /// gshare closes these GPUs, so that they can be reset; no claims there meanwhile. Answers [`AdminDone`] once nothing
+    /// of gshare has them open; [`crate::ErrorCode::NotAvailable`] while claims hold a part of them.
+    Release {
+        /// Indices, UUIDs or unique UUID prefixes.
+        gpus: List<Text<128>, 64>,
+        /// Milliseconds after which gshare takes them back; absent: [`AdminCall::Take`] does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u64>,
+    },
+    /// gshare uses released GPUs again. Answers [`AdminDone`].
+    Take {
+        /// Indices, UUIDs or unique UUID prefixes.
+        gpus: List<Text<128>, 64>,
+    },
+    /// Divides a GPU into instances (MIG) with nobody on it. Answers [`AdminDone`] once they are there;
+    /// [`crate::ErrorCode::NotAvailable`] while claims hold a part of it, or where the instances do not fit.
+    Mig {
+        /// Index, UUID or unique UUID prefix.
+        gpu: Text<128>,
+        /// Profiles, as `3g.40gb+2g.20gb+1g.10gb`, or `off`.
+        layout: Text<256>,
+        /// Only say what would be done.
+        #[serde(default)]
+        dry_run: bool,
+    },
     /// The newest entries of the audit log. Answers [`crate::Reply::Audit`].
     Log {
         /// How many, newest last.

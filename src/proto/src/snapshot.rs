@@ -131,6 +131,8 @@ pub enum GpuState {
     Lost,
     /// Its driver calls hang: figures are absent.
     Hung,
+    /// gshare has closed it for an administrator: figures are absent.
+    Released,
 }
 
 /// One GPU.

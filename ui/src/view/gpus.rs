@@ -261,6 +261,9 @@ impl<'a> Table<'a> {
             GpuState::Hung => {
                 Some("the driver does not answer for this GPU; its figures are not known")
             }
+            GpuState::Released => Some(
+                "released by an administrator; its figures are not known until it is taken back",
+            ),
         };
         if let Some(trouble) = trouble {
             let name = if self.tall {

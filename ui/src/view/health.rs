@@ -177,6 +177,7 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
     let note = match (gpu.state, &gpu.drain) {
         (GpuState::Lost, _) => "fallen off the bus: its claims have lost it".to_owned(),
         (GpuState::Hung, _) => "the driver does not answer for it".to_owned(),
+        (GpuState::Released, _) => "released by an administrator".to_owned(),
         (_, Some(drain)) => {
             let why = drain.reason.as_ref().map(|r| format!(": {r}"));
             format!("by {}{}", drain.by, why.unwrap_or_default())

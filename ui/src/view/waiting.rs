@@ -176,6 +176,7 @@ fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
             (GpuState::Ok, Some(_)) => "drained: no new claims".to_owned(),
             (GpuState::Lost, _) => "lost".to_owned(),
             (GpuState::Hung, _) => "does not answer".to_owned(),
+            (GpuState::Released, _) => "released by an administrator: no new claims".to_owned(),
         }
     };
     for gpu in &snapshot.gpus {

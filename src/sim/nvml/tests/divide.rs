@@ -1,7 +1,9 @@
 //! The library as the service's observer meets it: GPUs that are let go for a reset, and divided.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use gshare_enforcer::gpu::{
@@ -133,6 +135,47 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     assert!(!after.on && after.instances.is_empty());
     let other = observer.divider(1).step(MigOrder::Look, LONG);
     assert_eq!(other, Err(MigError::NotSupported));
+}
+
+/// In a process of its own, for the test below: has every GPU open and runs nothing there, as a monitor does.
+#[test]
+fn monitor() {
+    let Some(library) = std::env::var_os("MONITORED") else {
+        return;
+    };
+    let observer = Observer::spawn(ObserverConfig::new(library), |_| {});
+    observer.sample_now(LONG).unwrap();
+    println!("open");
+    let mut rest = String::new();
+    std::io::stdin().read_line(&mut rest).unwrap();
+}
+
+#[test]
+fn a_mode_that_waits_for_a_reset_is_said_and_left() {
+    if !nix_is_root() {
+        println!("skipped: only root divides GPUs");
+        return;
+    }
+    let (dir, board, observer) = workstation(&["a100-80gb"]);
+    let mut monitor = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "monitor", "--nocapture"])
+        .env("MONITORED", dir.path().join("lib/libnvidia-ml.so.1"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(monitor.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("open")));
+    let waits = step(&observer, MigOrder::Mode(true));
+    assert!(matches!(waits, Err(MigError::Pending(_))), "{waits:?}");
+    let state = step(&observer, MigOrder::Look).unwrap();
+    assert!(!state.on && state.asked, "noted, not done");
+    assert_eq!(board.snapshot().gpus[0].mig, [false, true]);
+    // Nobody else has it open any more: this model is reset for it, and what was looked up before is looked up anew.
+    drop(monitor.stdin.take());
+    monitor.wait().unwrap();
+    assert!(step(&observer, MigOrder::Mode(true)).unwrap().on);
+    assert_eq!(board.snapshot().gpus[0].resets, 1);
 }
 
 /// Whether this process is root, by the owner of its own directory in `/proc`.

@@ -130,7 +130,7 @@ impl Board {
             let model = model.ok_or(BoardError::OtherModel { gpu })?;
             let mut g = s.gpus[gpu];
             (g.parent, g.instance, g.start) = (gpu as u64 + 1, [gi, 0], u64::from(at));
-            (g.model, g.made, g.uuid) = (model as u64, 0, [0; 16]);
+            (g.model, g.made, g.uuid, g.mig) = (model as u64, 0, [0; 16], [0; 2]);
             (g.busy_ns, g.sm_ns, g.warp_ns) = (0.0, 0.0, 0.0);
             s.head.gpu_count = s.head.gpu_count.max(row as u64 + 1);
             s.gpus[row] = g;

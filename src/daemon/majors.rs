@@ -1,0 +1,48 @@
+//! Numbers of the driver's devices follow a reload of its modules: all but the GPUs' own change from one to the next, and a
+//! filter for the old ones lets everything of the new ones through.
+
+use super::service::Service;
+use super::setup;
+
+impl Service {
+    /// Reads the numbers again; where they have changed, every claim's filter is made anew. With `load` the module of unified
+    /// memory is loaded where it is not, since somebody is about to need it.
+    pub(crate) fn follow_majors(&mut self, load: bool) {
+        let mut now = match load {
+            true => setup::majors(&self.config),
+            false => setup::majors_now(&self.config),
+        };
+        // A module that is not loaded has no device that could be opened.
+        now.uvm = now.uvm.or(self.majors.uvm);
+        now.caps = now.caps.or(self.majors.caps);
+        if now == self.majors {
+            return;
+        }
+        tracing::info!(?now, before = ?self.majors, "the driver's device numbers have changed");
+        self.majors = now;
+        let all: Vec<_> = self.claims.keys().copied().collect();
+        for id in all {
+            let Some(live) = self.claims.get(&id) else {
+                continue;
+            };
+            let closed = live.uncovered || live.ending.as_ref().is_some_and(|e| !e.saving);
+            let gpus = live.seats.iter().map(|seat| seat.gpu).filter(|_| !closed);
+            let rules = self.rules(gpus.collect::<Vec<_>>());
+            let cgroup = self.claims.get(&id).and_then(|l| l.cgroup.as_ref());
+            if let (Some(filters), Some(cgroup)) = (&mut self.filters, cgroup)
+                && let Err(error) = filters.set(cgroup, &rules)
+            {
+                tracing::error!(%id, %error, "its filter is for the numbers before");
+            }
+        }
+        let rules = self.rules([]);
+        for cgroup in &self.lingering {
+            if let Some(filters) = &mut self.filters
+                && let Err(error) = filters.set(cgroup, &rules)
+            {
+                tracing::error!(%error, "the filter of a claim that has ended is for the numbers before");
+            }
+        }
+        self.places_changed();
+    }
+}

@@ -1,0 +1,386 @@
+//! GPUs that gshare lets go of, so that an administrator can reset them or change what the driver does only while
+//! nobody has them open: NVML's handles, the checkpoint engine and the MPS daemon go, and come back later.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use gshare_enforcer::gpu::{GpuReading, GpuState};
+use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
+use serde::{Deserialize, Serialize};
+
+use super::admin::Act;
+use super::health::boot_id;
+use super::journal::{Journal, JournalError};
+use super::peer::Peer;
+use super::server::Sender;
+use super::service::Service;
+use super::{Msg, convert, unix_ms};
+
+/// Where the journal keeps what was let go.
+const META: &str = "released";
+/// How long NVML, the engine and MPS may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A GPU that was let go, with what has to be known of it while nobody may ask the driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Released {
+    index: usize,
+    uuid: String,
+    model: String,
+    minor: Option<u32>,
+    total: u64,
+    /// Name of the administrator.
+    by: String,
+    /// When gshare takes it back by itself, Unix milliseconds; `None`: when it is told to.
+    until_ms: Option<u64>,
+    /// After a boot it is as all others.
+    boot: String,
+}
+
+/// GPUs that were let go, by index.
+pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
+
+/// What the journal knows of, of this boot.
+pub(crate) fn load(journal: &Journal) -> Result<ReleasedGpus, JournalError> {
+    let text = journal.meta(META)?.unwrap_or_default();
+    let all: Vec<Released> = serde_json::from_str(&text).unwrap_or_default();
+    let boot = boot_id();
+    let now = unix_ms();
+    let lasts = |r: &Released| r.boot == boot && r.until_ms.is_none_or(|until| until > now);
+    let kept = all.into_iter().filter(lasts);
+    Ok(kept.map(|r| (r.index, r)).collect())
+}
+
+/// What the observer is to show of them.
+pub(crate) fn readings(released: &ReleasedGpus) -> Vec<GpuReading> {
+    let reading = |r: &Released| GpuReading {
+        state: GpuState::Released,
+        uuid: Some(r.uuid.clone()),
+        name: Some(r.model.clone()),
+        minor: r.minor,
+        mem_total: Some(r.total),
+        ..GpuReading::unread(u32::try_from(r.index).unwrap_or(u32::MAX))
+    };
+    released.values().map(reading).collect()
+}
+
+impl Service {
+    /// Whether gshare has let go of a GPU, or of the one that it is an instance of.
+    pub(crate) fn is_released(&self, g: usize) -> bool {
+        let whole = self.gpus[g].parent.unwrap_or(g);
+        self.released.contains_key(&whole)
+    }
+
+    /// Why a GPU that was let go takes no claims.
+    pub(crate) fn released_text(&self, g: usize) -> Option<String> {
+        let whole = self.gpus[g].parent.unwrap_or(g);
+        let released = self.released.get(&whole)?;
+        let until = match released.until_ms {
+            None => format!("until gshare admin release {whole} --take"),
+            Some(until) => {
+                let left = Duration::from_millis(until.saturating_sub(unix_ms()));
+                format!("for another {} s", left.as_secs() + 1)
+            }
+        };
+        Some(format!(
+            "GPU {whole} is released by {} {until}",
+            released.by
+        ))
+    }
+
+    /// `gshare admin release`: the answer comes when nothing of gshare has the GPUs open any more.
+    pub(crate) fn release_gpus(
+        &mut self,
+        peer: &Peer,
+        words: &[impl AsRef<str>],
+        for_ms: Option<u64>,
+        out: &Sender,
+    ) {
+        match self.begin_release(peer, words, for_ms) {
+            Ok((done, waits)) => {
+                let (events, out) = (self.events.clone(), out.clone());
+                let started = std::thread::Builder::new().name("release".to_owned());
+                let waiting = started.spawn(move || {
+                    let until = Instant::now() + PATIENCE;
+                    let closed = waits.iter().all(|wait| wait(until));
+                    // The service has ended: so has whoever waits.
+                    let _ = events.send(Msg::Released { done, closed, out });
+                });
+                if let Err(error) = waiting {
+                    tracing::error!(%error, "nobody waits until GPUs are let go");
+                }
+            }
+            Err(error) => out.error(error),
+        }
+    }
+
+    /// All that had the GPUs open has gone, or does not go.
+    pub(crate) fn release_ended(&self, done: Done, closed: bool, out: &Sender) {
+        if closed {
+            out.reply(&Reply::Admin(AdminDone {
+                message: done.message,
+                undo: Some(done.undo),
+            }));
+            return;
+        }
+        out.error(
+            WireError::new(
+                ErrorCode::NotAvailable,
+                "a call into the driver does not return, so that NVML cannot be closed".to_owned(),
+            )
+            .with_hint(done.undo),
+        );
+    }
+
+    fn begin_release(
+        &mut self,
+        peer: &Peer,
+        words: &[impl AsRef<str>],
+        for_ms: Option<u64>,
+    ) -> Result<(Done, Vec<Wait>), WireError> {
+        self.may_administrate(peer)?;
+        let gpus = self.whole_gpus(words)?;
+        for g in &gpus {
+            self.may_be_let_go(*g)?;
+        }
+        let by = self.names.user(peer.uid);
+        let until_ms = for_ms.map(|ms| unix_ms().saturating_add(ms));
+        let after = match for_ms {
+            None => "released".to_owned(),
+            Some(ms) => format!("released for {} s", ms / 1000),
+        };
+        let mut next = self.released.clone();
+        for g in &gpus {
+            let gpu = &self.gpus[*g];
+            let released = Released {
+                index: *g,
+                uuid: gpu.uuid.clone(),
+                model: gpu.model.clone(),
+                minor: gpu.minor,
+                total: gpu.total,
+                by: by.clone(),
+                until_ms,
+                boot: boot_id(),
+            };
+            next.insert(*g, released);
+        }
+        let acts = gpus.iter().map(|g| self.release_act("release", *g, &after));
+        self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
+        self.released = next;
+        let names = list(&gpus);
+        let undo = format!("gshare admin release {} --take", words_of(&gpus));
+        let back = match for_ms {
+            None => format!("`{undo}` takes it back"),
+            Some(ms) => format!("taken back in {} s", ms / 1000),
+        };
+        let mut message = format!("{names}: nothing of gshare has it open now; {back}");
+        for g in &gpus {
+            let others = self.users_without_claim(*g);
+            if !others.is_empty() {
+                message.push_str(&format!("\nGPU {g} is still open in {others}"));
+            }
+        }
+        self.notice(
+            None,
+            format!("{names} is released by {by}: no claims there"),
+        );
+        let waits = self.close_gpus(&gpus);
+        self.refresh_facts();
+        Ok((Done { message, undo }, waits))
+    }
+
+    /// Closes what the service has open of these GPUs and of all others that were let go before.
+    fn close_gpus(&mut self, gpus: &[usize]) -> Vec<Wait> {
+        let mut waits: Vec<Wait> = gpus.iter().flat_map(|g| self.close_but_nvml(*g)).collect();
+        waits.push(waiting(self.observer.release(self.released_indices())));
+        waits
+    }
+
+    /// Ends what has a GPU open beside NVML's handle: its MPS daemon and the engine.
+    pub(crate) fn close_but_nvml(&mut self, g: usize) -> Vec<Wait> {
+        let ended = [self.end_mps(g), self.restrict_engine()];
+        ended.into_iter().flatten().map(waiting).collect()
+    }
+
+    fn released_indices(&self) -> Vec<u32> {
+        let indices = self.released.keys();
+        indices.filter_map(|g| u32::try_from(*g).ok()).collect()
+    }
+
+    /// `gshare admin release --take`.
+    pub(crate) fn take_gpus(
+        &mut self,
+        peer: &Peer,
+        words: &[impl AsRef<str>],
+    ) -> Result<Reply, WireError> {
+        let gpus = self.whole_gpus(words)?;
+        let (gone, here): (Vec<usize>, Vec<usize>) = gpus
+            .into_iter()
+            .partition(|g| self.released.contains_key(g));
+        let mut lines: Vec<String> = here
+            .iter()
+            .map(|g| format!("GPU {g} was not released"))
+            .collect();
+        let mut undo = None;
+        if !gone.is_empty() {
+            let mut next = self.released.clone();
+            next.retain(|g, _| !gone.contains(g));
+            let acts = gone.iter().map(|g| self.release_act("take", *g, "open"));
+            self.audit(peer, acts.collect(), |tx| put(tx, &next))?;
+            self.released = next;
+            self.took_back(&gone);
+            lines.push(format!("{} is taken back", list(&gone)));
+            undo = Some(format!("gshare admin release {}", words_of(&gone)));
+        }
+        Ok(Reply::Admin(AdminDone {
+            message: lines.join("\n"),
+            undo,
+        }))
+    }
+
+    /// Takes GPUs back whose time is over.
+    pub(crate) fn take_back_in_time(&mut self) {
+        let now = unix_ms();
+        let over = |(_, r): &(&usize, &Released)| r.until_ms.is_some_and(|until| until <= now);
+        let over: Vec<usize> = self.released.iter().filter(over).map(|(g, _)| *g).collect();
+        if over.is_empty() {
+            return;
+        }
+        self.released.retain(|g, _| !over.contains(g));
+        if let Err(error) = self.journal.set_meta(META, &text(&self.released)) {
+            tracing::error!(%error, "that GPUs are taken back could not be journaled");
+        }
+        self.took_back(&over);
+    }
+
+    fn took_back(&mut self, gpus: &[usize]) {
+        tracing::info!("{} is taken back", list(gpus));
+        // Nobody waits: a GPU takes claims when it answers.
+        drop(self.observer.release(self.released_indices()));
+        drop(self.restrict_engine());
+        for g in gpus {
+            // It may have been reset; what it says of itself decides.
+            self.illness.came_back(*g);
+        }
+        self.tend_mps();
+        self.notice(None, format!("{} is taken back", list(gpus)));
+        self.refresh_facts();
+    }
+
+    /// The GPUs that are named, none of them an instance.
+    pub(crate) fn whole_gpus(&self, words: &[impl AsRef<str>]) -> Result<Vec<usize>, WireError> {
+        let usage = |text: String| WireError::new(ErrorCode::Usage, text);
+        if words.is_empty() {
+            return Err(usage("no GPU is named".to_owned()));
+        }
+        let found = convert::gpu_ids(self, "GPU ", words)?;
+        let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
+        match gpus.iter().find_map(|g| Some((*g, self.gpus[*g].parent?))) {
+            Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))),
+            None => Ok(gpus),
+        }
+    }
+
+    /// Whether nothing stands in the way of letting a GPU go: no claim there or on its instances, no call that hangs, no
+    /// claim on its way between GPU and host, for which the engine is needed.
+    pub(crate) fn may_be_let_go(&self, g: usize) -> Result<(), WireError> {
+        let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
+        let parts = (0..self.gpus.len()).filter(|i| *i == g || self.gpus[*i].parent == Some(g));
+        let held: Vec<String> = parts
+            .filter(|i| !self.machine.ledger().holders(*i).is_empty())
+            .map(|i| self.holders_text(i))
+            .collect();
+        if !held.is_empty() {
+            return Err(
+                refuse(format!("GPU {g} is held by {}", held.join(", "))).with_hint(format!(
+                    "gshare admin drain {g} --wait returns when they have ended"
+                )),
+            );
+        }
+        if let Some(id) = self.levers.under_way() {
+            return Err(refuse(format!("{id} is being offloaded or restored"))
+                .with_hint("try again when that is over"));
+        }
+        if self
+            .last_reading(g)
+            .is_some_and(|r| r.state == GpuState::Hung)
+        {
+            return Err(refuse(format!("calls on GPU {g} do not return")));
+        }
+        Ok(())
+    }
+
+    /// Programs that the driver lists on a GPU, for people; they belong to no claim.
+    pub(crate) fn users_without_claim(&self, g: usize) -> String {
+        let reading = self.last_reading(g);
+        let processes = reading.into_iter().flat_map(|r| {
+            let parts = r.instances.iter().filter_map(|i| i.processes.as_ref());
+            parts.chain(&r.processes).flatten()
+        });
+        let named = processes.filter(|p| !self.is_mps_server(p.pid)).map(|p| {
+            let line = gshare_enforcer::proc::cmdline(p.pid).unwrap_or_default();
+            let program = line.first().map(std::path::Path::new);
+            let name = program.and_then(|p| p.file_name()?.to_str());
+            let name = name.unwrap_or("a program");
+            format!("{name} (pid {})", p.pid)
+        });
+        let mut named: Vec<String> = named.collect();
+        named.dedup();
+        named.join(", ")
+    }
+
+    fn release_act(&self, action: &'static str, g: usize, after: &str) -> Act {
+        let before = match self.released.contains_key(&g) {
+            true => "released",
+            false => "open",
+        };
+        Act {
+            action,
+            target: format!("GPU {g} ({})", self.gpus[g].uuid),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            reason: None,
+        }
+    }
+}
+
+/// What is told once GPUs are closed.
+#[derive(Debug)]
+pub(crate) struct Done {
+    message: String,
+    undo: String,
+}
+
+/// Waits until that moment for something to end; false if it has not.
+pub(crate) type Wait = Box<dyn Fn(Instant) -> bool + Send>;
+
+/// Something that says that it has ended, or drops the sender.
+fn waiting(ended: Receiver<()>) -> Wait {
+    Box::new(move |until| {
+        let left = until.saturating_duration_since(Instant::now());
+        !matches!(
+            ended.recv_timeout(left),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        )
+    })
+}
+
+fn text(released: &ReleasedGpus) -> String {
+    let all: Vec<&Released> = released.values().collect();
+    serde_json::to_string(&all).unwrap_or_default()
+}
+
+fn put(tx: &rusqlite::Transaction<'_>, released: &ReleasedGpus) -> Result<(), JournalError> {
+    super::journal::put_meta(tx, META, &text(released))
+}
+
+fn list(gpus: &[usize]) -> String {
+    let words: Vec<String> = gpus.iter().map(|g| format!("GPU {g}")).collect();
+    words.join(", ")
+}
+
+fn words_of(gpus: &[usize]) -> String {
+    let words: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+    words.join(" ")
+}
