@@ -228,10 +228,10 @@ impl<'nvml> Eye<'nvml> {
     /// What does not change while the driver is loaded.
     fn identify(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
         let r = &mut self.reading;
-        r.uuid = faults.value(device.uuid());
+        r.uuid = faults.value(device.uuid()).map(named);
         r.minor = faults.value(device.minor_number());
-        r.name = faults.value(device.name());
-        r.pci_bus_id = faults.value(device.pci_info()).map(|pci| pci.bus_id);
+        r.name = faults.value(device.name()).map(named);
+        r.pci_bus_id = faults.value(device.pci_info()).map(|pci| named(pci.bus_id));
         r.compute_capability = faults
             .value(device.cuda_compute_capability())
             .map(|c| (c.major, c.minor));
@@ -445,8 +445,8 @@ fn instances(device: &Device<'_>, faults: &mut Faults) -> Vec<MigReading> {
             let attributes = faults.value(instance.attributes());
             let gi = sys::gpu_instance(device, &instance)?;
             Some(MigReading {
-                uuid: faults.value(instance.uuid())?,
-                name: faults.value(instance.name()),
+                uuid: faults.value(instance.uuid()).map(named)?,
+                name: faults.value(instance.name()).map(named),
                 gi,
                 start: sys::start_of(device, gi),
                 ci: sys::compute_instance(device, &instance)?,
@@ -484,4 +484,41 @@ fn add(found: &mut BTreeMap<i32, GpuProcess>, process: &ProcessInfo, kind: Kind)
     entry.compute |= kind != Kind::Graphics;
     entry.mps |= kind == Kind::Mps;
     entry.graphics |= kind == Kind::Graphics;
+}
+
+/// Longest name that NVML gives (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`, and the same for identifiers), in bytes.
+const NAME: usize = 96;
+
+/// A name or identifier as NVML tells it, fit to be shown and to be part of a file's name: names of GPUs are plain ASCII,
+/// and none has two dots in a row.
+fn named(text: String) -> String {
+    let plain = |c: char| c.is_ascii_graphic() || c == ' ';
+    let text: String = text
+        .chars()
+        .map(|c| if plain(c) { c } else { '?' })
+        .take(NAME)
+        .collect();
+    text.replace("..", "??")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn hostile_names_of_gpus_are_made_plain() {
+        for (told, expect) in [
+            ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
+            ("GPU-8d2e8a5c-1f0b", "GPU-8d2e8a5c-1f0b"),
+            ("MIG 1g.10gb", "MIG 1g.10gb"),
+            ("00000000:2B:00.0", "00000000:2B:00.0"),
+            ("A\u{1b}]0;owned\u{7}B\n", "A?]0;owned?B?"),
+            ("\u{202e}001H\u{200b}", "?001H?"),
+            ("../../etc/passwd", "??/??/etc/passwd"),
+        ] {
+            assert_eq!(named(told.to_owned()), expect, "{told:?}");
+        }
+        assert_eq!(named("x".repeat(4096)).len(), 96);
+        assert_eq!(named("ü".repeat(4096)).len(), 96);
+    }
 }
