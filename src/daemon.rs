@@ -7,6 +7,7 @@ mod admin;
 mod advice;
 mod arbiter;
 mod attribution;
+mod bound;
 mod container;
 mod convert;
 mod cover;

@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path};
 
+use gshare_enforcer::cgroup::container_id;
 use gshare_enforcer::proc;
 use gshare_proto::snapshot::{Identity, Named};
 
@@ -241,11 +242,8 @@ fn unit(cgroup: &str) -> Option<Named> {
 }
 
 fn unit_of_path(path: &str) -> Option<Named> {
-    let hex = |id: &str| id.len() == 64 && id.chars().all(|c| c.is_ascii_hexdigit());
     for part in path.split('/').rev() {
-        let bare = part.strip_suffix(".scope").unwrap_or(part);
-        let id = bare.rsplit('-').next().unwrap_or(bare);
-        if hex(id) {
+        if let Some(id) = container_id(part) {
             return named(
                 &id[..12],
                 format!("container, by cgroup {part}").replace(id, &id[..12]),

@@ -402,3 +402,157 @@ fn files_of_users_are_looked_at_with_their_rights() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
 }
+
+/// A cgroup with a name of another manager's, with what is in it ended and removed at the end.
+struct Others(std::path::PathBuf);
+
+impl Others {
+    fn make(below: &str) -> Self {
+        let mount = Mount::find().expect("mounted");
+        let top = mount
+            .point
+            .join(format!("gs-others-{}-{}", std::process::id(), below.len()));
+        std::fs::create_dir_all(top.join(below)).expect("made");
+        Self(top.join(below))
+    }
+
+    /// The command of a user, started in it.
+    fn run(&self, station: &Station, uid: u32, words: &[&str]) -> Command {
+        let mut sh = station.client_environment(Command::new("sh"));
+        let script = "echo $$ > \"$0/cgroup.procs\" && exec setpriv --reuid \"$1\" --regid \"$1\" \
+                      --clear-groups -- sh -c 'exec \"$@\"' \"$@\"";
+        sh.args(["-c", script]).arg(&self.0).arg(uid.to_string());
+        sh.args(words);
+        sh
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        let inside = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("read");
+        inside.lines().any(|line| line == pid.to_string())
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
+        for dir in self.0.ancestors() {
+            let mut tries = 0..50;
+            while std::fs::remove_dir(dir).is_err() && dir.is_dir() && tries.next().is_some() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let name = dir.file_name().and_then(std::ffi::OsStr::to_str);
+            if name.is_some_and(|name| name.starts_with("gs-others-")) {
+                return;
+            }
+        }
+    }
+}
+
+/// A claim was the way out of a batch job's or a container's limits.
+#[test]
+fn a_claim_is_no_way_out_of_a_job_or_a_container() {
+    if !root("cgroups of other managers") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let uid = users.uid(0);
+    let program = station.command().get_program().to_owned();
+    let gshare = program.to_str().expect("a path").to_owned();
+    let mut hold = station.command();
+    hold.args(["claim", "-g", "0.1", "--hold", "--short"]);
+    let held = as_user(hold, uid).output().expect("runs");
+    let held = text(&held).trim().to_owned();
+    let id = "2fc357eaad8073846b15c56af2de29d80f3718942bfce637d2529d59a1a78bb5";
+    let container = format!("libpod-{id}.scope/container");
+    for (below, what) in [
+        ("slurmstepd.scope/job_7/step_0", "a job of Slurm"),
+        (container.as_str(), "a container"),
+    ] {
+        let others = Others::make(below);
+        for words in [
+            vec!["claim", "-g", "0.1", "--", "cat", "/proc/self/cgroup"],
+            vec![
+                "claim",
+                "-g",
+                "0.1",
+                "--lazy",
+                "--",
+                "cat",
+                "/proc/self/cgroup",
+            ],
+            vec!["claim", "-g", "0.1", "--dry-run", "--", "true"],
+            vec!["join", &held, "--", "cat", "/proc/self/cgroup"],
+        ] {
+            let all = [&[gshare.as_str()], words.as_slice()].concat();
+            let refused = others.run(&station, uid, &all).output().expect("runs");
+            let said = text(&refused);
+            assert_eq!(refused.status.code(), Some(77), "{what} {words:?}: {said}");
+            assert!(said.contains(what) && said.contains("hint: "), "{said}");
+        }
+        // A program there stays there, whoever names it.
+        let mut inside = others.run(&station, uid, &["sleep", "1000"]);
+        let mut inside = inside.spawn().expect("starts");
+        until("it is in", SOON, || others.has(inside.id()).then_some(()));
+        let mut adopt = station.command();
+        adopt.args(["adopt", &inside.id().to_string(), "-g", "0.1"]);
+        for adopt in [as_user(adopt, uid), {
+            let mut adopt = station.command();
+            adopt.args(["adopt", &inside.id().to_string(), "-g", "0.1"]);
+            adopt
+        }] {
+            let mut adopt = adopt;
+            let refused = adopt.output().expect("runs");
+            assert_eq!(refused.status.code(), Some(77), "{}", text(&refused));
+            assert!(text(&refused).contains(what), "{}", text(&refused));
+        }
+        // What an adopted program has started goes with it, but not out of there.
+        let mut outside = as_user(
+            {
+                let mut sh = Command::new("sh");
+                sh.args(["-c", "sleep 1000 & echo $!; wait"]);
+                sh
+            },
+            uid,
+        );
+        let mut outside = outside.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut line = String::new();
+        let pipe = outside.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut line).expect("read");
+        let child: u32 = line.trim().parse().expect("a number");
+        std::fs::write(others.0.join("cgroup.procs"), child.to_string()).expect("moved");
+        let mut adopt = station.command();
+        adopt.args(["adopt", &outside.id().to_string(), "-g", "0.1"]);
+        let adopted = as_user(adopt, uid).output().expect("runs");
+        assert!(adopted.status.success(), "{}", text(&adopted));
+        assert!(others.has(child), "{what}: a child was taken out");
+        for child in [&mut inside, &mut outside] {
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
+    }
+}
+
+/// An upgrade finds directories that are not the service's own.
+#[test]
+fn a_state_directory_of_somebody_else_is_not_used() {
+    if !root("directories of another user") {
+        return;
+    }
+    let users = Users::make();
+    for name in ["state", "run"] {
+        let mut station = station();
+        station.stop_service(Signal::SIGTERM).expect("stopped");
+        let dir = station.dir().join(name);
+        std::os::unix::fs::chown(&dir, Some(users.uid(0)), None).expect("given");
+        let error = station.start_service().expect_err("refused");
+        let said = format!("{error:#}");
+        assert!(said.contains("does not belong to uid 0"), "{name}: {said}");
+        // Nor one that everybody can write to.
+        std::os::unix::fs::chown(&dir, Some(0), None).expect("taken");
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("opened");
+        let error = station.start_service().expect_err("refused");
+        let said = format!("{error:#}");
+        assert!(said.contains("for everybody to write"), "{name}: {said}");
+    }
+}

@@ -7,6 +7,7 @@
 //! [`OwnTree`] makes the directories itself. Where systemd owns the tree, units take its place
 //! ([`UnitTree`]) behind the same trait, [`ClaimTree`]. [`Tree`] is whichever of them a machine has.
 
+mod bound;
 mod claim;
 mod events;
 mod mount;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use crate::systemd::SystemdError;
 
+pub use bound::{Bound, container_id};
 pub use claim::ClaimCgroup;
 pub use events::{CgroupEvents, EventsWatch, TreeWatch};
 pub use mount::{Mount, v2_path};
@@ -53,6 +55,14 @@ pub enum CgroupError {
         uid: u32,
         /// What is missing, in words.
         missing: String,
+    },
+    /// The process is bound to the cgroup that it is in.
+    #[error("process {pid} stays where it is: {bound}")]
+    Bound {
+        /// The process.
+        pid: i32,
+        /// To what.
+        bound: Bound,
     },
     /// The process ended before it could be moved.
     #[error("process {pid} ended before it was moved into {cgroup}")]

@@ -25,7 +25,7 @@ const CALL: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(10);
 
 /// What an administrator can set on `user-<uid>.slice` that a claim must not lead around.
-const CAPS: [&str; 10] = [
+const CAPS: [&str; 14] = [
     "MemoryHigh",
     "MemoryMax",
     "MemorySwapMax",
@@ -34,6 +34,10 @@ const CAPS: [&str; 10] = [
     "AllowedCPUs",
     "AllowedMemoryNodes",
     "IOWeight",
+    "IOReadBandwidthMax",
+    "IOWriteBandwidthMax",
+    "IOReadIOPSMax",
+    "IOWriteIOPSMax",
     "TasksMax",
     "DevicePolicy",
 ];

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use gshare_artifacts::Mode as Library;
 use gshare_core::ClaimId;
-use gshare_enforcer::cgroup::ClaimCgroup;
+use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
 use gshare_enforcer::proc;
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 
@@ -388,14 +388,6 @@ fn words_of(pid: i32) -> Option<Vec<String>> {
     )
 }
 
-/// The id in a cgroup's name: podman's `libpod-<id>`, docker's `<id>` or `docker-<id>.scope`.
-fn container_id(name: &str) -> Option<&str> {
-    let id = name.strip_suffix(".scope").unwrap_or(name);
-    let id = id.rsplit('-').next().unwrap_or(id);
-    let hex = |c: char| c.is_ascii_hexdigit();
-    (id.len() == 64 && id.chars().all(hex)).then_some(id)
-}
-
 fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
     let text = std::fs::read_to_string(cgroup.join("cgroup.procs"))?;
     Ok(text.lines().find_map(|line| line.parse().ok()))
@@ -408,25 +400,4 @@ fn watched_name(pid: i32, id: &str) -> Option<String> {
         .iter()
         .filter(|a| words_of(a.pid).is_some_and(|words| words.iter().any(|w| w == id)));
     watchers.find_map(|a| conmon_name(a.pid))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn containers_are_known_by_their_cgroups_names() {
-        let id = "2fc357eaad8073846b15c56af2de29d80f3718942bfce637d2529d59a1a78bb5";
-        for name in [
-            format!("libpod-{id}"),
-            format!("libpod-{id}.scope"),
-            format!("docker-{id}.scope"),
-            id.to_owned(),
-        ] {
-            assert_eq!(container_id(&name), Some(id), "{name}");
-        }
-        for name in ["conmon", "libpod-conmon", "libpod-2fc3", ""] {
-            assert_eq!(container_id(name), None, "{name}");
-        }
-    }
 }

@@ -17,7 +17,7 @@ use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 use super::journal::{ClaimRecord, HeldRecord, JournalError, SliceRecord};
 use super::peer::Peer;
 use super::service::{Asked, Live, Seat, Service};
-use super::{convert, die, millis, unix_ms};
+use super::{bound, convert, die, millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -76,6 +76,9 @@ impl Service {
             Err(error) => {
                 let text = format!("{id} could not be granted: {error:#}");
                 let mut told = WireError::new(ErrorCode::Internal, text.clone());
+                if let Some(error @ CgroupError::Bound { .. }) = error.downcast_ref() {
+                    told = bound::not_moved(error);
+                }
                 if error.is::<JournalError>() {
                     let state = self.paths.state_dir.display();
                     told = told.with_hint(format!("is there room on the disk of {state}?"));
@@ -221,7 +224,7 @@ impl Service {
             return Ok(());
         };
         let moved = cgroup.move_process(process.pid, peer.pidfd.as_deref());
-        moved.map_err(|e| WireError::new(ErrorCode::Internal, e.to_string()))
+        moved.map_err(|e| bound::not_moved(&e))
     }
 
     /// Path of a claim's limits page on a GPU.
@@ -486,6 +489,9 @@ impl Service {
                 .with_hint(format!("a new one can: gshare join {id}")));
             }
             // Whoever asks becomes the launcher, and that one is moved.
+            if let Some(process) = peer.process {
+                self.may_leave(process.pid, owner)?;
+            }
             return Ok(self.granted(id, Vec::new()));
         }
         let internal = |text: String| WireError::new(ErrorCode::Internal, text);
@@ -518,7 +524,7 @@ impl Service {
         match &live.cgroup {
             Some(cgroup) => cgroup
                 .move_process(process.pid, Some(&pidfd))
-                .map_err(|e| internal(e.to_string()))?,
+                .map_err(|e| bound::not_moved(&e))?,
             // Only where descent says who is a member must the journal know it.
             None => {
                 let mut record = live.record.clone();

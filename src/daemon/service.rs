@@ -549,6 +549,12 @@ impl Service {
                 return;
             }
         };
+        if let Some(process) = &record.process
+            && let Err(error) = self.may_leave(process.pid, peer.uid)
+        {
+            out.error(error);
+            return;
+        }
         let known = self.claims.iter().find(|(_, live)| {
             live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
         });

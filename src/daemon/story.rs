@@ -26,6 +26,9 @@ impl Service {
     /// What would become of a claim.
     pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
         let (request, _, record) = convert::request(self, peer, spec)?;
+        if let Some(process) = &record.process {
+            self.may_leave(process.pid, peer.uid)?;
+        }
         let parties = self.parties_of(record.uid, &record.project);
         let only = request.only_gpus.clone();
         let told = self

@@ -383,7 +383,13 @@ impl Service {
         die::at("launch-checked");
         cgroup
             .move_process(process.pid, Some(pidfd))
-            .map_err(|error| ("internal", error.to_string()))?;
+            .map_err(|error| {
+                let told = super::bound::not_moved(&error);
+                match told.code {
+                    ErrorCode::NotPermitted => denied(told.message),
+                    _ => ("internal", told.message),
+                }
+            })?;
         die::at("launch-moved");
         Ok(Plan {
             claim: id.0,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
+use super::bound::Ground;
 use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, v2_path};
 use crate::proc::PidFd;
 
@@ -22,6 +23,7 @@ pub struct ClaimCgroup {
     /// The kernel's name, as in `/proc/<pid>/cgroup`.
     kernel_path: PathBuf,
     place: ClaimPlace,
+    ground: Ground,
     id: u64,
     lodged: bool,
 }
@@ -31,6 +33,7 @@ impl ClaimCgroup {
         dir: PathBuf,
         kernel_path: PathBuf,
         place: ClaimPlace,
+        ground: Ground,
     ) -> Result<Self, CgroupError> {
         let fd = fs::OpenOptions::new()
             .read(true)
@@ -46,6 +49,7 @@ impl ClaimCgroup {
             dir,
             kernel_path,
             place,
+            ground,
             id,
             lodged: false,
         })
@@ -94,7 +98,7 @@ impl ClaimCgroup {
     /// Give the `pidfd` wherever there is one: a number alone may by now mean another process.
     ///
     /// # Errors
-    /// [`CgroupError::Vanished`] if it ended, [`CgroupError::NotMoved`] if it is elsewhere after
+    /// [`CgroupError::Bound`] if it may not leave the cgroup that it is in, [`CgroupError::Vanished`] if it ended, [`CgroupError::NotMoved`] if it is elsewhere after
     /// the move, [`CgroupError::Io`] otherwise.
     pub fn move_process(&self, pid: i32, pidfd: Option<&PidFd>) -> Result<(), CgroupError> {
         let vanished = || CgroupError::Vanished {
@@ -105,6 +109,13 @@ impl ClaimCgroup {
             return Err(vanished());
         }
         let before = place_of(pid);
+        let bound = before.as_deref().and_then(|from| {
+            let from = Path::new(from);
+            self.ground.bound(from, &self.kernel_path, self.place.uid)
+        });
+        if let Some(bound) = bound {
+            return Err(CgroupError::Bound { pid, bound });
+        }
         self.move_number(pid, pidfd, before.as_deref())
     }
 
@@ -358,10 +369,21 @@ mod tests {
             uid: 1000,
             claim: 7,
         };
-        let cgroup =
-            ClaimCgroup::open(dir.path().into(), "/gshare/user-1000/claim-7".into(), place)
-                .unwrap();
+        let cgroup = opened(dir.path().into(), "/gshare/user-1000/claim-7".into(), place);
         (dir, cgroup)
+    }
+
+    fn opened(dir: PathBuf, kernel_path: PathBuf, place: ClaimPlace) -> ClaimCgroup {
+        let mount = super::super::Mount {
+            point: "/nowhere".into(),
+            root: "/".into(),
+        };
+        let ground = Ground {
+            mount,
+            tree: "/gshare".into(),
+            has_slices_limits: false,
+        };
+        ClaimCgroup::open(dir, kernel_path, place, ground).unwrap()
     }
 
     #[test]
@@ -392,7 +414,7 @@ mod tests {
         }
         let place = ClaimPlace { uid: 1, claim: 1 };
         let kernel_path = Path::new(&home).join(&name);
-        let claim = ClaimCgroup::open(dir.clone(), kernel_path, place).unwrap();
+        let claim = opened(dir.clone(), kernel_path, place);
         // The handle is on one that has ended, the number another's: as when it was used again in between.
         let ended = |mut child: std::process::Child| {
             let pidfd = PidFd::open(child.id().cast_signed()).unwrap().unwrap();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
+use super::bound::{Bound, Ground};
 use super::{CgroupError, ClaimCgroup, Mount, v2_path};
 
 /// Whose claim, and which: the name of a claim's cgroup.
@@ -66,6 +67,9 @@ pub trait ClaimTree {
     /// The claim that a process belongs to, by the kernel's word; `None` if it belongs to none or
     /// has ended.
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace>;
+
+    /// What binds a process of this user to the cgroup that it is in, if it is to leave that for a claim.
+    fn bound(&self, pid: i32, uid: u32) -> Option<Bound>;
 
     /// Removes the (empty) cgroup of a claim, and its user's if that was the last.
     ///
@@ -146,6 +150,14 @@ impl OwnTree {
         ClaimPlace::from_path(Path::new(cgroup).strip_prefix(&self.kernel_path).ok()?)
     }
 
+    fn ground(&self) -> Ground {
+        Ground {
+            mount: self.mount.clone(),
+            tree: self.kernel_path.clone(),
+            has_slices_limits: false,
+        }
+    }
+
     /// Makes the moves of the next milliseconds cheap: see [`super::Tree::warm_up`].
     ///
     /// # Errors
@@ -183,7 +195,8 @@ impl ClaimTree for OwnTree {
 
     fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError> {
         let below = place.path();
-        ClaimCgroup::open(self.dir.join(&below), self.kernel_path.join(&below), place)
+        let (dir, path) = (self.dir.join(&below), self.kernel_path.join(&below));
+        ClaimCgroup::open(dir, path, place, self.ground())
     }
 
     fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError> {
@@ -206,6 +219,12 @@ impl ClaimTree for OwnTree {
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         self.place_of(v2_path(&text)?)
+    }
+
+    fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let from = Path::new(v2_path(&text)?);
+        self.ground().bound(from, &self.kernel_path, uid)
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {

@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::bound::{Bound, Ground};
 use super::tree::{number, warm_up};
 use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, v2_path};
 use crate::systemd::{MainOf, Systemd};
@@ -158,6 +159,14 @@ impl UnitTree {
         }
     }
 
+    fn ground(&self) -> Ground {
+        Ground {
+            mount: self.mount.clone(),
+            tree: self.kernel_path.clone(),
+            has_slices_limits: true,
+        }
+    }
+
     fn refresh_user(&self, uid: u32) {
         self.systemd
             .refresh_caps(self.names.slice(uid), format!("user-{uid}.slice"));
@@ -203,7 +212,7 @@ impl UnitTree {
     /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
     pub fn lodge(&self, place: ClaimPlace, cgroup: &Path) -> Result<ClaimCgroup, CgroupError> {
         let dir = dir_of(&self.mount, cgroup)?;
-        let opened = ClaimCgroup::open(dir, cgroup.to_owned(), place)?.lodged();
+        let opened = ClaimCgroup::open(dir, cgroup.to_owned(), place, self.ground())?.lodged();
         self.lodgers().insert(cgroup.to_owned(), place);
         Ok(opened)
     }
@@ -281,7 +290,8 @@ impl ClaimTree for UnitTree {
             return Ok(found);
         }
         let below = self.names.path(place);
-        ClaimCgroup::open(self.dir.join(&below), self.kernel_path.join(&below), place)
+        let (dir, path) = (self.dir.join(&below), self.kernel_path.join(&below));
+        ClaimCgroup::open(dir, path, place, self.ground())
     }
 
     fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError> {
@@ -323,6 +333,14 @@ impl ClaimTree for UnitTree {
             .ancestors()
             .find_map(|above| lodgers.get(above))
             .copied()
+    }
+
+    fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let from = Path::new(v2_path(&text)?);
+        // The main process of a service keeps its cgroup.
+        let bound = self.ground().bound(from, &self.kernel_path, uid)?;
+        self.lodging(pid.cast_unsigned()).is_none().then_some(bound)
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {

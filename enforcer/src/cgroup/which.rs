@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, UnitTree};
+use super::{Bound, CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, OwnTree, UnitTree};
 
 /// Where the claims of this machine live.
 #[derive(Debug, Clone)]
@@ -75,6 +75,10 @@ impl ClaimTree for Tree {
 
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace> {
         self.kind().claim_of_pid(pid)
+    }
+
+    fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
+        self.kind().bound(pid, uid)
     }
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {

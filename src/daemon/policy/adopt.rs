@@ -36,6 +36,7 @@ impl Service {
         out: &Sender,
     ) -> Result<(), WireError> {
         let (process, pidfd, uid) = self.adoptable(peer, pid)?;
+        self.may_leave(pid, uid)?;
         let held = self.held_by(pid);
         let spec = self.adopt_spec(pid, spec, &held)?;
         // Asked in the name of its owner, whoever asks.

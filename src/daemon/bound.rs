@@ -1,0 +1,42 @@
+//! Programs that a claim may not take out of the cgroup that they are in: batch jobs, containers, limits of others.
+
+use gshare_enforcer::cgroup::{Bound, CgroupError, ClaimTree};
+use gshare_proto::{ErrorCode, WireError};
+
+use super::service::Service;
+
+impl Service {
+    /// Whether a process of this user may be moved into a claim: a claim is no way out of somebody else's limits.
+    pub(crate) fn may_leave(&self, pid: i32, uid: u32) -> Result<(), WireError> {
+        let bound = self.tree.as_ref().and_then(|tree| tree.bound(pid, uid));
+        bound.map_or(Ok(()), |bound| Err(refusal(pid, &bound)))
+    }
+}
+
+/// What a user is told whose process could not be moved.
+pub(crate) fn not_moved(error: &CgroupError) -> WireError {
+    match error {
+        CgroupError::Bound { pid, bound } => refusal(*pid, bound),
+        other => WireError::new(ErrorCode::Internal, other.to_string()),
+    }
+}
+
+fn refusal(pid: i32, bound: &Bound) -> WireError {
+    let next = match bound {
+        Bound::Job { .. } => {
+            "ask the batch system for GPUs, or claim from a login session; \
+             the administrator decides which GPUs are whose"
+        }
+        Bound::Container { .. } => {
+            "start the container in a claim: gshare claim -g 0.5 -- podman run ..."
+        }
+        _ => {
+            "claim from a login session without that limit, or ask the administrator to set it on \
+             your user slice, whose limits claims keep under systemd"
+        }
+    };
+    let message = format!(
+        "a claim would take process {pid} out of somebody else's limits, and is refused: {bound}"
+    );
+    WireError::new(ErrorCode::NotPermitted, message).with_hint(next)
+}
