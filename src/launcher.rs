@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use gshare_abi::trusted;
+use xattr::FileExt;
 
 /// Name of the file.
 pub const NAME: &str = "gshare-exec";
@@ -106,15 +107,22 @@ pub fn install(path: &Path, socket: Option<&Path>) -> io::Result<()> {
     let scratch = dir.join(format!(".{NAME}.{}", std::process::id()));
     let _ = fs::remove_file(&scratch);
     let launcher = gshare_artifacts::Part::Launcher.read()?;
-    let written = fs::write(&scratch, &launcher)
-        .and_then(|()| fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)))
-        .and_then(|()| xattr::set(&scratch, ATTRIBUTE, &VALUE))
-        .and_then(|()| fs::rename(&scratch, path));
+    let written = write(&scratch, &launcher).and_then(|()| fs::rename(&scratch, path));
     if written.is_err() {
         // The first error is the one to report.
         let _ = fs::remove_file(&scratch);
     }
     written
+}
+
+/// Writes the launcher to a new file. All is done through the open file: the directory may be somebody else's, who could
+/// put a link in its place.
+fn write(path: &Path, launcher: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    let mut file = fs::File::create_new(path)?;
+    file.write_all(launcher)?;
+    file.set_permissions(fs::Permissions::from_mode(0o755))?;
+    file.set_xattr(ATTRIBUTE, &VALUE)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod files;
 mod plan;
+mod tree;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -12,11 +13,12 @@ use crate::command::failure::{self, Failure};
 use crate::command::{Outcome, out};
 use files::{Installed, Step};
 use plan::{Layout, Target};
+use tree::Tree;
 
 /// What is remembered of an installation, below the root.
-const MEMORY: &str = "var/lib/gshare/setup";
+const MEMORY: &str = "/var/lib/gshare/setup";
 /// The service's state: journal and history.
-const STATE: &str = "var/lib/gshare";
+const STATE: &str = "/var/lib/gshare";
 
 /// Runs the command.
 pub(crate) fn run(args: &SetupArgs) -> Outcome {
@@ -48,6 +50,15 @@ pub(crate) fn run(args: &SetupArgs) -> Outcome {
     } else {
         install(&root, &args.prefix, &exe, args.dry_run, live)
     }
+}
+
+fn opened(root: &Path) -> Result<Tree, Failure> {
+    Tree::open(root).map_err(|error| {
+        Failure::new(
+            failure::NOT_PERMITTED,
+            format!("cannot use {}: {error}", root.display()),
+        )
+    })
 }
 
 /// Where the package has installed the files already: only what makes them run is left to do.
@@ -99,12 +110,11 @@ fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Out
     );
     let layout = Layout::new(prefix)?;
     let targets = plan::targets(&layout, exe)?;
-    let memory = root.join(MEMORY);
-    let mut known = Installed::load(&memory)?;
+    let mut known = Installed::load(opened(root)?, Path::new(MEMORY))?;
     let steps: Vec<(Target, Step)> = targets
         .into_iter()
         .map(|target| {
-            let step = known.step(root, &target)?;
+            let step = known.step(&target)?;
             Ok((target, step))
         })
         .collect::<Result<_, Failure>>()?;
@@ -113,14 +123,14 @@ fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Out
         .filter(|(_, step)| step.changes())
         .map(|(target, _)| target)
         .collect();
-    files::check_writable(root, changes.iter().map(|t| t.path.as_path()))?;
+    files::check_writable(known.tree(), changes.iter().map(|t| t.path.as_path()))?;
     if !dry && known.is_new() && !changes.is_empty() {
-        known.note_state(&root.join(STATE));
+        known.note_state(Path::new(STATE));
     }
     for (target, step) in &steps {
-        out::print(&format!("{}\n", step.line(root, target)))?;
+        out::print(&format!("{}\n", step.line(known.tree(), target)))?;
         if !dry {
-            known.apply(root, target, step)?;
+            known.apply(target, step)?;
         }
     }
     let changed = !changes.is_empty();
@@ -139,12 +149,15 @@ fn install(root: &Path, prefix: &Path, exe: &Path, dry: bool, live: bool) -> Out
 }
 
 fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
-    let memory = root.join(MEMORY);
-    let known = Installed::load(&memory)?;
+    let memory = Path::new(MEMORY);
+    let known = Installed::load(opened(root)?, memory)?;
     if known.is_new() {
         return Err(Failure::new(
             failure::USAGE,
-            format!("nothing to undo: {} is not there", memory.display()),
+            format!(
+                "nothing to undo: {} is not there",
+                known.tree().shown(memory).display()
+            ),
         )
         .with_hint("gshare setup keeps there what it changed"));
     }
@@ -160,7 +173,7 @@ fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
             units::stop()?;
         }
     }
-    let kept = known.undo(root, &memory, &root.join(STATE), dry)?;
+    let kept = known.undo(Path::new(STATE), dry)?;
     if live && !dry {
         units::reload()?;
     }

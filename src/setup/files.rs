@@ -5,12 +5,13 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Target, What};
+use super::tree::{self, Tree};
 use crate::command::failure::{self, Failure};
 use crate::command::out;
 use crate::launcher;
@@ -34,8 +35,8 @@ impl Step {
     }
 
     /// The line that is printed.
-    pub(super) fn line(self, root: &Path, target: &Target) -> String {
-        let path = below(root, &target.path);
+    pub(super) fn line(self, tree: &Tree, target: &Target) -> String {
+        let path = tree.shown(&target.path);
         let shown = match &target.what {
             What::Link(to) => format!("{} -> {}", path.display(), to.display()),
             What::File(_) => path.display().to_string(),
@@ -87,16 +88,17 @@ struct Manifest {
 /// The memory of an installation.
 #[derive(Debug)]
 pub(super) struct Installed {
+    tree: Tree,
     dir: PathBuf,
     manifest: Manifest,
     new: bool,
 }
 
 impl Installed {
-    /// Reads the manifest; there is none before the first installation.
-    pub(super) fn load(dir: &Path) -> Result<Self, Failure> {
-        let file = dir.join("manifest.json");
-        let (manifest, new) = match fs::read(&file) {
+    /// Reads the manifest in this directory of the tree; there is none before the first installation.
+    pub(super) fn load(tree: Tree, dir: &Path) -> Result<Self, Failure> {
+        let file = tree.shown(&dir.join("manifest.json"));
+        let (manifest, new) = match own(&tree, &dir.join("manifest.json")) {
             Ok(bytes) => {
                 let manifest = serde_json::from_slice(&bytes).map_err(|e| {
                     Failure::new(failure::CONFIG, format!("{} is damaged: {e}", file.display()))
@@ -106,10 +108,11 @@ impl Installed {
             }
             Err(e) if e.kind() == ErrorKind::NotFound => (Manifest::default(), true),
             // A user who may not read it may still see what would change.
-            Err(e) if e.kind() == ErrorKind::PermissionDenied => (Manifest::default(), true),
+            Err(e) if e.raw_os_error() == Some(libc::EACCES) => (Manifest::default(), true),
             Err(e) => return Err(cannot("read", &file, &e)),
         };
         Ok(Self {
+            tree,
             dir: dir.to_owned(),
             manifest,
             new,
@@ -123,16 +126,25 @@ impl Installed {
 
     /// Remembers whether the service's state was there before the first installation.
     pub(super) fn note_state(&mut self, state: &Path) {
-        self.manifest.state_was_there = state.exists();
+        self.manifest.state_was_there = self.tree.find(state).is_ok();
+    }
+
+    /// The tree that it is in.
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// What has to be done to a target.
-    pub(super) fn step(&self, root: &Path, target: &Target) -> Result<Step, Failure> {
-        let path = below(root, &target.path);
-        let Some(found) = digest_of(&path).map_err(|e| cannot("read", &path, &e))? else {
+    pub(super) fn step(&self, target: &Target) -> Result<Step, Failure> {
+        let shown = self.tree.shown(&target.path);
+        let Some(found) =
+            digest_of(&self.tree, &target.path).map_err(|e| cannot("read", &shown, &e))?
+        else {
             return Ok(Step::Install);
         };
-        if found == digest(target) && (!target.launcher || launcher::has_capability(&path)) {
+        let place = self.tree.place(&target.path);
+        let has_capability = || place.is_ok_and(|place| launcher::has_capability(&place));
+        if found == digest(target) && (!target.launcher || has_capability()) {
             return Ok(Step::Same);
         }
         let known = self.entry(&target.path);
@@ -147,18 +159,13 @@ impl Installed {
     }
 
     /// Carries a step out.
-    pub(super) fn apply(
-        &mut self,
-        root: &Path,
-        target: &Target,
-        step: &Step,
-    ) -> Result<(), Failure> {
+    pub(super) fn apply(&mut self, target: &Target, step: &Step) -> Result<(), Failure> {
         if !step.changes() {
             return Ok(());
         }
-        let path = below(root, &target.path);
-        self.make_dirs(root, &self.dir.clone())?;
-        self.make_dirs(root, &path)?;
+        let shown = self.tree.shown(&target.path);
+        self.make_dirs(&self.dir.clone())?;
+        self.make_dirs(&target.path)?;
         let digest = digest(target);
         match self
             .manifest
@@ -169,7 +176,7 @@ impl Installed {
             // What was there before the first installation stays the backup.
             Some(entry) => entry.digest = digest,
             None => {
-                let before = self.back_up(&path)?;
+                let before = self.back_up(&target.path)?;
                 self.manifest.entries.push(Entry {
                     path: target.path.clone(),
                     before,
@@ -178,43 +185,45 @@ impl Installed {
             }
         }
         self.save()?;
-        if target.launcher {
-            return launcher::install(&path, None).map_err(|e| cannot("write", &path, &e));
-        }
-        place(&path, &target.what, target.mode).map_err(|e| cannot("write", &path, &e))
+        let written = self.tree.place(&target.path).and_then(|path| {
+            if target.launcher {
+                return launcher::install(&path, None);
+            }
+            place(&path, &target.what, target.mode)
+        });
+        written.map_err(|e| cannot("write", &shown, &e))
     }
 
     /// Makes the directories above a path; those that are new are remembered.
-    fn make_dirs(&mut self, root: &Path, path: &Path) -> Result<(), Failure> {
-        let missing: Vec<PathBuf> = path
-            .ancestors()
-            .skip(1)
-            .take_while(|dir| !dir.exists())
-            .map(Path::to_owned)
-            .collect();
-        for dir in missing.into_iter().rev() {
-            fs::create_dir(&dir)
-                .and_then(|()| fs::set_permissions(&dir, Permissions::from_mode(0o755)))
-                .map_err(|e| cannot("make", &dir, &e))?;
-            let plain = Path::new("/").join(dir.strip_prefix(root).unwrap_or(&dir));
-            self.manifest.dirs.push(plain);
-        }
+    fn make_dirs(&mut self, path: &Path) -> Result<(), Failure> {
+        let made = self.tree.make_dirs(path);
+        let made = made.map_err(|(dir, error)| cannot("make", &dir, &error))?;
+        self.manifest.dirs.extend(made);
         Ok(())
     }
 
     fn back_up(&self, path: &Path) -> Result<Before, Failure> {
-        let meta = match path.symlink_metadata() {
+        let shown = self.tree.shown(path);
+        let failed = |verb: &'static str| {
+            let shown = shown.clone();
+            move |e: io::Error| cannot(verb, &shown, &e)
+        };
+        let place = self.tree.place(path).map_err(failed("look at"))?;
+        let meta = match place.symlink_metadata() {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Before::Nothing),
-            other => other.map_err(|e| cannot("look at", path, &e))?,
+            other => other.map_err(failed("look at"))?,
         };
         if meta.is_symlink() {
-            let to = fs::read_link(path).map_err(|e| cannot("read", path, &e))?;
+            let to = fs::read_link(&*place).map_err(failed("read"))?;
             return Ok(Before::Link { to });
         }
         let backup = format!("{}", self.manifest.entries.len());
-        let to = self.dir.join(&backup);
         self.make_memory()?;
-        fs::copy(path, &to).map_err(|e| cannot("copy", path, &e))?;
+        let copied = tree::read(&place).and_then(|bytes| {
+            let to = self.tree.place(&self.dir.join(&backup))?;
+            self::place(&to, &What::File(bytes), meta.mode() & 0o777)
+        });
+        copied.map_err(failed("copy"))?;
         Ok(Before::File {
             backup,
             mode: meta.mode() & 0o7777,
@@ -226,9 +235,20 @@ impl Installed {
     }
 
     fn make_memory(&self) -> Result<(), Failure> {
-        fs::create_dir_all(&self.dir)
-            .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o700)))
-            .map_err(|e| cannot("make", &self.dir, &e))
+        let make = || {
+            let dir = self.tree.place(&self.dir)?;
+            match fs::create_dir(&*dir) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                    let meta = dir.symlink_metadata()?;
+                    if !meta.is_dir() || !is_own(&meta) {
+                        return Err(io::Error::new(ErrorKind::PermissionDenied, NOT_OURS));
+                    }
+                }
+                other => other?,
+            }
+            fs::set_permissions(&*dir, Permissions::from_mode(0o700))
+        };
+        make().map_err(|e| cannot("make", &self.tree.shown(&self.dir), &e))
     }
 
     fn save(&mut self) -> Result<(), Failure> {
@@ -237,23 +257,20 @@ impl Installed {
         let text = serde_json::to_vec_pretty(&self.manifest)
             .map_err(|e| Failure::new(failure::INTERNAL, e.to_string()))?;
         let file = self.dir.join("manifest.json");
-        place(&file, &What::File(text), 0o600).map_err(|e| cannot("write", &file, &e))?;
+        let written = self.tree.place(&file);
+        let written = written.and_then(|to| place(&to, &What::File(text), 0o600));
+        written.map_err(|e| cannot("write", &self.tree.shown(&file), &e))?;
         self.new = false;
         Ok(())
     }
 
     /// Puts everything back; how many files were edited and stay.
-    pub(super) fn undo(
-        self,
-        root: &Path,
-        memory: &Path,
-        state: &Path,
-        dry: bool,
-    ) -> Result<usize, Failure> {
+    pub(super) fn undo(self, state: &Path, dry: bool) -> Result<usize, Failure> {
         let mut kept = 0;
         for entry in self.manifest.entries.iter().rev() {
-            let path = below(root, &entry.path);
-            let found = digest_of(&path).map_err(|e| cannot("read", &path, &e))?;
+            let path = self.tree.shown(&entry.path);
+            let found =
+                digest_of(&self.tree, &entry.path).map_err(|e| cannot("read", &path, &e))?;
             if found.is_some_and(|found| found != entry.digest) {
                 kept += 1;
                 out::print(&format!("keep     {} (edited)\n", path.display()))?;
@@ -265,29 +282,37 @@ impl Installed {
             };
             out::print(&format!("{line}  {}\n", path.display()))?;
             if !dry {
-                self.put_back(&path, &entry.before)
+                self.put_back(&entry.path, &entry.before)
                     .map_err(|e| cannot("restore", &path, &e))?;
             }
         }
         let forget = if self.manifest.state_was_there {
-            memory
+            self.dir.as_path()
         } else {
             state
         };
-        out::print(&format!("remove   {}\n", forget.display()))?;
+        let shown = self.tree.shown(forget);
+        out::print(&format!("remove   {}\n", shown.display()))?;
         if !dry {
             if kept == 0 || forget == state {
-                fs::remove_dir_all(forget).map_err(|e| cannot("remove", forget, &e))?;
+                let removed = self.tree.place(forget);
+                let removed = removed.and_then(|dir| fs::remove_dir_all(&*dir));
+                removed.map_err(|e| cannot("remove", &shown, &e))?;
             }
             for dir in self.manifest.dirs.iter().rev() {
                 // What others put there in the meantime keeps it.
-                let _ = fs::remove_dir(below(root, dir));
+                let _ = self.tree.place(dir).map(|dir| fs::remove_dir(&*dir));
             }
         }
         Ok(kept)
     }
 
     fn put_back(&self, path: &Path, before: &Before) -> io::Result<()> {
+        let found = match (self.tree.place(path), before) {
+            (Err(e), Before::Nothing) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            (found, _) => found?,
+        };
+        let path: &Path = &found;
         match before {
             Before::Nothing => match fs::remove_file(path) {
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -302,19 +327,17 @@ impl Installed {
                 modified_s,
                 modified_ns,
             } => {
-                let bytes = fs::read(self.dir.join(backup))?;
-                place(path, &What::File(bytes), *mode)?;
-                lchown(path, Some(*uid), Some(*gid))?;
+                let bytes = own(&self.tree, &self.dir.join(backup))?;
+                let dir = path.parent().unwrap_or(Path::new("/"));
+                let mut file = tempfile::NamedTempFile::new_in(dir)?;
+                file.write_all(&bytes)?;
+                let open = file.as_file();
+                fchown(open, Some(*uid), Some(*gid))?;
                 // A change of owner may clear bits of the mode.
-                fs::set_permissions(path, Permissions::from_mode(*mode))?;
+                open.set_permissions(Permissions::from_mode(*mode))?;
                 let at = nix::sys::time::TimeSpec::new(*modified_s, *modified_ns);
-                nix::sys::stat::utimensat(
-                    nix::fcntl::AT_FDCWD,
-                    path,
-                    &at,
-                    &at,
-                    nix::sys::stat::UtimensatFlags::NoFollowSymlink,
-                )?;
+                nix::sys::stat::futimens(open, &at, &at)?;
+                file.persist(path).map_err(|e| e.error)?;
                 Ok(())
             }
         }
@@ -323,26 +346,31 @@ impl Installed {
 
 /// Fails before anything is changed if a target could not be written.
 pub(super) fn check_writable<'a>(
-    root: &Path,
+    tree: &Tree,
     targets: impl Iterator<Item = &'a Path>,
 ) -> Result<(), Failure> {
     for target in targets.chain([Path::new("/var/lib/gshare/setup")]) {
-        let path = below(root, target);
-        let Some(dir) = path.ancestors().skip(1).find(|dir| dir.exists()) else {
+        let mut above = target.ancestors().skip(1);
+        let found = above.find_map(|dir| Some((dir, tree.find(dir).ok()?)));
+        let Some((dir, file)) = found else {
             continue;
         };
-        let read_only = nix::sys::statvfs::statvfs(dir)
+        let shown = tree.shown(dir);
+        let read_only = nix::sys::statvfs::fstatvfs(&file)
             .is_ok_and(|s| s.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY));
         if read_only {
             let text = format!(
                 "{} is on a read-only file system; nothing was changed",
-                dir.display()
+                shown.display()
             );
             return Err(Failure::new(failure::NOT_PERMITTED, text)
                 .with_hint("mount it writable, or choose another place with --prefix DIR"));
         }
-        if !dir.is_dir() {
-            let text = format!("{} is not a directory; nothing was changed", dir.display());
+        if !tree::is_dir(&file).unwrap_or(false) {
+            let text = format!(
+                "{} is not a directory; nothing was changed",
+                shown.display()
+            );
             return Err(Failure::new(failure::NOT_PERMITTED, text));
         }
     }
@@ -371,8 +399,22 @@ fn place(path: &Path, what: &What, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
+/// What somebody else wrote is no memory of ours: it would have root write files of their choice.
+const NOT_OURS: &str = "it belongs to somebody else, or others can write it";
+
+fn is_own(meta: &fs::Metadata) -> bool {
+    let own = [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
+    own && meta.mode() & 0o022 == 0
+}
+
+/// Reads a file of the memory: one that only this user can have written.
+fn own(tree: &Tree, path: &Path) -> io::Result<Vec<u8>> {
+    let place = tree.place(path)?;
+    let dir = place.parent().unwrap_or(Path::new("/")).metadata()?;
+    if !is_own(&dir) || !is_own(&place.symlink_metadata()?) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, NOT_OURS));
+    }
+    tree::read(&place)
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
@@ -391,14 +433,19 @@ fn digest(target: &Target) -> String {
 }
 
 /// Identifies what is at a path; `None` if nothing is.
-fn digest_of(path: &Path) -> io::Result<Option<String>> {
-    match path.symlink_metadata() {
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+fn digest_of(tree: &Tree, path: &Path) -> io::Result<Option<String>> {
+    let gone = |e: &io::Error| matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+    let place = match tree.place(path) {
+        Err(e) if gone(&e) => return Ok(None),
+        other => other?,
+    };
+    match place.symlink_metadata() {
+        Err(e) if gone(&e) => Ok(None),
         Err(e) => Err(e),
         Ok(meta) if meta.is_symlink() => {
-            Ok(Some(format!("link {}", fs::read_link(path)?.display())))
+            Ok(Some(format!("link {}", fs::read_link(&*place)?.display())))
         }
-        Ok(_) => Ok(Some(hash(&fs::read(path)?))),
+        Ok(_) => Ok(Some(hash(&tree::read(&place)?))),
     }
 }
 
@@ -426,20 +473,24 @@ mod tests {
     }
 
     fn install(root: &Path, targets: &[Target]) -> Vec<Step> {
-        let mut known = Installed::load(&root.join("memory")).expect("readable");
+        let mut known = loaded(root).expect("readable");
         let mut steps = Vec::new();
         for target in targets {
-            let step = known.step(root, target).expect("step");
-            known.apply(root, target, &step).expect("applied");
+            let step = known.step(target).expect("step");
+            known.apply(target, &step).expect("applied");
             steps.push(step);
         }
         steps
     }
 
     fn undo(root: &Path) -> usize {
-        let memory = root.join("memory");
-        let known = Installed::load(&memory).expect("readable");
-        known.undo(root, &memory, &memory, false).expect("undone")
+        let known = loaded(root).expect("readable");
+        known.undo(Path::new("/memory"), false).expect("undone")
+    }
+
+    fn loaded(root: &Path) -> Result<Installed, Failure> {
+        let tree = Tree::open(root).expect("opened");
+        Installed::load(tree, Path::new("/memory"))
     }
 
     #[test]
@@ -498,7 +549,7 @@ mod tests {
     fn an_installation_cut_short_is_undone() {
         let root = tempfile::tempdir().expect("dir");
         let root = root.path();
-        let mut known = Installed::load(&root.join("memory")).expect("readable");
+        let mut known = loaded(root).expect("readable");
         // The manifest is written, the file is not: a directory stands in its way.
         fs::create_dir(root.join("x")).expect("dir");
         fs::write(root.join("x/y"), "").expect("file");
@@ -506,9 +557,79 @@ mod tests {
             what: What::Link("z".into()),
             ..target("/new/link", "")
         };
-        known.apply(root, &link, &Step::Install).expect("applied");
+        known.apply(&link, &Step::Install).expect("applied");
         fs::remove_file(root.join("new/link")).expect("gone");
         assert_eq!(undo(root), 0);
         assert!(!root.join("new").exists() && root.join("x/y").exists());
+    }
+
+    #[test]
+    fn links_of_a_hostile_tree_lead_nowhere_outside() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (root, outside) = (dir.path().join("image"), dir.path().join("outside"));
+        for made in ["image/srv", "outside/bin"] {
+            fs::create_dir_all(dir.path().join(made)).expect("made");
+        }
+        let name = outside.to_str().expect("text").to_owned();
+        let precious = outside.join("bin/precious");
+        fs::write(&precious, "precious").expect("written");
+        let link = |to: &str, at: &str| symlink(to, root.join(at)).expect("linked");
+        link(&name, "abs");
+        link("../outside", "rel");
+        link("../../../../../../../..", "up");
+        link(&format!("{name}/bin/precious"), "file");
+        link("srv", "kept");
+        let targets = [
+            target("/abs/bin/a", "1"),
+            target("/rel/bin/b", "1"),
+            target(&format!("/up{name}/bin/c"), "1"),
+            target("/file", "1"),
+            target("/kept/d", "1"),
+        ];
+        let mut known = loaded(&root).expect("readable");
+        for target in &targets {
+            // Where the link leads, within the tree, there may be nothing yet.
+            if let Ok(step) = known.step(target) {
+                let _ = known.apply(target, &step);
+            }
+        }
+        let left: Vec<_> = fs::read_dir(outside.join("bin"))
+            .expect("listed")
+            .flatten()
+            .map(|e| e.file_name())
+            .collect();
+        assert_eq!(left, ["precious"], "files landed outside");
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "precious");
+        assert_eq!(
+            fs::read_to_string(root.join("srv/d")).expect("there"),
+            "1",
+            "a link that stays inside is followed"
+        );
+    }
+
+    #[test]
+    fn a_memory_that_somebody_else_wrote_is_not_believed() {
+        let dir = tempfile::tempdir().expect("dir");
+        let root = dir.path();
+        fs::create_dir(root.join("memory")).expect("made");
+        // A backup of their choice would come back as a file of root's, with the mode that they name.
+        let text = r#"{"version":"0","entries":[{"path":"/x","before":{"File":{"backup":"/etc/passwd","mode":2541,
+            "uid":0,"gid":0,"modified_s":0,"modified_ns":0}},"digest":"-"}],"dirs":[],"state_was_there":false}"#;
+        let manifest = root.join("memory/manifest.json");
+        fs::write(&manifest, text).expect("written");
+        for (dir_mode, mode) in [(0o777, 0o644), (0o755, 0o666)] {
+            let set = |path: &Path, mode: u32| {
+                fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+            };
+            set(&root.join("memory"), dir_mode);
+            set(&manifest, mode);
+            assert!(loaded(root).is_err(), "{dir_mode:o} {mode:o}");
+        }
+        // And one that is: its backups are those beside it.
+        let set = fs::set_permissions(&manifest, Permissions::from_mode(0o600));
+        set.expect("set");
+        let known = loaded(root).expect("its own");
+        let _ = known.undo(Path::new("/memory"), false);
+        assert!(!root.join("x").exists());
     }
 }
