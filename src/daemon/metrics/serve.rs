@@ -1,15 +1,17 @@
 //! As much of HTTP as a scraper needs: `GET /metrics`, one answer per connection.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use crate::daemon::Msg;
 
-/// Connections at a time; more are closed at once.
-const CONNECTIONS: usize = 16;
+/// Connections at a time.
+const CONNECTIONS: usize = 64;
 /// Bytes of a request.
 const REQUEST: usize = 8 * 1024;
 /// Time for a whole connection, request and answer.
@@ -72,7 +74,7 @@ async fn accept(listener: Listener, events: mpsc::UnboundedSender<Msg>) -> std::
         events,
         last: Mutex::new(None),
     });
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let open = Arc::new(Open::default());
     let tcp = |l: std::net::TcpListener| {
         l.set_nonblocking(true)?;
         tokio::net::TcpListener::from_std(l)
@@ -86,20 +88,20 @@ async fn accept(listener: Listener, events: mpsc::UnboundedSender<Msg>) -> std::
             let listener = tcp(listener)?;
             loop {
                 let accepted = listener.accept().await.map(|(stream, _)| stream);
-                take(accepted, &source, &room).await;
+                take(accepted, &source, &open).await;
             }
         }
         Listener::Unix(listener) => {
             let listener = unix(listener)?;
             loop {
                 let accepted = listener.accept().await.map(|(stream, _)| stream);
-                take(accepted, &source, &room).await;
+                take(accepted, &source, &open).await;
             }
         }
     }
 }
 
-async fn take<S>(accepted: std::io::Result<S>, source: &Arc<Source>, room: &Arc<Semaphore>)
+async fn take<S>(accepted: std::io::Result<S>, source: &Arc<Source>, open: &Arc<Open>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -111,20 +113,69 @@ where
             return;
         }
     };
-    // Full of slow ones: this one is closed at once.
-    let Ok(place) = Arc::clone(room).try_acquire_owned() else {
-        return;
-    };
-    let source = Arc::clone(source);
-    tokio::spawn(async move {
-        let _ = tokio::time::timeout(PATIENCE, connection(stream, &source)).await;
-        drop(place);
+    let (source, opened) = (Arc::clone(source), Arc::clone(open));
+    open.enter(|number| {
+        let task = tokio::spawn(async move {
+            let answered = connection(stream, &source, || opened.asked(number));
+            let _ = tokio::time::timeout(PATIENCE, answered).await;
+            opened.leave(number);
+        });
+        task.abort_handle()
     });
+    // Whoever asks at once is read before the next comes.
+    tokio::task::yield_now().await;
+}
+
+/// The connections that are open. Any user of the machine can open the port, and what is half open must not keep a
+/// scraper out.
+#[derive(Debug, Default)]
+struct Open(StdMutex<(u64, VecDeque<Opened>)>);
+
+#[derive(Debug)]
+struct Opened {
+    number: u64,
+    /// The whole request is there.
+    asked: bool,
+    task: AbortHandle,
+}
+
+impl Open {
+    /// Starts one more. Of too many the oldest that has not asked yet is closed, else the oldest.
+    fn enter(&self, start: impl FnOnce(u64) -> AbortHandle) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (next, open) = &mut *state;
+        if open.len() >= CONNECTIONS {
+            let oldest = open.iter().position(|o| !o.asked).unwrap_or(0);
+            if let Some(oldest) = open.remove(oldest) {
+                oldest.task.abort();
+            }
+        }
+        let number = *next;
+        *next += 1;
+        open.push_back(Opened {
+            number,
+            asked: false,
+            task: start(number),
+        });
+    }
+
+    fn asked(&self, number: u64) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = state.1.iter_mut().find(|o| o.number == number) {
+            one.asked = true;
+        }
+    }
+
+    fn leave(&self, number: u64) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1.retain(|o| o.number != number);
+    }
 }
 
 async fn connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     source: &Source,
+    asked: impl Fn(),
 ) -> std::io::Result<()> {
     let mut request = Vec::new();
     let answer = loop {
@@ -132,6 +183,7 @@ async fn connection(
         let n = stream.read(&mut chunk).await?;
         request.extend_from_slice(&chunk[..n]);
         if request.windows(4).any(|w| w == b"\r\n\r\n") {
+            asked();
             break answer(&request, source).await;
         }
         if n == 0 || request.len() > REQUEST {
@@ -183,4 +235,58 @@ fn reply(status: &str, kind: &str, body: &str, with_body: bool) -> String {
         body.len(),
         if with_body { body } else { "" }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+
+    use super::*;
+
+    fn served() -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let (events, mut inbox) = mpsc::unbounded_channel();
+        std::thread::spawn(move || run(Listener::Tcp(listener), events));
+        std::thread::spawn(move || {
+            while let Some(Msg::Scrape(out)) = inbox.blocking_recv() {
+                let _ = out.send("gshare_up 1\n".to_owned());
+            }
+        });
+        address
+    }
+
+    fn scrape(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let patience = Some(Duration::from_secs(5));
+        stream.set_read_timeout(patience).expect("set");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+            .expect("asks");
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    }
+
+    #[test]
+    fn half_open_connections_of_others_keep_no_scraper_out() {
+        let address = served();
+        assert!(scrape(address).ends_with("gshare_up 1\n"));
+        let mut half_open = Vec::new();
+        for n in 0..400 {
+            let mut stream = TcpStream::connect(address).expect("connects");
+            // Nothing, a beginning, and one that asks and does not read.
+            let _ = match n % 3 {
+                0 => Ok(()),
+                1 => stream.write_all(b"GET /met"),
+                _ => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
+            };
+            half_open.push(stream);
+            if n % 100 == 99 {
+                let text = scrape(address);
+                assert!(text.ends_with("gshare_up 1\n"), "after {n}: {text:?}");
+            }
+        }
+    }
 }
