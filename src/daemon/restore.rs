@@ -1,6 +1,7 @@
 //! Finding claims again after the service died or was restarted: from the journal, the cgroup tree, the
 //! limits files and the pages that live on in the members.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +20,33 @@ use super::lease::LEASE_ENDED;
 use super::service::{Ending, Live, Seat, Service};
 use super::{convert, unix_ms};
 
-/// Longest search for the page of a claim in its members, which may make it slow.
+/// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
+/// all claims there are: whatever the members do, the service starts in time.
 const PAGE_SEARCH: Duration = Duration::from_millis(250);
+const OWNER_SEARCH: Duration = Duration::from_secs(2);
+const WHOLE_SEARCH: Duration = Duration::from_secs(10);
+
+/// What is left of the time for searches.
+#[derive(Debug, Default)]
+struct Searches {
+    by_owner: HashMap<u32, Duration>,
+    all: Duration,
+}
+
+impl Searches {
+    /// How long the next search for a page of this user's may take.
+    fn left(&self, uid: u32) -> Duration {
+        let own = self.by_owner.get(&uid).copied().unwrap_or_default();
+        let owners = OWNER_SEARCH.saturating_sub(own);
+        let all = WHOLE_SEARCH.saturating_sub(self.all);
+        PAGE_SEARCH.min(owners).min(all)
+    }
+
+    fn took(&mut self, uid: u32, time: Duration) {
+        *self.by_owner.entry(uid).or_default() += time;
+        self.all += time;
+    }
+}
 
 /// Identifies the run of the kernel: after a reboot no process of an old claim lives.
 fn boot_id() -> String {
@@ -48,6 +74,7 @@ impl Service {
         }
         let boot = boot_id();
         let rebooted = self.journal.meta("boot")?.is_some_and(|b| b != boot);
+        let mut searches = Searches::default();
         for record in found.held {
             if record.uncapped && !rebooted {
                 self.restore_auto(record);
@@ -55,7 +82,7 @@ impl Service {
                 self.journal
                     .end(&record, unix_ms(), "the machine was restarted", None, None)?;
             } else {
-                self.restore(record);
+                self.restore(record, &mut searches);
             }
         }
         self.recall(rebooted, found.waiting)?;
@@ -68,14 +95,14 @@ impl Service {
     }
 
     /// One claim. What cannot be done for it is logged: the others, and what it holds, must not suffer.
-    fn restore(&mut self, record: ClaimRecord) {
+    fn restore(&mut self, record: ClaimRecord, searches: &mut Searches) {
         let id = ClaimId(record.id);
         let mut slices = self.restored_slices(&record);
         let mut live = Live::new(record);
         live.cgroup = self.restored_cgroup(&live.record, &slices);
         let members = members_of(&live, &self.paths.socket);
         for slice in &mut slices {
-            match self.restored_seat(id, &live.record, slice, &members) {
+            match self.restored_seat(&live.record, slice, &members, searches) {
                 Ok(seat) => live.seats.push(seat),
                 Err(error) => tracing::error!(%id, "its pages cannot be made again: {error:#}"),
             }
@@ -192,11 +219,12 @@ impl Service {
     /// the changed epoch makes members register again.
     fn restored_seat(
         &self,
-        id: ClaimId,
         record: &ClaimRecord,
         slice: &mut Slice,
         members: &[ProcessKey],
+        searches: &mut Searches,
     ) -> anyhow::Result<Seat> {
+        let id = ClaimId(record.id);
         let uuid = &self.gpus[slice.gpu].uuid;
         let token = record
             .slices
@@ -222,7 +250,8 @@ impl Service {
             None => self.new_limits(id, slice, token)?,
         };
         // One that is not found in time is made anew.
-        let until = Instant::now() + PAGE_SEARCH;
+        let begun = Instant::now();
+        let until = begun + searches.left(record.uid);
         let found = members
             .iter()
             .take_while(|_| Instant::now() < until)
@@ -232,6 +261,7 @@ impl Service {
                     .flatten()
             })
             .next();
+        searches.took(record.uid, begun.elapsed());
         let usage = match found {
             Some(usage) => usage,
             None => UsageMemfd::create(id.0, gpu_uuid, token)?,
@@ -451,5 +481,37 @@ fn reclaim_strangers(live: &mut Live, members: &[ProcessKey]) {
         for assigned in strange {
             seat.usage.reclaim(assigned.slot, assigned.generation);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_one_user_do_not_use_up_the_time_of_the_start() {
+        let mut searches = Searches::default();
+        let mut spend = |uid: u32, times: u32| {
+            let mut all = Duration::ZERO;
+            for _ in 0..times {
+                // A search takes a little more than it may.
+                let left = searches.left(uid);
+                let took = if left.is_zero() {
+                    left
+                } else {
+                    left + Duration::from_millis(1)
+                };
+                searches.took(uid, took);
+                all += took;
+            }
+            all
+        };
+        // 512 claims on four GPUs, all of them made slow.
+        let hostile = spend(1, 2048);
+        assert!(hostile < Duration::from_millis(2100), "{hostile:?}");
+        assert!(spend(2, 1) >= PAGE_SEARCH, "others are searched as before");
+        let everybody: Duration = (3..60).map(|uid| spend(uid, 2048)).sum();
+        let whole = hostile + everybody;
+        assert!(whole < Duration::from_millis(10_500), "{whole:?}");
     }
 }
