@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError, printable};
+use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -33,7 +33,7 @@ pub(crate) type ConnId = u64;
 /// A line to send, with descriptors.
 #[derive(Debug)]
 pub(crate) struct Out {
-    line: Vec<u8>,
+    line: Arc<[u8]>,
     fds: Vec<OwnedFd>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Sender {
 impl Sender {
     /// Sends a reply; a client that has gone misses it.
     pub(crate) fn reply(&self, reply: &Reply) {
-        self.line(Self::encode(reply));
+        self.line(Self::encode(reply).into());
     }
 
     /// A reply as the line that carries it.
@@ -64,8 +64,8 @@ impl Sender {
         }
     }
 
-    /// Sends a line made by [`Self::encode`].
-    pub(crate) fn line(&self, line: Vec<u8>) {
+    /// Sends a line made by [`Self::encode`], which several may share.
+    pub(crate) fn line(&self, line: Arc<[u8]>) {
         self.send(Out {
             line,
             fds: Vec::new(),
@@ -80,7 +80,7 @@ impl Sender {
     /// Sends a raw line (ending in a newline) with descriptors.
     pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
         self.send(Out {
-            line: line.into_bytes(),
+            line: line.into_bytes().into(),
             fds,
         });
     }
@@ -145,13 +145,14 @@ impl Idle {
         Some((closed, budget))
     }
 
-    /// How long a user's new connection has to wait; `None` if there are too many.
-    fn pace(&mut self, uid: u32) -> Option<Duration> {
+    /// How long a user's new connection has to wait, and for what then; `None` if there are too many.
+    fn pace(&mut self, uid: u32) -> Option<(Duration, Arc<Semaphore>)> {
         let now = Instant::now();
         if self.paces.len() >= PACES {
             self.paces.retain(|_, pace| !pace.is_over(now));
         }
-        self.paces.entry(uid).or_default().connect(now)
+        let pace = self.paces.entry(uid).or_default();
+        Some((pace.connect(now)?, pace.arrivals()))
     }
 
     /// The connection has ended.
@@ -235,7 +236,7 @@ pub(crate) async fn serve(
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner)
                     .pace(uid);
-                let Some(wait) = pace else {
+                let Some((wait, arrivals)) = pace else {
                     let message = format!("uid {uid} connects too often");
                     let error = Reply::Error(WireError::new(ErrorCode::NotAvailable, message));
                     let _ = stream.try_write(&Sender::encode(&error));
@@ -249,7 +250,7 @@ pub(crate) async fn serve(
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    match connection(conn, stream, &idle, &events).await {
+                    match connection(conn, stream, &arrivals, &idle, &events).await {
                         Ok(uid) => {
                             let _ = events.send(Msg::Closed { conn, uid });
                         }
@@ -270,10 +271,15 @@ pub(crate) async fn serve(
 async fn connection(
     conn: ConnId,
     stream: UnixStream,
+    arrivals: &Semaphore,
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
 ) -> io::Result<u32> {
-    let peer = match Peer::of(conn, &stream)? {
+    let arriving = arrivals.acquire().await;
+    let peer = Peer::of(conn, &stream)?;
+    tokio::task::yield_now().await;
+    drop(arriving);
+    let peer = match peer {
         Ok(peer) => peer,
         Err(refused) => {
             let _ = stream.try_write(&Sender::encode(&Reply::Error(refused)));
@@ -310,7 +316,7 @@ async fn connection(
             biased;
             Some(out) = rx.recv() => {
                 let written = tokio::select! {
-                    written = write(&stream, &out) => written,
+                    written = write(&stream, &out, &budget) => written,
                     _ = close.changed(), if counted => break Ok(()),
                 };
                 if let Err(e) = written { break Err(e) }
@@ -353,7 +359,7 @@ async fn connection(
     }
     let flush = async {
         while let Some(out) = rx.recv().await {
-            if write(&stream, &out).await.is_err() {
+            if write(&stream, &out, &budget).await.is_err() {
                 break;
             }
         }
@@ -388,8 +394,7 @@ fn handle(
     if gshare_abi::wire::Register::is_register(line) {
         *greeted = true;
         match gshare_abi::wire::Register::parse(line) {
-            Ok(mut register) => {
-                register.shim = printable(&register.shim).take(64).collect();
+            Ok(register) => {
                 let _ = events.send(Msg::Register {
                     peer: peer.clone(),
                     register,
@@ -489,7 +494,7 @@ async fn next_line(
     Ok(Ok((reader.take(), turn)))
 }
 
-async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {
+async fn write(stream: &UnixStream, out: &Out, budget: &Budget) -> io::Result<()> {
     let mut sent = 0;
     while sent < out.line.len() {
         stream.writable().await?;
@@ -499,10 +504,12 @@ async fn write(stream: &UnixStream, out: &Out) -> io::Result<()> {
             Vec::new()
         };
         let part = &out.line[sent..];
-        let tried = stream.try_io(Interest::WRITABLE, || {
-            gshare_abi::send_with_fds(stream.as_fd(), part, &fds)
-        });
-        match tried {
+        let send = || {
+            stream.try_io(Interest::WRITABLE, || {
+                gshare_abi::send_with_fds(stream.as_fd(), part, &fds)
+            })
+        };
+        match budget.round(send).await {
             Ok(n) => sent += n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return Err(e),

@@ -1,6 +1,7 @@
 //! Those who watch: a snapshot now and after every change, as fast as each takes them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_proto::Reply;
@@ -13,6 +14,7 @@ use super::viewer::Viewer;
 /// One watching connection.
 #[derive(Debug)]
 pub(crate) struct Watcher {
+    uid: u32,
     viewer: Viewer,
     out: Sender,
     least: Duration,
@@ -23,6 +25,8 @@ pub(crate) struct Watcher {
 
 /// No screen needs more than this, and whoever asks for more must not slow the service down.
 const SHORTEST: Duration = Duration::from_millis(50);
+/// Time between two snapshots for all screens of one user together.
+const SPACING: Duration = Duration::from_millis(10);
 
 impl Watcher {
     /// When it gets its next snapshot; `None` while it has not taken the last one.
@@ -31,17 +35,26 @@ impl Watcher {
     }
 }
 
+/// How long so many screens of one user take, one after the other.
+fn spaced(screens: usize) -> Duration {
+    SPACING.saturating_mul(u32::try_from(screens).unwrap_or(u32::MAX))
+}
+
 impl Service {
     /// Sends snapshots to a connection from now on.
     pub(crate) fn watch(&mut self, peer: &Peer, out: Sender, min_interval_ms: u64) {
         // An hour is as good as never, and cannot overflow the clock.
         let least =
             Duration::from_millis(min_interval_ms).clamp(SHORTEST, Duration::from_secs(3600));
+        // Many screens of one user come one after the other.
+        let unsent = self.watchers.values().filter(|w| w.uid == peer.uid);
+        let before = unsent.filter(|w| w.sent.is_none()).count();
         let watcher = Watcher {
+            uid: peer.uid,
             viewer: self.viewer(peer),
             out,
             least,
-            next: Instant::now(),
+            next: Instant::now() + spaced(before),
             sent: None,
         };
         self.watchers.insert(peer.conn, watcher);
@@ -57,16 +70,21 @@ impl Service {
         }
         let snapshot = self.snapshot();
         let now = Instant::now();
-        let mut lines: BTreeMap<Viewer, Vec<u8>> = BTreeMap::new();
+        let mut screens: BTreeMap<u32, usize> = BTreeMap::new();
+        for watcher in self.watchers.values() {
+            *screens.entry(watcher.uid).or_default() += 1;
+        }
+        let mut lines: BTreeMap<Viewer, Arc<[u8]>> = BTreeMap::new();
         for watcher in self.watchers.values_mut() {
             if watcher.due().is_some_and(|at| at <= now) {
                 let line = lines.entry(watcher.viewer).or_insert_with(|| {
                     let seen = Box::new(watcher.viewer.sees(snapshot.clone()));
-                    Sender::encode(&Reply::Snapshot(seen))
+                    Sender::encode(&Reply::Snapshot(seen)).into()
                 });
-                watcher.out.line(line.clone());
+                watcher.out.line(Arc::clone(line));
                 watcher.sent = Some(now);
-                watcher.next = now + watcher.least;
+                let all = screens.get(&watcher.uid).copied().unwrap_or(1);
+                watcher.next = now + watcher.least.max(spaced(all));
             }
         }
         self.dirty = self.watchers.values().any(|w| w.sent != Some(now));

@@ -14,6 +14,10 @@ const REQUEST_BYTES: usize = 8 * 1024;
 pub(super) const SMALL: usize = 4 * 1024;
 /// Most bytes above that, of all connections of a user.
 const UNFINISHED: usize = 2 << 20;
+/// Connections of one user that are read or written at a time: between two rounds of these, others are served.
+const AT_A_TIME: usize = 4;
+/// New connections of one user about which it is found out at a time whose they are.
+const ARRIVALS: usize = 2;
 /// Connections that a user may make in a second at full speed, and how many more wait for their second.
 const A_SECOND: u32 = 1000;
 const HELD_BACK: u32 = 2000;
@@ -29,6 +33,7 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(super) struct Budget {
     requests: Arc<Semaphore>,
+    rounds: Semaphore,
     unfinished: AtomicUsize,
 }
 
@@ -36,6 +41,7 @@ impl Default for Budget {
     fn default() -> Self {
         Self {
             requests: Arc::new(Semaphore::new(REQUESTS as usize)),
+            rounds: Semaphore::new(AT_A_TIME),
             unfinished: AtomicUsize::new(0),
         }
     }
@@ -47,6 +53,14 @@ impl Budget {
         let weight = u32::try_from(1 + bytes / REQUEST_BYTES).unwrap_or(REQUESTS);
         let requests = Arc::clone(&self.requests);
         requests.acquire_many_owned(weight.min(REQUESTS)).await.ok()
+    }
+
+    /// Waits until it is this connection's turn among those of its user, and does this; then all others have theirs.
+    pub(super) async fn round<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _round = self.rounds.acquire().await;
+        let done = act();
+        tokio::task::yield_now().await;
+        done
     }
 }
 
@@ -89,6 +103,7 @@ impl Drop for Unfinished {
 pub(super) struct Pace {
     since: Instant,
     count: u32,
+    arrivals: Arc<Semaphore>,
 }
 
 impl Default for Pace {
@@ -96,6 +111,7 @@ impl Default for Pace {
         Self {
             since: Instant::now(),
             count: 0,
+            arrivals: Arc::new(Semaphore::new(ARRIVALS)),
         }
     }
 }
@@ -117,6 +133,11 @@ impl Pace {
         let turn = SECOND * (self.count / A_SECOND);
         self.count += 1;
         Some(turn.saturating_sub(now.saturating_duration_since(self.since)))
+    }
+
+    /// For finding out whose a connection is, which reads files of the kernel.
+    pub(super) fn arrivals(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.arrivals)
     }
 
     /// Whether nothing is left to remember.
@@ -154,7 +175,7 @@ mod tests {
         let begin = Instant::now();
         let mut pace = Pace {
             since: begin,
-            count: 0,
+            ..Pace::default()
         };
         let second = |n: u64| Some(Duration::from_secs(n));
         let seen: Vec<_> = (0..4000).map(|_| pace.connect(begin)).collect();

@@ -21,6 +21,7 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     seen: usize,
     unfinished: Unfinished,
+    budget: Arc<Budget>,
 }
 
 impl Lines {
@@ -28,7 +29,8 @@ impl Lines {
         Self {
             buffer: Vec::new(),
             seen: 0,
-            unfinished: Unfinished::new(budget),
+            unfinished: Unfinished::new(Arc::clone(&budget)),
+            budget,
         }
     }
 
@@ -43,25 +45,33 @@ impl Lines {
                 return Ok(Err(Stop::TooLong));
             }
             stream.readable().await?;
-            let mut chunk = [0; 16 * 1024];
-            // Little until it is known that this line needs more.
-            let most = if self.seen < SMALL {
-                SMALL
-            } else {
-                chunk.len()
-            };
-            match stream.try_read(&mut chunk[..most]) {
-                Ok(0) => return Ok(Err(Stop::End)),
-                Ok(n) => {
-                    self.buffer.reserve(n);
-                    self.buffer.extend_from_slice(&chunk[..n]);
-                    if !self.unfinished.hold(self.buffer.len()) {
-                        return Ok(Err(Stop::TooMany));
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(e),
+            let budget = Arc::clone(&self.budget);
+            // What is read is kept before anything can be cancelled.
+            if let Some(stop) = budget.round(|| self.read(stream)).await? {
+                return Ok(Err(stop));
             }
+        }
+    }
+
+    /// Reads once what has arrived.
+    fn read(&mut self, stream: &UnixStream) -> io::Result<Option<Stop>> {
+        let mut chunk = [0; 16 * 1024];
+        // Little until it is known that this line needs more.
+        let most = if self.seen < SMALL {
+            SMALL
+        } else {
+            chunk.len()
+        };
+        match stream.try_read(&mut chunk[..most]) {
+            Ok(0) => Ok(Some(Stop::End)),
+            Ok(n) => {
+                self.buffer.reserve(n);
+                self.buffer.extend_from_slice(&chunk[..n]);
+                let room = self.unfinished.hold(self.buffer.len());
+                Ok((!room).then_some(Stop::TooMany))
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
