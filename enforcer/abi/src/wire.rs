@@ -33,8 +33,6 @@ pub const LINE_LIMIT: usize = 64 << 10;
 pub struct Register {
     /// Version of the pages that the member understands.
     pub abi: u32,
-    /// Version of the preloaded library.
-    pub shim: String,
     /// The process, in its own pid namespace; the service goes by the socket's credentials.
     pub pid: u32,
     /// Claim that the environment names; a hint only.
@@ -202,7 +200,6 @@ impl Register {
                 .number("abi")
                 .and_then(|abi| u32::try_from(abi).ok())
                 .ok_or_else(|| missing("abi"))?,
-            shim: value.text("shim").unwrap_or_default().to_owned(),
             pid: value
                 .number("pid")
                 .and_then(|pid| u32::try_from(pid).ok())
@@ -218,11 +215,8 @@ impl Register {
             .hint
             .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
         format!(
-            "{{\"op\":\"register\",\"abi\":{},\"shim\":{},\"pid\":{},\"hint\":{hint},\"looks\":{}}}\n",
-            self.abi,
-            quote(&self.shim),
-            self.pid,
-            self.looks
+            "{{\"op\":\"register\",\"abi\":{},\"pid\":{},\"hint\":{hint},\"looks\":{}}}\n",
+            self.abi, self.pid, self.looks
         )
     }
 }
@@ -344,7 +338,6 @@ pub trait Waits {
 /// `Interrupted` when `waits` stopped; the kernel's otherwise, or `InvalidData`.
 pub fn register(
     socket: &str,
-    shim: &str,
     hint: Option<u64>,
     timeout: Duration,
     mut waits: Option<&mut dyn Waits>,
@@ -352,7 +345,6 @@ pub fn register(
     let mut stream = connect(socket, timeout)?;
     let message = Register {
         abi: ABI_VERSION,
-        shim: shim.to_owned(),
         pid: std::process::id(),
         hint,
         looks: waits.is_none(),
@@ -451,7 +443,6 @@ mod tests {
         for hint in [None, Some(0), Some(u64::MAX)] {
             let register = Register {
                 abi: 1,
-                shim: "0.1.0 \"x\"\n".to_owned(),
                 pid: 4711,
                 hint,
                 looks: hint.is_none(),

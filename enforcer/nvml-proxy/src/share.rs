@@ -113,8 +113,7 @@ fn ask() -> Option<Share> {
     }
     let hint = std::env::var("GSHARE_CLAIM_ID").ok();
     let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
-    let version = concat!(env!("CARGO_PKG_VERSION"), " nvml");
-    let (answer, fds) = register(paths::socket(), version, hint, WAIT, None).ok()?;
+    let (answer, fds) = register(paths::socket(), hint, WAIT, None).ok()?;
     let gpus = match answer {
         Answer::Member { gpus, .. } => gpus,
         Answer::Later { gpus, .. } => {

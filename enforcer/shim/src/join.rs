@@ -331,8 +331,7 @@ pub(crate) struct Joined {
 fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
     let hint = std::env::var("GSHARE_CLAIM_ID").ok();
     let hint = hint.and_then(|text| text.trim_start_matches('c').parse().ok());
-    let version = env!("CARGO_PKG_VERSION");
-    let answer = register(paths::socket(), version, hint, wait, Some(waiting));
+    let answer = register(paths::socket(), hint, wait, Some(waiting));
     let (answer, fds) = answer.map_err(|error| match error.kind() {
         std::io::ErrorKind::Interrupted => Unheld::Stopped,
         _ => Unheld::Silence(format!("cannot register with {}: {error}", paths::socket())),

@@ -202,9 +202,12 @@ impl Flood {
         let claim = json!({"op": "claim", "lazy": true, "gpus_milli": 2000, "command": ["flood"], "wait": "forever"});
         let (_line, _) = self.claim(&claim)?;
         let pid = std::process::id();
-        self.ask(60, usize::MAX, true, |_| {
-            json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "shim": "0", "pid": pid, "hint": null})
-        })
+        self.ask(
+            60,
+            usize::MAX,
+            true,
+            |_| json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "pid": pid, "hint": null}),
+        )
     }
 
     /// Claims that wait; all are given up at once, again and again.
@@ -250,7 +253,8 @@ impl Flood {
         let (_line, _) = self.claim(&claim)?;
         let mut stream = UnixStream::connect(&self.socket)?;
         let pid = std::process::id();
-        let register = json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "shim": "0", "pid": pid, "hint": null});
+        let register =
+            json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "pid": pid, "hint": null});
         writeln!(stream, "{register}")?;
         let (mut buffer, mut fds) = ([0; 4096], Vec::new());
         gshare_abi::recv_with_fds(stream.as_fd(), &mut buffer, &mut fds)?;
