@@ -147,3 +147,49 @@ fn two_hundred_random_deaths_lose_nothing() {
         }
     }
 }
+
+#[test]
+fn an_older_service_on_a_newer_journal_keeps_what_runs_and_promises_nothing() {
+    let mut station = station();
+    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "0"]);
+    let (_, cap) = raw.info();
+    station.stop_service(Signal::SIGKILL).expect("killed");
+    let file = station.dir().join("state/gshare.db");
+    let db = rusqlite::Connection::open(&file).expect("opened");
+    db.pragma_update(None, "user_version", 99).expect("newer");
+    drop(db);
+    let before = std::fs::read(&file).expect("read");
+    station.start_service().expect("starts");
+    let snapshot = station.snapshot().expect("served");
+    assert_eq!(snapshot.claims[0].gpus[0].mem_limit, cap);
+    let said = snapshot
+        .notices
+        .iter()
+        .any(|n| n.text.contains("format 99"));
+    assert!(said, "{:?}", snapshot.notices);
+    let (room, still) = raw.info();
+    assert_eq!(still, cap);
+    assert_eq!(
+        raw.ask(&format!("alloc {}", room + 1)),
+        "error 2 CUDA_ERROR_OUT_OF_MEMORY"
+    );
+    let mut claim = station.command();
+    claim.args(["claim", "-g", "0.1", "--", "true"]);
+    let refused = claim.output().expect("runs");
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(75), "{words}");
+    assert!(
+        words.contains("format 99") && words.contains("hint: "),
+        "{words}"
+    );
+    assert_eq!(raw.finish(), Some(0));
+    until("it ends", Duration::from_secs(5), || {
+        station.snapshot().ok()?.claims.is_empty().then_some(())
+    });
+    station.stop_service(Signal::SIGTERM).expect("stopped");
+    assert_eq!(
+        std::fs::read(&file).expect("read"),
+        before,
+        "the file is left alone"
+    );
+}

@@ -459,6 +459,24 @@ fn what_clients_send_is_bounded() {
         }
         seen.push(name);
     }
+    // What members and the launcher send are numbers only.
+    let abi = [
+        "enforcer/abi/src/wire.rs",
+        "enforcer/abi/src/wire/launch.rs",
+    ];
+    let abi = abi.map(|p| text(Path::new(p))).join("\n");
+    for name in ["Register", "Want", "Launch"] {
+        let definition = definition(&abi, name).expect("is there");
+        for line in definition
+            .lines()
+            .filter(|l| l.trim().starts_with("pub ") && l.contains(':'))
+        {
+            let kind = line.split_once(": ").map_or("", |(_, kind)| kind);
+            let kind = kind.trim_end_matches(',');
+            let plain = ["u32", "u64", "Option<u64>", "bool"].contains(&kind);
+            assert!(plain, "{name}: `{}` has no bound", line.trim());
+        }
+    }
     for name in [
         "ClaimSpec",
         "KernelSpec",
@@ -614,4 +632,42 @@ fn the_english_is_plain() {
     for line in ["Who is this?", "enum Who { A }", "the history of this"] {
         assert_eq!(not_plain(line), None, "{line}");
     }
+}
+
+/// The modules that ARCHITECTURE.md names as boundaries are there.
+#[test]
+fn every_boundary_names_its_module() {
+    let page = text(Path::new("ARCHITECTURE.md"));
+    let (_, after) = page.split_once("## Boundaries").expect("a section");
+    let (section, _) = after.split_once("\n## ").expect("another section");
+    let rows: Vec<Vec<&str>> = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| what comes in"))
+        .map(|line| line.trim_matches('|').split(" | ").collect())
+        .collect();
+    assert!(rows.len() >= 15, "{} rows", rows.len());
+    for row in &rows {
+        let [what, _, through, bound] = row.as_slice() else {
+            panic!("four cells: {row:?}");
+        };
+        let modules: Vec<&str> = through.split('`').skip(1).step_by(2).collect();
+        assert!(!modules.is_empty(), "{what}: no module");
+        for module in modules {
+            assert!(Path::new(module).is_file(), "{what}: {module}");
+        }
+        assert!(!bound.trim().is_empty(), "{what}: nothing is bounded");
+    }
+}
+
+/// The unit leaves the service what it reads: the kernel's log has errors of GPUs that NVML does not tell.
+#[test]
+fn the_unit_lets_the_service_read_the_kernels_log() {
+    let unit = text(Path::new("config/systemd/gshared.service"));
+    let set = |word: &str| {
+        let mut lines = unit.lines().filter(|line| !line.starts_with('#'));
+        lines.any(|line| line.contains(word))
+    };
+    // systemd.exec(5): this makes /dev/kmsg inaccessible and takes CAP_SYSLOG away.
+    assert!(!set("ProtectKernelLogs=yes") && !set("PrivateDevices=yes"));
+    assert!(set("CAP_SYSLOG"), "kernel.dmesg_restrict=1 asks for it");
 }
