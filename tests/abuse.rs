@@ -257,3 +257,51 @@ fn notices_of_one_user_leave_room_for_those_of_others() {
     let own = notices.iter().any(|n| n.claim.as_deref() == Some(&id));
     assert!(own, "{} notices, none of {id}", notices.len());
 }
+
+#[test]
+fn a_process_waits_for_its_claim_a_few_times_only() {
+    let station = station();
+    let mut wire = Wire::open(&station);
+    let held = json!({"op": "claim", "gpus_milli": 2000, "hold": true});
+    let held = [wire.ask(&held), wire.ask(&held)].map(|granted| granted["id"].clone());
+    let script = r#"use IO::Socket::UNIX; use IO::Select; $| = 1; my ($path, $abi) = @ARGV;
+        sub line { my $s = IO::Socket::UNIX->new($path) or die; $s->autoflush(1); $s }
+        my $own = line(); print $own qq({"gshare":1}\n); <$own>;
+        print $own qq({"op":"claim","lazy":true,"gpus_milli":2000,"command":["x"],"wait":"forever"}\n);
+        my $answer = <$own>; die $answer unless $answer =~ /granted/;
+        my @lines = map { line() } 1..60;
+        for (1..100) {
+            for my $s (@lines) { print $s qq({"op":"register","abi":$abi,"pid":$$,"hint":null}\n); }
+        }
+        for my $s (@lines) { print $s qq({"op":"lease","pid":1,"start_ticks":1}\n); }
+        for my $s (@lines) { while (<$s>) { last if /"reply":"lease"/ } }
+        print "ready\n"; <STDIN>; my ($told, $all) = (0, IO::Select->new(@lines));
+        while (my @ready = $all->can_read(3)) {
+            for my $s (@ready) {
+                my $n = sysread($s, my $text, 65536);
+                if (!$n) { $all->remove($s); next }
+                $told += () = $text =~ /"gpus"/g;
+            }
+        }
+        print "$told\n"; <STDIN>"#;
+    let mut perl = Command::new("perl");
+    perl.args(["-e", script]).arg(station.socket());
+    perl.arg(gshare_abi::ABI_VERSION.to_string());
+    let mut process = support::Raw::spawn(&mut perl);
+    assert_eq!(process.line(), "ready");
+    // The GPUs become free, and all that wait are answered.
+    let mut other = Wire::open(&station);
+    let asked = Instant::now();
+    for id in held {
+        assert_ne!(
+            wire.ask(&json!({"op": "release", "id": id}))["reply"],
+            "error"
+        );
+    }
+    other.ask(&json!({"op": "lease", "pid": 1, "start_ticks": 1}));
+    let stood = asked.elapsed();
+    process.tell("go");
+    let answers: usize = process.line().parse().expect("a number");
+    assert!((1..=16).contains(&answers), "{answers} answers");
+    assert!(stood < Duration::from_millis(1000), "stood {stood:?}");
+}

@@ -533,6 +533,84 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
     }
 }
 
+/// What may not reach a terminal: controls, and characters that hide, join or turn text around.
+fn steers(c: char) -> bool {
+    (c.is_control() && c != '\n')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+/// Names of every kind on the screen, in lists and in figures.
+#[test]
+fn hostile_texts_of_every_kind_are_shown_plain() {
+    let station = station();
+    let kinds = [
+        "\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[31m".to_owned(),
+        "\u{9b}31m\u{85}\u{90}x\u{9c}".to_owned(),
+        "a\u{202e}gnp.exe\u{202c}\u{2066}b\u{2069}".to_owned(),
+        "z\u{200b}e\u{200d}r\u{feff}o\u{ad}".to_owned(),
+        "line\r\nc99 ada 1.00 GPU 0\ttab\u{b}".to_owned(),
+        "e\u{301}".repeat(2048),
+        "x".repeat(4096),
+        "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}漢字".to_owned(),
+    ];
+    // What claims with a command is moved into its claim: not this test.
+    let relay = r#"use IO::Socket::UNIX; $| = 1; my $s = IO::Socket::UNIX->new($ARGV[0]) or die; $s->autoflush(1);
+        while (my $line = <STDIN>) { print $s $line; print scalar <$s>; }"#;
+    let mut perl = Command::new("perl");
+    perl.args(["-e", relay]).arg(station.socket());
+    let mut relay = Raw::spawn(&mut perl);
+    let mut ask = |call: &serde_json::Value| {
+        let line = relay.ask(&call.to_string());
+        serde_json::from_str::<serde_json::Value>(&line).expect("JSON")
+    };
+    ask(&serde_json::json!({ "gshare": gshare_proto::PROTOCOL }));
+    let mut held = 0;
+    for kind in &kinds {
+        for more in [
+            serde_json::json!({"name": kind}),
+            serde_json::json!({"command": [kind, "-m", kind]}),
+            serde_json::json!({"cwd": format!("/tmp/{kind}"), "command": ["python", format!("{kind}.py")]}),
+            serde_json::json!({"models": [kind]}),
+            serde_json::json!({"project": kind}),
+            serde_json::json!({"lazy": true, "command": ["k"], "kernel": {"id": kind, "connection": format!("/tmp/{kind}")}}),
+        ] {
+            let mut claim =
+                serde_json::json!({"op": "claim", "gpus_milli": 20, "hold": true, "wait": "no"});
+            let (all, fields) = (claim.as_object_mut(), more.as_object());
+            all.expect("an object")
+                .extend(fields.expect("an object").clone());
+            held += usize::from(ask(&claim)["reply"] == "granted");
+        }
+    }
+    assert!(held >= 24, "{held} were granted");
+    let first = station.snapshot().expect("served").claims[0].id.clone();
+    for words in [
+        &["ps"][..],
+        &["ps", "--all"],
+        &["queue"],
+        &["log", &first],
+        &["why", &first],
+        &["report"],
+        &["report", "--by", "claim"],
+        &["top", "--once", "--screen", "1", "--size", "200x60"],
+        &["top", "--once", "--screen", "2", "--size", "200x60"],
+        &["top", "--once", "--screen", "3", "--size", "80x24"],
+        &["top", "--once", "--screen", "4", "--size", "80x24"],
+        &["doctor"],
+    ] {
+        let shown = station.command().args(words).output().expect("runs");
+        let shown = text(&shown);
+        let found: Vec<char> = shown.chars().filter(|c| steers(*c)).collect();
+        assert!(found.is_empty(), "{words:?} shows {found:?}: {shown}");
+        let longest = shown.lines().map(|l| l.chars().count()).max();
+        assert!(
+            longest.unwrap_or(0) < 1000,
+            "{words:?}: a line of {longest:?}"
+        );
+    }
+}
+
 /// An upgrade finds directories that are not the service's own.
 #[test]
 fn a_state_directory_of_somebody_else_is_not_used() {

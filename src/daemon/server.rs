@@ -109,6 +109,9 @@ impl Sender {
 
 /// Connections of one user at a time, idle or not: each costs two descriptors.
 const CONNECTIONS_PER_USER: usize = 2048;
+/// Connections that wait to be accepted. Whose they are is not known before, so all users wait behind these; when there are
+/// more, `connect` waits in its own process.
+const BACKLOG: i32 = 64;
 /// How long a closing connection may take for what was said last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Users of whom it is remembered how often they connect.
@@ -203,6 +206,8 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
     let hidden = path.with_extension(format!("new-{}", std::process::id()));
     let _ = std::fs::remove_file(&hidden);
     let listener = UnixListener::bind(&hidden)
+        .with_context(|| format!("cannot listen at {}", hidden.display()))?;
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(BACKLOG)?)
         .with_context(|| format!("cannot listen at {}", hidden.display()))?;
     let mode = if everybody { 0o666 } else { 0o600 };
     std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(mode))

@@ -46,16 +46,22 @@ impl Service {
         // An hour is as good as never, and cannot overflow the clock.
         let least =
             Duration::from_millis(min_interval_ms).clamp(SHORTEST, Duration::from_secs(3600));
-        // Many screens of one user come one after the other.
-        let unsent = self.watchers.values().filter(|w| w.uid == peer.uid);
-        let before = unsent.filter(|w| w.sent.is_none()).count();
+        // Many screens of one user come one after the other, also where each asks again at once.
+        let own = || self.watchers.values().filter(|w| w.uid == peer.uid);
+        let old = self.watchers.get(&peer.conn);
+        let next = match old.map(|old| (old.sent, old.next)) {
+            Some((Some(sent), _)) => sent + least.max(spaced(own().count())),
+            Some((None, next)) => next,
+            None => Instant::now() + spaced(own().filter(|w| w.sent.is_none()).count()),
+        };
+        let sent = old.and_then(|old| old.sent);
         let watcher = Watcher {
             uid: peer.uid,
             viewer: self.viewer(peer),
             out,
             least,
-            next: Instant::now() + spaced(before),
-            sent: None,
+            next,
+            sent,
         };
         self.watchers.insert(peer.conn, watcher);
         self.touch();
