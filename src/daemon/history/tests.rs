@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gshare_proto::history::{HistoryBy, HistorySpec, ReportSpec};
 
 use super::answer::Place;
-use super::store::Store;
+use super::store::{ClaimFace, Store};
 use super::sum::{Cause, Fact, Key, Step, Sum};
 use crate::daemon::names::Names;
 
@@ -264,6 +264,14 @@ fn causes_and_waiting_reach_the_report() {
         step.rows.get_mut(&claim(1, 7)).unwrap().because(Cause::Io);
     }
     store.add_all(&steps).unwrap();
+    let nameless = report(&store, BEGIN, BEGIN + 20);
+    assert!(nameless.worst.is_empty(), "nobody is accused of it");
+    let face = ClaimFace {
+        claim: 1,
+        uid: 7,
+        ..ClaimFace::default()
+    };
+    store.name_claim(&face).unwrap();
     let found = report(&store, BEGIN, BEGIN + 20);
     let usage = found.users[0].usage;
     assert_eq!((usage.idle.io, usage.idle.total()), (10.0, 10.0));
