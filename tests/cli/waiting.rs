@@ -1,6 +1,6 @@
 //! What a waiting claim shows and how it ends.
 
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
@@ -248,4 +248,53 @@ fn a_wait_ends_with_its_terminal_also_without_a_sighup() {
     service.join();
     child.kill().expect("ended");
     child.wait().expect("wait");
+}
+
+/// `release` means "give the GPU back" to many users of notebooks, who then lost their variables.
+#[test]
+fn the_release_of_a_notebook_asks_first_and_names_what_keeps_the_variables() {
+    for (answer, released) in [("n\n", false), ("y\n", true)] {
+        let home = Home::new();
+        let service = home.service(move |mut conn| {
+            assert_eq!(conn.call()["op"], "snapshot");
+            let mut snapshot = super::lists::snapshot();
+            let source = serde_json::json!({"value": "/home/ada/vit.ipynb", "source": "jupyter"});
+            snapshot["claims"][0]["identity"] = serde_json::json!({ "notebook": source });
+            conn.send(&snapshot);
+            if released {
+                let call = conn.call();
+                conn.send(&serde_json::json!({"reply": "done", "message": "c3 is released"}));
+                return call;
+            }
+            conn.wait_closed();
+            serde_json::Value::Null
+        });
+        let (master, mut child) = on_a_terminal(&home, "$GSHARE release c3");
+        let mut reader = master.try_clone_reader().expect("reader");
+        let mut writer = master.take_writer().expect("writer");
+        let mut seen = String::new();
+        let mut bytes = [0u8; 4096];
+        while let Ok(n @ 1..) = reader.read(&mut bytes) {
+            let before = seen.contains("[y/N]");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..n]));
+            if !before && seen.contains("[y/N]") {
+                writer.write_all(answer.as_bytes()).expect("typed");
+            }
+        }
+        assert!(
+            seen.contains("gshare detach c3 frees the GPU memory and keeps them"),
+            "{seen}"
+        );
+        assert_eq!(seen.contains("nothing was released"), !released, "{seen}");
+        assert!(child.wait().expect("wait").success());
+        let call = service.join();
+        assert_eq!(
+            call["op"],
+            if released {
+                "release".into()
+            } else {
+                serde_json::Value::Null
+            }
+        );
+    }
 }
