@@ -318,7 +318,10 @@ impl Service {
             let parts = r.instances.iter().filter_map(|i| i.processes.as_ref());
             parts.chain(&r.processes).flatten()
         });
-        let named = processes.filter(|p| !self.is_mps_server(p.pid)).map(|p| {
+        // The last look at the driver may show programs that have ended since.
+        let runs = |pid| gshare_enforcer::proc::key(pid).is_some();
+        let processes = processes.filter(|p| !self.is_mps_server(p.pid) && runs(p.pid));
+        let named = processes.map(|p| {
             let line = gshare_enforcer::proc::cmdline(p.pid).unwrap_or_default();
             let program = line.first().map(std::path::Path::new);
             let name = program.and_then(|p| p.file_name()?.to_str());

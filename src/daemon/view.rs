@@ -138,7 +138,7 @@ impl Service {
             .values()
             .flat_map(|l| &l.seats)
             .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
-        let measured = self
+        let mut measured = self
             .last_reading(g)
             .map(|r| figures::gpu_view(r, self.reading(g).is_some()))
             .unwrap_or_else(|| GpuView {
@@ -151,6 +151,11 @@ impl Service {
                 },
                 ..GpuView::default()
             });
+        // Also before the next look at the driver, which leaves it out.
+        if self.is_released(g) {
+            measured.state = GpuState::Released;
+            measured.mem_used = None;
+        }
         let mut view = GpuView {
             index: index(g),
             uuid: gpu.uuid.clone(),
