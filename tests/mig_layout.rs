@@ -3,11 +3,11 @@
 
 use crate::support;
 
-use std::process::Output;
 use std::time::Duration;
 
 use gshare::station::Station;
 use nix::sys::signal::Signal;
+use support::detach::{ok, run};
 use support::{Raw, board, claim_of, root, station_with, until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -21,20 +21,9 @@ fn workstation(gpus: &[&str], config: &str) -> Station {
     })
 }
 
-fn run(station: &Station, words: &[&str]) -> Output {
-    station.command().args(words).output().expect("runs")
-}
-
-fn ok(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    assert!(output.status.success(), "{words:?}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
+/// A refusal on one line.
 fn refused(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    assert_eq!(output.status.code(), Some(75), "{words:?}: {output:?}");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = support::detach::refused(station, words);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

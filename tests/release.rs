@@ -9,6 +9,7 @@ use gshare::station::Station;
 use gshare_proto::{GpuState, Grade};
 use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
+use support::detach::{ok, refused, run};
 use support::{Raw, board, claim_of, station_with, until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -18,22 +19,6 @@ fn quick(config: &str) -> Station {
         o.tick = "0.1s".to_owned();
         o.config = format!("[claims]\nleftover-grace = \"1s\"\n{config}");
     })
-}
-
-fn run(station: &Station, words: &[&str]) -> Output {
-    station.command().args(words).output().expect("runs")
-}
-
-fn ok(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    assert!(output.status.success(), "{words:?}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn refused(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    assert_eq!(output.status.code(), Some(75), "{words:?}: {output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn claim_on(station: &Station, gpu: &str) -> Output {

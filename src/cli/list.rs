@@ -32,6 +32,11 @@ pub(crate) fn ps(socket: Option<&Path>, args: &PsArgs) -> Outcome {
     })
 }
 
+/// Whether a user means this claim: by its id (c3), the number of the id, or its name.
+pub(crate) fn is_named(word: &str, id: &str, name: Option<&String>) -> bool {
+    id == word || id.strip_prefix('c') == Some(word) || name.is_some_and(|name| name == word)
+}
+
 /// What MPS made of the SMs that claims asked for, where that is something else, and who runs beside it.
 fn through_mps(snapshot: &Snapshot) -> String {
     let mut text = String::new();

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::args::ReleaseArgs;
 use super::claim::unexpected;
 use super::failure::Failure;
+use super::list::is_named;
 use super::table::plain;
 use super::{Outcome, connect, out};
 
@@ -20,9 +21,8 @@ fn may_end_kernels(client: &mut Client, args: &ReleaseArgs) -> Result<bool, Fail
     };
     let uid = nix::unistd::getuid().as_raw();
     let is_named = |claim: &ClaimView| {
-        let number = claim.id.strip_prefix('c').unwrap_or(&claim.id);
-        let mut ids = args.ids.iter().map(String::as_str);
-        ids.any(|id| id == claim.id || id == number || Some(id) == claim.name.as_deref())
+        let mut ids = args.ids.iter();
+        ids.any(|word| is_named(word, &claim.id, claim.name.as_ref()))
     };
     let is_ended = |claim: &&ClaimView| {
         (args.all && claim.uid == uid || is_named(claim)) && claim.identity.notebook.is_some()

@@ -28,9 +28,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &SmiArgs) -> Outcome {
 }
 
 fn find<'s>(snapshot: &'s Snapshot, word: &str) -> Result<&'s ClaimView, Failure> {
-    let fits = |c: &&ClaimView| {
-        c.id == word || c.id.strip_prefix('c') == Some(word) || c.name.as_deref() == Some(word)
-    };
+    let fits = |c: &&ClaimView| list::is_named(word, &c.id, c.name.as_ref());
     snapshot.claims.iter().find(fits).ok_or_else(|| {
         Failure::new(
             failure::USAGE,

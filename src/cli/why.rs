@@ -11,6 +11,7 @@ use super::args::sizes::{ClaimIdArgs, KeepArgs};
 use super::args::{ListArgs, PsArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
+use super::list::is_named;
 use super::table::plain;
 use super::waiting::{left, ordinal};
 use super::{Outcome, connect, out};
@@ -27,9 +28,7 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
             out::print(&all_waiting(&snapshot)).map(|()| 0)
         };
     };
-    let means = |id: &str, name: Option<&String>| {
-        id == wanted || id.strip_prefix('c') == Some(wanted) || name == Some(wanted)
-    };
+    let means = |id: &str, name: Option<&String>| is_named(wanted, id, name);
     if let Some(waiting) = snapshot
         .queue
         .iter()
