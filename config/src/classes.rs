@@ -1,107 +1,110 @@
 //! `[class]`: priority, preemption and rules by the hour, by class of work.
 
-use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use gshare_core::Class;
 use gshare_core::class::{AtHours, ByHour, Classes, Hours, Rules};
-use toml::de::{DeTable, DeValue};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::read::{self, Reader};
-use crate::show::duration;
+use crate::form::{Form, Optional, Text, Time, Whole};
 
-const DAY: Duration = Duration::from_secs(86_400);
-const MOST: u32 = 1000;
+const DAY: u64 = 86_400_000;
 
-pub(crate) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Classes {
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    interactive: Keys,
+    batch: Keys,
+    inference: Keys,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Keys {
+    #[serde(with = "Whole::<0, 1000>")]
+    priority: u16,
+    preemptible: bool,
+    #[serde(with = "Time::<0, DAY>")]
+    min_run: Duration,
+    start: bool,
+    rules: Vec<Rule>,
+}
+
+/// `{ hours = "22-6", priority = 100 }`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Rule {
+    #[serde(with = "Text")]
+    hours: Hours,
+    #[serde(
+        default,
+        with = "Optional::<Whole<0, 1000>>",
+        skip_serializing_if = "Option::is_none"
+    )]
+    priority: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preemptible: Option<bool>,
+    #[serde(
+        default,
+        with = "Optional::<Time<0, DAY>>",
+        skip_serializing_if = "Option::is_none"
+    )]
+    min_run: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<bool>,
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Classes, D::Error> {
+    let table = Table::deserialize(deserializer)?;
     let mut classes = Classes::default();
-    reader.section(root, "class").named("NAME", |name, s| {
-        let class = name.parse::<Class>();
-        let d = Rules::of(*class.as_ref().unwrap_or(&Class::Batch));
+    for (class, keys) in [
+        (Class::Interactive, table.interactive),
+        (Class::Batch, table.batch),
+        (Class::Inference, table.inference),
+    ] {
         let always = Rules {
-            priority: s.get("priority", d.priority, priority),
-            preemptible: s.get("preemptible", d.preemptible, read::truth),
-            min_run: s.get("min-run", d.min_run, read::time(Duration::ZERO..=DAY)),
-            start: s.get("start", d.start, read::truth),
+            priority: keys.priority,
+            preemptible: keys.preemptible,
+            min_run: keys.min_run,
+            start: keys.start,
         };
-        let at = s.get("rules", Vec::new(), rules);
-        match class {
-            Ok(class) if s.exists() => classes.set(class, ByHour { always, at }),
-            Err(error) if s.exists() => s.complain("", error, None),
-            _ => {}
-        }
-    });
-    classes
-}
-
-fn priority(value: &DeValue<'_>) -> Result<u16, String> {
-    read::whole(0..=MOST)(value).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
-}
-
-/// `[{ hours = "22-6", priority = 100 }]`.
-fn rules(value: &DeValue<'_>) -> Result<Vec<AtHours>, String> {
-    const HOW: &str =
-        "expected a list such as [{ hours = \"22-6\", priority = 100, start = true }]";
-    let list = value.as_array().ok_or(HOW)?;
-    let one = |value: &DeValue<'_>| {
-        let table = value.as_table().ok_or(HOW)?;
-        let get = |key: &str| table.get(key).map(toml::Spanned::get_ref);
-        let known = ["hours", "priority", "preemptible", "min-run", "start"];
-        for (key, _) in table {
-            let key = key.get_ref();
-            if !known.contains(&key.as_ref()) {
-                return Err(format!(
-                    "unknown key `{key}`; a rule has {}",
-                    known.join(", ")
-                ));
-            }
-        }
-        let hours = get("hours").ok_or(HOW)?;
-        let hours = read::text(hours)?;
-        Ok(AtHours {
-            hours: hours.parse::<Hours>().map_err(|e| e.to_string())?,
-            priority: get("priority").map(priority).transpose()?,
-            preemptible: get("preemptible").map(read::truth).transpose()?,
-            min_run: get("min-run")
-                .map(|v| read::time(Duration::ZERO..=DAY)(v))
-                .transpose()?,
-            start: get("start").map(read::truth).transpose()?,
-        })
-    };
-    list.iter().map(|v| one(v.get_ref())).collect()
-}
-
-/// The section as a file has it.
-pub(crate) fn show(classes: &Classes, out: &mut String) -> fmt::Result {
-    writeln!(out, "\n[class]")?;
-    for class in Class::ALL {
-        let of = classes.of(class);
-        let always = of.always;
-        let rules: Vec<String> = of.at.iter().map(rule).collect();
-        writeln!(
-            out,
-            "{} = {{ priority = {}, preemptible = {}, min-run = \"{}\", start = {}, rules = [{}] }}",
-            class.name(),
-            always.priority,
-            always.preemptible,
-            duration(always.min_run),
-            always.start,
-            rules.join(", ")
-        )?;
+        let rule = |rule: Rule| AtHours {
+            hours: rule.hours,
+            priority: rule.priority,
+            preemptible: rule.preemptible,
+            min_run: rule.min_run,
+            start: rule.start,
+        };
+        let at = keys.rules.into_iter().map(rule).collect();
+        classes.set(class, ByHour { always, at });
     }
-    Ok(())
+    Ok(classes)
 }
 
-fn rule(at: &AtHours) -> String {
-    let parts = [
-        Some(format!("hours = \"{}\"", at.hours)),
-        at.priority.map(|p| format!("priority = {p}")),
-        at.preemptible.map(|p| format!("preemptible = {p}")),
-        at.min_run.map(|t| format!("min-run = \"{}\"", duration(t))),
-        at.start.map(|s| format!("start = {s}")),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("{{ {} }}", parts.join(", "))
+pub(crate) fn serialize<S: Serializer>(classes: &Classes, out: S) -> Result<S::Ok, S::Error> {
+    let rule = |at: &AtHours| Rule {
+        hours: at.hours,
+        priority: at.priority,
+        preemptible: at.preemptible,
+        min_run: at.min_run,
+        start: at.start,
+    };
+    let keys = |class| {
+        let of: &ByHour = classes.of(class);
+        Keys {
+            priority: of.always.priority,
+            preemptible: of.always.preemptible,
+            min_run: of.always.min_run,
+            start: of.always.start,
+            rules: of.at.iter().map(rule).collect(),
+        }
+    };
+    let table = Table {
+        interactive: keys(Class::Interactive),
+        batch: keys(Class::Batch),
+        inference: keys(Class::Inference),
+    };
+    table.serialize(out)
 }
 
 #[cfg(test)]
@@ -133,12 +136,12 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, word) in [
-            ("[class.web]\npriority = 1\n", "not one of"),
+            ("[class.web]\npriority = 1\n", "unknown key `web`"),
             ("[class.batch]\nrules = [{ hours = \"8\" }]\n", "no span"),
             ("[class.batch]\nrules = [{ hour = \"8-9\" }]\n", "`hour`"),
             (
                 "[class.batch]\nrules = [{ start = true }]\n",
-                "expected a list",
+                "`rules`: hours is missing",
             ),
             ("[class.batch]\npreemptible = \"no\"\n", "true or false"),
             ("[class.batch]\npriority = 5000\n", "1000"),

@@ -1,43 +1,16 @@
 //! `[idle]`: what is done with claims that run nothing.
 
-use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use gshare_core::Class;
 use gshare_core::class::Hours;
-use toml::de::{DeTable, DeValue};
+use serde::{Deserialize, Serialize};
 
-use crate::read::{self, Reader};
-use crate::show::{duration, quote};
+use crate::form::{ClassWord, Form, Never, Optional, Or, Text, Time};
+use crate::words::NoDetach;
 
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
-
-/// What is done with an idle claim that cannot be detached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoDetach {
-    /// Its owner is told, nothing is taken.
-    #[default]
-    Warn,
-    /// What it does not use of its memory is given to those who wait.
-    Shrink,
-    /// It ends; its processes live on without a GPU.
-    Release,
-}
-
-impl NoDetach {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Warn, Self::Shrink, Self::Release];
-
-    /// The word in the file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Warn => "warn",
-            Self::Shrink => "shrink",
-            Self::Release => "release",
-        }
-    }
-}
+/// Up to 30 days, or never.
+type Maybe = Or<Never, Time<0, { 30 * 86_400_000 }>>;
 
 /// What holds for a claim; times count from when nothing was launched and its kernel did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,44 +45,52 @@ impl IdleRule {
 }
 
 /// What is different for some claims at some hours; what is `None` is not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct IdleWhen {
     /// Of this class; `None`: interactive.
+    #[serde(
+        with = "Optional::<ClassWord>",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub class: Option<Class>,
     /// Whose owner is in this group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// At these hours.
+    #[serde(with = "Optional::<Text>", skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
     /// See [`IdleRule::warn`].
+    #[serde(with = "Optional::<Maybe>", skip_serializing_if = "Option::is_none")]
     pub warn: Option<Option<Duration>>,
     /// See [`IdleRule::detach`].
+    #[serde(with = "Optional::<Maybe>", skip_serializing_if = "Option::is_none")]
     pub detach: Option<Option<Duration>>,
     /// See [`IdleRule::always`].
+    #[serde(with = "Optional::<Maybe>", skip_serializing_if = "Option::is_none")]
     pub always: Option<Option<Duration>>,
     /// See [`IdleRule::no_detach`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub no_detach: Option<NoDetach>,
 }
 
-/// `[idle]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is done with idle claims: the times hold for interactive claims, others are left alone unless a rule says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Idle {
-    /// What holds for interactive claims. Nothing is done with others unless a rule says so.
-    pub interactive: IdleRule,
+    /// See [`IdleRule::warn`].
+    #[serde(with = "Maybe")]
+    pub warn: Option<Duration>,
+    /// See [`IdleRule::detach`].
+    #[serde(with = "Maybe")]
+    pub detach: Option<Duration>,
+    /// See [`IdleRule::always`].
+    #[serde(with = "Maybe")]
+    pub always: Option<Duration>,
+    /// See [`IdleRule::no_detach`].
+    pub no_detach: NoDetach,
     /// `rules`: what is different; of several the later entry counts.
     pub rules: Vec<IdleWhen>,
-}
-
-impl Default for Idle {
-    fn default() -> Self {
-        Self {
-            interactive: IdleRule {
-                warn: Some(Duration::from_secs(20 * 60)),
-                detach: Some(Duration::from_secs(30 * 60)),
-                ..IdleRule::NOTHING
-            },
-            rules: Vec::new(),
-        }
-    }
 }
 
 impl Idle {
@@ -117,7 +98,12 @@ impl Idle {
     #[must_use]
     pub fn rule(&self, class: Class, groups: &[String], minute: u16) -> IdleRule {
         let mut rule = match class {
-            Class::Interactive => self.interactive,
+            Class::Interactive => IdleRule {
+                warn: self.warn,
+                detach: self.detach,
+                always: self.always,
+                no_detach: self.no_detach,
+            },
             _ => IdleRule::NOTHING,
         };
         let holds = |when: &&IdleWhen| {
@@ -139,116 +125,9 @@ impl Idle {
     pub fn first(&self) -> Option<Duration> {
         let times = |w: &IdleWhen| [w.warn, w.detach, w.always];
         let rules = self.rules.iter().flat_map(times).flatten().flatten();
-        rules.chain(self.interactive.first()).min()
+        let own = [self.warn, self.detach, self.always].into_iter().flatten();
+        rules.chain(own).min()
     }
-
-    pub(crate) fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "idle");
-        let value = Self {
-            interactive: IdleRule {
-                warn: s.get("warn", d.interactive.warn, maybe),
-                detach: s.get("detach", d.interactive.detach, maybe),
-                always: s.get("always", d.interactive.always, maybe),
-                no_detach: s.get("no-detach", d.interactive.no_detach, no_detach),
-            },
-            rules: s.get("rules", Vec::new(), rules),
-        };
-        s.finish();
-        value
-    }
-
-    /// The section as a file has it.
-    pub(crate) fn show(&self, out: &mut String) -> fmt::Result {
-        let rule = &self.interactive;
-        writeln!(out, "\n[idle]")?;
-        writeln!(out, "warn = \"{}\"", shown(rule.warn))?;
-        writeln!(out, "detach = \"{}\"", shown(rule.detach))?;
-        writeln!(out, "always = \"{}\"", shown(rule.always))?;
-        writeln!(out, "no-detach = \"{}\"", rule.no_detach.name())?;
-        let rules: Vec<String> = self.rules.iter().map(shown_rule).collect();
-        writeln!(out, "rules = [{}]", rules.join(", "))
-    }
-}
-
-/// A time, or `never`.
-fn maybe(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
-    if value.as_str() == Some("never") {
-        return Ok(None);
-    }
-    let time = read::time(Duration::ZERO..=MONTH)(value);
-    time.map(Some).map_err(|e| format!("{e}, or \"never\""))
-}
-
-fn no_detach(value: &DeValue<'_>) -> Result<NoDetach, String> {
-    let text = read::text(value)?;
-    let known = NoDetach::ALL.into_iter().find(|n| n.name() == text);
-    known.ok_or_else(|| format!("`{text}` is not one of warn, shrink, release"))
-}
-
-/// `[{ class = "batch", group = "students", hours = "22-6", detach = "10m" }]`.
-fn rules(value: &DeValue<'_>) -> Result<Vec<IdleWhen>, String> {
-    const HOW: &str =
-        "expected a list such as [{ group = \"students\", hours = \"22-6\", detach = \"10m\" }]";
-    const KNOWN: [&str; 7] = [
-        "class",
-        "group",
-        "hours",
-        "warn",
-        "detach",
-        "always",
-        "no-detach",
-    ];
-    let list = value.as_array().ok_or(HOW)?;
-    let one = |value: &DeValue<'_>| {
-        let table = value.as_table().ok_or(HOW)?;
-        let get = |key: &str| table.get(key).map(toml::Spanned::get_ref);
-        for (key, _) in table {
-            let key = key.get_ref();
-            if !KNOWN.contains(&key.as_ref()) {
-                let known = KNOWN.join(", ");
-                return Err(format!("unknown key `{key}`; a rule has {known}"));
-            }
-        }
-        let class = get("class").map(read::text).transpose()?;
-        let hours = get("hours").map(read::text).transpose()?;
-        Ok(IdleWhen {
-            class: class
-                .map(|c| c.parse::<Class>().map_err(|e| e.to_string()))
-                .transpose()?,
-            group: get("group").map(read::text).transpose()?,
-            hours: hours
-                .map(|h| h.parse::<Hours>().map_err(|e| e.to_string()))
-                .transpose()?,
-            warn: get("warn").map(maybe).transpose()?,
-            detach: get("detach").map(maybe).transpose()?,
-            always: get("always").map(maybe).transpose()?,
-            no_detach: get("no-detach").map(no_detach).transpose()?,
-        })
-    };
-    list.iter().map(|v| one(v.get_ref())).collect()
-}
-
-fn shown(time: Option<Duration>) -> String {
-    time.map_or_else(|| "never".to_owned(), duration)
-}
-
-fn shown_rule(when: &IdleWhen) -> String {
-    let time = |key: &str, time: Option<Option<Duration>>| {
-        time.map(|t| format!("{key} = \"{}\"", shown(t)))
-    };
-    let parts = [
-        when.class.map(|c| format!("class = \"{}\"", c.name())),
-        when.group.as_ref().map(|g| format!("group = {}", quote(g))),
-        when.hours.map(|h| format!("hours = \"{h}\"")),
-        time("warn", when.warn),
-        time("detach", when.detach),
-        time("always", when.always),
-        when.no_detach
-            .map(|n| format!("no-detach = \"{}\"", n.name())),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("{{ {} }}", parts.join(", "))
 }
 
 #[cfg(test)]

@@ -1,31 +1,35 @@
-//! Every key of `gshare.toml`, with its type, its default and its bounds.
-
-mod admin;
-mod advice;
-mod quota;
+//! Every key of `gshare.toml`: its type, its form and its bounds. The defaults are in [`Config::default`].
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gshare_core::class::Classes;
+use gshare_core::mig::Layout;
 use gshare_core::{Bytes, Class, Quota, Share};
-use toml::de::{DeTable, DeValue};
+use serde::{Deserialize, Serialize};
 
-pub use admin::{Admin, Containers, Listen, Metrics};
-pub use advice::Advice;
-pub use quota::unpackable;
+use crate::form::{
+    AbsolutePath, AcceptOff, Auto, AutoOff, CgroupName, Cgroups, ClassWord, FileSize, Form, Gpus,
+    HiddenBy, Limit, Memory as Size, Off, Optional, Or, Text, Time, Whole,
+};
+use crate::idle::Idle;
+use crate::types::{KernelLog, Listen, Wait, WorkHours};
+use crate::words::{
+    AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, OnFault, Overuse, ShareRuns,
+    Unclaimed,
+};
 
-use crate::claims::Claims;
-use crate::detach::Detach;
-use crate::history::{History, KernelLog};
-use crate::policy::Policy;
-use crate::problem::Problem;
-use crate::read::{self, Reader};
-use crate::sharing::{self, GpuKeys, Mps};
+/// Bounds of times, in milliseconds.
+const SEC: u64 = 1000;
+const MIN: u64 = 60 * SEC;
+const HOUR: u64 = 60 * MIN;
+const DAY: u64 = 24 * HOUR;
+const WEEK: u64 = 7 * DAY;
 
 /// The service's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
     /// `[service]`
     pub service: Service,
@@ -42,13 +46,14 @@ pub struct Config {
     /// `[advice]`
     pub advice: Advice,
     /// `[class]`: priority, preemption and rules by the hour.
+    #[serde(rename = "class", with = "crate::classes")]
     pub classes: Classes,
     /// `[idle]`
-    pub idle: crate::idle::Idle,
+    pub idle: Idle,
     /// `[sizes]`
-    pub sizes: crate::sizes::Sizes,
+    pub sizes: Sizes,
     /// `[reclaim]`
-    pub reclaim: crate::reclaim::Reclaim,
+    pub reclaim: Reclaim,
     /// `[cgroup]`
     pub cgroup: Cgroup,
     /// `[admin]`
@@ -60,8 +65,10 @@ pub struct Config {
     /// `[containers]`
     pub containers: Containers,
     /// `[quotas]`, by party.
+    #[serde(with = "crate::quotas")]
     pub quotas: Vec<Quota>,
     /// `[gpu]`, by index, UUID or `all`.
+    #[serde(rename = "gpu")]
     pub gpus: BTreeMap<String, GpuKeys>,
     /// `[mps]`
     pub mps: Mps,
@@ -76,164 +83,316 @@ pub struct Config {
 }
 
 /// The service itself. Where a path is `None` it depends on the mode: see [`crate::Paths`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Service {
     /// `socket`: where clients connect.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub socket: Option<PathBuf>,
     /// `runtime-dir`: claim pages and staged libraries, gone after a reboot.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub runtime_dir: Option<PathBuf>,
     /// `state-dir`: journal and history.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub state_dir: Option<PathBuf>,
     /// `tick`: time between two looks at the GPUs.
+    #[serde(with = "Time::<100, MIN>")]
     pub tick: Duration,
     /// `log`: least severity that is logged.
     pub log: LogLevel,
     /// `idle-connections`: most connections of one user that hold or await no claim.
+    #[serde(with = "Whole::<1, 10_000>")]
     pub idle_connections: u32,
 }
 
-/// Least severity that is logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Failures of the service.
-    Error,
-    /// Also what an administrator should know.
-    Warn,
-    /// Also claims coming and going.
-    #[default]
-    Info,
-    /// Also every request.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
-impl LogLevel {
-    /// The word in the file, also a filter directive of `tracing`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
-}
-
 /// Where the driver's libraries are; `None` searches as the dynamic linker does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Driver {
     /// `libcuda`: `libcuda.so.1`.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub libcuda: Option<PathBuf>,
     /// `libnvidia-ml`: `libnvidia-ml.so.1`.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub libnvidia_ml: Option<PathBuf>,
     /// `kernel-log`: where the driver's errors are read beside NVML.
+    #[serde(with = "Text")]
     pub kernel_log: KernelLog,
 }
 
 /// Device nodes and the filter on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Devices {
     /// `dir`: where `nvidia0`, `nvidiactl` and `nvidia-uvm` are.
+    #[serde(with = "AbsolutePath")]
     pub dir: PathBuf,
     /// `nvidia-major`: device major of the GPU nodes; `None` reads `/proc/devices`.
+    #[serde(with = "Or::<Auto, Whole<1, 4095>>")]
     pub nvidia_major: Option<u32>,
     /// `uvm-major`: device major of `nvidia-uvm`; `None` reads `/proc/devices`.
+    #[serde(with = "Or::<Auto, Whole<1, 4095>>")]
     pub uvm_major: Option<u32>,
     /// `caps-major`: device major of `nvidia-caps/nvidia-cap<N>`; `None` reads `/proc/devices`.
+    #[serde(with = "Or::<Auto, Whole<1, 4095>>")]
     pub caps_major: Option<u32>,
     /// `mig-minors`: the driver's list of the minors of MIG instances.
+    #[serde(with = "AbsolutePath")]
     pub mig_minors: PathBuf,
     /// `filter`: whether members may open only what they were granted, where the kernel can do that.
+    #[serde(with = "AutoOff")]
     pub filter: bool,
 }
 
 /// Device memory that is never given to claims.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Memory {
     /// `reserve`: bytes of each GPU.
+    #[serde(with = "Size")]
     pub reserve: Bytes,
     /// `display-reserve`: bytes of a GPU that drives a display, instead of `reserve`.
+    #[serde(with = "Size")]
     pub display_reserve: Bytes,
 }
 
 /// What a claim gets where its owner says nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Defaults {
     /// `size-command`: GPUs of `gshare claim`.
+    #[serde(with = "Gpus")]
     pub size_command: Share,
     /// `size-interactive`: GPUs of `gshare shell` and of every claim of class `interactive`.
+    #[serde(with = "Gpus")]
     pub size_interactive: Share,
     /// `sm-limit`: most SMs, as a part of each GPU.
+    #[serde(with = "Limit")]
     pub sm_limit: Share,
     /// `mem-limit-notebook`: most of a GPU's memory that a notebook may use while others leave it free.
+    #[serde(with = "Limit")]
     pub mem_limit_notebook: Share,
     /// `class`: class of `gshare claim`.
+    #[serde(with = "ClassWord")]
     pub class: Class,
     /// `wait`: how long a claim waits in the queue.
+    #[serde(with = "Wait")]
     pub wait: Wait,
 }
 
-/// How long a claim waits in the queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wait {
-    /// Until it is granted: `"forever"`.
-    #[default]
-    Forever,
-    /// Not at all: `"no"`.
-    No,
-    /// At most this long.
-    For(Duration),
+/// The life of claims.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Claims {
+    /// `leftover-grace`: how long processes that a command left behind may be without GPU use before
+    /// the claim ends.
+    #[serde(with = "Time::<0, DAY>")]
+    pub leftover_grace: Duration,
+    /// `lease-warning`: how long before a lease ends its owner is told; zero tells nobody.
+    #[serde(with = "Time::<0, DAY>")]
+    pub lease_warning: Duration,
+    /// `lease-grace`: how long the processes of a claim whose lease has ended may go on, to save what they have.
+    #[serde(with = "Time::<0, DAY>")]
+    pub lease_grace: Duration,
+    /// `kernel-grace`: how long the claim of a notebook's kernel that has died is kept for its restart.
+    #[serde(with = "Time::<0, DAY>")]
+    pub kernel_grace: Duration,
+    /// `hide-gpus`: whether gshare's library alone hides the other GPUs from a claim where no device filter does, and
+    /// not `CUDA_VISIBLE_DEVICES`, with which the driver moves nothing.
+    #[serde(rename = "hide-gpus", with = "HiddenBy")]
+    pub hide_by_library: bool,
+}
+
+/// When claims are worth a sentence of advice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Advice {
+    /// `idle-after`: without a launch for this long, a claim is told to give its part back.
+    #[serde(with = "Time::<SEC, WEEK>")]
+    pub idle_after: Duration,
+    /// `over-asked-after`: how long a claim is looked at before a smaller size is proposed.
+    #[serde(with = "Time::<SEC, WEEK>")]
+    pub over_asked_after: Duration,
+}
+
+/// What is learnt from runs, and what is done with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sizes {
+    /// `auto-shrink`: what becomes of what claims do not use.
+    pub auto_shrink: AutoShrink,
+    /// `share-runs`: whose records others may learn from.
+    pub share_runs: ShareRuns,
+    /// `first-look`: a claim without earlier runs has its size from what it used so long.
+    #[serde(with = "Time::<SEC, DAY>")]
+    pub first_look: Duration,
+    /// `horizon`: how far ahead growth is reserved.
+    #[serde(with = "Time::<SEC, DAY>")]
+    pub horizon: Duration,
+    /// `follow`: a request falls when less has been needed for so long.
+    #[serde(with = "Time::<SEC, DAY>")]
+    pub follow: Duration,
+}
+
+/// How room is made for claims that wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Reclaim {
+    /// `enabled`: whether anything is taken from claims that run.
+    pub enabled: bool,
+    /// `spread`: whether claims that can use more than they ask for start on idle GPUs and are moved together later.
+    pub spread: bool,
+    /// `countdown`: between the announcement and the deed.
+    #[serde(with = "Time::<0, HOUR>")]
+    pub countdown: Duration,
+    /// `keep`: how long `gshare keep` puts it off.
+    #[serde(with = "Time::<0, DAY>")]
+    pub keep: Duration,
+    /// `quiet`: how long nobody comes or goes before those who run are spread anew.
+    #[serde(with = "Time::<0, DAY>")]
+    pub quiet: Duration,
+    /// `host-ram`: percent of the host's memory that detached claims may take together.
+    #[serde(with = "Whole::<0, 95>")]
+    pub host_ram: u32,
+    /// `requeue`: whether commands that were claimed with `--requeue` may be ended and started anew.
+    pub requeue: bool,
+    /// `kill`: whether claims may be ended to which nothing else can be done.
+    pub kill: bool,
 }
 
 /// Control groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cgroup {
     /// `enabled`: whether claims get cgroups, where the kernel and the privilege allow.
+    #[serde(with = "AutoOff")]
     pub enabled: bool,
     /// `systemd`: whether claims live in units of systemd, where it runs the machine.
+    #[serde(with = "AutoOff")]
     pub systemd: bool,
     /// `root`: name of gshare's group under the cgroup that it may use.
+    #[serde(with = "CgroupName")]
     pub root: String,
 }
 
+/// The groups that may use `gshare admin`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Admin {
+    /// `groups`: Unix groups whose members may, besides root.
+    pub groups: Vec<String>,
+}
+
+/// What was claimed and used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct History {
+    /// `work-hours`: when somebody is there; what idles at other times idles for the hour.
+    #[serde(with = "Text")]
+    pub work_hours: WorkHours,
+    /// `max-size`: most bytes of the file; the oldest and finest points go first.
+    #[serde(with = "FileSize")]
+    pub max_size: Bytes,
+}
+
+/// Figures for Prometheus.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Metrics {
+    /// `listen`: where `/metrics` is served.
+    #[serde(with = "Text")]
+    pub listen: Listen,
+}
+
+/// Containers in claims.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Containers {
+    /// `cdi-dir`: where container programs look for descriptions of devices; `None` switches containers off.
+    #[serde(with = "Or::<Off, AbsolutePath>")]
+    pub cdi_dir: Option<PathBuf>,
+}
+
+/// How one GPU is shared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GpuKeys {
+    /// `mode`: how claims share it.
+    pub mode: GpuMode,
+    /// `mig`: the instances that it is divided into, made anew after a boot; `None` leaves it as it is.
+    #[serde(with = "Optional::<Text>", skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Layout>,
+}
+
+/// NVIDIA's Multi-Process Service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Mps {
+    /// `control`: NVIDIA's `nvidia-cuda-mps-control`; `None` looks on `PATH`.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
+    pub control: Option<PathBuf>,
+    /// `multi-user`: whether claims of several users may share one MPS server, and with it its faults.
+    #[serde(with = "AcceptOff")]
+    pub multi_user: bool,
+    /// `share`: what a client's thread percentage is taken from.
+    pub share: MpsShare,
+    /// `on-fault`: what becomes of the claims on a GPU whose MPS server failed.
+    pub on_fault: OnFault,
+}
+
+/// Use outside claims, and use beyond them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Policy {
+    /// `unclaimed`: what is done about GPU processes outside claims.
+    pub unclaimed: Unclaimed,
+    /// `deny-cgroups`: where `unclaimed = "deny"` holds; `None` finds the places where users' programs start.
+    #[serde(with = "Or::<Auto, Cgroups>")]
+    pub deny_cgroups: Option<Vec<String>>,
+    /// `exempt-cgroups`: where it never holds, besides the seat's graphical session.
+    #[serde(with = "Cgroups")]
+    pub exempt_cgroups: Vec<String>,
+    /// `overuse`: what is done about a claim that uses more than it is counted.
+    pub overuse: Overuse,
+    /// `overuse-grace`: between the warning and the end of the offending process.
+    #[serde(with = "Time::<0, DAY>")]
+    pub overuse_grace: Duration,
+    /// `overuse-tolerance`: bytes per process that are in use without being counted.
+    #[serde(with = "Size")]
+    pub overuse_tolerance: Bytes,
+    /// `excess-time`: who gets the GPU time that nobody requested.
+    pub excess_time: ExcessTime,
+}
+
+/// Taking the GPU memory of claims that run to the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Detach {
+    /// `drain`: how long calls that are in the driver may take to come back before a claim is left alone.
+    #[serde(with = "Time::<1, HOUR>")]
+    pub drain: Duration,
+    /// `timeout`: longest time for one step of the driver, beside what moving the memory takes.
+    #[serde(with = "Time::<100, HOUR>")]
+    pub timeout: Duration,
+    /// `host-reserve`: host memory that stays free.
+    #[serde(with = "Size")]
+    pub host_reserve: Bytes,
+}
+
 /// How a claim's command is started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Launch {
     /// `caps`: how firmly a command is held.
     pub caps: LaunchCaps,
     /// `launcher`: `gshare-exec`; `None` looks where it is installed.
+    #[serde(with = "Or::<Auto, AbsolutePath>")]
     pub launcher: Option<PathBuf>,
 }
 
-/// How firmly a claim's command is held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaunchCaps {
-    /// Strict where the launcher is installed and this is the system service, else by the library path.
-    #[default]
-    Auto,
-    /// By the launcher or not at all.
-    Strict,
-    /// By the library path.
-    Preload,
-}
-
-impl LaunchCaps {
-    /// The word in the file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Strict => "strict",
-            Self::Preload => "preload",
-        }
-    }
-}
-
 /// The users and groups that may claim for a project.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Project {
     /// `users`: login names.
     pub users: Vec<String>,
@@ -241,305 +400,16 @@ pub struct Project {
     pub groups: Vec<String>,
 }
 
-impl Default for Service {
-    fn default() -> Self {
-        Self {
-            socket: None,
-            runtime_dir: None,
-            state_dir: None,
-            tick: Duration::from_secs(1),
-            log: LogLevel::Info,
-            idle_connections: 64,
-        }
-    }
-}
-
-impl Default for Devices {
-    fn default() -> Self {
-        Self {
-            dir: PathBuf::from("/dev"),
-            nvidia_major: None,
-            uvm_major: None,
-            caps_major: None,
-            mig_minors: PathBuf::from("/proc/driver/nvidia-caps/mig-minors"),
-            filter: true,
-        }
-    }
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self {
-            reserve: Bytes::mib(512),
-            display_reserve: Bytes::mib(1536),
-        }
-    }
-}
-
-impl Default for Defaults {
-    fn default() -> Self {
-        Self {
-            size_command: Share::from_milli(500),
-            size_interactive: Share::from_milli(250),
-            sm_limit: Share::ONE,
-            mem_limit_notebook: Share::from_milli(800),
-            class: Class::Batch,
-            wait: Wait::Forever,
-        }
-    }
-}
-
-impl Default for Cgroup {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            systemd: true,
-            root: "gshare".to_owned(),
-        }
-    }
-}
-
-const LEVELS: &[(&str, LogLevel)] = &[
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
-];
-const AUTO_OFF: &[(&str, bool)] = &[("auto", true), ("off", false)];
-const LAUNCH_CAPS: &[(&str, LaunchCaps)] = &[
-    ("auto", LaunchCaps::Auto),
-    ("strict", LaunchCaps::Strict),
-    ("preload", LaunchCaps::Preload),
-];
-pub(crate) const CLASSES: &[(&str, Class)] = &[
-    ("interactive", Class::Interactive),
-    ("batch", Class::Batch),
-    ("inference", Class::Inference),
-];
-
-const MS: Duration = Duration::from_millis(1);
-const SEC: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
-
 impl Config {
-    /// Reads the text of a file; `file` is only named in problems.
-    ///
-    /// # Errors
-    /// All problems, in the order of the file.
-    pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
-        Reader::read(text, file, Self::walk)
-    }
-
-    /// Every key, with its section: `("service", "tick")`. Keys of a project stand under `projects.NAME`.
+    /// The keys of a GPU: by its UUID before its index before `all`.
     #[must_use]
-    pub fn keys() -> Vec<(String, &'static str)> {
-        Reader::keys(|reader, root| {
-            Self::walk(reader, root);
-        })
+    pub fn gpu(&self, uuid: &str, index: usize) -> Option<&GpuKeys> {
+        let mut keys = self.gpus.iter();
+        let by_uuid =
+            keys.find(|(name, _)| name.starts_with("GPU-") && uuid.starts_with(name.as_str()));
+        by_uuid
+            .map(|(_, keys)| keys)
+            .or_else(|| self.gpus.get(&index.to_string()))
+            .or_else(|| self.gpus.get("all"))
     }
-
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let config = Self {
-            service: Service::walk(reader, root),
-            driver: Driver::walk(reader, root),
-            devices: Devices::walk(reader, root),
-            memory: Memory::walk(reader, root),
-            defaults: Defaults::walk(reader, root),
-            claims: Claims::walk(reader, root),
-            advice: Advice::walk(reader, root),
-            classes: crate::classes::walk(reader, root),
-            idle: crate::idle::Idle::walk(reader, root),
-            sizes: crate::sizes::Sizes::walk(reader, root),
-            reclaim: crate::reclaim::Reclaim::walk(reader, root),
-            cgroup: Cgroup::walk(reader, root),
-            admin: Admin::walk(reader, root),
-            history: History::walk(reader, root),
-            metrics: Metrics::walk(reader, root),
-            containers: Containers::walk(reader, root),
-            quotas: quota::walk(reader, root),
-            gpus: sharing::walk_gpus(reader, root),
-            mps: Mps::walk(reader, root),
-            policy: Policy::walk(reader, root),
-            detach: Detach::walk(reader, root),
-            launch: Launch::walk(reader, root),
-            projects: walk_projects(reader, root),
-        };
-        reader.no_other_sections(root);
-        config
-    }
-}
-
-impl Service {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "service");
-        let value = Self {
-            socket: s.get("socket", d.socket, read::auto_or_path),
-            runtime_dir: s.get("runtime-dir", d.runtime_dir, read::auto_or_path),
-            state_dir: s.get("state-dir", d.state_dir, read::auto_or_path),
-            tick: s.get("tick", d.tick, read::time(100 * MS..=60 * SEC)),
-            log: s.get("log", d.log, read::word(LEVELS)),
-            idle_connections: s.get(
-                "idle-connections",
-                d.idle_connections,
-                read::whole(1..=10_000),
-            ),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Driver {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let mut s = reader.section(root, "driver");
-        let value = Self {
-            libcuda: s.get("libcuda", None, read::auto_or_path),
-            libnvidia_ml: s.get("libnvidia-ml", None, read::auto_or_path),
-            kernel_log: s.get("kernel-log", KernelLog::default(), KernelLog::read),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Devices {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "devices");
-        let value = Self {
-            dir: s.get("dir", d.dir, read::path),
-            nvidia_major: s.get("nvidia-major", d.nvidia_major, major),
-            uvm_major: s.get("uvm-major", d.uvm_major, major),
-            caps_major: s.get("caps-major", d.caps_major, major),
-            mig_minors: s.get("mig-minors", d.mig_minors, read::path),
-            filter: s.get("filter", d.filter, read::word(AUTO_OFF)),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Memory {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "memory");
-        let value = Self {
-            reserve: s.get("reserve", d.reserve, read::size),
-            display_reserve: s.get("display-reserve", d.display_reserve, read::size),
-        };
-        if value.display_reserve < value.reserve {
-            let key = if s.has("display-reserve") {
-                "display-reserve"
-            } else {
-                "reserve"
-            };
-            s.complain(
-                key,
-                format!(
-                    "`display-reserve` ({}) is below `reserve` ({}), but a display needs memory besides",
-                    value.display_reserve, value.reserve
-                ),
-                Some("raise display-reserve to at least reserve".to_owned()),
-            );
-        }
-        s.finish();
-        value
-    }
-}
-
-impl Defaults {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "defaults");
-        let value = Self {
-            size_command: s.get("size-command", d.size_command, read::gpus),
-            size_interactive: s.get("size-interactive", d.size_interactive, read::gpus),
-            sm_limit: s.get("sm-limit", d.sm_limit, read::limit),
-            mem_limit_notebook: s.get("mem-limit-notebook", d.mem_limit_notebook, read::limit),
-            class: s.get("class", d.class, read::word(CLASSES)),
-            wait: s.get("wait", d.wait, wait),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Cgroup {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let d = Self::default();
-        let mut s = reader.section(root, "cgroup");
-        let value = Self {
-            enabled: s.get("enabled", d.enabled, read::word(AUTO_OFF)),
-            systemd: s.get("systemd", d.systemd, read::word(AUTO_OFF)),
-            root: s.get("root", d.root, cgroup_name),
-        };
-        s.finish();
-        value
-    }
-}
-
-impl Launch {
-    fn walk<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> Self {
-        let mut s = reader.section(root, "launch");
-        let value = Self {
-            caps: s.get("caps", LaunchCaps::Auto, read::word(LAUNCH_CAPS)),
-            launcher: s.get("launcher", None, read::auto_or_path),
-        };
-        s.finish();
-        value
-    }
-}
-
-fn walk_projects<'t>(reader: &mut Reader<'t>, root: &DeTable<'t>) -> BTreeMap<String, Project> {
-    let mut projects = BTreeMap::new();
-    let section = reader.section(root, "projects");
-    section.named("NAME", |name, s| {
-        let project = Project {
-            users: s.get("users", Vec::new(), read::texts),
-            groups: s.get("groups", Vec::new(), read::texts),
-        };
-        if s.is_sound() && project.users.is_empty() && project.groups.is_empty() {
-            s.complain(
-                "",
-                format!("nobody may claim for project `{name}`"),
-                Some("add users = [\"...\"] or groups = [\"...\"]".to_owned()),
-            );
-        }
-        if s.exists() {
-            projects.insert(name.to_owned(), project);
-        }
-    });
-    projects
-}
-
-fn major(value: &DeValue<'_>) -> Result<Option<u32>, String> {
-    match value {
-        DeValue::String(s) if s == "auto" => Ok(None),
-        other => read::whole(1..=4095)(other)
-            .map(Some)
-            .map_err(|e| format!("{e}, or \"auto\"")),
-    }
-}
-
-fn wait(value: &DeValue<'_>) -> Result<Wait, String> {
-    match value.as_str() {
-        Some("forever") => Ok(Wait::Forever),
-        Some("no") => Ok(Wait::No),
-        _ => read::time(SEC..=365 * DAY)(value)
-            .map(Wait::For)
-            .map_err(|e| format!("{e}; \"forever\" and \"no\" are possible too")),
-    }
-}
-
-fn cgroup_name(value: &DeValue<'_>) -> Result<String, String> {
-    let name = read::text(value)?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(format!(
-            "`{name}` is not a cgroup name; expected letters, digits, `-`, `_` and `.` only"
-        ));
-    }
-    Ok(name)
 }

@@ -1,45 +1,41 @@
 //! Configuration: the service's `gshare.toml`, a project's `.gshare.toml`, and where things live.
 //!
-//! Reading goes in one walk over the parsed text, with the position of every key and value: unknown
-//! keys, wrong units and impossible values are all reported together, each with file, line, column
-//! and what was expected. A key exists only if something reads it.
+//! The keys are the fields of [`Config`], read and shown by serde; a file is laid over the defaults. Unknown keys,
+//! wrong units and impossible values are all reported together, each with file, line, column and what was expected.
 #![forbid(unsafe_code)]
 
-mod claims;
 mod classes;
-mod detach;
-mod history;
+mod defaults;
+mod form;
 mod idle;
 mod keys;
 mod paths;
-mod policy;
 mod problem;
 mod project;
+mod quotas;
 mod read;
-mod reclaim;
-mod sharing;
 mod show;
-mod sizes;
+mod types;
 pub mod value;
+mod words;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use claims::Claims;
-pub use detach::Detach;
-pub use history::{History, KernelLog, WorkHours};
-pub use idle::{Idle, IdleRule, IdleWhen, NoDetach};
+pub use idle::{Idle, IdleRule, IdleWhen};
 pub use keys::{
-    Admin, Advice, Cgroup, Config, Containers, Defaults, Devices, Driver, Launch, LaunchCaps,
-    Listen, LogLevel, Memory, Metrics, Project, Service, Wait, unpackable,
+    Admin, Advice, Cgroup, Claims, Config, Containers, Defaults, Detach, Devices, Driver, GpuKeys,
+    History, Launch, Memory, Metrics, Mps, Policy, Project, Reclaim, Service, Sizes,
 };
 pub use paths::{Mode, Paths, SYSTEM_FILE, SYSTEM_SOCKET, find_socket, user_file, user_socket};
-pub use policy::{ExcessTime, Overuse, Policy, Unclaimed};
 pub use problem::Problem;
 pub use project::{IgnoredFile, PROJECT_FILE, ProjectDefaults, ProjectFile};
-pub use reclaim::Reclaim;
-pub use sharing::{GpuKeys, GpuMode, Mps, MpsShare, OnFault};
-pub use sizes::{AutoShrink, ShareRuns, Sizes};
+pub use quotas::unpackable;
+pub use types::{KernelLog, Listen, Wait, WorkHours};
+pub use words::{
+    AutoShrink, ExcessTime, GpuMode, LaunchCaps, LogLevel, MpsShare, NoDetach, OnFault, Overuse,
+    ShareRuns, Unclaimed,
+};
 
 /// The file that packages install as `/etc/gshare/gshare.toml`: every key, with its default, as a comment.
 pub const SHIPPED: &str = include_str!("../gshare.toml");

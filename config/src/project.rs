@@ -9,35 +9,44 @@ use std::time::Duration;
 use directories::BaseDirs;
 use gshare_core::{Bytes, Class, Share, Size};
 use nix::unistd::Uid;
+use serde::Deserialize;
 
-use crate::keys::CLASSES;
+use crate::ConfigError;
+use crate::form::{ClaimSize, ClassWord, Form as _, Limit, Optional, Sm, SomeMemory, Time};
 use crate::problem::Problem;
-use crate::read::{self, Reader};
-use crate::{ConfigError, value};
+use crate::read::read;
 
 /// Name of the file.
 pub const PROJECT_FILE: &str = ".gshare.toml";
 
 /// Defaults of one project; the command line goes before them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ProjectDefaults {
     /// `gpus`: as `-g`.
+    #[serde(deserialize_with = "Optional::<ClaimSize>::deserialize")]
     pub gpus: Option<Size>,
     /// `gpu-mem`: guaranteed bytes per GPU.
+    #[serde(deserialize_with = "Optional::<SomeMemory>::deserialize")]
     pub gpu_mem: Option<Bytes>,
     /// `gpu-mem-limit`: most bytes per GPU.
+    #[serde(deserialize_with = "Optional::<SomeMemory>::deserialize")]
     pub gpu_mem_limit: Option<Bytes>,
     /// `sm`: guaranteed part of the SMs.
+    #[serde(deserialize_with = "Optional::<Sm>::deserialize")]
     pub sm: Option<Share>,
     /// `limit`: most SMs.
+    #[serde(deserialize_with = "Optional::<Limit>::deserialize")]
     pub limit: Option<Share>,
     /// `class`: class of work.
+    #[serde(deserialize_with = "Optional::<ClassWord>::deserialize")]
     pub class: Option<Class>,
     /// `project`: whom the claim counts for.
     pub project: Option<String>,
     /// `name`: name of the claim.
     pub name: Option<String>,
     /// `time`: lease.
+    #[serde(deserialize_with = "Optional::<Time<1000, { 366 * 86_400_000 }>>::deserialize")]
     pub time: Option<Duration>,
 }
 
@@ -67,23 +76,7 @@ impl ProjectDefaults {
     /// # Errors
     /// All problems, in the order of the file.
     pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
-        Reader::read(text, file, |reader, root| {
-            let mut s = reader.top(root);
-            let time = read::time(Duration::from_secs(1)..=Duration::from_secs(366 * 86_400));
-            let value = Self {
-                gpus: s.optional("gpus", read::claim_size),
-                gpu_mem: s.optional("gpu-mem", read::memory),
-                gpu_mem_limit: s.optional("gpu-mem-limit", read::memory),
-                sm: s.optional("sm", |v| value::sm(&read::number_text(v)?)),
-                limit: s.optional("limit", read::limit),
-                class: s.optional("class", read::word(CLASSES)),
-                project: s.optional("project", read::text),
-                name: s.optional("name", read::text),
-                time: s.optional("time", time),
-            };
-            s.finish();
-            value
-        })
+        read(text, file, "", &[], |_, _| {})
     }
 }
 

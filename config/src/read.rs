@@ -1,442 +1,278 @@
-//! The walk over a parsed file: every value asked for by name, every problem collected.
+//! Reads a file over its defaults, by serde, and collects everything that is wrong with it: what a value is refused
+//! for is noted, the value is taken out, and the rest is read again.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use gshare_core::units::parse_duration;
-use gshare_core::{Bytes, Share, Size};
+use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
+use crate::form::article;
+use crate::keys::Config;
 use crate::problem::{Problem, nearest};
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
-/// Reads one file and collects what is wrong with it.
-pub(crate) struct Reader<'t> {
-    file: &'t Path,
-    text: &'t str,
-    problems: Vec<(usize, Problem)>,
-    known: BTreeMap<String, Vec<&'static str>>,
-    unknown: Vec<(String, String, Range<usize>)>,
-}
+/// What is wrong with one key: its path, what, and what would be right.
+type Complaint<'a> = (&'a [&'a str], String, Option<String>);
 
-/// The keys of one table; `name` is empty for the top of the file.
-pub(crate) struct Section<'r, 't, 'd> {
-    reader: &'r mut Reader<'t>,
-    name: String,
-    table: Option<&'d DeTable<'t>>,
-    span: Range<usize>,
-    problems_before: usize,
-}
-
-impl<'t> Reader<'t> {
-    /// Parses `text` and lets `walk` ask for every key.
+impl Config {
+    /// Reads the text of a file; `file` is only named in problems.
     ///
     /// # Errors
-    /// All problems, in the order of the file; syntax errors only, where there are any.
-    pub(crate) fn read<T>(
-        text: &'t str,
-        file: &'t Path,
-        walk: impl FnOnce(&mut Self, &DeTable<'t>) -> T,
-    ) -> Result<T, Vec<Problem>> {
-        let (root, mut errors) = DeTable::parse_recoverable(text);
-        errors.sort_by_key(|e| e.span().map_or(0, |s| s.start));
-        if !errors.is_empty() {
-            return Err(errors
-                .iter()
-                .map(|e| {
-                    let span = e.span().unwrap_or(0..0);
-                    Problem::at(file, text, span, e.message().replace('\n', ", "), None)
-                })
-                .collect());
-        }
-        let mut reader = Self {
-            file,
+    /// All problems, in the order of the file.
+    pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
+        read(
             text,
-            problems: Vec::new(),
-            known: BTreeMap::new(),
-            unknown: Vec::new(),
-        };
-        let value = walk(&mut reader, root.get_ref());
-        reader.report_unknown();
-        if reader.problems.is_empty() {
-            return Ok(value);
+            file,
+            &Self::default().show(),
+            &Self::keys(),
+            Self::complain,
+        )
+    }
+
+    /// What no key alone is wrong with.
+    fn complain(&self, complain: &mut dyn FnMut(Complaint<'_>)) {
+        let memory = &self.memory;
+        if memory.display_reserve < memory.reserve {
+            let (display, reserve) = (memory.display_reserve, memory.reserve);
+            let what = format!(
+                "`display-reserve` ({display}) is below `reserve` ({reserve}), but a display needs memory besides"
+            );
+            let hint = "raise display-reserve to at least reserve".to_owned();
+            complain((&["memory", "display-reserve"], what, Some(hint)));
         }
-        reader.problems.sort_by_key(|(at, _)| *at);
-        Err(reader.problems.into_iter().map(|(_, p)| p).collect())
-    }
-
-    /// Names of all keys that a walk asks for, as `section.key`.
-    pub(crate) fn keys(
-        walk: impl FnOnce(&mut Reader<'static>, &DeTable<'static>),
-    ) -> Vec<(String, &'static str)> {
-        let mut reader = Reader {
-            file: Path::new(""),
-            text: "",
-            problems: Vec::new(),
-            known: BTreeMap::new(),
-            unknown: Vec::new(),
-        };
-        walk(&mut reader, &DeTable::new());
-        let known = std::mem::take(&mut reader.known);
-        known
-            .into_iter()
-            .filter(|(section, _)| section != ROOT)
-            .flat_map(|(section, keys)| keys.into_iter().map(move |k| (section.clone(), k)))
-            .collect()
-    }
-
-    /// The top of the file, whose keys are `keys` (of a file without sections).
-    pub(crate) fn top<'r, 'd>(&'r mut self, root: &'d DeTable<'t>) -> Section<'r, 't, 'd> {
-        Section::open(self, String::new(), Some(root))
-    }
-
-    /// The table `[name]` of `root`; absent is empty.
-    pub(crate) fn section<'r, 'd>(
-        &'r mut self,
-        root: &'d DeTable<'t>,
-        name: &'static str,
-    ) -> Section<'r, 't, 'd> {
-        self.known.entry(ROOT.to_owned()).or_default().push(name);
-        let table = self.table_of(root.get(name), &format!("[{name}]"));
-        Section::open(self, name.to_owned(), table)
-    }
-
-    /// Reports every table of `root` that was not asked for.
-    pub(crate) fn no_other_sections(&mut self, root: &DeTable<'_>) {
-        let known = self.known.get(ROOT).cloned().unwrap_or_default();
-        for (key, _) in root {
-            if !known.contains(&key.get_ref().as_ref()) {
-                self.unknown
-                    .push((ROOT.to_owned(), key.get_ref().to_string(), key.span()));
-            }
-        }
-    }
-
-    fn table_of<'d>(
-        &mut self,
-        value: Option<&'d Value<'t>>,
-        what: &str,
-    ) -> Option<&'d DeTable<'t>> {
-        let value = value?;
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            let kind = article(value.get_ref());
-            self.problem(value.span(), format!("{what} is a table, not {kind}"), None);
-        }
-        table
-    }
-
-    fn problem(&mut self, span: Range<usize>, message: String, expected: Option<String>) {
-        let at = span.start;
-        let problem = Problem::at(self.file, self.text, span, message, expected);
-        self.problems.push((at, problem));
-    }
-
-    fn report_unknown(&mut self) {
-        for (section, key, span) in std::mem::take(&mut self.unknown) {
-            let siblings = self.known.get(&section).cloned().unwrap_or_default();
-            let elsewhere = self
-                .known
-                .iter()
-                .find(|(s, keys)| s.as_str() != ROOT && keys.contains(&key.as_str()))
-                .map(|(s, _)| s.clone());
-            let expected = if let Some(near) = nearest(&key, siblings.iter().copied()) {
-                format!("did you mean `{near}`?")
-            } else if let Some(elsewhere) = elsewhere {
-                format!("`{key}` belongs in [{elsewhere}]")
-            } else {
-                format!("expected one of: {}", siblings.join(", "))
-            };
-            let what = match section.as_str() {
-                ROOT => format!("unknown section or key `{key}`"),
-                "" => format!("unknown key `{key}`"),
-                section => format!("unknown key `{key}` in [{section}]"),
-            };
-            self.problem(span, what, Some(expected));
-        }
-    }
-}
-
-/// Stands for the list of sections; no section can have this name.
-const ROOT: &str = "\0";
-
-impl<'r, 't, 'd> Section<'r, 't, 'd> {
-    fn open(reader: &'r mut Reader<'t>, name: String, table: Option<&'d DeTable<'t>>) -> Self {
-        reader.known.entry(name.clone()).or_default();
-        Self {
-            problems_before: reader.problems.len(),
-            reader,
-            name,
-            table,
-            span: 0..0,
-        }
-    }
-
-    /// The value of `key` through `read`; `default` where the key is absent or wrong.
-    pub(crate) fn get<T>(
-        &mut self,
-        key: &'static str,
-        default: T,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
-    ) -> T {
-        let known = self.reader.known.entry(self.name.clone()).or_default();
-        if !known.contains(&key) {
-            known.push(key);
-        }
-        let Some(value) = self.table.and_then(|t| t.get(key)) else {
-            return default;
-        };
-        read(value.get_ref()).unwrap_or_else(|why| {
-            self.reader
-                .problem(value.span(), format!("`{key}`: {why}"), None);
-            default
-        })
-    }
-
-    /// As [`Self::get`] for a key without a default.
-    pub(crate) fn optional<T>(
-        &mut self,
-        key: &'static str,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
-    ) -> Option<T> {
-        self.get(key, None, |v| read(v).map(Some))
-    }
-
-    /// Whether the file has the key.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.table.is_some_and(|t| t.contains_key(key))
-    }
-
-    /// Whether the section is there; the example of [`Self::named`] is not.
-    pub(crate) fn exists(&self) -> bool {
-        self.table.is_some()
-    }
-
-    /// Whether the section is there and nothing in it was wrong so far.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.exists() && self.reader.problems.len() == self.problems_before
-    }
-
-    /// A problem with the value of `key`, or with the section where the key is absent.
-    pub(crate) fn complain(&mut self, key: &str, message: String, expected: Option<String>) {
-        let span = self
-            .table
-            .and_then(|t| t.get(key))
-            .map_or_else(|| self.span.clone(), Spanned::span);
-        self.reader.problem(span, message, expected);
-    }
-
-    /// Every key of the section is a name given by the user and its value a table.
-    pub(crate) fn named(
-        self,
-        example: &'static str,
-        mut each: impl FnMut(&str, &mut Section<'_, 't, 'd>),
-    ) {
-        let Some(table) = self.table else {
-            // Keys of named tables are known even when there are none.
-            let mut section = Section::open(self.reader, format!("{}.{example}", self.name), None);
-            each(example, &mut section);
-            return;
-        };
-        for (key, value) in table {
-            let what = format!("{}.{}", self.name, key.get_ref());
-            let inner = self.reader.table_of(Some(value), &what);
-            let mut section = Section::open(self.reader, what, inner);
-            section.span = key.span();
-            if inner.is_some() {
-                each(key.get_ref(), &mut section);
-                section.finish();
-            }
-        }
-    }
-
-    /// Reports every key that was not asked for.
-    pub(crate) fn finish(self) {
-        for (key, _) in self.table.into_iter().flatten() {
-            let known = &self.reader.known[&self.name];
-            if !known.contains(&key.get_ref().as_ref()) {
-                self.reader.unknown.push((
-                    self.name.clone(),
-                    key.get_ref().to_string(),
-                    key.span(),
+        for quota in &self.quotas {
+            let party = quota.party.to_string();
+            if quota.gpus.is_none() && quota.weight_milli.is_none() && quota.max.is_none() {
+                let what = format!("the quota of {party} says nothing");
+                complain((
+                    &["quotas", &party],
+                    what,
+                    Some("add gpus, weight or max".to_owned()),
                 ));
             }
+            if quota
+                .gpus
+                .zip(quota.max)
+                .is_some_and(|(gpus, max)| gpus > max)
+            {
+                let what = format!("{party} is guaranteed more than it may hold");
+                complain((&["quotas", &party, "max"], what, None));
+            }
+        }
+        for name in self.gpus.keys() {
+            if name != "all" && !name.starts_with("GPU-") && name.parse::<u32>().is_err() {
+                let hint = "an index such as 0, a UUID such as GPU-..., or all".to_owned();
+                complain((&["gpu", name], format!("`{name}` is no GPU"), Some(hint)));
+            }
+        }
+        for (name, project) in &self.projects {
+            if project.users.is_empty() && project.groups.is_empty() {
+                let what = format!("nobody may claim for project `{name}`");
+                let hint = "add users = [\"...\"] or groups = [\"...\"]".to_owned();
+                complain((&["projects", name], what, Some(hint)));
+            }
         }
     }
 }
 
-/// A string.
-pub(crate) fn text(value: &DeValue<'_>) -> Result<String, String> {
-    value
-        .as_str()
-        .map(ToOwned::to_owned)
-        .ok_or_else(|| format!("expected a string in quotes, not {}", article(value)))
-}
-
-/// A list of strings.
-pub(crate) fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let array = value
-        .as_array()
-        .ok_or_else(|| format!("expected a list of strings, not {}", article(value)))?;
-    array.iter().map(|v| text(v.get_ref())).collect()
-}
-
-/// A number or its text, so that `gpus = 0.5` and `gpus = "0.5"` both work.
-pub(crate) fn number_text(value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::String(s) => Ok(s.to_string()),
-        DeValue::Float(f) => Ok(f.as_str().to_owned()),
-        DeValue::Integer(i) => Ok(i.as_str().to_owned()),
-        other => Err(format!("expected a number, not {}", article(other))),
-    }
-}
-
-/// A whole number within `range`.
-pub(crate) fn whole(
-    range: std::ops::RangeInclusive<u32>,
-) -> impl FnOnce(&DeValue<'_>) -> Result<u32, String> {
-    move |value| {
-        let bad = || {
-            format!(
-                "expected a whole number from {} to {}",
-                range.start(),
-                range.end()
-            )
+/// Reads `text` laid over the text `base`. `keys` are those of all sections, to tell where a misplaced key belongs.
+///
+/// # Errors
+/// All problems, in the order of the file; syntax errors only, where there are any.
+pub(crate) fn read<T: DeserializeOwned>(
+    text: &str,
+    file: &Path,
+    base: &str,
+    keys: &[(String, String)],
+    check: impl Fn(&T, &mut dyn FnMut(Complaint<'_>)),
+) -> Result<T, Vec<Problem>> {
+    let (root, mut errors) = DeTable::parse_recoverable(text);
+    errors.sort_by_key(|e| e.span().map_or(0, |s| s.start));
+    let at = |span, message: String, expected| Problem::at(file, text, span, message, expected);
+    if !errors.is_empty() {
+        let problem = |e: &toml::de::Error| {
+            let message = e.message().replace('\n', ", ");
+            at(e.span().unwrap_or(0..0), message, None)
         };
-        let DeValue::Integer(i) = value else {
-            return Err(format!("{}, not {}", bad(), article(value)));
-        };
-        let n = u32::from_str_radix(i.as_str(), i.radix()).map_err(|_| bad())?;
-        if range.contains(&n) {
-            Ok(n)
-        } else {
-            Err(bad())
-        }
+        return Err(errors.iter().map(problem).collect());
     }
-}
-
-/// A time with its unit, within `range`.
-pub(crate) fn time(
-    range: std::ops::RangeInclusive<Duration>,
-) -> impl FnOnce(&DeValue<'_>) -> Result<Duration, String> {
-    move |value| {
-        const HOW: &str = "write a time with its unit in quotes, for example \"30s\" or \"1h30m\"";
-        let DeValue::String(s) = value else {
-            return Err(HOW.to_owned());
+    let root = root.into_inner();
+    let base = DeTable::parse_recoverable(base).0.into_inner();
+    let mut rest = root.clone();
+    let mut found: Vec<(usize, Problem)> = Vec::new();
+    let mut cuts: Vec<Vec<String>> = Vec::new();
+    let value = loop {
+        let mut merged = base.clone();
+        lay(&mut merged, rest.clone(), false);
+        let error = match T::deserialize(Deserializer::from(Spanned::new(0..0, merged))) {
+            Ok(value) => break value,
+            Err(error) => error,
         };
-        if s.trim().parse::<f64>().is_ok() {
-            return Err(format!("`{s}` has no unit; {HOW}"));
-        }
-        let duration = parse_duration(s).map_err(|_| format!("`{s}` is not a time; {HOW}"))?;
-        if !range.contains(&duration) {
-            return Err(format!(
-                "`{s}` is not possible; the value must lie between {} and {}",
-                crate::show::duration(*range.start()),
-                crate::show::duration(*range.end())
-            ));
-        }
-        Ok(duration)
-    }
-}
-
-/// A size with its unit; zero is allowed.
-pub(crate) fn size(value: &DeValue<'_>) -> Result<Bytes, String> {
-    const HOW: &str =
-        "write a size with its unit in quotes, for example \"512 MiB\" or \"1.5 GiB\"";
-    let DeValue::String(s) = value else {
-        return Err(HOW.to_owned());
+        let span = error.span().unwrap_or(0..0);
+        let Some((path, kind)) = cut(&mut rest, &span) else {
+            return Err(vec![at(span, error.message().to_owned(), None)]);
+        };
+        let (message, expected) = explain(error.message(), &path, kind, keys);
+        found.push((span.start, at(span, message, expected)));
+        cuts.push(path);
     };
-    s.parse().map_err(|_| format!("`{s}` is not a size; {HOW}"))
-}
-
-/// A size with its unit, not zero.
-pub(crate) fn memory(value: &DeValue<'_>) -> Result<Bytes, String> {
-    match size(value)? {
-        Bytes::ZERO => Err("a claim needs some memory; 0 is none".to_owned()),
-        bytes => Ok(bytes),
-    }
-}
-
-/// A part of one GPU or whole GPUs.
-pub(crate) fn gpus(value: &DeValue<'_>) -> Result<Share, String> {
-    crate::value::gpus(&number_text(value)?)
-}
-
-/// The most SMs, as a part of a GPU.
-pub(crate) fn limit(value: &DeValue<'_>) -> Result<Share, String> {
-    crate::value::limit(&number_text(value)?)
-}
-
-/// `true` or `false`.
-pub(crate) fn truth(value: &DeValue<'_>) -> Result<bool, String> {
-    match value {
-        DeValue::Boolean(b) => Ok(*b),
-        other => Err(format!("expected true or false, not {}", article(other))),
-    }
-}
-
-/// The size of a claim.
-pub(crate) fn claim_size(value: &DeValue<'_>) -> Result<Size, String> {
-    crate::value::claim_size(&number_text(value)?)
-}
-
-/// The instances that a GPU is divided into.
-pub(crate) fn layout(value: &DeValue<'_>) -> Result<gshare_core::mig::Layout, String> {
-    text(value)?
-        .parse()
-        .map_err(|e: gshare_core::mig::NoLayout| e.to_string())
-}
-
-/// An absolute path, or `"auto"` (which is `None`).
-pub(crate) fn auto_or_path(value: &DeValue<'_>) -> Result<Option<PathBuf>, String> {
-    match text(value)?.as_str() {
-        "auto" => Ok(None),
-        _ => path(value)
-            .map(Some)
-            .map_err(|e| format!("{e} or \"auto\"")),
-    }
-}
-
-/// An absolute path.
-pub(crate) fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text(value)?);
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        Err(format!(
-            "`{}` is not an absolute path; expected a path that begins with /",
-            path.display()
-        ))
-    }
-}
-
-/// One of a few words.
-pub(crate) fn word<T: Copy>(
-    words: &'static [(&'static str, T)],
-) -> impl FnOnce(&DeValue<'_>) -> Result<T, String> {
-    move |value| {
-        let names: Vec<&str> = words.iter().map(|(w, _)| *w).collect();
-        let given = text(value)?;
-        words
+    check(&value, &mut |(path, message, expected)| {
+        // What is left of an entry with mistakes is not judged.
+        if !cuts
             .iter()
-            .find(|(w, _)| *w == given)
-            .map(|(_, t)| *t)
-            .ok_or_else(|| {
-                let guess = nearest(&given, names.iter().copied())
-                    .map(|n| format!("; did you mean \"{n}\"?"))
-                    .unwrap_or_default();
-                format!("`{given}` is not one of {}{guess}", names.join(", "))
-            })
+            .any(|cut| path.iter().zip(cut).take(2).all(|(a, b)| a == b))
+        {
+            let span = place(&root, path);
+            found.push((span.start, at(span, message, expected)));
+        }
+    });
+    if found.is_empty() {
+        return Ok(value);
+    }
+    found.sort_by_key(|(at, _)| *at);
+    Err(found.into_iter().map(|(_, problem)| problem).collect())
+}
+
+/// Lays the keys of `over` over those of `table`, whose entries are tables if it is `of_tables`. A list in the place of
+/// a table becomes what serde refuses: it would take the items for the keys in their order.
+fn lay<'t>(table: &mut DeTable<'t>, over: DeTable<'t>, of_tables: bool) {
+    for (key, value) in over {
+        let (span, mut value) = (value.span(), value.into_inner());
+        let below = table.get_mut(key.get_ref().as_ref()).map(Spanned::get_mut);
+        let is_table = of_tables || matches!(below, Some(DeValue::Table(_)));
+        match (below, &mut value) {
+            (Some(DeValue::Table(inner)), DeValue::Table(over)) => {
+                let of_tables = inner.is_empty();
+                lay(inner, std::mem::take(over), of_tables);
+                continue;
+            }
+            (_, DeValue::Array(_)) if is_table => value = DeValue::Boolean(false),
+            (_, DeValue::Array(items)) => {
+                let lists = items.iter_mut().filter(|item| item.get_ref().is_array());
+                lists.for_each(|list| *list.get_mut() = DeValue::Boolean(false));
+            }
+            _ => {}
+        }
+        table.insert(key, Spanned::new(span, value));
     }
 }
 
-fn article(value: &DeValue<'_>) -> String {
-    match value.type_str() {
-        kind @ ("integer" | "array") => format!("an {kind}"),
-        kind => format!("a {kind}"),
+/// Takes out the key, value or list item at `span`: its path, and what kind of value stood there.
+fn cut(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<(Vec<String>, &'static str)> {
+    let holds = |of: &Range<usize>| of.start <= span.start && span.end <= of.end;
+    let mut leaf = None;
+    for (key, value) in table.iter_mut() {
+        let name = key.get_ref().to_string();
+        let of = value.span();
+        let in_value = holds(&of);
+        let kind = kind(value, span);
+        let inner = match value.get_mut() {
+            DeValue::Table(inner) => cut(inner, span),
+            DeValue::Array(items) if in_value && of != *span => {
+                let mut tables = items
+                    .iter_mut()
+                    .filter(|i| i.get_ref().is_table() && holds(&i.span()));
+                let inner = tables.next().map(|item| match item.get_mut() {
+                    DeValue::Table(inner) => cut(inner, span).unwrap_or((Vec::new(), kind)),
+                    _ => (Vec::new(), kind),
+                });
+                if inner.is_some() {
+                    let rest = std::mem::replace(items, DeArray::new()).into_iter();
+                    *items = rest.filter(|item| !holds(&item.span())).collect();
+                }
+                inner
+            }
+            _ => None,
+        };
+        if let Some((path, kind)) = inner {
+            return Some(([vec![name], path].concat(), kind));
+        }
+        if key.span() == *span || in_value {
+            leaf = Some((name, kind));
+        }
+    }
+    let (name, kind) = leaf?;
+    table.remove(name.as_str());
+    Some((vec![name], kind))
+}
+
+/// What kind of value is at `span`.
+fn kind(value: &Value<'_>, span: &Range<usize>) -> &'static str {
+    let items = value.get_ref().as_array().into_iter().flatten();
+    let inner = items
+        .filter(|i| i.span() == *span && value.span() != *span)
+        .map(|i| kind(i, span))
+        .next();
+    inner.unwrap_or(value.get_ref().type_str())
+}
+
+/// Where a key stands: an entry by its name, another by its value; where it is absent, what else its section says.
+fn place(root: &DeTable<'_>, path: &[&str]) -> Range<usize> {
+    let (mut table, mut span) = (root, 0..0);
+    for name in path {
+        let Some((key, value)) = table.get_key_value(*name).or_else(|| table.iter().next()) else {
+            break;
+        };
+        let Some(inner) = value.get_ref().as_table() else {
+            return value.span();
+        };
+        (table, span) = (inner, key.span());
+    }
+    span
+}
+
+/// serde's word on a key at `path` that holds a `kind` of value, for people: what is wrong and what would be right.
+fn explain(
+    message: &str,
+    path: &[String],
+    kind: &str,
+    keys: &[(String, String)],
+) -> (String, Option<String>) {
+    let Some((key, section)) = path.split_last() else {
+        return (message.to_owned(), None);
+    };
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    if message.starts_with("unknown field") {
+        let what = match section {
+            [] if keys.is_empty() => format!("unknown key `{key}`"),
+            [] => format!("unknown section or key `{key}`"),
+            _ => format!("unknown key `{key}` in [{}]", section.join(".")),
+        };
+        let known = quoted.get(1..).unwrap_or_default();
+        let near = nearest(key, known.iter().copied());
+        let elsewhere = keys.iter().find(|(_, name)| name == key);
+        let expected = match (near, elsewhere) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, Some((section, _))) => format!("`{key}` belongs in [{section}]"),
+            (None, None) => format!("expected one of: {}", known.join(", ")),
+        };
+        return (what, Some(expected));
+    }
+    if message.starts_with("missing field") {
+        return (
+            format!("`{key}`: {} is missing", quoted.first().unwrap_or(&"a key")),
+            None,
+        );
+    }
+    if let Some((_, expected)) = message
+        .strip_prefix("invalid type: ")
+        .and_then(|m| m.split_once(", expected "))
+    {
+        let given = article(kind);
+        let expected = match expected {
+            "a boolean" => "true or false",
+            "a sequence" => "a list",
+            "a string" => "a string in quotes",
+            _ if section.is_empty() => return (format!("[{key}] is a table, not {given}"), None),
+            _ => return (format!("{} is a table, not {given}", path.join(".")), None),
+        };
+        return (format!("`{key}`: expected {expected}, not {given}"), None);
+    }
+    match message.split_once('\n') {
+        Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
+        None => (format!("`{key}`: {message}"), None),
     }
 }

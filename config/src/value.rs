@@ -64,7 +64,11 @@ pub fn claim_size(text: &str) -> Result<Size, String> {
 /// # Errors
 /// When it is not a size with a unit, or zero.
 pub fn size(text: &str) -> Result<Bytes, String> {
-    let bytes: Bytes = text.parse().map_err(|e: UnitError| e.to_string())?;
+    some(text.parse().map_err(|e: UnitError| e.to_string())?)
+}
+
+/// Memory of a claim: any but none.
+pub(crate) fn some(bytes: Bytes) -> Result<Bytes, String> {
     if bytes == Bytes::ZERO {
         return Err("a claim needs some memory; 0 is none".to_owned());
     }

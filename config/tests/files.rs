@@ -98,7 +98,7 @@ fn every_key_stands_in_the_shipped_file_in_show_and_in_the_reference() {
         for row in part.lines().filter(|l| l.starts_with("| `")) {
             let name = row.split('`').nth(1).expect("a key between backticks");
             assert!(
-                keys.iter().any(|(s, k)| s == section && *k == name),
+                keys.iter().any(|(s, k)| s == section && k == name),
                 "docs/config.md names [{section}] {name}, which does not exist"
             );
         }
