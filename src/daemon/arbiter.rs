@@ -304,6 +304,8 @@ impl Gpu {
                         busy: said.busy,
                         expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
                         used_ns: said.used_ns,
+                        // Proxies before 0.2 do not say it.
+                        held_ns: said.held_ns.max(said.used_ns),
                         demand_ns: said.demand_ns,
                         waited_ns: said.waited_ns,
                         said_ns: said.said_ns.min(now),

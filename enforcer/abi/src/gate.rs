@@ -21,7 +21,8 @@ pub struct GateSlot {
     demand_ns: AtomicU64,
     said_ns: AtomicU64,
     since_ns: AtomicU64,
-    _pad: [AtomicU64; 8],
+    held_ns: AtomicU64,
+    _pad: [AtomicU64; 7],
     work: WorkWords,
 }
 
@@ -83,6 +84,8 @@ pub struct GateView {
     pub expected_ns: u64,
     /// GPU time used so far, in nanoseconds.
     pub used_ns: u64,
+    /// The same with the time until work began and until it was seen to be over, in nanoseconds.
+    pub held_ns: u64,
     /// Time during which some thread was held back so far, in nanoseconds.
     pub waited_ns: u64,
     /// What its launches take alone on the GPU, added up, in nanoseconds.
@@ -100,6 +103,7 @@ impl GateSlot {
         let flags = waiting | if view.busy { BUSY } else { 0 };
         self.expected_ns.store(view.expected_ns, Ordering::Relaxed);
         self.used_ns.store(view.used_ns, Ordering::Relaxed);
+        self.held_ns.store(view.held_ns, Ordering::Relaxed);
         self.waited_ns.store(view.waited_ns, Ordering::Relaxed);
         self.demand_ns.store(view.demand_ns, Ordering::Relaxed);
         self.said_ns.store(view.said_ns, Ordering::Relaxed);
@@ -119,6 +123,7 @@ impl GateSlot {
             stamp,
             expected_ns: self.expected_ns.load(Ordering::Relaxed),
             used_ns: self.used_ns.load(Ordering::Relaxed),
+            held_ns: self.held_ns.load(Ordering::Relaxed),
             waited_ns: self.waited_ns.load(Ordering::Relaxed),
             demand_ns: self.demand_ns.load(Ordering::Relaxed),
             said_ns: self.said_ns.load(Ordering::Relaxed),
@@ -190,6 +195,7 @@ impl GateSlot {
             &self.stamp,
             &self.expected_ns,
             &self.used_ns,
+            &self.held_ns,
             &self.waited_ns,
             &self.demand_ns,
             &self.said_ns,
@@ -218,6 +224,7 @@ mod tests {
             demand_ns: AtomicU64::new(0),
             said_ns: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
+            held_ns: AtomicU64::new(0),
             _pad: std::array::from_fn(|_| AtomicU64::new(0)),
             work: WorkWords {
                 turn: AtomicU64::new(0),

@@ -126,6 +126,7 @@ fn what_a_process_says_of_its_work_goes_with_it() {
         stamp: 1,
         expected_ns: 40,
         used_ns: 30,
+        held_ns: 35,
         waited_ns: 20,
         demand_ns: 10,
         said_ns: 9,

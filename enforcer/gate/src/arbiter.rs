@@ -19,7 +19,7 @@ use shares::divide;
 use crate::{Flags, Mode, PERIOD_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
-const CYCLE_NS: u64 = 12_000_000;
+const CYCLE_NS: u64 = 13_000_000;
 /// Shortest turn.
 const LEAST_TURN_NS: u64 = 2_000_000;
 /// Longest turn.
@@ -64,10 +64,12 @@ pub struct Process {
     pub waiting: bool,
     /// Whether work is on the GPU.
     pub busy: bool,
-    /// When it expects that work to be over.
+    /// When it expects that work to be over; without any, when that would be which waits.
     pub expected_ns: u64,
     /// Time in which its work was on the GPU so far.
     pub used_ns: u64,
+    /// The same with the time until its work began, and until it saw that it was over.
+    pub held_ns: u64,
     /// What its launches take alone on the GPU, added up.
     pub demand_ns: u64,
     /// Time in which it was held back so far.
@@ -137,6 +139,8 @@ struct Record {
     /// Its work outlasted its turn and runs beside the next.
     lingers: bool,
     used_ns: u64,
+    /// Of a turn, so much usually goes by before it has work on the GPU and until it is heard that it has none.
+    lost_ns: u64,
     /// When its last turn ended, and what that one counted.
     last_turn: (u64, f64),
     usual: Usual,
@@ -268,6 +272,8 @@ struct State {
     waiting: bool,
     busy: bool,
     expected_ns: u64,
+    /// Of work that waits while none is on the GPU: when the first would be over that began now.
+    next_ns: u64,
 }
 
 impl Arbiter {
@@ -355,6 +361,7 @@ impl Arbiter {
                     was_free: false,
                     lingers: false,
                     used_ns: 0,
+                    lost_ns: 0,
                     last_turn: (0, 0.0),
                     usual: Usual::default(),
                     absent: Vec::new(),
@@ -395,6 +402,13 @@ impl Arbiter {
             }
             state.waiting |= p.waiting;
             state.busy |= p.busy;
+            if p.waiting && !p.busy {
+                let next = p.expected_ns.max(1);
+                state.next_ns = match state.next_ns {
+                    0 => next,
+                    other => other.min(next),
+                };
+            }
             if p.busy {
                 state.expected_ns = state.expected_ns.max(p.expected_ns);
             }
@@ -504,7 +518,9 @@ impl Arbiter {
         let over = if state.busy {
             lingers
         } else {
-            let ended = taken && now + REST_NS >= ends_ns;
+            // What would be over later by more than it is too long now belongs to the next turn.
+            let next = u64::midpoint(now, state.next_ns.max(now));
+            let ended = taken && next.max(now + REST_NS) >= ends_ns;
             !state.waiting || ended || idle_for >= TAKE_NS
         };
         if !over {
@@ -544,6 +560,9 @@ impl Arbiter {
             record.used_ns = (record.used_ns + cost).saturating_sub(counted);
             record.lingers = lingers;
             record.was_free &= !taken;
+            if taken && !backlog && !crowded {
+                record.lost_ns = record.lost_ns - record.lost_ns / 8 + (lasted - cost) / 8;
+            }
         }
         if !backlog {
             self.see_whether_even(now);
@@ -840,6 +859,7 @@ impl Arbiter {
             ends_ns,
             empty_since_ns,
             taken,
+            crowded,
             ..
         } = self.phase
         else {
@@ -864,6 +884,7 @@ impl Arbiter {
                 } else {
                     AHEAD_TURN_NS
                 },
+                flags: if crowded { Flags::CROWD } else { Flags::NONE },
                 ..Says::just(Mode::Turn)
             };
             self.order(id, says, orders);

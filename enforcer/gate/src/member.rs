@@ -9,6 +9,10 @@ use crate::{CHUNK_NS, Flags, Frame, Key, Mode, SILENCE_NS, Word};
 
 /// Most events in flight that one process is measured by.
 pub const MARKERS: usize = 64;
+/// Most of these on one stream, and on one that waits for something: the others need room.
+const OF_STREAM: (usize, usize) = (MARKERS / 2, 4);
+/// A stream whose next launch has not begun so long after it was expected to waits for something other than the GPU.
+const BLOCKED_NS: u64 = 5_000_000;
 /// What a launch is taken to take while nothing was measured in this process.
 const PRIOR_NS: u64 = 20_000;
 /// Most kernels that are measured for the first time at once.
@@ -83,10 +87,12 @@ pub struct Signals {
     pub waiting: bool,
     /// Whether work is on the GPU.
     pub busy: bool,
-    /// When that work is expected to be over.
+    /// When that work is expected to be over; without any, when that would be which waits.
     pub expected_ns: u64,
     /// Time in which work was on the GPU so far.
     pub used_ns: u64,
+    /// The same with the time until that work began, and until it was seen to be over.
+    pub held_ns: u64,
     /// What all launches take alone on the GPU.
     pub demand_ns: u64,
     /// When this was so.
@@ -101,8 +107,13 @@ pub struct Signals {
 
 #[derive(Debug, Clone, Copy)]
 struct Marker {
+    stream: u64,
     key: Option<Key>,
-    issued_ns: u64,
+    /// Predicted time of what was launched since the marker before.
+    own_ns: u64,
+    /// When it was made, and by when what was launched until then was expected to be over.
+    made_ns: u64,
+    begins_ns: u64,
     alone: bool,
     /// What it was taken to take, where nobody knew.
     assumed_ns: Option<u64>,
@@ -157,11 +168,15 @@ pub struct Member {
     idle_since_ns: Option<u64>,
     /// Predicted time of everything launched so far.
     issued_ns: u64,
+    /// How much of that was launched before the last marker.
+    marked_ns: u64,
     /// When all that is launched is expected to be over.
     end_ns: u64,
     /// Real time per predicted time, in 1/1024: below 1 where streams run side by side.
     scale: u64,
     markers: VecDeque<Marker>,
+    /// Streams that wait for something other than the GPU.
+    blocked: Vec<u64>,
     learning: Vec<Learning>,
     queue: VecDeque<u64>,
     next_ticket: u64,
@@ -169,8 +184,17 @@ pub struct Member {
     waited_ns: u64,
     busy: bool,
     counted_ns: u64,
+    /// Nothing was seen to be over since work began: when it really began is not known yet.
+    is_fresh: bool,
     used_ns: u64,
-    last_done: Option<(u64, u64)>,
+    /// When work was launched to an idle GPU, and for how long it was seen to be there.
+    busy_since_ns: u64,
+    held_ns: u64,
+    /// Something was launched in this turn; and how long the launch takes that is first to wait.
+    is_turn_used: bool,
+    next_ns: u64,
+    /// When the last marker's launch was over, while there are others.
+    last_done: Option<u64>,
     activity: u64,
     quiet_since_ns: Option<u64>,
     knocked_ns: u64,
@@ -195,9 +219,11 @@ impl Default for Member {
             gap_ns: 0,
             idle_since_ns: None,
             issued_ns: 0,
+            marked_ns: 0,
             end_ns: 0,
             scale: 1024,
             markers: VecDeque::with_capacity(MARKERS),
+            blocked: Vec::with_capacity(MARKERS),
             learning: Vec::with_capacity(LEARNING),
             queue: VecDeque::with_capacity(MARKERS),
             next_ticket: 1,
@@ -205,7 +231,12 @@ impl Default for Member {
             waited_ns: 0,
             busy: false,
             counted_ns: 0,
+            is_fresh: false,
             used_ns: 0,
+            busy_since_ns: 0,
+            held_ns: 0,
+            is_turn_used: false,
+            next_ns: 0,
             last_done: None,
             activity: 0,
             quiet_since_ns: None,
@@ -248,6 +279,7 @@ impl Member {
         }
         self.word = word;
         self.word_since_ns = now;
+        self.is_turn_used = false;
         self.fallback = None;
         self.rung_ns = 0;
         true
@@ -348,6 +380,9 @@ impl Member {
             (Some(_), None) => false,
         };
         let start = self.end_ns.max(now);
+        // A turn ends nearer to its time without a launch of which less than half fits; at least one there is.
+        let next_ns = expected_ns.map_or(0, |ns| self.scaled(ns));
+        let least_ns = if self.is_turn_used { next_ns / 2 } else { 0 };
         let until_ns = match rule {
             Rule::Free => {
                 self.leave(now, ticket);
@@ -361,8 +396,9 @@ impl Member {
             Rule::Until(_)
                 if self.fallback.is_none()
                     && self.word.mode() == Mode::Turn
-                    && start >= view.turn_ends_ns =>
+                    && start + least_ns >= view.turn_ends_ns =>
             {
+                self.next_ns = next_ns;
                 self.hold(now);
                 now.saturating_add(SILENCE_NS)
             }
@@ -424,6 +460,7 @@ impl Member {
             self.begin(now);
         }
         self.quiet_since_ns = None;
+        self.is_turn_used = true;
         Verdict::Go { grant_ns }
     }
 
@@ -431,6 +468,8 @@ impl Member {
     fn begin(&mut self, now: u64) {
         self.busy = true;
         self.counted_ns = now;
+        self.is_fresh = true;
+        self.busy_since_ns = now;
         self.head_since_ns = now;
         self.last_done = None;
     }
@@ -459,12 +498,15 @@ impl Member {
         }
     }
 
-    /// Notes an event that was recorded behind a launch; `grant_ns` is what that launch's verdict gave
+    /// Notes an event that was recorded behind a launch on a stream; `grant_ns` is what that launch's verdict gave
     /// beyond it. `false`: there are too many, and this one is not to be waited for.
-    pub fn mark(&mut self, now: u64, key: Option<Key>, grant_ns: u64) -> bool {
+    pub fn mark(&mut self, now: u64, stream: u64, key: Option<Key>, grant_ns: u64) -> bool {
         let learns = |key: Key| self.learning.iter().any(|it| it.key == key);
         let assumed_ns = key.filter(|key| learns(*key)).map(|_| self.prior_ns);
-        if self.markers.len() >= MARKERS {
+        let of_stream = self.markers.iter().filter(|m| m.stream == stream).count();
+        let is_blocked = self.is_blocked(stream);
+        let most = if is_blocked { OF_STREAM.1 } else { OF_STREAM.0 };
+        if self.markers.len() >= MARKERS || of_stream >= most {
             return false;
         }
         if !self.busy {
@@ -473,12 +515,20 @@ impl Member {
             self.quiet_since_ns = None;
             self.end_ns = self.end_ns.max(now);
         }
+        let issued_ns = self.issued_ns.saturating_sub(grant_ns);
         self.markers.push_back(Marker {
+            stream,
             key,
-            issued_ns: self.issued_ns.saturating_sub(grant_ns),
+            own_ns: issued_ns.saturating_sub(self.marked_ns),
+            made_ns: now,
+            begins_ns: self.end_ns.saturating_sub(self.scaled(grant_ns)).max(now),
             alone: self.is_alone(),
             assumed_ns,
         });
+        self.marked_ns = self.marked_ns.max(issued_ns);
+        if is_blocked {
+            self.end_ns = now.saturating_add(self.scaled(self.left_ns()));
+        }
         true
     }
 
@@ -502,33 +552,114 @@ impl Member {
         None
     }
 
-    /// Whether there is a marker to wait for.
-    pub fn has_markers(&self) -> bool {
-        !self.markers.is_empty()
+    /// Whether work is on the GPU whose end a marker will show.
+    fn has_markers(&self) -> bool {
+        self.markers.iter().any(|m| !self.is_blocked(m.stream))
     }
 
-    /// The oldest marker's event is over. Gives what may be learnt from it: `elapsed_ns` between the
-    /// events around that launch, `None` if it was not measured or failed.
-    pub fn done(&mut self, now: u64, elapsed_ns: Option<u64>) -> Option<Learnt> {
-        let marker = self.markers.pop_front()?;
-        self.count(now);
+    fn is_blocked(&self, stream: u64) -> bool {
+        self.blocked.contains(&stream)
+    }
+
+    /// What is predicted of all that is launched and not seen to be over, but for what stands in streams that wait.
+    fn left_ns(&self) -> u64 {
+        let there = self.markers.iter().filter(|m| !self.is_blocked(m.stream));
+        let marked: u64 = there.map(|m| m.own_ns).sum();
+        marked.saturating_add(self.issued_ns.saturating_sub(self.marked_ns))
+    }
+
+    /// The oldest event of a stream was looked at, and is not over. `started`: whether its launch has begun, where that
+    /// is known. What stands in a stream that waits for something other than the GPU is not on it until it has.
+    /// Whether the stream waits.
+    pub fn look(&mut self, now: u64, stream: u64, started: Option<bool>) -> bool {
+        let Some(head) = self.markers.iter().find(|m| m.stream == stream) else {
+            return false;
+        };
+        let was_blocked = self.is_blocked(stream);
+        if started == Some(true) {
+            if was_blocked {
+                self.blocked.retain(|other| *other != stream);
+                if !self.busy {
+                    self.begin(now);
+                }
+                self.quiet_since_ns = None;
+                self.end_ns = now.saturating_add(self.scaled(self.left_ns()));
+            }
+            return false;
+        }
+        // Without an event before it a launch that lasts longer than usual looks like one that waits; and so does one while
+        // neighbours have slices in between.
+        let own = if started.is_none() {
+            4 * head.own_ns
+        } else {
+            0
+        };
+        let due = head.begins_ns + (head.begins_ns - head.made_ns) + self.scaled(own);
+        let patience_ns = match self.word.mode() {
+            Mode::Closed => return was_blocked,
+            _ if self.flags.has(Flags::CROWD) => 4 * BLOCKED_NS,
+            Mode::Free | Mode::Open | Mode::Turn => BLOCKED_NS,
+        };
+        let due = due.max(self.word_since_ns).saturating_add(patience_ns);
+        if was_blocked || now < due {
+            return was_blocked;
+        }
+        self.blocked.push(stream);
+        let waits: Vec<Key> = self.of_stream(stream).filter_map(|m| m.key).collect();
+        self.learning.retain(|it| !waits.contains(&it.key));
+        self.last_done = None;
+        self.end_ns = now.saturating_add(self.scaled(self.left_ns()));
+        true
+    }
+
+    fn of_stream(&self, stream: u64) -> impl Iterator<Item = &Marker> {
+        self.markers.iter().filter(move |m| m.stream == stream)
+    }
+
+    /// The oldest event of a stream is over. `ran` says when its launch ran, as far as that is known. Gives what may be
+    /// learnt from it: `elapsed_ns` between the events around that launch, `None` if it was not measured or failed.
+    pub fn done(
+        &mut self,
+        now: u64,
+        stream: u64,
+        ran: Option<(u64, u64)>,
+        elapsed_ns: Option<u64>,
+    ) -> Option<Learnt> {
+        let at = self.markers.iter().position(|m| m.stream == stream)?;
+        let marker = self.markers.remove(at)?;
+        let was_blocked = self.is_blocked(stream);
+        self.blocked.retain(|other| *other != stream);
+        let scale = self.scale;
+        if let Some(next) = self.markers.iter_mut().find(|m| m.stream == stream) {
+            let before = next.own_ns.saturating_mul(scale) / 1024;
+            next.begins_ns = next.begins_ns.max(now + before);
+        }
+        let end = ran.map_or(now, |(_, end)| end.min(now));
+        if self.busy {
+            // It was not on the GPU before it began, nor after it was over: neither is what turns and wake-ups take.
+            if let Some((start, _)) = ran.filter(|_| self.is_fresh && elapsed_ns.is_some()) {
+                self.counted_ns = self.counted_ns.max(start.min(end));
+            }
+            self.count(end);
+        } else {
+            self.used_ns += elapsed_ns
+                .unwrap_or(0)
+                .min(now.saturating_sub(self.counted_ns));
+            self.begin(now);
+            self.counted_ns = end;
+        }
+        self.is_fresh = false;
         self.head_since_ns = now;
         let alone = marker.alone && self.is_alone();
-        if let Some((then, issued)) = self.last_done
-            && alone
-        {
-            let (wall, predicted) = (
-                now.saturating_sub(then),
-                marker.issued_ns.saturating_sub(issued),
-            );
-            if predicted > CHUNK_NS / 8 {
-                let ratio = (wall.saturating_mul(1024) / predicted).clamp(64, 4096);
+        if let Some(then) = self.last_done.filter(|_| alone && !was_blocked) {
+            let wall = end.saturating_sub(then);
+            if marker.own_ns > CHUNK_NS / 8 {
+                let ratio = (wall.saturating_mul(1024) / marker.own_ns).clamp(64, 4096);
                 self.scale = (self.scale * 7 + ratio) / 8;
             }
         }
-        self.last_done = self.has_markers().then_some((now, marker.issued_ns));
-        let behind = self.issued_ns.saturating_sub(marker.issued_ns);
-        self.end_ns = now.saturating_add(self.scaled(behind));
+        self.last_done = self.has_markers().then_some(end);
+        self.end_ns = end.saturating_add(self.scaled(self.left_ns()));
         let key = marker.key?;
         self.learning.retain(|it| it.key != key);
         let ns = elapsed_ns?;
@@ -544,6 +675,13 @@ impl Member {
             };
         }
         Some(Learnt { key, ns, alone })
+    }
+
+    /// Since when the oldest work is on the GPU.
+    fn since_ns(&self) -> u64 {
+        let there = self.markers.iter().filter(|m| !self.is_blocked(m.stream));
+        let oldest = there.map(|m| m.begins_ns).min();
+        oldest.unwrap_or(self.head_since_ns)
     }
 
     fn used_now(&self, now: u64) -> u64 {
@@ -587,7 +725,9 @@ impl Member {
         } else {
             now
         };
-        self.count(since);
+        // What was seen to be over ended then, and the rest when it was expected to.
+        self.count(since.min(end.max(self.counted_ns)));
+        self.held_ns += since.saturating_sub(self.busy_since_ns);
         self.busy = false;
         self.end_ns = now;
         self.idle_since_ns = Some(since);
@@ -615,6 +755,8 @@ impl Member {
         let rings = self.word.mode() == Mode::Open && self.flags.has(Flags::RINGS);
         let expected_ns = if rings {
             self.end_ns.saturating_add(self.grace_ns())
+        } else if waiting && !self.busy {
+            now.saturating_add(self.next_ns)
         } else {
             self.end_ns
         };
@@ -639,9 +781,15 @@ impl Member {
             busy: self.busy,
             expected_ns,
             used_ns: self.used_now(now),
+            held_ns: self.held_ns
+                + if self.busy {
+                    now.saturating_sub(self.busy_since_ns)
+                } else {
+                    0
+                },
             demand_ns: self.demand_ns,
             said_ns: now,
-            since_ns: if self.busy { self.head_since_ns } else { 0 },
+            since_ns: if self.busy { self.since_ns() } else { 0 },
             waited_ns: self.waited_ns + held,
             knock,
         }

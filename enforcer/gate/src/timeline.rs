@@ -113,6 +113,7 @@ struct Stretch {
 /// A launch whose end is awaited.
 #[derive(Debug, Clone, Copy)]
 struct Flying {
+    place: u64,
     lane: usize,
     before: Load,
     owed: [Option<Owed>; KINDS],
@@ -120,6 +121,8 @@ struct Flying {
     /// How long it takes, if that is known.
     expected_ns: Option<u64>,
     issued_ns: u64,
+    /// Its stream waits for something other than the GPU.
+    is_blocked: bool,
 }
 
 /// What is on the GPU now.
@@ -216,7 +219,7 @@ impl Timeline {
         kind.many += 1;
     }
 
-    /// A launch is under way whose end will be seen; those of all streams land in the order in which they were
+    /// A launch is under way whose end will be seen; those of one stream land in the order in which they were
     /// issued. `before` is what its stream was given since the last one.
     pub fn issued(
         &mut self,
@@ -231,6 +234,8 @@ impl Timeline {
         self.lanes[lane].passed = 0;
         let owed = std::mem::take(&mut self.lanes[lane].owed);
         self.flying.push_back(Flying {
+            place,
+            is_blocked: false,
             lane,
             before,
             owed,
@@ -240,17 +245,26 @@ impl Timeline {
         });
     }
 
-    /// The oldest is over: when it ran, as far as that is known. `sms` are those that the process sees, `takes` says
+    /// Whether the stream waits for something other than the GPU: what it was given does not run then.
+    pub fn blocked(&mut self, place: u64, is_blocked: bool) {
+        for flying in self.flying.iter_mut().filter(|f| f.place == place) {
+            flying.is_blocked = is_blocked;
+        }
+    }
+
+    /// The oldest of a stream is over: when it ran, as far as that is known. `sms` are those that the process sees, `takes` says
     /// how long launches of a kind take by now. Gives how long it would have taken without the process's other streams.
     pub fn landed(
         &mut self,
         now_ns: u64,
+        place: u64,
         ran: Option<(u64, u64)>,
         sms: u32,
         needs_ns: Option<u64>,
         takes: impl Fn(Key) -> Option<u64>,
     ) -> Option<u64> {
-        let flying = self.flying.pop_front()?;
+        let at = self.flying.iter().position(|f| f.place == place)?;
+        let flying = self.flying.remove(at)?;
         self.sms = f64::from(sms.max(1));
         let known = self.lanes[flying.lane].over_ns;
         let (start, end) = ran.unwrap_or((now_ns, now_ns));
@@ -406,8 +420,12 @@ impl Timeline {
     fn settle(&mut self, now_ns: u64) {
         let heard = now_ns.saturating_sub(QUIET_NS);
         let awaited = self.lanes.iter();
-        let awaited = awaited.filter(|lane| lane.flying > 0 || lane.over_ns > heard);
-        let mut until = awaited.map(|lane| lane.over_ns).min().unwrap_or(now_ns);
+        let awaited = awaited.enumerate().filter(|(at, lane)| {
+            let mut flying = self.flying.iter().filter(|f| f.lane == *at);
+            flying.any(|f| !f.is_blocked) || lane.over_ns > heard
+        });
+        let until = awaited.map(|(_, lane)| lane.over_ns).min();
+        let mut until = until.unwrap_or(now_ns);
         if self.stretches.len() > STRETCHES {
             // The oldest half of them, whatever may come beside them.
             let at = self.stretches.len() / 2;
@@ -484,11 +502,14 @@ impl Timeline {
         let mut ends: u64 = now_ns;
         let mut unknown = None;
         let mut over = self.lanes.map(|lane| lane.over_ns);
+        let mut seen = [false; LANES];
         for i in 0..self.flying.len() {
             let flying = self.flying[i];
-            if Some(flying.lane) == without {
+            if Some(flying.lane) == without || flying.is_blocked {
                 continue;
             }
+            let is_first = !seen[flying.lane];
+            seen[flying.lane] = true;
             let from = over[flying.lane];
             let led = from.saturating_add(flying.before.busy_ns);
             let start = if from == 0 {
@@ -513,8 +534,8 @@ impl Timeline {
                     start.max(now_ns)
                 }
             };
-            // What is waited for first is not over.
-            if i == 0 {
+            // The first of its stream was not seen to be over.
+            if is_first {
                 end = end.max(now_ns);
             }
             self.put_fill(flying.lane, start, end, fill, 1.0);

@@ -124,6 +124,28 @@ fn mixes_hold_their_shares() {
     mixes(seed(), &[10 * US, MS, 20 * MS, 200 * MS]);
 }
 
+/// Where everything that the turns need comes late, as on a machine whose processors are busy, that is nobody's time.
+#[test]
+fn late_wake_ups_are_charged_to_nobody() {
+    for requests in [[100, 900], [300, 700]] {
+        for kernel in [10 * US, MS] {
+            let mut sim = floods(&[kernel; 2], seed());
+            sim.costs = Costs {
+                wake: (200 * US, 600 * US),
+                ..Costs::REAL
+            };
+            let mut gate = turns(&mut sim, &asked(&requests));
+            sim.run(22 * SECOND, &mut gate);
+            let used = sim.used(2 * SECOND, sim.now);
+            let all: f64 = used.iter().sum();
+            println!("{requests:?} of {} us: {used:.3?}", kernel / US);
+            for (got, wanted) in used.iter().zip(parts(&requests)) {
+                assert!((got / all - wanted).abs() < 0.01, "{requests:?}: {used:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn mixes_hold_their_shares_with_other_seeds() {
     for seed in 1..=SEEDS {

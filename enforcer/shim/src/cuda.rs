@@ -125,6 +125,7 @@ pub(crate) struct Helpers {
     pub(crate) event_create: Option<unsafe extern "C" fn(*mut Handle, u32) -> CuResult>,
     pub(crate) event_destroy: Option<unsafe extern "C" fn(Handle) -> CuResult>,
     pub(crate) event_record: Option<unsafe extern "C" fn(Handle, Handle) -> CuResult>,
+    pub(crate) event_query: Option<unsafe extern "C" fn(Handle) -> CuResult>,
     pub(crate) event_sync: Option<unsafe extern "C" fn(Handle) -> CuResult>,
     pub(crate) event_elapsed: Option<unsafe extern "C" fn(*mut f32, Handle, Handle) -> CuResult>,
     pub(crate) occupancy: Option<unsafe extern "C" fn(*mut i32, Handle, i32, usize) -> CuResult>,

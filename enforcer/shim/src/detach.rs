@@ -9,7 +9,7 @@ use std::{
 
 use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
-use crate::{hooks, paths, process, process::Process, say, trampoline, waiting::Ear};
+use crate::{exit, hooks, paths, process, process::Process, say, trampoline, waiting::Ear};
 
 /// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
 /// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
@@ -95,7 +95,8 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
         enter();
         return true;
     };
-    let ear = (!gives_back(name)).then(Ear::new);
+    // What is to be freed while the program ends goes with it.
+    let ear = (!gives_back(name) || exit::is_under_way()).then(Ear::new);
     let begun = monotonic_ns();
     let mut was_detached = false;
     loop {

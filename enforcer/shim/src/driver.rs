@@ -133,6 +133,7 @@ fn load() -> Loaded {
         event_create: helper!(c"cuEventCreate"),
         event_destroy: helper!(c"cuEventDestroy_v2", c"cuEventDestroy"),
         event_record: helper!(c"cuEventRecord"),
+        event_query: helper!(c"cuEventQuery"),
         event_sync: helper!(c"cuEventSynchronize"),
         event_elapsed: helper!(c"cuEventElapsedTime"),
         occupancy: helper!(c"cuOccupancyMaxActiveBlocksPerMultiprocessor"),

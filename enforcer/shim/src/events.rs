@@ -2,7 +2,7 @@
 //! stream captures: they are made under the relaxed mode, and none touches a stream that captures.
 
 use crate::{
-    cuda::{Handle, SUCCESS},
+    cuda::{CuResult, Handle, NOT_READY, SUCCESS},
     driver,
     hooks::graph::any_capture,
     mark, table,
@@ -22,6 +22,18 @@ pub(crate) struct Pair {
     pub(crate) context: Handle,
     start: Handle,
     end: Handle,
+}
+
+/// How far a launch between two events is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Not over; whether it has begun, if there is an event before it.
+    Under {
+        started: bool,
+    },
+    Over,
+    /// The driver cannot say.
+    Failed,
 }
 
 /// The calling thread's context, if it has one.
@@ -91,6 +103,12 @@ fn record(event: Handle, stream: Handle) -> bool {
     relaxed(|| record.is_some_and(|record| unsafe { record(event, stream) } == SUCCESS))
 }
 
+fn query(event: Handle) -> Option<CuResult> {
+    let query = driver::helpers().event_query?;
+    // SAFETY: an event of the proxy's own.
+    Some(relaxed(|| unsafe { query(event) }))
+}
+
 fn elapsed_ms(from: Handle, to: Handle) -> Option<f64> {
     let mut ms: f32 = 0.0;
     let elapsed = driver::helpers().event_elapsed?;
@@ -124,9 +142,9 @@ impl Pair {
         record(self.end, stream)
     }
 
-    /// Waits for the second event, on a thread that has no context of the program's; `current` is the one
-    /// that it has. Gives whether it came.
-    pub(crate) fn wait(&self, current: &mut Handle) -> bool {
+    /// Whether the launch between the two is over, on a thread that has no context of the program's; `current` is the
+    /// one that it has.
+    pub(crate) fn look(&self, current: &mut Handle) -> Progress {
         let helpers = driver::helpers();
         if *current != self.context {
             let set = helpers.ctx_set_current;
@@ -138,7 +156,13 @@ impl Pair {
                 0
             };
         }
-        self.wait_here()
+        match query(self.end) {
+            Some(NOT_READY) => Progress::Under {
+                started: query(self.start) == Some(SUCCESS),
+            },
+            Some(SUCCESS) => Progress::Over,
+            Some(_) | None => Progress::Failed,
+        }
     }
 
     /// Nanoseconds between the two events; `None` where not both were recorded.

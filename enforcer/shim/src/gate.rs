@@ -14,7 +14,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -44,6 +44,13 @@ const ALIVE_NS: u64 = 10_000_000;
 /// A watcher that wakes by itself so soon is not woken: that costs who launches a call of the kernel, and often the
 /// way to another processor that is idle.
 const SOON_NS: u64 = 200_000;
+/// Between two looks at an event. Of the time that it is late, each waits for this part: for a launch that is known, and
+/// for one of which nobody knows how long it takes.
+const LOOK_NS: (u64, u64) = (40_000, 20_000_000);
+const LATE_PART: (u64, u64) = (16, 4);
+/// A launch that is in no account of the gate and has not begun so long after it was expected to be over stands behind
+/// something other than the GPU.
+const BLOCKED_NS: u64 = 5_000_000;
 /// Longest that the end of a context waits for the events in it.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -56,8 +63,6 @@ pub(crate) struct Gate {
     stir: AtomicU32,
     /// Steps when the watcher has to look; a futex.
     watch: AtomicU32,
-    /// A thread that ends a context waits for the events in it.
-    leaving: AtomicBool,
     ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
@@ -67,8 +72,10 @@ pub(crate) struct Gate {
 
 struct Inner {
     member: Member,
-    /// The events behind the member's markers, in the same order.
+    /// The events behind the member's markers, those of a stream in the order of its launches.
     flights: VecDeque<Flight>,
+    /// What the arbiter was told last: whether threads wait, and whether work is on the GPU.
+    told: (bool, bool),
     /// Events that are in no flight.
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
@@ -84,7 +91,20 @@ struct Inner {
 
 struct Flight {
     id: u64,
+    /// Its stream, by [`place`].
+    place: u64,
     pair: Pair,
+    /// The first event of its pair was recorded.
+    has_start: bool,
+    /// It is the oldest of its stream.
+    is_head: bool,
+    /// How long it takes with what was launched before it, as far as that is known.
+    takes_ns: Option<u64>,
+    /// By when it is expected to be over, and when that is looked at next; of heads.
+    over_ns: u64,
+    due_ns: u64,
+    /// Its stream was found to wait for something other than the GPU.
+    is_blocked: bool,
     /// The member has a marker for it.
     marked: bool,
     /// What was measured, where that counts.
@@ -92,6 +112,26 @@ struct Flight {
     issued_ns: u64,
     /// From when to when the program's thread was in the call of the launch.
     call_ns: Option<(u64, u64)>,
+}
+
+impl Flight {
+    /// It is the oldest of its stream from then on.
+    fn expect(&mut self, from_ns: u64) {
+        self.is_head = true;
+        self.over_ns = from_ns + self.takes_ns.unwrap_or(0);
+        self.due_ns = self.over_ns.max(from_ns + LOOK_NS.0);
+    }
+
+    /// It was looked at and is not over: the later it is, the longer until the next look.
+    fn put_off(&mut self, now: u64) {
+        let late = now.saturating_sub(self.over_ns);
+        let part = if self.takes_ns.is_some() {
+            LATE_PART.0
+        } else {
+            LATE_PART.1
+        };
+        self.due_ns = now + (late / part).clamp(LOOK_NS.0, LOOK_NS.1);
+    }
 }
 
 /// Number of a stream as one thread uses it; never 0.
@@ -123,6 +163,7 @@ impl Default for Gate {
             inner: Mutex::new(Inner {
                 member: Member::default(),
                 flights: VecDeque::with_capacity(MARKERS),
+                told: (false, false),
                 spare: Vec::with_capacity(MARKERS),
                 waiters: Vec::new(),
                 grants: Table::EMPTY,
@@ -133,7 +174,6 @@ impl Default for Gate {
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
-            leaving: AtomicBool::new(false),
             ended: AtomicU32::new(0),
             seen_alive_ns: AtomicU64::new(0),
             unmeasured: AtomicU64::new(0),
@@ -192,7 +232,7 @@ pub(crate) fn leave(gpu: &'static Gpu, trial: Box<Trial>, result: CuResult) {
 /// A context is about to go, and the gate's events in it with it.
 pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
     if let Some(gate) = gpu.gate_if_used() {
-        let _ = catch_unwind(AssertUnwindSafe(|| gate.forget_context(context)));
+        let _ = catch_unwind(AssertUnwindSafe(|| gate.forget_context(gpu, context)));
     }
 }
 
@@ -392,7 +432,11 @@ impl Gate {
         };
         let recorded = pair.record_end(real);
         let mut inner = self.lock();
-        if recorded && inner.member.mark(monotonic_ns(), None, 0) {
+        if recorded
+            && inner
+                .member
+                .mark(monotonic_ns(), place(stream, thread), None, 0)
+        {
             // What the stream was given is over with it.
             let before = gpu.tally.take(stream, thread);
             inner.fly(gpu, pair, true, place(stream, thread), before, None, None);
@@ -417,9 +461,10 @@ impl Gate {
             .is_some_and(|(pair, stream)| pair.record_end(stream));
         let mut inner = self.lock();
         let marked = recorded
-            && trial
-                .grant_ns
-                .is_some_and(|grant| inner.member.mark(monotonic_ns(), key, grant));
+            && trial.grant_ns.is_some_and(|grant| {
+                let place = place(stream, number);
+                inner.member.mark(monotonic_ns(), place, key, grant)
+            });
         if let Some((pair, _)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(stream, number);
@@ -514,17 +559,32 @@ impl Inner {
         let id = self.next_flight;
         self.next_flight += 1;
         let issued_ns = monotonic_ns();
+        let known = measured.and_then(|key| gpu.tally.known(key));
+        let fill = known.map(|(fill, _)| fill);
+        let expected_ns = known.and_then(|(_, ns)| ns);
+        let is_head = self.flights.iter().all(|flight| flight.place != place);
+        let takes_ns = match (expected_ns, call_ns) {
+            (None, Some(_)) => None,
+            (own, _) => Some(before.busy_ns + own.unwrap_or(0)),
+        };
         self.flights.push_back(Flight {
             id,
+            place,
+            has_start: call_ns.is_some(),
+            is_head,
+            takes_ns,
+            over_ns: 0,
+            due_ns: u64::MAX,
+            is_blocked: false,
             pair,
             marked,
             measured,
             issued_ns,
             call_ns,
         });
-        let known = measured.and_then(|key| gpu.tally.known(key));
-        let fill = known.map(|(fill, _)| fill);
-        let expected_ns = known.and_then(|(_, ns)| ns);
+        if is_head && let Some(flight) = self.flights.back_mut() {
+            flight.expect(issued_ns);
+        }
         self.timeline
             .issued(issued_ns, place, before, fill, expected_ns);
     }

@@ -293,6 +293,7 @@ impl Gpu {
             stamp: 0,
             expected_ns: signals.expected_ns,
             used_ns: signals.used_ns,
+            held_ns: signals.held_ns,
             waited_ns: signals.waited_ns,
             demand_ns: signals.demand_ns,
             said_ns: signals.said_ns,

@@ -27,6 +27,7 @@ mod detach;
 mod driver;
 mod environment;
 mod events;
+mod exit;
 mod gate;
 mod gpu;
 mod graphs;

@@ -407,3 +407,36 @@ fn long_copies_take_turns_and_short_ones_pass() {
     assert_eq!(rig.launches(), 0, "no kernels");
     client.must(&format!("sync_stream {stream}"));
 }
+
+/// A host function holds up one stream for two seconds: others of the process go on, and no turn is kept for it.
+#[test]
+fn a_stream_that_waits_holds_up_no_other() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    let held = client.must("stream");
+    rig.decide(Mode::Turn, 60_000);
+    client.must(&format!("burst {kernel} {stream} 2"));
+    client.must(&format!("hold {held} 2000"));
+    let begun = Instant::now();
+    for _ in 0..4 {
+        client.must(&format!("launch_on {kernel} {held}"));
+    }
+    let mut worst = 0;
+    while begun.elapsed() < Duration::from_millis(1500) {
+        client.tell(&format!("burst {kernel} {stream} 2"));
+        let (code, took_us) = rig.hear(&mut client);
+        assert_eq!(code, 0);
+        worst = worst.max(took_us / 1000);
+    }
+    let quiet = rig.until("quiet while only the held one waits", |said| !said.busy);
+    assert!(
+        begun.elapsed() < Duration::from_millis(1900),
+        "the function sleeps"
+    );
+    // When that one goes on it is seen, and counted.
+    let after = rig.until("at work again", |said| {
+        !said.busy && said.used_ns > quiet.used_ns + 6 * MS
+    });
+    println!("worst step {worst} ms, {after:?}");
+    assert!(worst < 100, "{worst} ms");
+}

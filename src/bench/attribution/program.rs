@@ -120,6 +120,7 @@ struct Measured {
 #[derive(Debug)]
 struct Flight {
     id: u64,
+    place: u64,
     key: Key,
     /// When it ran.
     ran: Option<(u64, u64)>,
@@ -426,6 +427,7 @@ impl Proxy {
         self.next += 1;
         self.flights.push_back(Flight {
             id: self.next,
+            place,
             key,
             ran: None,
         });
@@ -442,19 +444,20 @@ impl Proxy {
         }
     }
 
-    /// The watcher waits for the oldest.
+    /// The watcher looks at all streams.
     fn land(&mut self, now: u64) {
-        while let Some((start, end)) = self.flights.front().and_then(|flight| flight.ran) {
-            if end + WAKE_NS > now {
+        let seen = |ran: Option<(u64, u64)>| ran.filter(|(_, end)| end + WAKE_NS <= now);
+        while let Some(at) = self.flights.iter().position(|f| seen(f.ran).is_some()) {
+            let Some(flight) = self.flights.remove(at) else {
                 return;
-            }
-            let Some(flight) = self.flights.pop_front() else {
+            };
+            let Some((start, end)) = flight.ran else {
                 return;
             };
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
             let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
-            let alone = self.timeline.landed(now, ran, self.sms, needs, takes);
+            let alone = self.timeline.landed(now, flight.place, ran, self.sms, needs, takes);
             if let Some(alone) = alone {
                 self.tally.learn(flight.key, end - start, alone);
             }

@@ -52,7 +52,7 @@ impl Demand {
             .iter()
             .map(|p| Process {
                 demand_ns: over(now, p),
-                used_ns: used(now, p),
+                held_ns: used(now, p),
                 waited_ns: waited(now, p),
                 ..*p
             })
@@ -65,7 +65,7 @@ impl Demand {
         let waited = waited(at, now).saturating_sub(before.waited_ns);
         let excused = self.excused_ns.min(window_ns / 2);
         let open = window_ns.saturating_sub(waited + excused) as f64;
-        let used = used(at, now).saturating_sub(before.used_ns);
+        let used = used(at, now).saturating_sub(before.held_ns);
         let used = used.saturating_sub(excused) as f64;
         let ran = over(at, now).saturating_sub(before.demand_ns) as f64;
         // Held back nearly all the time: that says nothing new.
@@ -86,14 +86,14 @@ fn over(now: u64, process: &Process) -> u64 {
     process.demand_ns.saturating_sub(left)
 }
 
-/// How long its work was on the GPU so far.
+/// How long it has had the GPU so far, with what its hand-overs took.
 fn used(now: u64, process: &Process) -> u64 {
     let since = if process.busy {
         now.saturating_sub(process.said_ns)
     } else {
         0
     };
-    process.used_ns.saturating_add(since)
+    process.held_ns.saturating_add(since)
 }
 
 /// How long it was held back so far.

@@ -9,7 +9,7 @@
 use super::Arbiter;
 
 /// Kernels are long where turns last this long on average.
-const LONG_NS: u64 = 40_000_000;
+const LONG_NS: u64 = 15_000_000;
 /// The mean of a claim's turns is over about so many.
 const TURNS: u64 = 64;
 /// A turn that is further from the claim's usual ones than this part is of another kind.

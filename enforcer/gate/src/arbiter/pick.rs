@@ -85,6 +85,12 @@ impl Arbiter {
         let length = by_share
             .max(until_next.saturating_sub(LEAST_TURN_NS))
             .clamp(LEAST_TURN_NS, MOST_TURN_NS);
+        // What a turn takes to begin and to end is nobody's time.
+        let lost = match holder {
+            Holder::Claim(id) => record(id).map_or(0, |r| r.lost_ns),
+            Holder::Light | Holder::Nobody => 0,
+        };
+        let length = length + lost;
         if Some(holder) != open.map(Holder::Claim) {
             self.hand_overs += 1;
         }

@@ -9,8 +9,10 @@ fn part(ran: &[(u64, u64, u64)], fill: Fill) -> f64 {
         timeline.issued(start * MS, *place, Load::default(), Some(fill), None);
     }
     let last = ran.iter().map(|(.., end)| *end).max().unwrap_or(0) * MS;
-    for (_, start, end) in ran {
-        timeline.landed(last, Some((start * MS, end * MS)), 10, None, |_| None);
+    for (place, start, end) in ran {
+        timeline.landed(last, *place, Some((start * MS, end * MS)), 10, None, |_| {
+            None
+        });
     }
     let (load, current) = timeline.tell(last);
     assert_eq!(current, None, "all of it is over");
@@ -45,7 +47,9 @@ fn what_lies_between_two_measured_launches_counts_by_its_sum() {
     let fill = Fill::of_grid(10, 1, 5, 4);
     let mut timeline = Timeline::default();
     let land = |timeline: &mut Timeline, now: u64, start: u64| {
-        timeline.landed(now * MS, Some((start * MS, now * MS)), 10, None, |_| None);
+        timeline.landed(now * MS, 1, Some((start * MS, now * MS)), 10, None, |_| {
+            None
+        });
         timeline.tell(now * MS).0
     };
     timeline.issued(0, 1, Load::default(), Some(fill), Some(MS));
@@ -64,7 +68,7 @@ fn what_runs_is_told_as_it_is_expected() {
     let mut timeline = Timeline::default();
     timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
     timeline.issued(0, 1, Load::default(), Some(fill), Some(10 * MS));
-    timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| None);
+    timeline.landed(10 * MS, 1, Some((0, 10 * MS)), 10, None, |_| None);
     let (load, current) = timeline.tell(12 * MS);
     assert_eq!(load, fill.during(12 * MS));
     let current = current.expect("the second one runs");
@@ -84,8 +88,8 @@ fn launches_of_a_new_kind_fill_the_time_in_which_they_ran() {
         timeline.left_out(1, Some((new, other)));
         timeline.left_out(1, Some((new, other)));
         timeline.issued(0, 1, Load::default(), Some(fill), None);
-        timeline.landed(10 * MS, Some((0, 10 * MS)), 10, None, |_| takes);
-        timeline.landed(40 * MS, Some((30 * MS, 40 * MS)), 10, None, |_| takes);
+        timeline.landed(10 * MS, 1, Some((0, 10 * MS)), 10, None, |_| takes);
+        timeline.landed(40 * MS, 1, Some((30 * MS, 40 * MS)), 10, None, |_| takes);
         timeline.tell(40 * MS).0
     };
     let ends = fill.during(20 * MS);
@@ -121,9 +125,9 @@ fn between(issued: u64, before: Load) -> f64 {
         }
     }
     for (start, end) in [(0, 10), (90, 100)] {
-        for _ in [1, 2] {
+        for place in [1, 2] {
             let ran = Some((start * MS, end * MS));
-            timeline.landed(end * MS, ran, 10, Some(5 * MS), |_| None);
+            timeline.landed(end * MS, place, ran, 10, Some(5 * MS), |_| None);
         }
     }
     let (load, _) = timeline.tell(100 * MS);
@@ -159,9 +163,30 @@ fn what_copies_take_is_not_counted_as_work_of_kernels() {
         let issued = at.saturating_sub(98) * MS;
         timeline.issued(issued, 1, before, Some(fill), Some(5 * MS));
         let ran = Some((at * MS, (at + 5) * MS));
-        timeline.landed((at + 5) * MS, ran, 10, Some(5 * MS), |_| None);
+        timeline.landed((at + 5) * MS, 1, ran, 10, Some(5 * MS), |_| None);
     }
     let (load, _) = timeline.tell(1905 * MS);
     let expected = (20 * 5 + 19 * 20) * MS * 10;
     assert_eq!(load.sm_ns, expected);
+}
+
+#[test]
+fn a_stream_that_waits_holds_up_the_account_of_no_other() {
+    let fill = Fill::of_grid(10, 1, 5, 4);
+    let mut timeline = Timeline::default();
+    // Behind a host function of two seconds.
+    timeline.issued(0, 1, Load::default(), Some(fill), Some(MS));
+    timeline.blocked(1, true);
+    for at in 0..100 {
+        timeline.issued(at * 10 * MS, 2, Load::default(), Some(fill), Some(MS));
+        let ran = Some((at * 10 * MS, (at * 10 + 1) * MS));
+        timeline.landed((at * 10 + 1) * MS, 2, ran, 10, None, |_| None);
+        let (load, current) = timeline.tell((at * 10 + 1) * MS);
+        assert_eq!(load, fill.during((at + 1) * MS));
+        assert_eq!(current, None, "what waits is not on the GPU");
+    }
+    timeline.blocked(1, false);
+    let ran = Some((2000 * MS, 2001 * MS));
+    timeline.landed(2001 * MS, 1, ran, 10, None, |_| None);
+    assert_eq!(timeline.tell(2001 * MS).0, fill.during(101 * MS));
 }

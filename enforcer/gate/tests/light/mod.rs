@@ -224,3 +224,41 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
         assert!(with as f64 <= most * without as f64);
     }
 }
+
+/// A stream that is held up for two seconds by what is not of the GPU holds up no other, and keeps no turn.
+#[test]
+fn a_stream_that_waits_holds_up_no_other() {
+    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+        let mut sim = Sim::new(2, seed());
+        sim.costs = costs;
+        let p = sim.process(0);
+        let held = Program::Held {
+            kernel: 10 * US,
+            hold: 2 * SECOND,
+        };
+        let steps = Program::Burst {
+            kernel: 10 * US,
+            count: 20,
+            pause: 0,
+        };
+        sim.thread(p, held, 1.0);
+        sim.thread(p, steps, 1.0);
+        let flood = sim.process(1);
+        sim.thread(flood, Program::Flood { kernel: MS }, 1.0);
+        sim.act(MS, Act::Start(p));
+        sim.act(2 * MS, Act::Start(flood));
+        let mut gate = turns(&mut sim, &asked(&[500, 500]));
+        sim.run(500 * MS, &mut gate);
+        sim.threads[1].bursts.clear();
+        sim.run(4500 * MS, &mut gate);
+        let worst = sim.threads[1].bursts.iter().copied().max().unwrap_or(0);
+        let used = sim.used(SECOND + 500 * MS, sim.now);
+        println!("worst step {} us, {used:.3?}", worst / US);
+        assert!(worst <= 21 * MS, "{worst}");
+        // Where changes of context take as long as its steps, the one with the streams is at the edge of a light claim.
+        if costs.switch.0 < 100 * US {
+            assert!(used.iter().sum::<f64>() > 0.9, "{used:?}");
+            assert!(used[1] > 0.45, "{used:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use gshare_gate::{
     Verdict as Answer, View,
 };
 
-use super::{MS, Sim};
+use super::{MS, Mark, Sim};
 
 pub(crate) enum Verdict {
     Go { marked: bool },
@@ -107,6 +107,7 @@ struct Slot {
     busy: bool,
     expected_ns: u64,
     used_ns: u64,
+    held_ns: u64,
     demand_ns: u64,
     waited_ns: u64,
     said_ns: u64,
@@ -191,6 +192,7 @@ impl Turns {
             busy: signals.busy,
             expected_ns: signals.expected_ns,
             used_ns: signals.used_ns,
+            held_ns: signals.held_ns,
             demand_ns: signals.demand_ns,
             waited_ns: signals.waited_ns,
             said_ns: signals.said_ns,
@@ -241,7 +243,7 @@ impl Gate for Turns {
             Answer::Go { grant_ns } => {
                 g.cells.grant(view.word, stream, t, grant_ns);
                 assert!(grant_ns <= CHUNK_NS);
-                let marked = g.member.mark(sim.now, Some(key), grant_ns);
+                let marked = g.member.mark(sim.now, stream as u64, Some(key), grant_ns);
                 let waiters = g.member.has_waiters();
                 self.publish(sim, p);
                 if waiters {
@@ -251,7 +253,7 @@ impl Gate for Turns {
             }
             Answer::Wait { until_ns } => {
                 // What this stream launched since its last event is covered before it sleeps.
-                if sim.has_unmarked(t) && g.member.mark(sim.now, None, 0) {
+                if sim.has_unmarked(t) && g.member.mark(sim.now, stream as u64, None, 0) {
                     sim.mark_last(t);
                 }
                 self.publish(sim, p);
@@ -267,11 +269,22 @@ impl Gate for Turns {
             let unused = g.cells.clear();
             g.member.refund(unused);
         }
-        while let Some((_, Some(elapsed))) = sim.processes[p].markers.front().copied() {
-            sim.processes[p].markers.pop_front();
-            if let Some(learnt) = g.member.done(sim.now, Some(elapsed)) {
+        for mark in sim.take_over(p) {
+            let Mark {
+                thread,
+                is_pair,
+                ran,
+                ..
+            } = mark;
+            let elapsed = ran.filter(|_| is_pair).map(|(start, end)| end - start);
+            let ran = ran.map(|(start, end)| (if is_pair { start } else { end }, end));
+            let stream = thread as u64 + 1;
+            if let Some(learnt) = g.member.done(sim.now, stream, ran, elapsed) {
                 g.durations.learn(learnt.key, learnt.ns, learnt.alone);
             }
+        }
+        for (thread, started) in sim.heads_of(p) {
+            g.member.look(sim.now, thread as u64 + 1, started);
         }
         let launches = sim.processes[p].launches;
         let rest = g.member.rest(sim.now, launches, g.cells.unused_ns());
@@ -280,9 +293,14 @@ impl Gate for Turns {
             g.member.refund(unused);
         }
         let waiters = g.member.has_waiters();
-        if let Rest::At(time) = rest {
-            let late = sim.latency();
-            sim.watcher_at(p, time + late);
+        match rest {
+            Rest::At(time) => {
+                let late = sim.latency();
+                sim.watcher_at(p, time + late);
+            }
+            // The ends of events come by themselves; that none comes does not.
+            Rest::Marker if sim.has_blocked => sim.watcher_at(p, sim.now + MS),
+            Rest::Marker | Rest::Idle => {}
         }
         self.publish(sim, p);
         if waiters {
@@ -306,6 +324,7 @@ impl Gate for Turns {
                             busy: slot.busy,
                             expected_ns: slot.expected_ns,
                             used_ns: slot.used_ns,
+                            held_ns: slot.held_ns,
                             demand_ns: slot.demand_ns,
                             waited_ns: slot.waited_ns,
                             said_ns: slot.said_ns,

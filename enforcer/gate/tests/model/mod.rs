@@ -81,6 +81,8 @@ pub(crate) enum Program {
     Burst { kernel: u64, count: u32, pause: u64 },
     /// A copy, on which no SM works, and a kernel behind it, with two such pairs queued at most.
     Copies { copy: u64, kernel: u64 },
+    /// Launches behind a host function that takes so long, and waits.
+    Held { kernel: u64, hold: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +108,16 @@ pub(crate) enum Act {
     Attach(usize),
     /// The service dies.
     Silence,
+}
+
+/// An event behind a launch, and when that ran.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    id: u64,
+    pub(crate) thread: usize,
+    /// There is an event before the launch too.
+    pub(crate) is_pair: bool,
+    pub(crate) ran: Option<(u64, u64)>,
 }
 
 struct Kernel {
@@ -158,7 +170,7 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     queued: usize,
     pub(crate) launches: u64,
-    pub(crate) markers: VecDeque<(u64, Option<u64>)>,
+    pub(crate) markers: VecDeque<Mark>,
     next_marker: u64,
 }
 
@@ -178,6 +190,8 @@ pub(crate) struct Sim {
     /// Changes of context so far.
     pub(crate) switches: u64,
     slice_end: u64,
+    /// Some stream is held up by what is not of the GPU.
+    pub(crate) has_blocked: bool,
     /// Since when nothing has run.
     idle_since: u64,
     gpu_at: u64,
@@ -204,6 +218,7 @@ impl Sim {
             changes_until: 0,
             switches: 0,
             slice_end: 0,
+            has_blocked: false,
             idle_since: 0,
             gpu_at: 1000 * MS,
             gpu_version: 0,
@@ -222,6 +237,7 @@ impl Sim {
     }
 
     pub(crate) fn thread(&mut self, process: usize, program: Program, width: f64) -> usize {
+        self.has_blocked |= matches!(program, Program::Held { .. });
         self.threads.push(Thread {
             process,
             program,
@@ -291,9 +307,38 @@ impl Sim {
         let process = &mut self.processes[self.threads[t].process];
         if let Some(kernel) = self.threads[t].queue.back_mut() {
             process.next_marker += 1;
-            process.markers.push_back((process.next_marker, None));
+            process.markers.push_back(Mark {
+                id: process.next_marker,
+                thread: t,
+                is_pair: false,
+                ran: None,
+            });
             kernel.marker = Some(process.next_marker);
         }
+    }
+
+    /// Events of a process that are over, those of a stream in the order of their launches.
+    pub(crate) fn take_over(&mut self, p: usize) -> Vec<Mark> {
+        let markers = &mut self.processes[p].markers;
+        let over = markers.iter().copied().filter(|m| m.ran.is_some());
+        let over = over.collect();
+        markers.retain(|m| m.ran.is_none());
+        over
+    }
+
+    /// The oldest event of each stream, and whether what is behind the one before it has begun, where there is one.
+    pub(crate) fn heads_of(&self, p: usize) -> Vec<(usize, Option<bool>)> {
+        let mut heads: Vec<(usize, Option<bool>)> = Vec::new();
+        for mark in &self.processes[p].markers {
+            if heads.iter().any(|(thread, _)| *thread == mark.thread) {
+                continue;
+            }
+            let mut queue = self.threads[mark.thread].queue.iter();
+            let kernel = queue.find(|k| k.marker == Some(mark.id));
+            let began = kernel.is_some_and(|k| k.began.is_some());
+            heads.push((mark.thread, mark.is_pair.then_some(began)));
+        }
+        heads
     }
 
     /// Wakes the waiting threads of a claim after a while.
@@ -395,7 +440,7 @@ impl Sim {
         }
         let (kernel, count) = match self.threads[t].program {
             Program::Flood { kernel } => (kernel, 1),
-            Program::Sync { kernel, .. } => (kernel, 1),
+            Program::Sync { kernel, .. } | Program::Held { kernel, .. } => (kernel, 1),
             Program::Burst { kernel, count, .. } => (kernel, count),
             Program::Copies { copy, .. } if self.threads[t].launched.is_multiple_of(2) => {
                 (copy, u32::MAX)
@@ -417,6 +462,7 @@ impl Sim {
             let (wait, pause) = match self.threads[t].program {
                 Program::Flood { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
+                Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
                 Program::Copies { .. } => (false, 0),
             };
@@ -455,14 +501,23 @@ impl Sim {
                 let marker = marked.then(|| {
                     let process = &mut self.processes[p];
                     process.next_marker += 1;
-                    process.markers.push_back((process.next_marker, None));
+                    process.markers.push_back(Mark {
+                        id: process.next_marker,
+                        thread: t,
+                        is_pair: true,
+                        ran: None,
+                    });
                     process.next_marker
                 });
                 // Durations vary a little.
                 let length = kernel - kernel / 10 + self.rng.below(kernel / 5 + 1);
                 let width = if copies { 0.0 } else { self.threads[t].width };
                 let records = if marked { 2 * self.costs.record } else { 0 };
-                let reach = self.rng.between(self.costs.reach);
+                let held = match self.threads[t].program {
+                    Program::Held { hold, .. } => hold,
+                    _ => 0,
+                };
+                let reach = held + self.rng.between(self.costs.reach);
                 let mark_ready = self.now + reach;
                 let calls = if marked { 2 * US } else { 0 } + LAUNCH / 2;
                 self.threads[t].asked = None;
@@ -614,15 +669,13 @@ impl Sim {
             self.at(at + wake, Event::Thread(t, version));
         }
         if let Some(id) = kernel.marker {
-            let elapsed = at - kernel.began.unwrap_or(at);
-            let markers = &mut self.processes[p].markers;
-            if let Some(marker) = markers.iter_mut().find(|m| m.0 == id) {
-                marker.1 = Some(elapsed);
+            let ran = Some((kernel.began.unwrap_or(at), at));
+            let mut markers = self.processes[p].markers.iter_mut();
+            if let Some(marker) = markers.find(|m| m.id == id) {
+                marker.ran = ran;
             }
-            if markers.front().is_some_and(|m| m.1.is_some()) {
-                let when = at + self.latency();
-                self.at(when, Event::Watcher(p));
-            }
+            let when = at + self.latency();
+            self.at(when, Event::Watcher(p));
         }
         gate.finished(self, p);
     }

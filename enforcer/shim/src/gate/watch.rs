@@ -6,19 +6,30 @@ use std::sync::{MutexGuard, atomic::Ordering};
 use gshare_abi::{Flight, Reach, WorkView, futex_wait, futex_wake, monotonic_ns};
 use gshare_gate::{Rest, Word};
 
-use super::{Anchor, Gate, Inner, PATIENCE_NS, SOON_NS, Seen, Watcher};
+use super::{Anchor, BLOCKED_NS, Gate, Inner, PATIENCE_NS, SOON_NS, Seen, Watcher};
 use crate::{
     cuda::Handle,
-    events::{self, Pair},
+    events::{self, Pair, Progress},
+    exit,
     gpu::Gpu,
 };
 
 /// What whoever attends to a gate does next.
 enum Next {
-    /// Waits for this flight, whose end is timed by an anchor.
-    Flight(u64, Pair, Option<Anchor>),
+    /// Looks whether a flight is over.
+    Look(Head),
     /// Sleeps, at most until then.
     Sleep(Option<u64>),
+}
+
+/// The oldest flight of a stream.
+#[derive(Clone, Copy)]
+struct Head {
+    id: u64,
+    pair: Pair,
+    has_start: bool,
+    /// By which its end is timed.
+    anchor: Option<Anchor>,
 }
 
 impl Gate {
@@ -52,14 +63,15 @@ impl Gate {
             Watcher::Absent => {
                 // No thread to be had: whoever launches waits for its own work meanwhile.
                 drop(inner);
-                while let Next::Flight(id, pair, anchor) = self.attend(gpu) {
-                    let came = pair.wait_here();
-                    self.landed(gpu, id, pair, look_at(came, &pair, anchor));
+                while let Some(head) = self.oldest() {
+                    let came = head.pair.wait_here();
+                    self.landed(gpu, &head, look_at(came, &head));
                 }
+                self.attend(gpu, true);
                 return;
             }
             Watcher::Asleep(until)
-                if until.is_none_or(|until| until > monotonic_ns() + SOON_NS) =>
+                if until.is_none_or(|until| until > inner.due_ns() + SOON_NS) =>
             {
                 inner.watcher = Watcher::Awake;
             }
@@ -73,79 +85,135 @@ impl Gate {
         }
     }
 
-    /// What is to be waited for now; the arbiter hears where things stand.
-    fn attend(&self, gpu: &Gpu) -> Next {
+    /// What is to be done now; the arbiter hears where things stand, if that has changed or `news` may have.
+    fn attend(&self, gpu: &Gpu, news: bool) -> Next {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
         let mut inner = self.lock();
         self.see(gpu, &mut inner, now, word);
+        if let Some(head) = inner.head(now) {
+            return Next::Look(head);
+        }
         let unused = self.cells.unused_ns();
         let rest = inner.member.rest(now, gpu.launches(), unused);
         if rest == Rest::Idle && inner.member.is_told_of() {
             // The next launch is to be heard of.
             inner.member.refund(self.cells.clear());
         }
-        let knock = gpu.say(&inner.member.signals(now));
-        let next = match (rest, inner.flights.front()) {
-            (_, Some(flight)) => {
-                let context = flight.pair.context;
-                let mut anchors = inner.anchors.iter();
-                let anchor = anchors.find(|a| a.pair.context == context).copied();
-                Next::Flight(flight.id, flight.pair, anchor)
-            }
-            (Rest::At(until), None) => Next::Sleep(Some(until)),
-            (Rest::Marker | Rest::Idle, None) => Next::Sleep(None),
+        let signals = inner.member.signals(now);
+        let says = (signals.waiting, signals.busy);
+        let knock = (news || signals.knock || says != inner.told) && gpu.say(&signals);
+        inner.told = says;
+        let due = match inner.due_ns() {
+            u64::MAX => None,
+            due => Some(due),
+        };
+        let until = match (rest, due) {
+            (Rest::At(at), Some(due)) => Some(at.min(due)),
+            (Rest::At(at), None) => Some(at),
+            (Rest::Marker | Rest::Idle, due) => due,
         };
         if inner.watcher != Watcher::Absent {
-            inner.watcher = match next {
-                Next::Sleep(until) => Watcher::Asleep(until),
-                Next::Flight(..) => Watcher::Awake,
-            };
+            inner.watcher = Watcher::Asleep(until);
         }
         drop(inner);
         if knock {
             gpu.ring();
         }
-        next
+        Next::Sleep(until)
     }
 
-    /// Waits for what is on the GPU, for the rest of the process.
+    /// Looks at what is on the GPU, for the rest of the process. The thread waits for nothing inside the driver: a
+    /// stream may be held up by the program itself, and the program may exit.
     pub(super) fn watch(&self, gpu: &Gpu) {
-        events::relax_this_thread();
+        // SAFETY: concerns the calling thread alone, which is to wake when it asked to.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        if exit::unless(events::relax_this_thread).is_none() {
+            return;
+        }
         let (mut context, mut ended) = (0, 0);
+        let mut news = true;
         loop {
             let seen = self.watch.load(Ordering::Acquire);
-            match self.attend(gpu) {
-                Next::Sleep(until) => futex_wait(&self.watch, seen, until, Reach::Process),
-                Next::Flight(id, pair, anchor) => {
+            match self.attend(gpu, news) {
+                Next::Sleep(until) => {
+                    futex_wait(&self.watch, seen, until, Reach::Process);
+                    news = self.watch.load(Ordering::Acquire) != seen;
+                }
+                Next::Look(head) => {
                     // A new context may have an old one's handle.
                     let now_ended = self.ended.load(Ordering::Acquire);
                     if ended != now_ended {
                         (context, ended) = (0, now_ended);
                     }
-                    let came = pair.wait(&mut context);
-                    self.landed(gpu, id, pair, look_at(came, &pair, anchor));
+                    let look = || match head.pair.look(&mut context) {
+                        Progress::Under { started } => Err(started),
+                        over => Ok(look_at(over == Progress::Over, &head)),
+                    };
+                    news = match exit::unless(look) {
+                        None => return,
+                        Some(Ok(seen)) => self.landed(gpu, &head, seen),
+                        Some(Err(started)) => self.goes_on(&head, started),
+                    };
                 }
             }
         }
     }
 
-    /// The oldest flight is over.
-    fn landed(&self, gpu: &Gpu, id: u64, pair: Pair, seen: Seen) {
+    /// The oldest flight of all.
+    fn oldest(&self) -> Option<Head> {
+        let inner = self.lock();
+        inner.flights.front().map(|flight| inner.head_of(flight))
+    }
+
+    /// A flight was looked at and is not over. Whether that changes anything for others.
+    fn goes_on(&self, head: &Head, started: bool) -> bool {
+        let now = monotonic_ns();
+        let mut inner = self.lock();
+        let Inner {
+            flights, member, ..
+        } = &mut *inner;
+        let Some(flight) = flights.iter_mut().find(|flight| flight.id == head.id) else {
+            return false;
+        };
+        flight.put_off(now);
+        let place = flight.place;
+        let was_blocked = flight.is_blocked;
+        let started = head.has_start.then_some(started);
+        flight.is_blocked = if flight.marked {
+            member.look(now, place, started)
+        } else {
+            started == Some(false) && now > flight.over_ns + BLOCKED_NS
+        };
+        let is_blocked = flight.is_blocked;
+        if is_blocked != was_blocked {
+            inner.timeline.blocked(place, is_blocked);
+        }
+        is_blocked != was_blocked
+    }
+
+    /// The oldest flight of a stream is over. Whether that was news.
+    fn landed(&self, gpu: &Gpu, head: &Head, seen: Seen) -> bool {
         let now = monotonic_ns();
         let mut inner = self.lock();
         // The end of a context may have been quicker.
-        if inner.flights.front().is_none_or(|flight| flight.id != id) {
-            return;
-        }
-        let Some(flight) = inner.flights.pop_front() else {
-            return;
+        let at = inner.flights.iter().position(|flight| flight.id == head.id);
+        let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
+            return false;
         };
-        let ran = inner.time(now, pair, flight.issued_ns, &seen);
+        let ran = inner.time(now, head.pair, flight.issued_ns, &seen);
+        let over_ns = ran.map_or(now, |(_, end)| end);
+        let place = flight.place;
+        if let Some(next) = inner.flights.iter_mut().find(|next| next.place == place) {
+            next.expect(over_ns);
+        }
+        if flight.is_blocked {
+            inner.timeline.blocked(place, false);
+        }
         let known = self.durations.knows(flight.measured);
         let mut seen = seen.without_gap(ran, flight.call_ns, known);
         if flight.marked
-            && let Some(learnt) = inner.member.done(now, seen.elapsed_ns)
+            && let Some(learnt) = inner.member.done(now, place, ran, seen.elapsed_ns)
         {
             self.durations.learn(learnt.key, learnt.ns, learnt.alone);
             if !learnt.alone {
@@ -162,7 +230,7 @@ impl Gate {
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
         let needs = flight.measured.and_then(|key| gpu.tally.needs(key));
         let needs_ns = needs.map(|load| load.busy_ns);
-        let alone_ns = inner.timeline.landed(now, ran, sms, needs_ns, takes);
+        let alone_ns = inner.timeline.landed(now, place, ran, sms, needs_ns, takes);
         if let Some(key) = flight.measured
             && let Some(ns) = seen.elapsed_ns
         {
@@ -175,32 +243,28 @@ impl Gate {
         if knock {
             gpu.ring();
         }
-        if others || self.leaving.swap(false, Ordering::SeqCst) {
+        if others {
             self.stir();
         }
+        true
     }
 
     /// Waits for the events in a context, which its end does in any case, and destroys those that nothing uses.
-    pub(super) fn forget_context(&self, context: Handle) {
+    pub(super) fn forget_context(&self, gpu: &Gpu, context: Handle) {
         let until = monotonic_ns() + PATIENCE_NS;
-        let last = {
-            let inner = self.lock();
-            let mut there = inner.flights.iter().rev();
-            let last = there.find(|flight| flight.pair.context == context);
-            last.map(|flight| (flight.id, flight.pair))
-        };
-        if let Some((id, pair)) = last {
-            // Marks come in the order of launches: when the last is over, so are those before it.
-            pair.wait_here();
-            loop {
-                self.leaving.store(true, Ordering::SeqCst);
-                let stirred = self.stir.load(Ordering::SeqCst);
-                let oldest = self.lock().flights.front().map(|flight| flight.id);
-                if oldest.is_none_or(|oldest| oldest > id) || monotonic_ns() >= until {
-                    break;
-                }
-                futex_wait(&self.stir, stirred, Some(until), Reach::Process);
-            }
+        loop {
+            let next = {
+                let inner = self.lock();
+                let mut there = inner.flights.iter();
+                let next = there.find(|flight| flight.pair.context == context);
+                next.map(|flight| inner.head_of(flight))
+            };
+            let Some(head) = next.filter(|_| monotonic_ns() < until) else {
+                break;
+            };
+            // The watcher may see it first.
+            let came = head.pair.wait_here();
+            self.landed(gpu, &head, look_at(came, &head));
         }
         let gone = self.lock().take_spare(context);
         for pair in gone {
@@ -210,11 +274,39 @@ impl Gate {
     }
 }
 
-/// What is known of a flight whose second event was waited for.
-fn look_at(came: bool, pair: &Pair, anchor: Option<Anchor>) -> Seen {
+impl Inner {
+    fn head_of(&self, flight: &super::Flight) -> Head {
+        let context = flight.pair.context;
+        let mut anchors = self.anchors.iter();
+        Head {
+            id: flight.id,
+            pair: flight.pair,
+            has_start: flight.has_start,
+            anchor: anchors.find(|a| a.pair.context == context).copied(),
+        }
+    }
+
+    /// A flight that has to be looked at by now.
+    fn head(&self, now: u64) -> Option<Head> {
+        let mut due = self.flights.iter().filter(|f| f.is_head && f.due_ns <= now);
+        due.next().map(|flight| self.head_of(flight))
+    }
+
+    /// When the next flight has to be looked at; the largest number without any.
+    fn due_ns(&self) -> u64 {
+        let heads = self.flights.iter().filter(|flight| flight.is_head);
+        heads.map(|flight| flight.due_ns).min().unwrap_or(u64::MAX)
+    }
+}
+
+/// What is known of a flight that is over.
+fn look_at(came: bool, head: &Head) -> Seen {
+    let Head { pair, anchor, .. } = head;
     Seen {
         came,
-        elapsed_ns: came.then(|| pair.elapsed_ns()).flatten(),
+        elapsed_ns: (came && head.has_start)
+            .then(|| pair.elapsed_ns())
+            .flatten(),
         since_anchor_ns: anchor
             .filter(|_| came)
             .and_then(|anchor| pair.since_ns(&anchor.pair)),

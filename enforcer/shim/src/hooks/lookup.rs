@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 
 use crate::{
     cuda::{CuResult, SUCCESS},
-    driver, join, process,
+    driver, exit, join, process,
     table::Entry,
 };
 
@@ -18,6 +18,7 @@ pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags
     let result = unsafe { original(flags) };
     if result == SUCCESS && stranger {
         join::settle();
+        exit::hear();
     }
     result
 }

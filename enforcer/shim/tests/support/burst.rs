@@ -78,3 +78,62 @@ pub(super) fn heed() -> i32 {
 pub(super) fn heard() -> u64 {
     HEARD.load(Ordering::SeqCst)
 }
+
+extern "C" fn sleep(ms: *mut std::ffi::c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(ms as u64));
+}
+
+/// A host function that holds up a stream for so many milliseconds.
+pub(super) fn hold(cuda: &Library, stream: u64, ms: u64) -> i32 {
+    call!(cuda, "cuLaunchHostFunc", (
+        stream => u64, sleep => extern "C" fn(*mut std::ffi::c_void), ms => u64
+    ))
+}
+
+/// Exits in one of several ways while launches are on the GPU; with code 7 where the way has one.
+pub(super) fn exit_by(
+    cuda: &Library,
+    context: usize,
+    way: &str,
+    function: u64,
+    stream: u64,
+) -> i32 {
+    if way == "thread" {
+        // One that is in a call nearly all the time.
+        let library = cuda.0 as usize;
+        std::thread::spawn(move || {
+            let cuda = Library(library as Raw);
+            call!(cuda, "cuCtxSetCurrent", (context => usize));
+            while launch(&cuda, function, stream) == 0 {}
+        });
+        std::thread::sleep(std::time::Duration::from_millis(3));
+    }
+    for _ in 0..3 {
+        launch(cuda, function, stream);
+    }
+    if way == "fork" {
+        // SAFETY: the child exits at once, and runs the handlers that it inherited.
+        match unsafe { libc::fork() } {
+            // SAFETY: ends the process.
+            0 => unsafe { libc::exit(7) },
+            child => {
+                let mut status = 0;
+                // SAFETY: the process's own child.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(libc::WEXITSTATUS(status), 7);
+            }
+        }
+    }
+    match way {
+        // SAFETY: ends the process.
+        "_exit" => unsafe { libc::_exit(7) },
+        "term" => {
+            // SAFETY: to this process itself, which has no handler.
+            unsafe { libc::raise(libc::SIGTERM) };
+            0
+        }
+        "return" => 0,
+        // SAFETY: ends the process.
+        _ => unsafe { libc::exit(7) },
+    }
+}

@@ -380,14 +380,19 @@ impl Client {
     }
 
     /// Ends the program in order; gives what it wrote to stderr.
-    pub(crate) fn end(mut self) -> String {
+    pub(crate) fn end(self) -> String {
+        let (status, said) = self.ends();
+        assert!(status.success(), "{status:?}");
+        said
+    }
+
+    /// Ends with what it does last, and its input; gives how, and what it said to stderr.
+    pub(crate) fn ends(mut self) -> (std::process::ExitStatus, String) {
         drop(self.input.take());
         let mut said = String::new();
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status:?}");
-        said
+        (self.child.wait().unwrap(), said)
     }
 
     /// Ends it as `kill -9` does.

@@ -131,6 +131,7 @@ driver! {
     cuEventCreate(event: *mut usize, _flags: u32) give(event, HANDLE + 100);
     cuEventDestroy_v2(_event: usize) SUCCESS;
     cuEventRecord(_event: usize, _stream: usize) SUCCESS;
+    cuEventQuery(_event: usize) SUCCESS;
     cuEventSynchronize(_event: usize) SUCCESS;
     cuEventElapsedTime(ms: *mut f32, _start: usize, _end: usize) give(ms, 0.0);
     cuStreamQuery_ptsz(_stream: usize) SUCCESS;
