@@ -6,6 +6,7 @@ use gshare_sim_board::Board;
 
 use crate::attributes;
 use crate::code::{CUresult, INVALID_DEVICE, INVALID_VALUE, R};
+use crate::down;
 use crate::driver::{self, Device, Driver};
 use crate::ffi::{In, Out, export, plain};
 
@@ -15,7 +16,9 @@ extern "C" fn cuInit(flags: u32) -> CUresult {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        driver::init()
+        driver::init()?;
+        down::arm();
+        Ok(())
     })
 }
 

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::callback;
 use crate::checkpoint;
 use crate::code::{CUresult, INVALID_VALUE, NOT_PERMITTED, R, SUCCESS, UNKNOWN};
+use crate::down;
 use crate::driver::{self, Driver};
 
 /// Where a result goes. Only made by C callers, whose contract (cuda.h) says that the pointer is
@@ -171,6 +172,7 @@ pub(crate) fn with(body: impl FnOnce(&'static Driver) -> R) -> CUresult {
         if callback::inside() {
             return Err(NOT_PERMITTED);
         }
+        let _guest = down::enter()?;
         let driver = driver::get()?;
         let _inside = checkpoint::enter()?;
         body(driver)

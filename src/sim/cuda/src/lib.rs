@@ -24,6 +24,7 @@ mod code;
 mod context;
 mod copy;
 mod device;
+mod down;
 mod driver;
 mod elf;
 mod event;

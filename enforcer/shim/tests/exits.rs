@@ -1,0 +1,93 @@
+//! Programs that exit with work on the GPU, before a driver that takes itself down meanwhile: it aborts the process
+//! where a thread of the proxy's own is inside it then. `EXITS` says how often each way is tried.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+
+use gshare_abi::{GpuUuid, monotonic_ns};
+use gshare_gate::{Mode, Word};
+use gshare_sim_board::{Board, BoardSpec};
+use support::Desk;
+
+#[test]
+fn client() {
+    support::client::run();
+}
+
+/// Exits in one way, on a GPU that is shared and on one that is not.
+fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
+    let many = std::env::var("EXITS").ok().and_then(|n| n.parse().ok());
+    let directory = tempfile::tempdir().unwrap();
+    let sim = directory.path().join("sim");
+    gshare_artifacts::stage_sim(&sim).unwrap();
+    std::fs::write(sim.join("costs"), "idle 1ms\n").unwrap();
+    let board = Board::create(&sim.join("board"), &BoardSpec::new(&["h100"])).unwrap();
+    let gpu = &board.snapshot().gpus[0];
+    let overhead = gpu.model.context_overhead;
+    let held = (GpuUuid(gpu.uuid_bytes), 16 * overhead, overhead);
+    let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+    let mut word = Word::default();
+    for run in 0..many.unwrap_or(20) {
+        word = word.next(if run % 2 == 0 { Mode::Open } else { Mode::Free });
+        let beat = || {
+            let held = desk.held.lock().unwrap();
+            held[0].limits.beat(None);
+            held[0].limits.turn_beat(monotonic_ns());
+        };
+        beat();
+        desk.held.lock().unwrap()[0]
+            .limits
+            .set_turn(word.0, 0, 0, 0);
+        let mut client = desk.client();
+        client.begin(0);
+        let (kernel, stream) = (client.must("kernel"), client.must("stream"));
+        beat();
+        client.must(&format!("burst {kernel} {stream} 2"));
+        beat();
+        client.tell(&format!("exit_by {way} {kernel} {stream}"));
+        let pid = client.pid();
+        let (status, said) = client.ends();
+        assert_eq!(
+            (status.code(), status.signal()),
+            (code, signal),
+            "{way}, run {run}: {said}"
+        );
+        // What it was charged stays until the kernel has said that it is dead.
+        assert!(desk.charged(0) > 0, "{way}");
+        desk.reap(pid);
+        assert_eq!(desk.charged(0), 0, "{way}");
+    }
+}
+
+#[test]
+fn by_exit() {
+    exits("exit", Some(7), None);
+}
+
+#[test]
+fn by_returning_from_main() {
+    exits("return", Some(0), None);
+}
+
+#[test]
+fn at_once() {
+    exits("_exit", Some(7), None);
+}
+
+#[test]
+fn by_a_signal() {
+    exits("term", None, Some(libc::SIGTERM));
+}
+
+#[test]
+fn with_another_thread_in_a_call() {
+    exits("thread", Some(7), None);
+}
+
+#[test]
+fn after_a_fork() {
+    exits("fork", Some(7), None);
+}
