@@ -182,9 +182,9 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
     // An ordinary user's service may not; its arbiter then waits with the others.
     gshare_abi::host::hurry();
     loop {
-        let rang = wait(&mut gpus, woken, period_ends);
+        let (called, rang) = wait(&mut gpus, woken, period_ends);
         let mut byte = [0; 1];
-        while woken.recv(&mut byte).is_ok() {}
+        while called && woken.recv(&mut byte).is_ok() {}
         let now = monotonic_ns();
         if now >= period_ends {
             period_ends = now + PERIOD_NS;
@@ -221,8 +221,12 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
     }
 }
 
-/// Sleeps until something has to be looked at; gives the GPUs whose doorbells rang.
-fn wait(gpus: &mut BTreeMap<usize, Gpu>, woken: &UnixDatagram, period_ends: u64) -> Vec<usize> {
+/// Sleeps until something has to be looked at; gives whether the service called, and the GPUs whose doorbells rang.
+fn wait(
+    gpus: &mut BTreeMap<usize, Gpu>,
+    woken: &UnixDatagram,
+    period_ends: u64,
+) -> (bool, Vec<usize>) {
     let mut next = gpus.values().filter_map(|g| g.next_ns).min();
     let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
     let mut whose = Vec::new();
@@ -241,9 +245,11 @@ fn wait(gpus: &mut BTreeMap<usize, Gpu>, woken: &UnixDatagram, period_ends: u64)
         TimeSpec::new(0, i64::try_from(ns.min(999_999_999)).unwrap_or(0))
     });
     if ppoll(&mut fds, timeout, None).is_err() {
-        return Vec::new();
+        return (false, Vec::new());
     }
-    let called: Vec<bool> = fds[1..].iter().map(|fd| fd.any() == Some(true)).collect();
+    let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
+    let by_service = fds.first().is_some_and(is_ready);
+    let called: Vec<bool> = fds[1..].iter().map(is_ready).collect();
     let mut rang = Vec::new();
     for ((index, at), _) in whose.iter().zip(called).filter(|(_, called)| *called) {
         if let Some(gpu) = gpus.get_mut(index)
@@ -254,7 +260,7 @@ fn wait(gpus: &mut BTreeMap<usize, Gpu>, woken: &UnixDatagram, period_ends: u64)
             rang.push(*index);
         }
     }
-    rang
+    (by_service, rang)
 }
 
 impl Gpu {

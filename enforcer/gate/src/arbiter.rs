@@ -19,7 +19,7 @@ use shares::divide;
 use crate::{Flags, Mode, PERIOD_NS, Word};
 
 /// Length of a cycle of turns, per claim that takes part.
-const CYCLE_NS: u64 = 13_000_000;
+const CYCLE_NS: u64 = 14_000_000;
 /// Shortest turn.
 const LEAST_TURN_NS: u64 = 2_000_000;
 /// Longest turn.

@@ -761,10 +761,16 @@ impl Member {
             self.end_ns
         };
         let later = self.busy && expected_ns > self.told_end_ns.saturating_add(LATER_NS);
-        let knock = rings && ((waiting, self.busy) != self.told || later)
+        // The arbiter looks by itself when all is expected to be over.
+        let as_told = was_busy
+            && !self.busy
+            && waiting == was_waiting
+            && now.saturating_add(LATER_NS) >= self.told_end_ns;
+        let changed = (waiting, self.busy) != self.told;
+        let knock = rings && (changed && !as_told || later)
             || turns
                 && ((waiting && !was_waiting && (closed || !self.busy))
-                    || (was_busy && !self.busy)
+                    || (was_busy && !self.busy && !closed)
                     || (was_waiting && !waiting && !self.busy));
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
