@@ -372,7 +372,7 @@ fn several_streams_and_threads_of_a_claim_share_its_turns() {
     assert!(fair, "{done:?}");
     // The streams use the turns: four kernels run where the other claim runs one.
     let together: u64 = done[..4].iter().sum();
-    assert!(together as f64 > 3.5 * done[4] as f64, "{done:?}");
+    assert!(together as f64 > 3.6 * done[4] as f64, "{done:?}");
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn the_detached_block_nobody_and_come_back() {
         let again = sim.used(from, sim.now);
         let again = again[0] / again.iter().sum::<f64>();
         println!("back: {soon:.3} at first, {again:.3} in the end");
-        let least = if kernel == MS { 0.45 } else { 0.25 };
+        let least = if kernel == MS { 0.45 } else { 0.4 };
         assert!(soon > least && (again - 0.5).abs() < 0.03, "{soon} {again}");
     }
 }

@@ -90,7 +90,7 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
             250,
             sync(100 * US, 900 * US),
             MS,
-            1.75,
+            1.45,
         ),
         (
             "1 ms + 9 ms beside 10 us",
@@ -199,7 +199,7 @@ fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
 #[test]
 fn tokens_come_sooner_than_in_plain_time_slices() {
     // A kernel of 5 ms outlasts the slice that the driver gives it anyway.
-    for (kernel, most) in [(MS, 0.8), (5 * MS, 1.1)] {
+    for (kernel, most) in [(MS, 0.8), (5 * MS, 1.05)] {
         let token = Program::Burst {
             kernel: 30 * US,
             count: 100,
