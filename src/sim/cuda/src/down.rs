@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::code::{DEINITIALIZED, R};
+use crate::driver;
 
 /// The name of threads that must be gone by then begins so: none of the program's.
 const FOREIGN: &[u8] = b"gshare-";
@@ -30,7 +31,8 @@ unsafe extern "C" {
 
 extern "C" fn take_down(_: *mut c_void) {
     DOWN.store(true, Ordering::SeqCst);
-    if INSIDE.load(Ordering::SeqCst) != 0 {
+    // A forked child has none of its parent's threads.
+    if !driver::is_forked() && INSIDE.load(Ordering::SeqCst) != 0 {
         crash("sits in the driver while the program exits");
     }
     if CAME.load(Ordering::SeqCst) {

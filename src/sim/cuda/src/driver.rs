@@ -153,9 +153,14 @@ extern "C" fn after_fork_in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
+/// Whether this process is a child of the one that called `cuInit`.
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
 /// The driver, if `cuInit` has been called in this process.
 pub(crate) fn get() -> R<&'static Driver> {
-    if FORKED.load(Ordering::Relaxed) {
+    if is_forked() {
         return Err(NOT_INITIALIZED);
     }
     DRIVER.get().ok_or(NOT_INITIALIZED)
