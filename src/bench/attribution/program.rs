@@ -457,7 +457,9 @@ impl Proxy {
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
             let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
-            let alone = self.timeline.landed(now, flight.place, ran, self.sms, needs, takes);
+            let alone = self
+                .timeline
+                .landed(now, flight.place, ran, self.sms, needs, takes);
             if let Some(alone) = alone {
                 self.tally.learn(flight.key, end - start, alone);
             }
