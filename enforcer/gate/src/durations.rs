@@ -96,11 +96,6 @@ impl Durations {
         })
     }
 
-    /// Whether such a launch was measured.
-    pub fn knows(&self, key: Option<Key>) -> bool {
-        key.is_some_and(|key| self.get(key).is_some())
-    }
-
     /// Takes in a measurement in nanoseconds. Beside others (not `alone`) a launch is never shorter than alone, and
     /// often longer.
     pub fn learn(&self, key: Key, ns: u64, alone: bool) {

@@ -28,6 +28,9 @@ const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
 const GRACE_NS: u64 = 300_000;
 /// The arbiter hears that work lasts longer than it was told if it is by so much.
 const LATER_NS: u64 = 50_000;
+/// A launch that went is awaited for so long while the program is still in the call of it; it loads a module by then,
+/// or has lost its processor.
+const CALL_NS: u64 = 10_000_000;
 /// Longer gaps count as one of this length.
 const GAP_NS: u64 = 2_000_000;
 
@@ -170,6 +173,8 @@ pub struct Member {
     issued_ns: u64,
     /// How much of that was launched before the last marker.
     marked_ns: u64,
+    /// Launches that went and of which the program's call has not returned, and when the last of them went.
+    in_call: (u32, u64),
     /// When all that is launched is expected to be over.
     end_ns: u64,
     /// Real time per predicted time, in 1/1024: below 1 where streams run side by side.
@@ -220,6 +225,7 @@ impl Default for Member {
             idle_since_ns: None,
             issued_ns: 0,
             marked_ns: 0,
+            in_call: (0, 0),
             end_ns: 0,
             scale: 1024,
             markers: VecDeque::with_capacity(MARKERS),
@@ -461,7 +467,13 @@ impl Member {
         }
         self.quiet_since_ns = None;
         self.is_turn_used = true;
+        self.in_call = (self.in_call.0 + 1, now);
         Verdict::Go { grant_ns }
+    }
+
+    /// The call of a launch that went has returned; what it launched is marked by then, if it can be.
+    pub fn returned(&mut self) {
+        self.in_call.0 = self.in_call.0.saturating_sub(1);
     }
 
     /// Work comes to a GPU that has none of this process's.
@@ -637,7 +649,7 @@ impl Member {
         let end = ran.map_or(now, |(_, end)| end.min(now));
         if self.busy {
             // It was not on the GPU before it began, nor after it was over: neither is what turns and wake-ups take.
-            if let Some((start, _)) = ran.filter(|_| self.is_fresh && elapsed_ns.is_some()) {
+            if let Some((start, _)) = ran.filter(|(start, end)| self.is_fresh && start < end) {
                 self.counted_ns = self.counted_ns.max(start.min(end));
             }
             self.count(end);
@@ -708,8 +720,12 @@ impl Member {
             return Rest::Marker;
         }
         let end = self.end_ns.saturating_sub(self.scaled(unused_ns));
-        if now < end {
-            return Rest::At(end);
+        let called = match self.in_call {
+            (0, _) => 0,
+            (_, since) => since.saturating_add(CALL_NS),
+        };
+        if now < end.max(called) {
+            return Rest::At(end.max(called));
         }
         // Who waits for the next turn has launched all that it may.
         let since = if self.queue.is_empty() {
@@ -799,5 +815,63 @@ impl Member {
             waited_ns: self.waited_ns + held,
             knock,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A process whose first launch is marked and whose second one is still in its call.
+    fn in_second_call() -> (Member, Key) {
+        let view = View {
+            word: Word::default().next(Mode::Turn),
+            turn_ends_ns: 100 * MS,
+            beat_ns: 10 * MS,
+            alive: true,
+            ..View::default()
+        };
+        let key = Key::kernel(0x5000, 768, 256);
+        let mut member = Member::default();
+        let mut go = |now| {
+            let verdict = member.ask(now, &view, key, Some(3 * MS), &mut None);
+            assert_eq!(verdict, Verdict::Go { grant_ns: 0 });
+        };
+        go(10 * MS);
+        go(10 * MS + 1);
+        member.returned();
+        assert!(member.mark(10 * MS + 2, 1, Some(key), 0));
+        // The thread of the second one has lost its processor; the end of the first one is seen late.
+        let ran = Some((10 * MS, 13 * MS));
+        member.done(17 * MS, 1, ran, Some(3 * MS));
+        (member, key)
+    }
+
+    #[test]
+    fn a_turn_does_not_go_on_while_a_launch_is_in_its_call() {
+        let (mut member, key) = in_second_call();
+        let until = 10 * MS + 1 + CALL_NS;
+        assert_eq!(member.rest(17 * MS, 2, 0), Rest::At(until));
+        assert!(member.signals(17 * MS).busy);
+        member.returned();
+        assert!(member.mark(18 * MS, 1, Some(key), 0));
+        assert_eq!(member.rest(18 * MS, 2, 0), Rest::Marker);
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_keeps_no_turn() {
+        let (mut member, _) = in_second_call();
+        let late = 10 * MS + 2 + CALL_NS;
+        assert_eq!(member.rest(late, 2, 0), Rest::At(late + GRACE_NS));
+        assert_eq!(member.rest(late + GRACE_NS, 2, 0), Rest::Idle);
+    }
+
+    #[test]
+    fn a_call_that_could_not_be_marked_keeps_no_turn_once_it_returned() {
+        let (mut member, _) = in_second_call();
+        member.returned();
+        assert_eq!(member.rest(17 * MS, 2, 0), Rest::At(17 * MS + GRACE_NS));
     }
 }

@@ -460,6 +460,9 @@ impl Gate {
             .pair
             .is_some_and(|(pair, stream)| pair.record_end(stream));
         let mut inner = self.lock();
+        if trial.grant_ns.is_some() {
+            inner.member.returned();
+        }
         let marked = recorded
             && trial.grant_ns.is_some_and(|grant| {
                 let place = place(stream, number);

@@ -244,6 +244,7 @@ impl Gate for Turns {
                 g.cells.grant(view.word, stream, t, grant_ns);
                 assert!(grant_ns <= CHUNK_NS);
                 let marked = g.member.mark(sim.now, stream as u64, Some(key), grant_ns);
+                g.member.returned();
                 let waiters = g.member.has_waiters();
                 self.publish(sim, p);
                 if waiters {

@@ -71,7 +71,9 @@ impl Gate {
                 return;
             }
             Watcher::Asleep(until)
-                if until.is_none_or(|until| until > inner.due_ns() + SOON_NS) =>
+                if until.is_none_or(|until| {
+                    until > inner.due_ns().unwrap_or_else(monotonic_ns) + SOON_NS
+                }) =>
             {
                 inner.watcher = Watcher::Awake;
             }
@@ -104,10 +106,7 @@ impl Gate {
         let says = (signals.waiting, signals.busy);
         let knock = (news || signals.knock || says != inner.told) && gpu.say(&signals);
         inner.told = says;
-        let due = match inner.due_ns() {
-            u64::MAX => None,
-            due => Some(due),
-        };
+        let due = inner.due_ns();
         let until = match (rest, due) {
             (Rest::At(at), Some(due)) => Some(at.min(due)),
             (Rest::At(at), None) => Some(at),
@@ -210,8 +209,11 @@ impl Gate {
         if flight.is_blocked {
             inner.timeline.blocked(place, false);
         }
-        let known = self.durations.knows(flight.measured);
-        let mut seen = seen.without_gap(ran, flight.call_ns, known);
+        let usual = flight.measured.and_then(|key| self.durations.get(key));
+        let mut seen = seen.without_gap(ran, flight.call_ns, usual.is_some());
+        // Where the call says nothing about the launch, it took as long as others of its kind.
+        let of = |ns: Option<u64>| ran.map(|(start, end)| (latest(start, end, ns.or(usual)), end));
+        let mut ran = of(seen.elapsed_ns);
         if flight.marked
             && let Some(learnt) = inner.member.done(now, place, ran, seen.elapsed_ns)
         {
@@ -220,12 +222,9 @@ impl Gate {
                 // The neighbours' slices in between are not its own.
                 let alone = self.durations.get(learnt.key);
                 seen.elapsed_ns = Some(learnt.ns.min(alone.unwrap_or(learnt.ns)));
+                ran = of(seen.elapsed_ns);
             }
         }
-        let ran = ran.map(|(start, end)| {
-            let alone = seen.elapsed_ns.map(|ns| end.saturating_sub(ns));
-            (alone.map_or(start, |from| from.max(start)), end)
-        });
         let sms = gpu.sms.load(Ordering::Relaxed);
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
         let needs = flight.measured.and_then(|key| gpu.tally.needs(key));
@@ -292,11 +291,16 @@ impl Inner {
         due.next().map(|flight| self.head_of(flight))
     }
 
-    /// When the next flight has to be looked at; the largest number without any.
-    fn due_ns(&self) -> u64 {
+    /// When the next flight has to be looked at.
+    fn due_ns(&self) -> Option<u64> {
         let heads = self.flights.iter().filter(|flight| flight.is_head);
-        heads.map(|flight| flight.due_ns).min().unwrap_or(u64::MAX)
+        heads.map(|flight| flight.due_ns).min()
     }
+}
+
+/// From when on a flight ran that took no longer than this.
+fn latest(start: u64, end: u64, ns: Option<u64>) -> u64 {
+    ns.map_or(start, |ns| start.max(end.saturating_sub(ns)))
 }
 
 /// What is known of a flight that is over.
