@@ -256,7 +256,7 @@ fn wait(
             && let Some(entry) = gpu.claims.get(*at)
         {
             let calls = entry.turning.bell.drain();
-            *gpu.calls.entry(entry.claim).or_default() += u32::from(calls);
+            *gpu.calls.entry(entry.claim).or_default() += calls;
             rang.push(*index);
         }
     }
