@@ -215,13 +215,15 @@ impl CommandLine {
         let (mut kept, mut left, mut hide) = (Vec::new(), COMMAND, false);
         for word in words.into_iter().take(WORDS) {
             let word = word.as_ref();
-            let shown = if std::mem::take(&mut hide) && !word.starts_with('-') {
+            let mut word = if std::mem::take(&mut hide) && !word.starts_with('-') {
                 HIDDEN.to_owned()
             } else {
-                hide = word.starts_with('-') && !word.contains('=') && names_a_secret(word);
-                without_secret(word)
+                let takes = |w: &str| w.starts_with('-') && !w.contains('=') && names_a_secret(w);
+                let cut: String = printable(&without_secret(word)).take(WORD).collect();
+                hide = takes(word) || takes(&cut);
+                // A cut may leave the beginning of a key that was none before.
+                without_secret(&cut)
             };
-            let mut word: String = printable(&shown).take(WORD).collect();
             while word.len() > left {
                 word.pop();
             }
@@ -307,14 +309,19 @@ fn without_secret(word: &str) -> String {
         "xoxb-",
         "AKIA",
     ];
+    let shown = without_value(word);
+    if KEYS.iter().any(|k| shown.starts_with(k)) && shown.len() >= 20 {
+        return HIDDEN.to_owned();
+    }
+    shown
+}
+
+fn without_value(word: &str) -> String {
     if let Some((name, value)) = word.split_once('=') {
         if names_a_secret(name) && !value.is_empty() {
             return format!("{name}={HIDDEN}");
         }
         return format!("{name}={}", without_secret(value));
-    }
-    if KEYS.iter().any(|k| word.starts_with(k)) && word.len() >= 20 {
-        return HIDDEN.to_owned();
     }
     if let Some((scheme, rest)) = word.split_once("://")
         && let Some((user, host)) = rest.split('/').next().and_then(|a| a.rsplit_once('@'))
@@ -361,10 +368,19 @@ mod tests {
                 "--max-tokens=512 --key-dim 64",
             ),
             ("--lr=0.1 data=x", "--lr=0.1 data=x"),
+            ("sk-0123456789abcdef0123==", "***"),
         ] {
             let line = CommandLine::of(given.split(' '));
             assert_eq!(line.join(" "), kept);
         }
+        // What is cut is no way to show the beginning of a key, and is not cut again.
+        for end in ["", "=", "://a:b@c"] {
+            let word = format!("AKIA{}{end}", "x".repeat(300));
+            let line = CommandLine::of([&word]);
+            assert_eq!(line.join(" "), "***", "{end}");
+        }
+        let word = format!("https://me:{}@host", "x".repeat(300));
+        assert_eq!(CommandLine::of([&word]).join(" "), "https://me:***@host");
         let text = serde_json::to_string(&vec!["--secret=x"; 100]).expect("JSON");
         let read: CommandLine = serde_json::from_str(&text).expect("words");
         assert_eq!((read.len(), read[0].as_str()), (WORDS, "--secret=***"));
