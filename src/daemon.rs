@@ -297,6 +297,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         listener,
         idle,
         tx,
+        service.stats.answers.clone(),
         warmer(service.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());

@@ -1,9 +1,12 @@
 //! `bench abuse`: one user floods a private service in twelve ways; what others wait for their answers meanwhile, and
-//! what the service and its journal grow to. The journal holds a year of thirty users before the first flood.
+//! what the service and its journal grow to. The journal holds a year of thirty users before the first flood. Each flood
+//! runs twice: with the flooder on one core and all others on another, then with all cores for all.
 
 mod flood;
 mod year;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,6 +45,10 @@ const FLOODER: u32 = 60_601;
 struct Seen {
     name: &'static str,
     times: Times,
+    /// Time from receipt to reply in the service, 99th percentile in milliseconds, rounded up to a bound of its histogram.
+    answered_ms: Option<f64>,
+    /// The same with all cores for all.
+    free_answered_ms: Option<f64>,
     resident: u64,
     journal: u64,
 }
@@ -55,7 +62,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         "12 floods of {} s by one user; {}{}{}",
         span.as_secs(),
         if cores > 1 {
-            "the flooder on one core, the service and the user who is measured on another"
+            "the flooder on one core, the service and the user who is measured on another; then all on all cores"
         } else {
             "one core for all"
         },
@@ -70,9 +77,12 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
             ""
         }
     ));
-    let mut station = Station::start(&Options::new(
-        std::env::current_exe().context("cannot find the program itself")?,
-    ))?;
+    let own = tempfile::tempdir()?;
+    let figures = own.path().join("figures.sock");
+    let mut station = Station::start(&Options {
+        config: format!("[metrics]\nlisten = {figures:?}\n"),
+        ..Options::new(std::env::current_exe().context("cannot find the program itself")?)
+    })?;
     let journal = station.dir().join("state/gshare.db");
     station.stop_service(Signal::SIGTERM)?;
     let filled = year::fill(&journal, days)?;
@@ -82,19 +92,27 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         bytes_of(&journal) >> 20
     ));
     station.start_service()?;
-    if cores > 1 {
-        pin(std::process::id(), 0)?;
-        pin(station.service_pid().context("no service")?, 0)?;
-    }
+    let bench = Bench {
+        span,
+        cores,
+        journal,
+        figures,
+    };
+    bench.place(&station, None, true)?;
     let mut victim = Victim::start(&station)?;
     victim.measure(Duration::from_millis(500), || true)?;
+    let before = bench.answers()?;
     let idle = Seen {
         name: "idle",
         times: Times::new(victim.measure(span.min(Duration::from_secs(10)), || true)?),
+        answered_ms: p99_ms(&before, &bench.answers()?),
+        free_answered_ms: None,
         resident: resident(&station),
-        journal: bytes_of(&journal),
+        journal: bytes_of(&bench.journal),
     };
-    say("                      p99 ms  longest ms  answers  service MiB  journal MiB");
+    say(
+        "                      p99 ms  longest ms  answers  in the service, all cores  service MiB  journal MiB",
+    );
     row(&idle);
     let mut rows = Vec::new();
     for name in flood::KINDS {
@@ -105,7 +123,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
         {
             continue;
         }
-        let seen = under(name, &station, &mut victim, span, cores, &journal)?;
+        let seen = bench.under(name, &station, &mut victim)?;
         row(&seen);
         rows.push(seen);
     }
@@ -116,7 +134,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<i32> {
     let start_s = begun.elapsed().as_secs_f64();
     say(&format!(
         "start after all that: {start_s:.2} s; the journal has {} MiB",
-        bytes_of(&journal) >> 20
+        bytes_of(&bench.journal) >> 20
     ));
     finish(args, root && cores > 1, &idle, &rows, start_s)
 }
@@ -130,6 +148,7 @@ fn finish(
 ) -> anyhow::Result<i32> {
     let within = |seen: &Seen, goal: f64| {
         seen.times.p99().is_some_and(|ms| ms <= goal)
+            && seen.free_answered_ms.is_none_or(|ms| ms <= P99_MS)
             && seen.resident <= RESIDENT
             && seen.journal <= JOURNAL
     };
@@ -141,6 +160,8 @@ fn finish(
             "flood": seen.name,
             "p99_ms": seen.times.p99(),
             "longest_ms": seen.times.quantile(1.0),
+            "answered_p99_ms": seen.answered_ms,
+            "answered_on_all_cores_p99_ms": seen.free_answered_ms,
             "resident_bytes": seen.resident,
             "journal_bytes": seen.journal,
         })
@@ -167,49 +188,128 @@ fn finish(
 fn row(seen: &Seen) {
     let ms = |q: f64| seen.times.quantile(q).unwrap_or(f64::NAN);
     say(&format!(
-        "{:<20} {:>7.1} {:>11.1} {:>8} {:>12} {:>12}",
+        "{:<20} {:>7.1} {:>11.1} {:>8} {:>15} {:>10} {:>12} {:>12}",
         seen.name,
         ms(0.99),
         ms(1.0),
         seen.times.len(),
+        at_most(seen.answered_ms),
+        at_most(seen.free_answered_ms),
         seen.resident >> 20,
         seen.journal >> 20
     ));
 }
 
-/// One flood, and a moment after it.
-fn under(
-    name: &'static str,
-    station: &Station,
-    victim: &mut Victim,
+fn at_most(ms: Option<f64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), |ms| format!("<= {ms}"))
+}
+
+/// Counts of answers that took at most so many seconds, ascending; the last is of all.
+type Buckets = Vec<(f64, f64)>;
+
+/// Of the answers between two readings the 99th percentile in milliseconds, rounded up to a bound.
+fn p99_ms(before: &Buckets, after: &Buckets) -> Option<f64> {
+    let before = |n: usize| before.get(n).map_or(0.0, |(_, count)| *count);
+    let counts = after.iter().enumerate();
+    let new: Buckets = counts
+        .map(|(n, (le, count))| (*le, count - before(n)))
+        .collect();
+    let all = new.last()?.1;
+    let (le, _) = new
+        .iter()
+        .find(|(_, count)| *count >= 0.99 * all && all > 0.0)?;
+    Some(le * 1000.0)
+}
+
+/// What stays the same for all floods.
+struct Bench {
     span: Duration,
     cores: usize,
-    journal: &Path,
-) -> anyhow::Result<Seen> {
-    let mut flooder = start(name, station, span)?;
-    if cores > 1 {
-        pin(flooder.id(), 1)?;
+    journal: PathBuf,
+    /// The socket of the service's figures.
+    figures: PathBuf,
+}
+
+impl Bench {
+    /// How long the service took to answer the user who is measured, so far.
+    fn answers(&self) -> anyhow::Result<Buckets> {
+        let mut stream = UnixStream::connect(&self.figures)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        let uid = Uid::effective().as_raw();
+        let user = gshare_enforcer::proc::user_name(uid).unwrap_or_else(|| uid.to_string());
+        let head = format!("gshare_answer_seconds_bucket{{user=\"{user}\",le=\"");
+        let bucket = |line: &str| {
+            let (le, count) = line.strip_prefix(&head)?.split_once("\"} ")?;
+            Some((le.parse().ok()?, count.parse().ok()?))
+        };
+        Ok(page.lines().filter_map(bucket).collect())
     }
-    let (mut most, mut looked, mut ended) = (0, Instant::now(), None);
-    let times = victim.measure(span * 3 + Duration::from_secs(60), || {
-        if looked.elapsed() >= Duration::from_millis(250) {
-            looked = Instant::now();
-            most = most.max(resident(station));
-            if ended.is_none() && !matches!(flooder.try_wait(), Ok(None)) {
-                ended = Some(Instant::now());
-            }
+
+    /// The flooder apart from all others, or everybody everywhere.
+    fn place(&self, station: &Station, flooder: Option<u32>, apart: bool) -> anyhow::Result<()> {
+        if self.cores < 2 {
+            return Ok(());
         }
-        ended.is_none_or(|at: Instant| at.elapsed() < AFTER)
-    })?;
-    let _ = flooder.kill();
-    let status = flooder.wait()?;
-    anyhow::ensure!(status.success(), "the flood `{name}` failed: {status}");
-    Ok(Seen {
-        name,
-        times: Times::new(times),
-        resident: most.max(resident(station)),
-        journal: bytes_of(journal),
-    })
+        let all: Vec<usize> = (0..self.cores).collect();
+        let of = |core: usize| if apart { vec![core] } else { all.clone() };
+        pin(std::process::id(), &of(0))?;
+        pin(station.service_pid().context("no service")?, &of(0))?;
+        flooder.map_or(Ok(()), |pid| pin(pid, &of(1)))
+    }
+
+    /// A flood with the flooder apart, then one without.
+    fn under(
+        &self,
+        name: &'static str,
+        station: &Station,
+        victim: &mut Victim,
+    ) -> anyhow::Result<Seen> {
+        let apart = self.flood(name, station, victim, true)?;
+        let free = self.flood(name, station, victim, false)?;
+        Ok(Seen {
+            free_answered_ms: free.answered_ms,
+            resident: apart.resident.max(free.resident),
+            journal: free.journal,
+            ..apart
+        })
+    }
+
+    /// One flood, and a moment after it.
+    fn flood(
+        &self,
+        name: &'static str,
+        station: &Station,
+        victim: &mut Victim,
+        apart: bool,
+    ) -> anyhow::Result<Seen> {
+        let before = self.answers()?;
+        let mut flooder = start(name, station, self.span)?;
+        self.place(station, Some(flooder.id()), apart)?;
+        let (mut most, mut looked, mut ended) = (0, Instant::now(), None);
+        let times = victim.measure(self.span * 3 + Duration::from_secs(60), || {
+            if looked.elapsed() >= Duration::from_millis(250) {
+                looked = Instant::now();
+                most = most.max(resident(station));
+                if ended.is_none() && !matches!(flooder.try_wait(), Ok(None)) {
+                    ended = Some(Instant::now());
+                }
+            }
+            ended.is_none_or(|at: Instant| at.elapsed() < AFTER)
+        })?;
+        let _ = flooder.kill();
+        let status = flooder.wait()?;
+        anyhow::ensure!(status.success(), "the flood `{name}` failed: {status}");
+        Ok(Seen {
+            name,
+            times: Times::new(times),
+            answered_ms: p99_ms(&before, &self.answers()?),
+            free_answered_ms: None,
+            resident: most.max(resident(station)),
+            journal: bytes_of(&self.journal),
+        })
+    }
 }
 
 fn start(name: &str, station: &Station, span: Duration) -> anyhow::Result<Child> {
@@ -280,10 +380,12 @@ impl Victim {
     }
 }
 
-/// Binds all threads of a process to one core.
-fn pin(pid: u32, core: usize) -> anyhow::Result<()> {
+/// Binds all threads of a process to some cores.
+fn pin(pid: u32, cores: &[usize]) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
-    set.set(core)?;
+    for core in cores {
+        set.set(*core)?;
+    }
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = task?.file_name();
         if let Some(task) = name.to_str().and_then(|n| n.parse().ok()) {

@@ -24,6 +24,7 @@ use self::lines::{Lines, Stop};
 use super::Msg;
 use super::levers::LeverMsg;
 use super::peer::Peer;
+use super::stats::Answers;
 
 pub(crate) use self::budget::Turn;
 
@@ -221,6 +222,7 @@ pub(crate) async fn serve(
     listener: UnixListener,
     idle_connections: u32,
     events: mpsc::UnboundedSender<Msg>,
+    answers: Answers,
     wake: impl Fn(),
 ) {
     let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
@@ -232,6 +234,8 @@ pub(crate) async fn serve(
     }));
     let mut next: ConnId = 1;
     loop {
+        // Those who are connected have their turn before the next who connects.
+        tokio::task::yield_now().await;
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Ok(uid) = stream.peer_cred().map(|cred| cred.uid()) else {
@@ -251,11 +255,12 @@ pub(crate) async fn serve(
                 let conn = next;
                 next += 1;
                 let (events, idle) = (events.clone(), Arc::clone(&idle));
+                let answers = answers.clone();
                 tokio::spawn(async move {
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    match connection(conn, stream, &arrivals, &idle, &events).await {
+                    match connection(conn, stream, &arrivals, &idle, &events, &answers).await {
                         Ok(uid) => {
                             let _ = events.send(Msg::Closed { conn, uid });
                         }
@@ -279,6 +284,7 @@ async fn connection(
     arrivals: &Semaphore,
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
+    answers: &Answers,
 ) -> io::Result<u32> {
     let arriving = arrivals.acquire().await;
     let peer = Peer::of(conn, &stream)?;
@@ -314,6 +320,7 @@ async fn connection(
     // One request at a time: whoever does not read the answers is not read either.
     let turns = Arc::new(Semaphore::new(1));
     let (mut greeted, mut counted, mut half_closed) = (false, true, false);
+    let mut received: Option<Instant> = None;
     let greeting_over = tokio::time::sleep(GREETING_TIME);
     tokio::pin!(greeting_over);
     let result = loop {
@@ -326,10 +333,14 @@ async fn connection(
                 };
                 if let Err(e) = written { break Err(e) }
                 unsent.fetch_sub(1, Ordering::Relaxed);
+                if let Some(received) = received.take() {
+                    answers.note(uid, received.elapsed());
+                }
             }
             _ = close.changed(), if counted => break Ok(()),
             line = next_line(&mut reader, &stream, &turns, &budget) => match line {
                 Ok(Ok((line, turn))) => {
+                    received = Some(turn.received);
                     // A connection that waits for or watches something is not idle from now on.
                     if handle(&line, &mut greeted, &peer, &sender, turn, events) {
                         lock().leave(uid, conn);
@@ -386,6 +397,9 @@ fn hung_up(stream: &UnixStream) -> bool {
             .is_some_and(|seen| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
 }
 
+/// Longest line of a member in bytes: it has a few numbers.
+const MEMBER_LINE: usize = 1024;
+
 /// Passes a line on. True if the client from now on waits for or holds something.
 fn handle(
     line: &str,
@@ -396,7 +410,8 @@ fn handle(
     events: &mpsc::UnboundedSender<Msg>,
 ) -> bool {
     let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
-    if gshare_abi::wire::Register::is_register(line) {
+    let of_member = Some(line).filter(|line| line.len() <= MEMBER_LINE);
+    if of_member.is_some_and(gshare_abi::wire::Register::is_register) {
         *greeted = true;
         match gshare_abi::wire::Register::parse(line) {
             Ok(register) => {
@@ -411,7 +426,7 @@ fn handle(
         }
         return false;
     }
-    if let Some(want) = gshare_abi::wire::Want::parse(line) {
+    if let Some(want) = of_member.and_then(gshare_abi::wire::Want::parse) {
         *greeted = true;
         let _ = events.send(Msg::Lever(LeverMsg::Want {
             peer: peer.clone(),
@@ -421,7 +436,7 @@ fn handle(
         }));
         return false;
     }
-    if let Some(launch) = gshare_abi::wire::Launch::parse(line) {
+    if let Some(launch) = of_member.and_then(gshare_abi::wire::Launch::parse) {
         *greeted = true;
         match launch {
             Ok(launch) => {
@@ -493,6 +508,7 @@ async fn next_line(
         Err(stop) => return Ok(Err(stop)),
     };
     let turn = Turn {
+        received: Instant::now(),
         _user: budget.request(length).await,
         _connection: connection,
     };

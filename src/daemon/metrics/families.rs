@@ -199,6 +199,15 @@ impl Service {
         page.histogram("gshare_queue_wait_seconds", waits, &stats.waits);
         let decisions = "Time of one decision: a request, a tick, fresh facts.";
         page.histogram("gshare_decision_seconds", decisions, &stats.decisions);
+        let (name, help) = (
+            "gshare_answer_seconds",
+            "Time from the receipt of a user's line to the first line sent back.",
+        );
+        page.family(name, "histogram", help);
+        for (uid, histogram) in stats.answers.by_user() {
+            let user = gshare_enforcer::proc::user_name(uid).unwrap_or_else(|| uid.to_string());
+            page.buckets(name, &[("user", &user)], &histogram);
+        }
     }
 
     fn quota_figures(&self, page: &mut Page) {

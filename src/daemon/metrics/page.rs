@@ -75,15 +75,20 @@ impl Page {
     /// A whole family that is a histogram.
     pub(super) fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.family(name, "histogram", help);
-        for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
-            let bound = bound.to_string();
-            let _ = writeln!(self.text, "{name}_bucket{{le=\"{bound}\"}} {count}");
-        }
+        self.buckets(name, &[], histogram);
+    }
+
+    /// A histogram of the family that was begun last.
+    pub(super) fn buckets(&mut self, name: &str, labels: Labels<'_>, histogram: &Histogram) {
         let Histogram { sum, count, .. } = histogram;
-        let _ = write!(
-            self.text,
-            "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}\n"
-        );
+        let bounds = histogram.bounds.iter().map(f64::to_string);
+        let counts = histogram.counts.iter().chain([count]);
+        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+            let labels = [labels, &[("le", &bound)]].concat();
+            self.sample(&format!("{name}_bucket"), &labels, Some(*count as f64));
+        }
+        self.sample(&format!("{name}_sum"), labels, Some(*sum));
+        self.sample(&format!("{name}_count"), labels, Some(*count as f64));
     }
 
     fn labels(&mut self, labels: Labels<'_>) {

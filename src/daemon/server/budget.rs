@@ -10,6 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const REQUESTS: u32 = 32;
 /// Bytes for which a request counts once.
 const REQUEST_BYTES: usize = 8 * 1024;
+/// Bytes of longer lines of one user that are taken in a second: reading one keeps the thread that serves everybody.
+const LONG_A_SECOND: f64 = 8.0 * 1024.0 * 1024.0;
 /// What a connection may have read of a line that is not whole yet without it counting.
 pub(super) const SMALL: usize = 4 * 1024;
 /// Most bytes above that, of all connections of a user.
@@ -25,6 +27,8 @@ const HELD_BACK: u32 = 2000;
 /// The right of a connection to have one request handled, and of its user.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    /// When its line was whole.
+    pub(super) received: Instant,
     pub(super) _connection: OwnedSemaphorePermit,
     pub(super) _user: Option<OwnedSemaphorePermit>,
 }
@@ -33,6 +37,8 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(super) struct Budget {
     requests: Arc<Semaphore>,
+    /// From when on the next long line is taken.
+    long: tokio::sync::Mutex<Instant>,
     rounds: Semaphore,
     unfinished: AtomicUsize,
 }
@@ -41,6 +47,7 @@ impl Default for Budget {
     fn default() -> Self {
         Self {
             requests: Arc::new(Semaphore::new(REQUESTS as usize)),
+            long: tokio::sync::Mutex::new(Instant::now()),
             rounds: Semaphore::new(AT_A_TIME),
             unfinished: AtomicUsize::new(0),
         }
@@ -52,7 +59,13 @@ impl Budget {
     pub(super) async fn request(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(1 + bytes / REQUEST_BYTES).unwrap_or(REQUESTS);
         let requests = Arc::clone(&self.requests);
-        requests.acquire_many_owned(weight.min(REQUESTS)).await.ok()
+        let permit = requests.acquire_many_owned(weight.min(REQUESTS)).await;
+        if weight > 1 {
+            let mut long = self.long.lock().await;
+            tokio::time::sleep_until((*long).into()).await;
+            *long = Instant::now() + Duration::from_secs_f64(bytes as f64 / LONG_A_SECOND);
+        }
+        permit.ok()
     }
 
     /// Waits until it is this connection's turn among those of its user, and does this; then all others have theirs.
@@ -149,6 +162,25 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_of_one_user_are_taken_one_after_the_other_and_short_ones_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_time().build().unwrap();
+        let took = |bytes: usize| {
+            let begun = Instant::now();
+            runtime.block_on(async {
+                let budget = Budget::default();
+                for _ in 0..9 {
+                    drop(budget.request(bytes).await);
+                }
+            });
+            begun.elapsed()
+        };
+        // Eight times 256 KiB, after the first.
+        assert!(took(256 << 10) >= Duration::from_millis(250));
+        assert!(took(4 << 10) < Duration::from_millis(100));
+    }
 
     #[test]
     fn halves_of_lines_share_one_budget_and_give_it_back() {
