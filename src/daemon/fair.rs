@@ -1,5 +1,5 @@
 //! Whose message is handled next. What the service says to itself comes first; what clients send is handled by owner, the
-//! one first for whom the service has worked least lately: one who floods waits behind himself alone.
+//! one first for whom the service has worked least lately: a flood waits behind itself alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_who_floods_waits_behind_himself() {
+    fn a_flood_waits_behind_itself() {
         let mut fair = Fair::default();
         let closed = |conn, uid| Msg::Closed { conn, uid };
         (0..100).for_each(|n| fair.put(closed(n, 7)));
