@@ -10,7 +10,9 @@ mod sys;
 mod terminal;
 mod trim;
 
-pub use namespace::{UserNamespace, lives_on_the_machine, user_namespace};
+pub use namespace::{
+    UserNamespace, lives_on_the_machine, range_owner, subordinate_owner, user_namespace,
+};
 pub use pidfd::{PidFd, peer_groups};
 pub use read::{
     ProcessKey, Rights, Stat, Uids, ancestors, cmdline, environ, exe, group_exists, group_name,

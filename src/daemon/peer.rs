@@ -12,9 +12,6 @@ use tokio::net::UnixStream;
 use super::server::ConnId;
 use super::service::Service;
 
-/// Ranges of subordinate user ids (subuid(5)).
-const SUBUID: &str = "/etc/subuid";
-
 /// Who is at the other end.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -69,17 +66,18 @@ impl Peer {
             // A service of a user may not look, and serves that user alone.
             _ => UserNamespace::Same,
         };
-        let Some(uid) = counts_for(cred.uid(), namespace, subordinate(cred.uid()), |uid| {
-            proc::user_name(uid).is_some()
-        }) else {
+        let Some(uid) = counts_for(
+            cred.uid(),
+            namespace,
+            proc::subordinate_owner(cred.uid()),
+            |uid| proc::user_name(uid).is_some(),
+        ) else {
             let uid = cred.uid();
             return Ok(Err(WireError::new(
                 ErrorCode::NotPermitted,
                 format!("user id {uid} of this container belongs to no user of the machine"),
             )
-            .with_hint(format!(
-                "the administrator can name its owner in {SUBUID}"
-            ))));
+            .with_hint("the administrator can name its owner in /etc/subuid")));
         };
         let gids = if uid == cred.uid() {
             let mut gids = proc::peer_groups(stream.as_fd()).unwrap_or_default();
@@ -123,24 +121,6 @@ fn counts_for(
             Some(subordinate.filter(|_| !has_account(uid)).unwrap_or(uid))
         }
     }
-}
-
-/// The owner of the range of subordinate user ids that a number is in.
-fn subordinate(uid: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(SUBUID).ok()?;
-    range_owner(&text, uid).and_then(|name| match name.parse() {
-        Ok(number) => Some(number),
-        Err(_) => proc::uid_of(name),
-    })
-}
-
-fn range_owner(text: &str, uid: u32) -> Option<&str> {
-    text.lines().find_map(|line| {
-        let mut fields = line.trim().split(':');
-        let (name, first, count) = (fields.next()?, fields.next()?, fields.next()?);
-        let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
-        (uid >= first && uid - first < count).then_some(name)
-    })
 }
 
 impl Service {
@@ -189,21 +169,6 @@ mod tests {
         ] {
             let found = counts_for(uid, namespace, range, known);
             assert_eq!(found, expect, "{uid} {namespace:?} {range:?}");
-        }
-    }
-
-    #[test]
-    fn ranges_are_read_and_what_is_no_range_is_not() {
-        let text = "# ada:1:9\nada:100000:65536\n1001:200000:10\nbob:4294967290:99\nx:y:z\n:\n";
-        for (uid, owner) in [
-            (99_999, None),
-            (100_000, Some("ada")),
-            (165_535, Some("ada")),
-            (165_536, None),
-            (200_009, Some("1001")),
-            (u32::MAX, Some("bob")),
-        ] {
-            assert_eq!(range_owner(text, uid), owner, "{uid}");
         }
     }
 }

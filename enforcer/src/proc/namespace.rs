@@ -63,6 +63,27 @@ pub fn lives_on_the_machine(pid: i32) -> bool {
     })
 }
 
+/// The owner of the range of subordinate user ids (subuid(5)) that a number is in.
+#[must_use]
+pub fn subordinate_owner(uid: u32) -> Option<u32> {
+    let text = fs::read_to_string("/etc/subuid").ok()?;
+    range_owner(&text, uid).and_then(|name| match name.parse() {
+        Ok(number) => Some(number),
+        Err(_) => super::uid_of(name),
+    })
+}
+
+/// The same by the text of the file, as the name or number that stands there.
+#[must_use]
+pub fn range_owner(text: &str, uid: u32) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let mut fields = line.trim().split(':');
+        let (name, first, count) = (fields.next()?, fields.next()?, fields.next()?);
+        let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
+        (uid >= first && uid - first < count).then_some(name)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
@@ -92,5 +113,20 @@ mod tests {
         assert!(!lives_on_the_machine(pid));
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn ranges_are_read_and_what_is_no_range_is_not() {
+        let text = "# ada:1:9\nada:100000:65536\n1001:200000:10\nbob:4294967290:99\nx:y:z\n:\n";
+        for (uid, owner) in [
+            (99_999, None),
+            (100_000, Some("ada")),
+            (165_535, Some("ada")),
+            (165_536, None),
+            (200_009, Some("1001")),
+            (u32::MAX, Some("bob")),
+        ] {
+            assert_eq!(range_owner(text, uid), owner, "{uid}");
+        }
     }
 }

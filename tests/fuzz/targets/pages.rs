@@ -116,7 +116,9 @@ fn usage(actions: &[[u8; 10]]) {
                 let me = usize::from(at) % SLOTS;
                 let (own, bytes) = (word >> 32, word & 0xffff_ffff);
                 match held.page().reserve(me, own, bytes, || GPU_BYTES) {
-                    Outcome::Granted => assert!(own + bytes <= GPU_BYTES),
+                    Outcome::Granted { charged } => {
+                        assert!(own + bytes <= GPU_BYTES && charged <= GPU_BYTES);
+                    }
                     Outcome::Refused { charged } => assert!(charged >= own),
                 }
             }
