@@ -778,6 +778,50 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     });
 }
 
+/// Root's podman may give an image every right and the service's socket: what runs in it administrates nothing and claims
+/// nothing. (With all rights it may leave the container, and is the machine's root then.)
+#[test]
+fn no_container_is_an_administrator_whatever_it_is_given() {
+    let Some(image) = Image::make("rights") else {
+        return;
+    };
+    let station = Tidied(station());
+    let at = |dir: &str| station.dir().join(dir).display().to_string();
+    let volumes = [
+        format!("--volume={}:/g:ro", at("bin")),
+        format!("--volume={}:/s", at("run")),
+    ];
+    let own = name("rights");
+    for given in [
+        &[][..],
+        &["--privileged"],
+        &["--privileged", "--pid=host"],
+        &[
+            "--privileged",
+            "--pid=host",
+            "--cgroupns=host",
+            "--userns=host",
+        ],
+    ] {
+        for words in ["admin drain 1", "admin kill --gpu 0", "claim -g 0.1 --hold"] {
+            let more = [
+                &volumes[0],
+                &volumes[1],
+                "--env=GSHARE_SOCKET=/s/gshared.sock",
+            ];
+            let run = run(&own, &image, &[&more[..], given].concat());
+            let program = ["/g/gshare"].into_iter().chain(words.split(' '));
+            let all: Vec<&str> = run.into_iter().skip(1).chain(program).collect();
+            let output = podman(&all);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(77), "{given:?} {words}: {said}");
+        }
+    }
+    let snapshot = station.snapshot().expect("served");
+    assert!(snapshot.gpus.iter().all(|gpu| gpu.drain.is_none()));
+    assert_eq!(snapshot.claims, []);
+}
+
 #[test]
 fn without_cgroups_no_container_is_put_into_a_claim() {
     let station = support::station_with(|o| o.cgroups = false);

@@ -549,7 +549,12 @@ impl Service {
                 return;
             }
         };
-        if let Some(process) = &record.process
+        // Root of a container has no claims here, not even one that moves nothing.
+        let contained = peer
+            .process
+            .filter(|_| peer.uid == 0 && !peer.on_machine)
+            .map(convert::record);
+        if let Some(process) = record.process.or(contained)
             && let Err(error) = self.may_leave(process.pid, peer.uid)
         {
             out.error(error);
