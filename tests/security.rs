@@ -5,13 +5,15 @@ use crate::support;
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_enforcer::cgroup::{Mount, v2_path};
 use gshare_proto::Grade;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use support::users::{Users, account, as_user, reachable};
 use support::{Raw, claim_of, root, station, station_with, until};
 
@@ -379,7 +381,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
         print $s qq({"op":"claim","lazy":true,"gpus_milli":100,"name":"$id","kernel":{"id":"$id","connection":"$file"}}\n);
         my $answer = <$s>; die $answer unless $answer =~ /granted/;"#;
     let script = script.replace("PROTO", &gshare_proto::PROTOCOL.to_string());
-    let kernel = |name: &str, file: &std::path::Path| {
+    let kernel = |name: &str, file: &Path| {
         let mut perl = Command::new("perl");
         perl.args(["-e", &script])
             .arg(station.socket())
@@ -530,6 +532,156 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
             child.kill().expect("killed");
             child.wait().expect("reaped");
         }
+    }
+}
+
+/// The package is removed by root: links in what it removes lead nowhere.
+#[test]
+fn the_package_removes_its_own_and_follows_no_link() {
+    if !root("a mount namespace") {
+        return;
+    }
+    let precious = tempfile::tempdir().expect("a directory");
+    let file = precious.path().join("file");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/deb/postrm");
+    for state in [
+        "ln -s \"$0\" /var/lib/gshare",
+        "mkdir /var/lib/gshare && ln -s \"$0\" /var/lib/gshare/link && ln \"$0/file\" /var/lib/gshare/hard || true",
+    ] {
+        std::fs::write(&file, "precious").expect("written");
+        let words = format!(
+            "set -e; for dir in /var/lib /etc; do mount -t tmpfs none $dir; done; mkdir /etc/gshare; {state}
+             sh \"$1\" purge; ! test -e /etc/gshare; ! test -L /var/lib/gshare; ! test -e /var/lib/gshare"
+        );
+        let mut purge = Command::new("unshare");
+        purge.args(["-m", "sh", "-c", &words]);
+        let purged = purge.arg(precious.path()).arg(&script).output();
+        let purged = purged.expect("runs");
+        assert!(purged.status.success(), "{state}: {}", text(&purged));
+        let left = std::fs::read_to_string(&file).expect("it is there");
+        assert_eq!(left, "precious", "{state}");
+    }
+}
+
+/// A kernel that is started again is the new command of its claim, but no way out of a job.
+#[test]
+fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
+    if !root("cgroups of other managers") {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let uid = users.uid(0);
+    let program = station.command().get_program().to_owned();
+    let gshare = program.to_str().expect("a path").to_owned();
+    let file = "/tmp/kernel-again.json";
+    let words = "kernel exec -g 0.1 -- sh -c".split(' ');
+    let words: Vec<&str> = words.chain(["exec sleep 1000", file]).collect();
+    let start = || -> Child {
+        let mut kernel = station.command();
+        kernel.args(&words);
+        as_user(kernel, uid).spawn().expect("starts")
+    };
+    let command = || -> Option<(String, u32)> {
+        let claims = station.snapshot().ok()?.claims;
+        let [claim] = claims.as_slice() else {
+            return None;
+        };
+        Some((claim.id.clone(), claim.pid?))
+    };
+    let mut first = start();
+    let (id, _) = until("it has its claim", SOON, || {
+        command().filter(|(_, pid)| *pid == first.id())
+    });
+    let others = Others::make("slurmstepd.scope/job_8/step_0");
+    let all = [&[gshare.as_str()], words.as_slice()].concat();
+    let mut in_job = others.run(&station, uid, &all);
+    let mut in_job = in_job.stderr(Stdio::piped()).spawn().expect("starts");
+    let mut said = String::new();
+    let pipe = in_job.stderr.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut said).expect("read");
+    assert!(said.contains("a job of Slurm"), "{said}");
+    assert!(others.has(in_job.id()), "it was taken out of its job");
+    assert_eq!(command(), Some((id.clone(), first.id())));
+    let mut second = start();
+    until("the new kernel has the claim", SOON, || {
+        (command()? == (id.clone(), second.id())).then_some(())
+    });
+    for child in [&mut in_job, &mut first, &mut second] {
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+}
+
+/// A process with this number, run by that user; `None` where the kernel's next number cannot be chosen.
+fn with_number(pid: u32, uid: u32) -> Option<Child> {
+    for _ in 0..200 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000");
+        let mut child = as_user(sleep, uid).spawn().ok()?;
+        if child.id() == pid {
+            return Some(child);
+        }
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+    None
+}
+
+/// A connection outlives the process that made it, and the number of that process may be another's by the time the service
+/// looks, or when something is asked.
+#[test]
+fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
+    let test = "a_process_number_that_is_used_again_gives_nobody_somebody_elses_program";
+    if !root(test) {
+        return;
+    }
+    let users = Users::make();
+    let station = station();
+    let service = Pid::from_raw(station.service_pid().expect("runs").cast_signed());
+    // Connects, leaves the connection to a child, and ends. The child asks when it is told to.
+    let script = r#"use IO::Socket::UNIX; $| = 1;
+        my $s = IO::Socket::UNIX->new($ARGV[0]) or die; $s->autoflush(1);
+        if (fork) { exit 0 }
+        <STDIN>;
+        print $s qq({"gshare":PROTO}\n); <$s>;
+        print $s qq({"op":"claim","gpus_milli":100,"wait":"no","command":["x"]}\n);
+        print scalar <$s>;"#;
+    let script = script.replace("PROTO", &gshare_proto::PROTOCOL.to_string());
+    for seen_before in [true, false] {
+        if !seen_before {
+            kill(service, Signal::SIGSTOP).expect("stopped");
+        }
+        let mut perl = Command::new("perl");
+        perl.args(["-e", &script]).arg(station.socket());
+        perl.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut asker = as_user(perl, users.uid(0)).spawn().expect("starts");
+        let (pid, mut tell) = (asker.id(), asker.stdin.take().expect("piped"));
+        let mut answer = asker.stdout.take().expect("piped");
+        assert!(asker.wait().expect("reaped").success());
+        if seen_before {
+            // Whoever waits longer than a round trip has been looked at.
+            station.snapshot().expect("served");
+        }
+        let Some(mut other) = with_number(pid, users.uid(1)) else {
+            kill(service, Signal::SIGCONT).expect("goes on");
+            println!("skipped: {test}: the number of a process cannot be chosen here");
+            return;
+        };
+        let place = || std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("lives");
+        let before = place();
+        kill(service, Signal::SIGCONT).expect("goes on");
+        writeln!(tell, "go").expect("told");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut answer, &mut said).expect("read");
+        assert_eq!(place(), before, "seen before: {seen_before}: {said}");
+        let claims = station.snapshot().expect("served").claims;
+        assert!(claims.iter().all(|c| c.pid != Some(pid)), "{claims:?}");
+        let own = |uid| claims.iter().any(|c| c.uid == uid);
+        assert!(!own(users.uid(1)), "{claims:?}");
+        other.kill().expect("killed");
+        other.wait().expect("reaped");
     }
 }
 

@@ -444,32 +444,42 @@ mod tests {
 
     /// What comes of a server that says this to whoever connects, and how long it took.
     fn said(answer: &'static [u8], slowly: bool) -> (io::Result<Vec<u8>>, Duration) {
+        let (got, took, _) = says(answer, slowly, false);
+        (got, took)
+    }
+
+    /// The same, with what the server heard; `tls`: its file says that it speaks TLS.
+    fn says(
+        answer: &'static [u8],
+        slowly: bool,
+        tls: bool,
+    ) -> (io::Result<Vec<u8>>, Duration, Vec<u8>) {
         let dir = tempfile::tempdir().expect("made");
         let path = dir.path().join("s");
         let server = UnixListener::bind(&path).expect("bound");
         let thread = thread::spawn(move || {
             let (mut stream, _) = server.accept().expect("asked");
-            let mut question = [0; 1000];
-            let _ = stream.read(&mut question);
-            if !slowly {
-                let _ = stream.write_all(answer);
-                return;
-            }
-            for byte in answer {
-                thread::sleep(Duration::from_millis(20));
-                if stream.write_all(&[*byte]).is_err() {
-                    return;
+            let mut heard = vec![0; 1000];
+            let n = stream.read(&mut heard).unwrap_or(0);
+            heard.truncate(n);
+            for part in answer.chunks(if slowly { 1 } else { answer.len().max(1) }) {
+                thread::sleep(Duration::from_millis(if slowly { 20 } else { 0 }));
+                if stream.write_all(part).is_err() {
+                    break;
                 }
             }
+            if tls {
+                let _ = stream.read_to_end(&mut heard);
+            }
+            heard
         });
-        let address = Address::read("http+unix://s/", path.to_str().expect("text"), false)
-            .expect("an address");
+        let address =
+            Address::read("http+unix://s/", path.to_str().expect("text"), tls).expect("an address");
         let begun = Instant::now();
-        let got = address.get("/x", "t", Duration::from_millis(700), 4096);
+        let got = address.get("/x", "secret", Duration::from_millis(700), 4096);
         let took = begun.elapsed();
         drop(dir);
-        thread.join().expect("served");
-        (got, took)
+        (got, took, thread.join().expect("served"))
     }
 
     /// More than anybody reads here.
@@ -505,6 +515,26 @@ mod tests {
         assert!(got(&LONG).is_err(), "it is not read to its end");
         let (slow, took) = said(&LONG, true);
         assert!(slow.is_err() && took < Duration::from_secs(5), "{took:?}");
+    }
+
+    #[test]
+    fn a_server_that_only_seems_to_speak_tls_gets_no_token() {
+        let records = [0x16, 0x03, 0x03, 0x40, 0x00, 0x02].as_slice();
+        let alert = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28].as_slice();
+        for (answer, slowly) in [
+            (&b"HTTP/1.0 200 OK\r\n\r\n[]"[..], false),
+            (b"", false),
+            (records, false),
+            (alert, false),
+            (&[0x16; 200_000], false),
+            (&LONG, false),
+            (&LONG, true),
+        ] {
+            let (got, took, heard) = says(answer, slowly, true);
+            assert!(got.is_err() && took < Duration::from_secs(5), "{took:?}");
+            assert!(heard.starts_with(&[0x16]), "a greeting of TLS");
+            assert!(!heard.windows(6).any(|w| w == b"secret"), "{heard:?}");
+        }
     }
 
     #[test]

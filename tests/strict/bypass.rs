@@ -227,6 +227,34 @@ fn other_namespaces_and_other_identities_are_no_way_around() {
     held(&station, claim(&station, users.uid(0), &words));
 }
 
+/// The loader gives no library path to a program with the set-user-ID bit; the driver's own file is the shim all the same.
+#[test]
+fn a_program_with_the_set_user_id_bit_is_no_way_around() {
+    let Some((users, station)) = desk("a_program_with_the_set_user_id_bit_is_no_way_around") else {
+        return;
+    };
+    let driver = driver(&station);
+    for owner in [0, users.uid(0)] {
+        let program = station.dir().join(format!("bin/set-{owner}"));
+        std::fs::copy(client(&station), &program).expect("copied");
+        std::os::unix::fs::chown(&program, Some(owner), None).expect("given");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("set");
+        let program = program.display().to_string();
+        held(
+            &station,
+            claim(&station, users.uid(0), &[&program, &driver]),
+        );
+        // It finds the driver by its full name only: the path of the environment is gone where the bit changes who it is.
+        let mut by_path = claim(&station, users.uid(0), &[&program]);
+        let output = by_path.stdin(Stdio::null()).output().expect("runs");
+        assert_eq!(
+            said(&output).0.contains("ok ready"),
+            owner != 0,
+            "{output:?}"
+        );
+    }
+}
+
 #[test]
 fn a_process_that_was_taken_out_of_its_claim_gets_no_gpu() {
     let Some((users, station)) = desk("a_process_that_was_taken_out_of_its_claim_gets_no_gpu")

@@ -17,12 +17,23 @@ extern crate self as gshare_enforcer;
 
 #[path = "../../../enforcer/src/cgroup/bound.rs"]
 mod bound;
-#[path = "../../../enforcer/src/proc.rs"]
-pub mod proc;
 #[path = "../../../src/identity.rs"]
 mod identity;
 #[path = "../../../src/daemon/health/kmsg.rs"]
 mod kmsg;
+#[path = "../../../enforcer/src/proc/namespace.rs"]
+mod namespace;
+#[path = "../../../enforcer/src/proc/read.rs"]
+mod read;
+#[path = "../../../enforcer/src/proc/sys.rs"]
+mod sys;
+
+pub(crate) use read::*;
+
+pub mod proc {
+    pub use crate::namespace::*;
+    pub use crate::read::*;
+}
 
 pub mod cgroup {
     pub use crate::bound::container_id;
