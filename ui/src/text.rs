@@ -1,100 +1,26 @@
-//! Figures and words as the screen writes them. A figure that is not known is a dash, an estimate has
-//! a tilde, and nothing is cut without an ellipsis.
+//! Figures and words as the screen writes them: [`gshare_proto::figures`] with the glyphs of the terminal.
 
 use chrono::{DateTime, FixedOffset};
-use gshare_proto::Figure;
+use gshare_proto::{Figure, figures};
 use ratatui::text::Span;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+pub(crate) use gshare_proto::figures::{gib, hours, pad, parts, percent, share, width};
 
 use crate::theme::Glyphs;
 
-/// Whether each byte is a column: that is most of what is shown, and needs no tables.
-fn is_plain(text: &str) -> bool {
-    text.bytes().all(|b| (b' '..=b'~').contains(&b))
-}
-
-/// Columns that `text` takes.
-pub(crate) fn width(text: &str) -> usize {
-    if is_plain(text) {
-        return text.len();
-    }
-    UnicodeWidthStr::width(text)
-}
-
-/// `text` in at most `max` columns; what does not fit is replaced by an ellipsis, and a figure at the
-/// edge goes as a whole: nobody could tell whether it had lost digits. Control characters (a command line may hold anything) become spaces.
+/// See [`figures::cut`].
 pub(crate) fn cut(text: &str, max: usize, glyphs: &Glyphs) -> String {
-    if text.len() <= max && is_plain(text) {
-        return text.to_owned();
-    }
-    let clean: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    if width(&clean) <= max {
-        return clean;
-    }
-    let dots = glyphs.ellipsis;
-    let Some(room) = max.checked_sub(width(dots)) else {
-        return String::new();
-    };
-    let mut used = 0;
-    let mut out = String::new();
-    for c in clean.chars() {
-        let w = c.width().unwrap_or(0);
-        if used + w > room {
-            out.truncate(without_figure(&out).len());
-            break;
-        }
-        used += w;
-        out.push(c);
-    }
-    out.push_str(dots);
-    out
+    figures::cut(text, max, glyphs.ellipsis)
 }
 
-/// `text` without the figure at its end.
-fn without_figure(text: &str) -> &str {
-    let short = text.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let figure = text[short.len()..].contains(|c: char| c.is_ascii_digit());
-    if figure { short } else { text }
-}
-
-/// `text` in exactly `cols` columns, at the left.
+/// See [`figures::left`].
 pub(crate) fn left(text: &str, cols: usize, glyphs: &Glyphs) -> String {
-    let mut out = cut(text, cols, glyphs);
-    pad(&mut out, cols);
-    out
+    figures::left(text, cols, glyphs.ellipsis)
 }
 
-/// `text` in exactly `cols` columns, at the right.
+/// See [`figures::right`].
 pub(crate) fn right(text: &str, cols: usize, glyphs: &Glyphs) -> String {
-    let cut = cut(text, cols, glyphs);
-    let gap = cols.saturating_sub(width(&cut));
-    if gap == 0 {
-        return cut;
-    }
-    let mut out = String::with_capacity(gap + cut.len());
-    blanks(&mut out, gap);
-    out.push_str(&cut);
-    out
-}
-
-/// Fills up with spaces to `cols` columns.
-pub(crate) fn pad(text: &mut String, cols: usize) {
-    let gap = cols.saturating_sub(width(text));
-    blanks(text, gap);
-}
-
-/// Adds `n` spaces.
-fn blanks(text: &mut String, mut n: usize) {
-    const SOME: &str = "                                ";
-    text.reserve(n);
-    while n > 0 {
-        let part = &SOME[..n.min(SOME.len())];
-        text.push_str(part);
-        n -= part.len();
-    }
+    figures::right(text, cols, glyphs.ellipsis)
 }
 
 /// Breaks `text` at spaces into at most `lines` lines of `cols` columns; the last one is cut.
@@ -132,65 +58,20 @@ pub(crate) fn span_width(spans: &[Span<'_>]) -> usize {
     spans.iter().map(|span| width(&span.content)).sum()
 }
 
-/// Bytes in GiB: `15.3`, and `141` from a hundred on.
-pub(crate) fn gib(bytes: u64) -> String {
-    let g = bytes as f64 / (1u64 << 30) as f64;
-    if g >= 99.95 {
-        format!("{g:.0}")
-    } else if bytes > 0 && g < 0.05 {
-        "<0.1".to_owned()
-    } else {
-        format!("{g:.1}")
-    }
-}
-
 /// [`gib`], or a dash when it is not known.
 pub(crate) fn gib_or(bytes: Option<u64>, glyphs: &Glyphs) -> String {
     bytes.map_or_else(|| glyphs.dash.to_owned(), gib)
 }
 
-/// A part of a GPU: `.25`, `.125`, `1.0`, `1.25`; 0 is `0`.
-pub(crate) fn share(part: f64) -> String {
-    let milli = (part * 1000.0).round().max(0.0) as u64;
-    match milli {
-        0 => "0".to_owned(),
-        1..1000 if milli.is_multiple_of(10) => format!(".{:02}", milli / 10),
-        1..1000 => format!(".{milli:03}"),
-        _ if milli.is_multiple_of(100) => format!("{:.1}", part),
-        _ => format!("{:.2}", part),
-    }
-}
-
-/// A sum of parts with two decimals: `.25`, `1.50`, `.00`.
-pub(crate) fn parts(sum: f64) -> String {
-    let text = format!("{:.2}", sum.max(0.0));
-    text.strip_prefix('0').map(str::to_owned).unwrap_or(text)
-}
-
-/// A percentage without its sign: `61`, `<1` for a little, never 0 for something.
-pub(crate) fn percent(value: f64) -> String {
-    if value > 0.0 && value < 0.5 {
-        "<1".to_owned()
-    } else {
-        format!("{:.0}", value.max(0.0))
-    }
-}
-
-/// A measured percentage: `61`, `~61`, or a dash.
+/// See [`figures::measured`].
 pub(crate) fn figure(figure: Option<Figure>, glyphs: &Glyphs) -> String {
-    match figure {
-        None => glyphs.dash.to_owned(),
-        Some(f) if f.estimate => format!("~{}", percent(f.value)),
-        Some(f) => percent(f.value),
-    }
+    figures::measured(figure, glyphs.dash)
 }
 
 /// [`figure`] with `%`; the dash stays bare.
 pub(crate) fn figure_percent(value: Option<Figure>, glyphs: &Glyphs) -> String {
-    match value {
-        None => glyphs.dash.to_owned(),
-        Some(_) => format!("{}%", figure(value, glyphs)),
-    }
+    let sign = if value.is_some() { "%" } else { "" };
+    figure(value, glyphs) + sign
 }
 
 /// The wall clock in the user's time zone.
@@ -275,66 +156,6 @@ mod tests {
             estimate: true,
         };
         assert_eq!(figure_percent(Some(estimate), &UTF8), "~61%");
-    }
-
-    #[test]
-    fn shares_keep_what_was_asked_for() {
-        for (part, want) in [
-            (0.0, "0"),
-            (0.25, ".25"),
-            (0.125, ".125"),
-            (0.5, ".50"),
-            (1.0, "1.0"),
-            (1.25, "1.25"),
-            (2.0, "2.0"),
-        ] {
-            assert_eq!(share(part), want);
-        }
-        assert_eq!(parts(0.0), ".00");
-        assert_eq!(parts(1.5), "1.50");
-    }
-
-    #[test]
-    fn plain_text_is_as_wide_as_the_tables_say() {
-        let printable: String = (' '..='~').collect();
-        for text in [
-            "",
-            " ",
-            "train.py",
-            "a\tb",
-            "~61%",
-            "日本語",
-            "é",
-            "e\u{301}",
-            &printable,
-        ] {
-            assert_eq!(width(text), UnicodeWidthStr::width(text), "{text:?}");
-        }
-        for cols in [0, 3, 8, 31, 32, 33, 100] {
-            for text in ["", "7.5", "日本"] {
-                let at_right = right(text, cols, &UTF8);
-                assert_eq!(width(&at_right), cols, "{at_right:?}");
-                assert!(cols < 4 || at_right.ends_with(text));
-                let at_left = left(text, cols, &UTF8);
-                assert_eq!(width(&at_left), cols, "{at_left:?}");
-                assert!(cols < 4 || at_left.starts_with(text));
-            }
-        }
-    }
-
-    #[test]
-    fn cutting_shows_that_something_is_missing() {
-        assert_eq!(cut("train.py", 8, &UTF8), "train.py");
-        assert_eq!(cut("train.py", 5, &UTF8), "trai…");
-        assert_eq!(cut("train.py", 5, &ASCII), "tra..");
-        assert_eq!(cut("日本語", 4, &UTF8), "日…");
-        assert_eq!(cut("a\u{1b}[2J", 9, &UTF8), "a [2J");
-        assert_eq!(cut("train.py", 0, &UTF8), "");
-        assert_eq!(cut("python 48211", 10, &UTF8), "python …");
-        assert_eq!(cut("used 11.25 GiB", 9, &UTF8), "used …");
-        assert_eq!(cut("used 11.25 GiB", 11, &UTF8), "used …");
-        assert_eq!(left("日本", 6, &UTF8), "日本  ");
-        assert_eq!(right("7", 3, &UTF8), "  7");
     }
 
     #[test]

@@ -86,18 +86,12 @@ impl fmt::Display for Over {
         write!(
             f,
             "wants {} of a GPU; {} may hold {} at most and holds {}",
-            gpus(self.wanted),
+            self.wanted.short(),
             self.party,
-            gpus(self.max),
-            gpus(self.held)
+            self.max.short(),
+            self.held.short()
         )
     }
-}
-
-/// `1.5`, as one would type it.
-fn gpus(share: Share) -> String {
-    let text = format!("{:.3}", share.as_f64());
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The maxima in force and who counts for which party.

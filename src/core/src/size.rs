@@ -84,13 +84,9 @@ fn part(text: &str) -> Result<Share, UnitError> {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |share: Share| {
-            let text = format!("{:.3}", share.as_f64());
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        };
         match self.as_share() {
-            Some(share) => f.pad(&number(share)),
-            None => f.pad(&format!("{}x{}", self.gpus, number(self.each))),
+            Some(share) => f.pad(&share.short()),
+            None => f.pad(&format!("{}x{}", self.gpus, self.each.short())),
         }
     }
 }

@@ -168,6 +168,12 @@ impl Share {
         f64::from(self.0) / 10.0
     }
 
+    /// As one would type it: `0.2`, `0.25`, `1`.
+    #[must_use]
+    pub fn short(self) -> String {
+        self.as_f64().to_string()
+    }
+
     /// Difference that stops at zero.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -351,6 +357,16 @@ mod tests {
         }
         assert_eq!(Share::parse_percent("30%").map(Share::milli), Ok(300));
         assert!(Share::parse_percent("130%").is_err());
+        for (milli, text) in [
+            (0, "0"),
+            (1, "0.001"),
+            (200, "0.2"),
+            (875, "0.875"),
+            (1000, "1"),
+            (1500, "1.5"),
+        ] {
+            assert_eq!(Share::from_milli(milli).short(), text);
+        }
         assert_eq!(Bytes::gib(24).times(Share::from_milli(250)), Bytes::gib(6));
     }
 

@@ -14,6 +14,7 @@ pub mod bounds;
 pub mod call;
 pub mod client;
 pub mod counts;
+pub mod figures;
 pub mod health;
 pub mod history;
 mod place;

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span as Words};
 use super::plan::Plan;
 use super::{Row, chosen, fit, span, window};
 use crate::model::{Model, RowKey, Section, Span};
-use crate::text::{percent, width};
+use crate::text::{hours, percent, width};
 use crate::theme::Look;
 use crate::widgets::columns::{Column, row, total};
 use crate::widgets::heat;
@@ -211,17 +211,6 @@ enum Col {
     Borrowed,
     Waited,
     Why,
-}
-
-/// GPU hours.
-fn hours(gpu_s: f64) -> String {
-    let h = gpu_s / 3600.0;
-    match h {
-        h if h <= 0.0 => "0".to_owned(),
-        h if h < 0.05 => "<.1".to_owned(),
-        h if h < 99.95 => format!("{h:.1}"),
-        h => format!("{h:.0}"),
-    }
 }
 
 fn cell(col: Col, label: &str, usage: &Usage, look: &Look) -> String {

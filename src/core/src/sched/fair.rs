@@ -209,16 +209,12 @@ pub struct Unpackable {
 
 impl std::fmt::Display for Unpackable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let number = |share: Share| {
-            let text = format!("{:.3}", share.as_f64());
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        };
-        let (gpus, wanted) = (self.gpus, number(self.wanted));
+        let (gpus, wanted) = (self.gpus, self.wanted.short());
         let s = if gpus == 1 { "" } else { "s" };
         let why = if self.sum.milli() as usize > gpus * 1000 {
             format!(
                 "all guarantees together are {} of {gpus} GPU{s}",
-                number(self.sum)
+                self.sum.short()
             )
         } else {
             format!(

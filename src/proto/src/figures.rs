@@ -1,0 +1,254 @@
+//! How figures and columns are written, on the command line and on the screen. Only nothing is 0, an estimate has a
+//! tilde, and nothing is cut without a sign. Durations and sizes with their unit: [`crate::units`].
+
+use gshare_core::Bytes;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::printable;
+use crate::snapshot::Figure;
+
+/// What is not above 0 is 0: a sum of no figures is -0.0.
+fn positive(value: f64) -> f64 {
+    if value > 0.0 { value } else { 0.0 }
+}
+
+/// A quantity: `15.3`, `141` from a hundred on, `<0.1` for a little.
+fn tenths(value: f64) -> String {
+    match value {
+        _ if value >= 99.95 => format!("{value:.0}"),
+        _ if value > 0.0 && value < 0.05 => "<0.1".to_owned(),
+        _ => format!("{:.1}", positive(value)),
+    }
+}
+
+/// Bytes in GiB, without the unit.
+#[must_use]
+pub fn gib(bytes: u64) -> String {
+    tenths(Bytes(bytes).as_gib())
+}
+
+/// GPU seconds in hours, without the unit.
+#[must_use]
+pub fn hours(seconds: f64) -> String {
+    tenths(seconds / 3600.0)
+}
+
+/// A part of a GPU: `.25`, `.125`, `1.0`, `1.25`; 0 is `0`.
+#[must_use]
+pub fn share(part: f64) -> String {
+    let milli = (part * 1000.0).round().max(0.0) as u64;
+    match milli {
+        0 => "0".to_owned(),
+        1..1000 if milli.is_multiple_of(10) => format!(".{:02}", milli / 10),
+        1..1000 => format!(".{milli:03}"),
+        _ if milli.is_multiple_of(100) => format!("{:.1}", part),
+        _ => format!("{:.2}", part),
+    }
+}
+
+/// A sum of parts with two decimals: `.25`, `1.50`, `.00`.
+#[must_use]
+pub fn parts(sum: f64) -> String {
+    let text = format!("{:.2}", positive(sum));
+    text.strip_prefix('0').map(str::to_owned).unwrap_or(text)
+}
+
+/// A percentage without its sign: `61`, `<1` for a little, never 0 for something.
+#[must_use]
+pub fn percent(value: f64) -> String {
+    if value > 0.0 && value < 0.5 {
+        "<1".to_owned()
+    } else {
+        format!("{:.0}", positive(value))
+    }
+}
+
+/// A measured percentage without its sign: `61`, `~61`; `unknown` where nothing was measured.
+#[must_use]
+pub fn measured(figure: Option<Figure>, unknown: &str) -> String {
+    figure.map_or_else(
+        || unknown.to_owned(),
+        |f| about(f.estimate, percent(f.value)),
+    )
+}
+
+/// A figure, with a tilde if it is an estimate.
+#[must_use]
+pub fn about(estimate: bool, figure: String) -> String {
+    if estimate {
+        format!("~{figure}")
+    } else {
+        figure
+    }
+}
+
+/// Whether each byte is a column: that is most of what is shown, and needs no tables.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
+/// Columns that `text` takes.
+#[must_use]
+pub fn width(text: &str) -> usize {
+    if is_plain(text) {
+        return text.len();
+    }
+    UnicodeWidthStr::width(text)
+}
+
+/// `text` in at most `max` columns, without characters that a terminal would obey. What does not fit is replaced by
+/// `dots`, and a figure at the edge goes as a whole: nobody could tell whether it had lost digits.
+#[must_use]
+pub fn cut(text: &str, max: usize, dots: &str) -> String {
+    if text.len() <= max && is_plain(text) {
+        return text.to_owned();
+    }
+    let clean: String = printable(text).collect();
+    if width(&clean) <= max {
+        return clean;
+    }
+    let Some(room) = max.checked_sub(width(dots)) else {
+        return String::new();
+    };
+    let mut used = 0;
+    let mut out = String::new();
+    for c in clean.chars() {
+        let w = c.width().unwrap_or(0);
+        if used + w > room {
+            out.truncate(without_figure(&out).len());
+            break;
+        }
+        used += w;
+        out.push(c);
+    }
+    out.push_str(dots);
+    out
+}
+
+/// `text` without the figure at its end.
+fn without_figure(text: &str) -> &str {
+    let short = text.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let figure = text[short.len()..].contains(|c: char| c.is_ascii_digit());
+    if figure { short } else { text }
+}
+
+/// `text` in exactly `cols` columns, at the left.
+#[must_use]
+pub fn left(text: &str, cols: usize, dots: &str) -> String {
+    let mut out = cut(text, cols, dots);
+    pad(&mut out, cols);
+    out
+}
+
+/// `text` in exactly `cols` columns, at the right.
+#[must_use]
+pub fn right(text: &str, cols: usize, dots: &str) -> String {
+    let cut = cut(text, cols, dots);
+    let mut out = String::with_capacity(cols);
+    blanks(&mut out, cols.saturating_sub(width(&cut)));
+    out.push_str(&cut);
+    out
+}
+
+/// Fills up with spaces to `cols` columns.
+pub fn pad(text: &mut String, cols: usize) {
+    let gap = cols.saturating_sub(width(text));
+    blanks(text, gap);
+}
+
+/// Adds `n` spaces.
+fn blanks(text: &mut String, mut n: usize) {
+    const SOME: &str = "                                ";
+    text.reserve(n);
+    while n > 0 {
+        let part = &SOME[..n.min(SOME.len())];
+        text.push_str(part);
+        n -= part.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nothing_is_0() {
+        assert_eq!(parts(-0.0), ".00");
+        for (bytes, shown) in [
+            (0, "0.0"),
+            (1 << 20, "<0.1"),
+            (6_334_040_000, "5.9"),
+            (141 << 30, "141"),
+        ] {
+            assert_eq!(gib(bytes), shown);
+        }
+        assert_eq!(
+            (hours(0.0), hours(60.0), hours(5400.0)),
+            ("0.0".into(), "<0.1".into(), "1.5".into())
+        );
+        assert_eq!(
+            (percent(0.0), percent(0.2), percent(99.6)),
+            ("0".into(), "<1".into(), "100".into())
+        );
+    }
+
+    #[test]
+    fn shares_keep_what_was_asked_for() {
+        for (part, want) in [
+            (0.0, "0"),
+            (0.25, ".25"),
+            (0.125, ".125"),
+            (0.5, ".50"),
+            (1.0, "1.0"),
+            (1.25, "1.25"),
+            (2.0, "2.0"),
+        ] {
+            assert_eq!(share(part), want);
+        }
+        assert_eq!(parts(0.0), ".00");
+        assert_eq!(parts(1.5), "1.50");
+    }
+
+    #[test]
+    fn plain_text_is_as_wide_as_the_tables_say() {
+        let all: String = (' '..='~').collect();
+        for text in [
+            "",
+            " ",
+            "train.py",
+            "a\tb",
+            "~61%",
+            "日本語",
+            "é",
+            "e\u{301}",
+            &all,
+        ] {
+            assert_eq!(width(text), UnicodeWidthStr::width(text), "{text:?}");
+        }
+        for cols in [0, 3, 8, 31, 32, 33, 100] {
+            for text in ["", "7.5", "日本"] {
+                let at_right = right(text, cols, "…");
+                assert_eq!(width(&at_right), cols, "{at_right:?}");
+                assert!(cols < 4 || at_right.ends_with(text));
+                let at_left = left(text, cols, "…");
+                assert_eq!(width(&at_left), cols, "{at_left:?}");
+                assert!(cols < 4 || at_left.starts_with(text));
+            }
+        }
+    }
+
+    #[test]
+    fn cutting_shows_that_something_is_missing() {
+        assert_eq!(cut("train.py", 8, "…"), "train.py");
+        assert_eq!(cut("train.py", 5, "…"), "trai…");
+        assert_eq!(cut("train.py", 5, ".."), "tra..");
+        assert_eq!(cut("日本語", 4, "…"), "日…");
+        assert_eq!(cut("a\u{1b}[2J", 9, "…"), "a [2J");
+        assert_eq!(cut("train.py", 0, "…"), "");
+        assert_eq!(cut("python 48211", 10, "…"), "python …");
+        assert_eq!(cut("used 11.25 GiB", 9, "…"), "used …");
+        assert_eq!(cut("used 11.25 GiB", 11, "…"), "used …");
+        assert_eq!(left("日本", 6, "…"), "日本  ");
+        assert_eq!(right("7", 3, "…"), "  7");
+    }
+}
