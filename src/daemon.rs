@@ -8,6 +8,8 @@ mod advice;
 mod arbiter;
 mod attribution;
 mod bound;
+mod clock;
+mod command;
 mod container;
 mod convert;
 mod cover;
@@ -15,7 +17,10 @@ mod die;
 mod doctor;
 mod ending;
 mod faces;
+mod fact;
 mod fair;
+mod features;
+mod gpu;
 mod gpus;
 mod grant;
 mod guest;
@@ -39,6 +44,7 @@ mod names;
 mod notebooks;
 mod notices;
 mod overhead;
+mod owners;
 mod peer;
 mod policy;
 mod reclaim;
@@ -60,6 +66,7 @@ mod viewer;
 mod waiting;
 mod watch;
 mod whose;
+mod world;
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -75,6 +82,7 @@ use gshare_enforcer::proc::ProcessKey;
 use gshare_proto::Call;
 use tokio::sync::mpsc;
 
+pub(crate) use clock::{millis, unix_ms};
 pub use cover::{COVER_ARGUMENT, cover};
 #[cfg(feature = "crash-points")]
 pub use die::{LEVER_STEPS, MIG_STEPS, STEPS};
@@ -437,17 +445,6 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
     );
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
         .with_context(|| format!("cannot set the mode of {}", dir.display()))
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, millis)
-}
-
-/// Whole milliseconds of a duration.
-pub(crate) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What administrators do is logged under this name, whatever the level.

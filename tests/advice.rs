@@ -213,18 +213,3 @@ fn use_outside_claims_becomes_a_claim() {
         snapshot.claims
     );
 }
-
-#[test]
-fn nothing_is_advised_of_claims_that_work_as_they_asked() {
-    let station = workstation();
-    let mut raw = Raw::claim(&station, &["-q", "-g", "0.1"]);
-    let gib = 1u64 << 30;
-    assert_eq!(raw.ask(&format!("alloc {}", gib + gib / 2)), "ok 0");
-    let start = support::looks(&station);
-    until("some looks", SOON, || {
-        launch(&mut raw);
-        let told = station.snapshot().expect("served").advice;
-        assert!(told.is_empty(), "{told:?}");
-        (support::looks(&station) > start + 6).then_some(())
-    });
-}

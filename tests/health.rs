@@ -107,23 +107,6 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
 }
 
 #[test]
-fn a_programs_own_error_is_told_and_the_gpu_is_fine() {
-    let station = quick("");
-    let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
-    board(&station).raise_xid(0, 31).expect("raised");
-    let seen = until("it is seen", SOON, || {
-        health(&station, 0).filter(|h| !h.xids.is_empty())
-    });
-    assert_eq!((seen.grade, seen.xids[0].code), (Grade::Good, 31));
-    assert!(seen.xids[0].tell.contains("compute-sanitizer"));
-    assert_eq!(claim_on(&station, "0"), Some(0));
-    let snapshot = station.snapshot().expect("served");
-    let claim = claim_of(&snapshot, held.pid()).expect("runs on").id.clone();
-    assert!(run(&station, &["log", &claim]).1.contains("Xid 31"));
-    drop(held);
-}
-
-#[test]
 fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none() {
     let station = quick("");
     let good = until("the counters are known", SOON, || {

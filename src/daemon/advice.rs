@@ -5,13 +5,16 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gshare_config::AutoShrink;
+use gshare_config::{AutoShrink, Mode};
 use gshare_core::{Bytes, ClaimId};
 use gshare_proto::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView,
 };
 
-use super::service::{Live, Service};
+use super::command::Command;
+use super::fact::{Fact, Look, Pages};
+use super::live::Live;
+use super::world::World;
 
 /// A GPU that is busy for this part of the time, in percent, with at most this part of its SMs at work.
 const BUSY: f64 = 90.0;
@@ -64,9 +67,9 @@ struct Refused {
     asked: Option<(u64, usize)>,
 }
 
-/// What the rules need beyond the snapshot.
+/// What the rules need to have seen.
 #[derive(Debug, Default)]
-pub(crate) struct Counsel {
+pub(crate) struct AdviceState {
     seen: BTreeMap<ClaimId, Seen>,
     /// GPUs of which it is said that their idle SMs could run side by side.
     side_by_side: RefCell<BTreeSet<u32>>,
@@ -131,65 +134,80 @@ fn size(live: &Live) -> Size {
     slices.map(|s| (s.sm_milli, s.mem, s.mem_limit)).collect()
 }
 
-impl Service {
+impl AdviceState {
     /// Notes what each claim uses. Once for each sample of the driver.
-    pub(crate) fn note_use(&mut self) {
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
+        let Fact::Sample(Look { pages, .. }) = fact else {
+            return;
+        };
         let now = Instant::now();
-        let uses: Vec<_> = (0..self.gpus.len()).map(|g| self.driver_use(g)).collect();
-        let known: Vec<bool> = (0..self.gpus.len())
-            .map(|g| self.reading(g).is_some_and(|r| r.processes.is_some()))
+        let gpus = 0..world.gpus.len();
+        let uses: Vec<_> = gpus.clone().map(|g| world.driver_use(g)).collect();
+        // Without a process on a GPU that is looked at, nothing is used there.
+        let least: Vec<Option<f64>> = gpus
+            .map(|g| world.reading(g)?.processes.as_ref().map(|_| 0.0))
             .collect();
-        let mut counsel = std::mem::take(&mut self.counsel);
-        counsel.seen.retain(|id, _| self.claims.contains_key(id));
-        for (id, live) in &self.claims {
-            let size = size(live);
-            let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
-            let mut asked = None;
-            for seat in &live.seats {
-                let total = self.gpus[seat.gpu].total;
-                let (mut here, slots) = (0u64, seat.usage.read_slots(total));
-                for slot in &slots {
-                    here = here.saturating_add(slot.charge_bytes);
-                    refusals = refusals.saturating_add(slot.refusals);
-                    let last = slot.last_refusal_ns.zip(slot.last_refused_bytes);
-                    asked = asked.max(last.map(|(at, bytes)| (at, bytes, seat.gpu)));
-                }
-                charge = charge.max(here);
-                let used = uses[seat.gpu].get(id).copied();
-                // Without a process on a GPU that is looked at, nothing is used there.
-                let part = match used {
-                    Some(used) => used.busy,
-                    None => known[seat.gpu].then_some(0.0),
-                };
-                busy = busy.zip(part).map(|(a, b)| a.max(b));
-            }
-            let seen = counsel
-                .seen
-                .entry(*id)
-                .or_insert_with(|| Seen::new(size.clone(), 0, now));
-            if seen.size != size {
-                *seen = Seen::new(size, refusals, now);
-            }
-            seen.look(busy, charge, now);
-            seen.look_at_refusals(refusals, asked.map(|(_, bytes, gpu)| (bytes, gpu)), now);
+        self.seen.retain(|id, _| world.claims.contains_key(id));
+        for (id, live) in world.claims {
+            let busy = |gpu: usize| match uses[gpu].get(id) {
+                Some(used) => used.busy,
+                None => least[gpu],
+            };
+            self.look(*id, live, pages, busy, now);
         }
-        self.counsel = counsel;
     }
 
-    /// Sentences that are true now, each with a command that acts on it.
-    pub(crate) fn advice(
+    fn look(
+        &mut self,
+        id: ClaimId,
+        live: &Live,
+        pages: &Pages,
+        busy_on: impl Fn(usize) -> Option<f64>,
+        now: Instant,
+    ) {
+        let size = size(live);
+        let (mut busy, mut charge, mut refusals) = (Some(0.0f64), 0u64, live.past_refusals);
+        let mut asked = None;
+        for ((_, gpu), slots) in pages.range((id, 0)..=(id, usize::MAX)) {
+            let mut here = 0u64;
+            for slot in slots {
+                here = here.saturating_add(slot.charge_bytes);
+                refusals = refusals.saturating_add(slot.refusals);
+                let last = slot.last_refusal_ns.zip(slot.last_refused_bytes);
+                asked = asked.max(last.map(|(at, bytes)| (at, bytes, *gpu)));
+            }
+            charge = charge.max(here);
+            busy = busy.zip(busy_on(*gpu)).map(|(a, b)| a.max(b));
+        }
+        let seen = self
+            .seen
+            .entry(id)
+            .or_insert_with(|| Seen::new(size.clone(), 0, now));
+        if seen.size != size {
+            *seen = Seen::new(size, refusals, now);
+        }
+        seen.look(busy, charge, now);
+        seen.look_at_refusals(refusals, asked.map(|(_, bytes, gpu)| (bytes, gpu)), now);
+    }
+
+    /// Sentences that are true now, each with a command that acts on it. `mps` says whether GPUs can be shared by MPS.
+    pub(crate) fn show(
         &self,
-        gpus: &[GpuView],
-        claims: &[ClaimView],
-        unclaimed: &[UnclaimedView],
+        world: &World<'_>,
+        mps: impl Fn() -> bool,
+        (gpus, claims, unclaimed): (&[GpuView], &[ClaimView], &[UnclaimedView]),
     ) -> Vec<Advice> {
         let mut out = Vec::new();
-        let mut told = self.counsel.side_by_side.borrow_mut();
+        let mut told = self.side_by_side.borrow_mut();
         for gpu in gpus {
-            let ok = gpu.state == GpuState::Ok;
             let said = told.remove(&gpu.index);
-            let advice = ok.then(|| self.side_by_side(gpu, claims, unclaimed, said));
-            if let Some(advice) = advice.flatten() {
+            let advice = match gpu.state {
+                GpuState::Ok => {
+                    side_by_side(world, gpu, (claims, unclaimed), said).filter(|_| mps())
+                }
+                _ => None,
+            };
+            if let Some(advice) = advice {
                 told.insert(gpu.index);
                 out.push(advice);
             }
@@ -200,7 +218,7 @@ impl Service {
                     claim
                         .members
                         .first()
-                        .and_then(|pid| self.outside(*pid, claim.gpus.first(), &claim.user)),
+                        .and_then(|pid| outside(world, *pid, claim.gpus.first(), &claim.user)),
                 );
                 continue;
             }
@@ -209,11 +227,11 @@ impl Service {
                 continue;
             }
             // A claim that does nothing is not told to do it in less room as well.
-            match self.idle(claim) {
+            match idle(world, claim) {
                 Some(advice) => out.push(advice),
-                None => out.extend(self.over_asked(claim, gpus)),
+                None => out.extend(self.over_asked(world, claim, gpus)),
             }
-            out.extend(self.at_cap(claim, gpus));
+            out.extend(self.at_cap(world, claim, gpus));
         }
         let mut told: Vec<u32> = Vec::new();
         for process in unclaimed.iter().filter(|u| !u.graphics) {
@@ -225,109 +243,28 @@ impl Service {
                     mem_used: process.mem_used,
                     ..ClaimGpu::default()
                 };
-                out.extend(self.outside(process.pid, Some(&part), user));
+                out.extend(outside(world, process.pid, Some(&part), user));
             }
         }
         out
     }
 
-    /// `sudo ` where only root may.
-    fn sudo(&self) -> &'static str {
-        match self.mode {
-            gshare_config::Mode::System => "sudo ",
-            gshare_config::Mode::User => "",
-        }
-    }
-
-    /// Idle SMs that could run side by side: all that runs there belongs to one user, and it takes turns.
-    fn side_by_side(
-        &self,
-        gpu: &GpuView,
-        claims: &[ClaimView],
-        unclaimed: &[UnclaimedView],
-        said: bool,
-    ) -> Option<Advice> {
-        let (busy, active, sms) = (gpu.time_busy?, gpu.sm_active?, gpu.sms?);
-        let (least, most) = match said {
-            true => (STILL_BUSY, STILL_ACTIVE),
-            false => (BUSY, ACTIVE),
-        };
-        if busy.value < least || active.value > most {
-            return None;
-        }
-        let turns = gpu.mode == "timeslice" && gpu.mode_wanted.is_none();
-        if !turns || self.mps_program().is_err() || unclaimed.iter().any(|u| u.gpu == gpu.index) {
-            return None;
-        }
-        let mut there = claims
-            .iter()
-            .filter(|c| c.gpus.iter().any(|p| p.gpu == gpu.index));
-        let first = there.next()?;
-        if first.adopted || there.any(|c| c.uid != first.uid || c.adopted) {
-            return None;
-        }
-        let about = if active.estimate { "~" } else { "" };
-        let idle = (f64::from(sms) * (1.0 - active.value / 100.0)).round();
-        let (n, user) = (gpu.index, &first.user);
-        Some(Advice {
-            text: format!(
-                "GPU {n}: {:.0} % busy, but {about}{idle:.0} of {sms} SMs are idle on average; all of it is {user}'s and could run side by side",
-                busy.value
-            ),
-            command: Some(format!("{}gshare admin mode {n} mps --wait", self.sudo())),
-        })
-    }
-
-    /// A claim that holds its part and launches nothing.
-    fn idle(&self, claim: &ClaimView) -> Option<Advice> {
-        let seconds = match claim.idle_s {
-            Some(seconds) => seconds,
-            // Nothing was ever launched in it.
-            None if claim.launches == Some(0) => {
-                super::unix_ms().saturating_sub(claim.since_ms) / 1000
-            }
-            None => return None,
-        };
-        // One that has left its GPU holds nothing of it.
-        if seconds < self.config.advice.idle_after.as_secs() || claim.place.word.is_some() {
-            return None;
-        }
-        // Its programs and what they have in memory live on where that can be done.
-        let holds = claim.gpus.iter().any(|p| p.mem_charge != Some(0));
-        let verb = match claim.place.levers.not_detachable {
-            None if holds => "detach",
-            _ => "release",
-        };
-        let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
-        let gpus: Vec<String> = claim.gpus.iter().map(|p| p.gpu.to_string()).collect();
-        let time = gshare_core::units::show_duration(Duration::from_secs(seconds));
-        let id = &claim.id;
-        Some(Advice {
-            text: format!(
-                "{id} holds {} of GPU {} and has launched nothing for {time}",
-                share(part),
-                gpus.join(",")
-            ),
-            command: Some(format!("gshare {verb} {id}")),
-        })
-    }
-
     /// What a claim was seen to use since it has the size that it has now.
-    fn seen(&self, id: ClaimId) -> Option<&Seen> {
-        let seen = self.counsel.seen.get(&id)?;
-        (seen.size == size(self.claims.get(&id)?)).then_some(seen)
+    fn seen(&self, live: &Live, id: ClaimId) -> Option<&Seen> {
+        self.seen.get(&id).filter(|seen| seen.size == size(live))
     }
 
     /// A claim that has had its size for a while and uses a small part of it, also at its busiest.
-    fn over_asked(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
-        let (id, policy) = (claim.id.parse().ok()?, self.config.sizes.auto_shrink);
+    fn over_asked(&self, world: &World<'_>, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
+        let (id, policy) = (claim.id.parse().ok()?, world.config.sizes.auto_shrink);
+        let live = world.claims.get(&id)?;
         // Those that follow their need by themselves are told nothing.
-        let follows = policy == AutoShrink::Request && self.claims.get(&id)?.record.auto;
+        let follows = policy == AutoShrink::Request && live.record.auto;
         if policy == AutoShrink::Off || follows {
             return None;
         }
-        let seen = self.seen(id)?;
-        if seen.gaps || seen.since.elapsed() < self.config.advice.over_asked_after {
+        let seen = self.seen(live, id)?;
+        if seen.gaps || seen.since.elapsed() < world.config.advice.over_asked_after {
             return None;
         }
         let part = claim.gpus.first()?;
@@ -355,8 +292,9 @@ impl Service {
     }
 
     /// A claim that was refused memory at its cap lately, and would be again, where more is free.
-    fn at_cap(&self, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
-        let seen = self.seen(claim.id.parse().ok()?)?;
+    fn at_cap(&self, world: &World<'_>, claim: &ClaimView, gpus: &[GpuView]) -> Option<Advice> {
+        let id = claim.id.parse().ok()?;
+        let seen = self.seen(world.claims.get(&id)?, id)?;
         let refused = seen.refused.filter(|r| r.at.elapsed() < RECENT)?;
         // What was asked for in vain is known of a process that lives on; of another only that it stands at the cap.
         let asked = refused.asked.and_then(|(bytes, gpu)| {
@@ -404,17 +342,213 @@ impl Service {
             command: Some(format!("gshare resize {id} {flag} {mib}M")),
         })
     }
+}
 
-    /// A process that uses a GPU outside claims.
-    fn outside(&self, pid: u32, part: Option<&ClaimGpu>, user: &str) -> Option<Advice> {
-        let part = part?;
-        let memory = part.mem_used.map_or_else(|| "—".to_owned(), gib);
-        Some(Advice {
-            text: format!(
-                "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing limits it",
-                part.gpu
-            ),
-            command: Some(format!("{}gshare adopt {pid}", self.sudo())),
-        })
+/// `sudo ` where only root may.
+fn sudo(world: &World<'_>) -> &'static str {
+    match world.mode {
+        Mode::System => "sudo ",
+        Mode::User => "",
+    }
+}
+
+/// Idle SMs that could run side by side: all that runs there belongs to one user, and it takes turns.
+fn side_by_side(
+    world: &World<'_>,
+    gpu: &GpuView,
+    (claims, unclaimed): (&[ClaimView], &[UnclaimedView]),
+    said: bool,
+) -> Option<Advice> {
+    let (busy, active, sms) = (gpu.time_busy?, gpu.sm_active?, gpu.sms?);
+    let (least, most) = match said {
+        true => (STILL_BUSY, STILL_ACTIVE),
+        false => (BUSY, ACTIVE),
+    };
+    if busy.value < least || active.value > most {
+        return None;
+    }
+    let turns = gpu.mode == "timeslice" && gpu.mode_wanted.is_none();
+    if !turns || unclaimed.iter().any(|u| u.gpu == gpu.index) {
+        return None;
+    }
+    let mut there = claims
+        .iter()
+        .filter(|c| c.gpus.iter().any(|p| p.gpu == gpu.index));
+    let first = there.next()?;
+    if first.adopted || there.any(|c| c.uid != first.uid || c.adopted) {
+        return None;
+    }
+    let about = if active.estimate { "~" } else { "" };
+    let idle = (f64::from(sms) * (1.0 - active.value / 100.0)).round();
+    let (n, user) = (gpu.index, &first.user);
+    Some(Advice {
+        text: format!(
+            "GPU {n}: {:.0} % busy, but {about}{idle:.0} of {sms} SMs are idle on average; all of it is {user}'s and could run side by side",
+            busy.value
+        ),
+        command: Some(format!("{}gshare admin mode {n} mps --wait", sudo(world))),
+    })
+}
+
+/// A claim that holds its part and launches nothing.
+fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
+    let seconds = match claim.idle_s {
+        Some(seconds) => seconds,
+        // Nothing was ever launched in it.
+        None if claim.launches == Some(0) => {
+            world.now.unix_ms.saturating_sub(claim.since_ms) / 1000
+        }
+        None => return None,
+    };
+    // One that has left its GPU holds nothing of it.
+    if seconds < world.config.advice.idle_after.as_secs() || claim.place.word.is_some() {
+        return None;
+    }
+    // Its programs and what they have in memory live on where that can be done.
+    let holds = claim.gpus.iter().any(|p| p.mem_charge != Some(0));
+    let verb = match claim.place.levers.not_detachable {
+        None if holds => "detach",
+        _ => "release",
+    };
+    let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
+    let gpus: Vec<String> = claim.gpus.iter().map(|p| p.gpu.to_string()).collect();
+    let time = gshare_core::units::show_duration(Duration::from_secs(seconds));
+    let id = &claim.id;
+    Some(Advice {
+        text: format!(
+            "{id} holds {} of GPU {} and has launched nothing for {time}",
+            share(part),
+            gpus.join(",")
+        ),
+        command: Some(format!("gshare {verb} {id}")),
+    })
+}
+
+/// A process that uses a GPU outside claims.
+fn outside(world: &World<'_>, pid: u32, part: Option<&ClaimGpu>, user: &str) -> Option<Advice> {
+    let part = part?;
+    let memory = part.mem_used.map_or_else(|| "—".to_owned(), gib);
+    Some(Advice {
+        text: format!(
+            "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing limits it",
+            part.gpu
+        ),
+        command: Some(format!("{}gshare adopt {pid}", sudo(world))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use gshare_abi::host::SlotView;
+    use gshare_proto::Snapshot;
+
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// A quarter of a GPU on which one process is charged this much.
+    fn scene(charge_bytes: u64) -> (Scene, Pages, Snapshot) {
+        let mut scene = Scene::of(1);
+        scene.config.advice.over_asked_after = Duration::ZERO;
+        scene.claim(1, 0);
+        let slot = SlotView {
+            charge_bytes,
+            ..SlotView::default()
+        };
+        let pages = Pages::from([((ClaimId(1), 0), vec![slot])]);
+        let part = ClaimGpu {
+            sm_request: 0.25,
+            mem_request: 6 << 30,
+            mem_limit: 6 << 30,
+            mem_charge: Some(charge_bytes),
+            ..ClaimGpu::default()
+        };
+        let claim = ClaimView {
+            id: "c1".to_owned(),
+            caps: Caps::Cooperative,
+            idle_s: Some(0),
+            gpus: vec![part],
+            ..ClaimView::default()
+        };
+        let gpu = GpuView {
+            mem_allocatable: Some(24 << 30),
+            mem_claimed: 6 << 30,
+            ..GpuView::default()
+        };
+        let shown = Snapshot {
+            gpus: vec![gpu],
+            claims: vec![claim],
+            ..Snapshot::default()
+        };
+        (scene, pages, shown)
+    }
+
+    fn look(advice: &mut AdviceState, scene: &Scene, pages: &Pages) {
+        let look = Look {
+            pages: pages.clone(),
+            ..Look::default()
+        };
+        advice.on(&scene.world(), &Fact::Sample(look), &mut Vec::new());
+    }
+
+    /// The commands that are advised now.
+    fn said(advice: &AdviceState, scene: &Scene, shown: &Snapshot) -> Vec<String> {
+        let all = (&*shown.gpus, &*shown.claims, &*shown.unclaimed);
+        let told = advice.show(&scene.world(), || true, all);
+        told.into_iter().filter_map(|a| a.command).collect()
+    }
+
+    #[test]
+    fn a_claim_that_uses_little_is_advised_a_smaller_size_until_it_has_one() {
+        let (mut scene, pages, shown) = scene(1 << 30);
+        let mut advice = AdviceState::default();
+        assert!(said(&advice, &scene, &shown).is_empty());
+        look(&mut advice, &scene, &pages);
+        let told = said(&advice, &scene, &shown);
+        assert_eq!(told, ["gshare resize c1 -g 0.10"]);
+        scene.claim(1, 0).record.slices[0].sm_milli = 100;
+        assert!(said(&advice, &scene, &shown).is_empty(), "another size");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_claim_whose_use_is_not_known() {
+        let (mut scene, pages, shown) = scene(1 << 30);
+        let mut advice = AdviceState::default();
+        scene.sample.gpus[0].processes = None;
+        look(&mut advice, &scene, &pages);
+        assert!(said(&advice, &scene, &shown).is_empty());
+    }
+
+    #[test]
+    fn a_claim_that_was_refused_gets_what_it_asked_for_where_it_is_free() {
+        let (scene, mut pages, shown) = scene(5 << 30);
+        let mut advice = AdviceState::default();
+        look(&mut advice, &scene, &pages);
+        assert!(
+            said(&advice, &scene, &shown).is_empty(),
+            "it uses what it has"
+        );
+        let slot = &mut pages.get_mut(&(ClaimId(1), 0)).expect("a page")[0];
+        slot.refusals = 1;
+        (slot.last_refusal_ns, slot.last_refused_bytes) = (Some(5), Some(4 << 30));
+        look(&mut advice, &scene, &pages);
+        let told = said(&advice, &scene, &shown);
+        assert_eq!(told, ["gshare resize c1 --gpu-mem 9216M"]);
+        let mut full = shown;
+        full.gpus[0].mem_claimed = 23 << 30;
+        assert!(said(&advice, &scene, &full).is_empty(), "not there");
+    }
+
+    #[test]
+    fn a_claim_that_launches_nothing_is_to_be_detached_or_released() {
+        let (scene, _, mut shown) = scene(1 << 30);
+        let advice = AdviceState::default();
+        shown.claims[0].idle_s = Some(1 << 20);
+        let told = said(&advice, &scene, &shown);
+        assert_eq!(told, ["gshare detach c1"]);
+        shown.claims[0].gpus[0].mem_charge = Some(0);
+        let told = said(&advice, &scene, &shown);
+        assert_eq!(told, ["gshare release c1"]);
+        shown.claims[0].place.word = Some("detached".to_owned());
+        assert!(said(&advice, &scene, &shown).is_empty());
     }
 }

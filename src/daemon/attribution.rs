@@ -11,9 +11,11 @@ use gshare_core::attribution::{
 use gshare_enforcer::gpu::GpuState;
 use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
 
+use super::command::Command;
+use super::fact::{Fact, Look, Others};
 use super::journal::HeldRecord;
-use super::service::Service;
-use super::whose::Whose;
+use super::owners::Whose;
+use super::world::World;
 
 /// A division older than this says nothing about now, in nanoseconds.
 const STALE_NS: u64 = 5_000_000_000;
@@ -88,17 +90,87 @@ struct Sums {
 }
 
 impl Attribution {
-    /// A process is gone, and its slot will be another's: what it said last counts in this interval.
-    pub(crate) fn departed(&mut self, claim: ClaimId, gpu: usize, slot: SlotView) {
-        let place = (claim, gpu, slot.slot, slot.generation);
-        self.known.entry(place).or_default().last = Some(slot);
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
+        match fact {
+            Fact::Sample(look) | Fact::NoSample(look) => self.divide_all(world, look),
+            // What it said last counts in this interval.
+            Fact::Departed { claim, gpu, slot } => {
+                let place = (*claim, *gpu, slot.slot, slot.generation);
+                self.known.entry(place).or_default().last = Some((**slot).clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// When the time was divided last, by the clock of launches.
+    pub(crate) fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
+    /// Divides the time since the last look among the claims.
+    fn divide_all(&mut self, world: &World<'_>, look: &Look) {
+        let now = world.now.mono_ns;
+        let ns = now.saturating_sub(self.at_ns);
+        if ns < SHORTEST_NS {
+            return;
+        }
+        let first = self.at_ns == 0;
+        self.parts.clear();
+        self.gpus.clear();
+        let mut seen: BTreeSet<Place> = BTreeSet::new();
+        for g in 0..world.gpus.len() {
+            let mut claims: BTreeMap<ClaimId, Sums> = BTreeMap::new();
+            for ((id, _), slots) in look.pages.iter().filter(|((_, gpu), _)| *gpu == g) {
+                let sums = claims.entry(*id).or_default();
+                for slot in slots {
+                    let place = (*id, g, slot.slot, slot.generation);
+                    seen.insert(place);
+                    self.add(sums, place, slot, now);
+                }
+                sums.slots.clone_from(slots);
+            }
+            let gone: Vec<(Place, SlotView)> = self
+                .known
+                .iter()
+                .filter(|((_, gpu, ..), _)| *gpu == g)
+                .filter_map(|(place, known)| Some((*place, known.last.clone()?)))
+                .collect();
+            for (place, slot) in gone {
+                if let Some(sums) = claims.get_mut(&place.0) {
+                    self.add(sums, place, &slot, now);
+                }
+            }
+            let here = claims.iter().filter(|(_, sums)| !sums.slots.is_empty());
+            let here = here.map(|(id, _)| *id).collect();
+            let left = self.present.entry(g).or_default().look(here);
+            let others = look.others.get(g).copied().unwrap_or_default();
+            let division = match first {
+                true => None,
+                false => self.divide(world, g, ns, &mut claims, (others, left)),
+            };
+            for (i, (id, sums)) in claims.iter().enumerate() {
+                let part = division.as_ref().and_then(|d| d.parts.get(i));
+                let rate = |sum: f64| (sums.counted && !first).then(|| sum * 1e9 / ns as f64);
+                let done = Done {
+                    part: part.copied().unwrap_or_default(),
+                    copied: rate(sums.copied),
+                    launches: rate(sums.launches),
+                    throttled: rate(sums.waited / 1e9).map(|part| part.min(1.0)),
+                };
+                self.parts.insert((*id, g), done);
+            }
+            self.gpus.push(division);
+        }
+        self.known
+            .retain(|place, known| known.last.is_none() && seen.contains(place));
+        self.at_ns = now;
     }
 
     fn add(&mut self, sums: &mut Sums, place: Place, slot: &SlotView, now: u64) {
         let born = self.at_ns;
         let known = self.known.entry(place).or_default();
         sums.counted = true;
-        // Who dies while it writes has its last interval unread.
+        // Of a process that dies while it writes the last interval is not read.
         sums.work
             .processes
             .push(reading_of(slot).map(|reading| known.meter.read(now, born, &reading)));
@@ -111,123 +183,43 @@ impl Attribution {
         sums.launches += grown(slot.launches, &mut known.launches);
         sums.waited = sums.waited.max(grown(slot.waited_ns, &mut known.waited_ns));
     }
-}
-
-impl Service {
-    /// Divides the time since the last look among the claims.
-    pub(crate) fn attribute_use(&mut self) {
-        let now = gshare_abi::monotonic_ns();
-        let ns = now.saturating_sub(self.attribution.at_ns);
-        if ns < SHORTEST_NS {
-            return;
-        }
-        let mut attribution = std::mem::take(&mut self.attribution);
-        let first = attribution.at_ns == 0;
-        attribution.parts.clear();
-        attribution.gpus.clear();
-        let mut seen: BTreeSet<Place> = BTreeSet::new();
-        for g in 0..self.gpus.len() {
-            let mut claims: BTreeMap<ClaimId, Sums> = BTreeMap::new();
-            for (id, live) in &self.claims {
-                for seat in live.seats.iter().filter(|s| s.gpu == g) {
-                    let sums = claims.entry(*id).or_default();
-                    let slots = seat.usage.read_slots(self.gpus[g].total);
-                    for slot in &slots {
-                        let place = (*id, g, slot.slot, slot.generation);
-                        seen.insert(place);
-                        attribution.add(sums, place, slot, now);
-                    }
-                    sums.slots = slots;
-                }
-            }
-            let gone: Vec<(Place, SlotView)> = attribution
-                .known
-                .iter()
-                .filter(|((_, gpu, ..), _)| *gpu == g)
-                .filter_map(|(place, known)| Some((*place, known.last.clone()?)))
-                .collect();
-            for (place, slot) in gone {
-                if let Some(sums) = claims.get_mut(&place.0) {
-                    attribution.add(sums, place, &slot, now);
-                }
-            }
-            let here = claims.iter().filter(|(_, sums)| !sums.slots.is_empty());
-            let here = here.map(|(id, _)| *id).collect();
-            let left = attribution.present.entry(g).or_default().look(here);
-            let together = attribution.together.entry(g).or_default();
-            let division = (!first)
-                .then(|| self.divide(g, ns, &mut claims, together, left))
-                .flatten();
-            for (i, (id, sums)) in claims.iter().enumerate() {
-                let part = division.as_ref().and_then(|d| d.parts.get(i));
-                let rate = |sum: f64| (sums.counted && !first).then(|| sum * 1e9 / ns as f64);
-                let done = Done {
-                    part: part.copied().unwrap_or_default(),
-                    copied: rate(sums.copied),
-                    launches: rate(sums.launches),
-                    throttled: rate(sums.waited / 1e9).map(|part| part.min(1.0)),
-                };
-                attribution.parts.insert((*id, g), done);
-            }
-            attribution.gpus.push(division);
-        }
-        attribution
-            .known
-            .retain(|place, known| known.last.is_none() && seen.contains(place));
-        attribution.at_ns = now;
-        self.attribution = attribution;
-    }
-
-    /// The same where the driver has given no sample for a while: what the members say is known nevertheless.
-    pub(crate) fn attribute_without_sample(&mut self) {
-        let age = gshare_abi::monotonic_ns().saturating_sub(self.attribution.at_ns);
-        if age > 2 * u64::try_from(self.config.service.tick.as_nanos()).unwrap_or(u64::MAX) {
-            self.attribute_use();
-        }
-    }
 
     fn divide(
-        &self,
+        &mut self,
+        world: &World<'_>,
         g: usize,
         ns: u64,
         claims: &mut BTreeMap<ClaimId, Sums>,
-        together: &mut Together,
-        left: bool,
+        (others, left): (Others, bool),
     ) -> Option<Division> {
-        let last = self.last_reading(g)?;
+        let last = world.last_reading(g)?;
         if last.state == GpuState::Lost {
             return None;
         }
-        let reading = self.reading(g).filter(|r| r.state == GpuState::Ok);
+        let reading = world.reading(g).filter(|r| r.state == GpuState::Ok);
         let listed = reading.and_then(|r| r.processes.as_ref());
         let mut side_by_side = false;
         for (id, sums) in claims.iter_mut() {
-            let Some(live) = self.claims.get(id) else {
+            let Some(live) = world.claims.get(id) else {
                 continue;
             };
-            let uuid = &self.gpus[g].uuid;
+            let uuid = &world.gpus[g].uuid;
             let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
             let slots = &sums.slots;
             if let Some(slice) = slice.filter(|s| s.held == HeldRecord::Mps) {
                 side_by_side = true;
-                let told = self.mps_figure(slice, slots);
+                let told = world.mps_figure(slice, slots);
                 let all = last.sm_count.map(f64::from);
                 sums.work.most = told.zip(all).map(|(sms, all)| sms.value / all.max(1.0));
             }
             // Whom the driver sees and nobody counts.
             let uncounted = listed.into_iter().flatten().filter(|p| {
                 p.compute
-                    && self.whose(p.pid) == Whose::Claim(*id)
+                    && world.whose(p.pid) == Whose::Claim(*id)
                     && slots.iter().all(|s| s.pid.cast_signed() != p.pid)
             });
             sums.work.processes.extend(uncounted.map(|_| None));
         }
-        let outside = |draws: bool| {
-            let own = index(g);
-            self.unclaimed
-                .iter()
-                .any(|u| u.gpu == own && u.graphics == draws)
-        };
         let counters = reading.and_then(|r| r.gpm).map(|gpm| Counters {
             sm_active: gpm.sm_active.map(|percent| percent / 100.0),
             sm_occupancy: gpm.sm_occupancy.map(|percent| percent / 100.0),
@@ -240,9 +232,9 @@ impl Service {
                 .compute_capability
                 .and_then(gshare_enforcer::gpu::warps_per_sm)?,
             side_by_side,
-            crowd: together.crowd(ns, &work),
-            outsiders: listed.is_none() || outside(false) || self.auto_on(g),
-            desktop: outside(true),
+            crowd: self.together.entry(g).or_default().crowd(ns, &work),
+            outsiders: listed.is_none() || others.compute,
+            desktop: others.draw,
             left,
             counters,
         };
@@ -252,24 +244,24 @@ impl Service {
 
     /// Whether a GPU's counters may contain the work of a claim that has left it.
     pub(crate) fn counts_who_left(&self, g: usize) -> bool {
-        let present = self.attribution.present.get(&g);
+        let present = self.present.get(&g);
         present.is_some_and(Present::has_left)
     }
 
-    fn division(&self, g: usize) -> Option<&Division> {
-        let age = gshare_abi::monotonic_ns().saturating_sub(self.attribution.at_ns);
-        let known = self.attribution.gpus.get(g).filter(|_| age < STALE_NS);
+    fn division(&self, world: &World<'_>, g: usize) -> Option<&Division> {
+        let age = world.now.mono_ns.saturating_sub(self.at_ns);
+        let known = self.gpus.get(g).filter(|_| age < STALE_NS);
         known.and_then(Option::as_ref)
     }
 
     /// Fills in what the claims' counters say of a GPU.
-    pub(crate) fn attribute_gpu(&self, g: usize, view: &mut GpuView) {
-        let Some(division) = self.division(g) else {
+    pub(crate) fn show_gpu(&self, world: &World<'_>, g: usize, view: &mut GpuView) {
+        let Some(division) = self.division(world, g) else {
             return;
         };
         view.sm_unattributed = division.sm_unattributed.map(estimate);
         view.occupancy_unattributed = division.occupancy_unattributed.map(estimate);
-        let has_counters = self
+        let has_counters = world
             .reading(g)
             .is_none_or(|r| r.gpm_supported == Some(true));
         if !has_counters {
@@ -279,18 +271,19 @@ impl Service {
     }
 
     /// Fills in what a claim's own counters say of its part of a GPU.
-    pub(crate) fn attribute_part(
+    pub(crate) fn show_part(
         &self,
+        world: &World<'_>,
         id: ClaimId,
         g: usize,
         slots: &[SlotView],
         view: &mut ClaimGpu,
     ) {
         view.mem_peak = slots.iter().map(|s| s.peak_bytes).max();
-        if self.division(g).is_none() {
+        if self.division(world, g).is_none() {
             return;
         }
-        let Some(done) = self.attribution.parts.get(&(id, g)) else {
+        let Some(done) = self.parts.get(&(id, g)) else {
             return;
         };
         let own = |value: f64, is_estimate| Figure {
@@ -324,10 +317,6 @@ fn estimate(part: f64) -> Figure {
         source: Source::Shim,
         estimate: true,
     }
-}
-
-fn index(g: usize) -> u32 {
-    u32::try_from(g).unwrap_or(u32::MAX)
 }
 
 /// Adds up what a user's claims use, each figure only where it is known of all of them.
@@ -369,4 +358,75 @@ pub(crate) fn sum_up(user: &mut UserView, parts: &[&ClaimGpu], of_a_gpu: &impl F
         .iter()
         .filter_map(|part| part.throttled)
         .max_by(|a, b| a.value.total_cmp(&b.value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    fn slot(copied_bytes: u64) -> SlotView {
+        SlotView {
+            copied_bytes,
+            ..SlotView::default()
+        }
+    }
+
+    /// A second later; the claims' processes on GPU 0 say this.
+    fn look(attribution: &mut Attribution, scene: &mut Scene, slots: &[(u64, u64)]) {
+        scene.now.mono_ns += 1_000_000_000;
+        let page = |(claim, copied): &(u64, u64)| ((ClaimId(*claim), 0), vec![slot(*copied)]);
+        let look = Look {
+            pages: slots.iter().map(page).collect(),
+            ..Look::default()
+        };
+        attribution.on(&scene.world(), &Fact::Sample(look), &mut Vec::new());
+    }
+
+    fn scene() -> Scene {
+        let mut scene = Scene::of(1);
+        scene.sample.gpus[0].sm_count = Some(128);
+        scene.sample.gpus[0].compute_capability = Some((8, 9));
+        scene.claim(1, 0);
+        scene.claim(2, 0);
+        scene
+    }
+
+    fn copied(attribution: &Attribution, scene: &Scene, claim: u64) -> Option<f64> {
+        let mut view = ClaimGpu::default();
+        attribution.show_part(&scene.world(), ClaimId(claim), 0, &[], &mut view);
+        view.copied.map(|f| f.value)
+    }
+
+    #[test]
+    fn each_claim_has_what_its_own_processes_did_since_the_last_look() {
+        let (mut attribution, mut scene) = (Attribution::default(), scene());
+        look(&mut attribution, &mut scene, &[(1, 500), (2, 70)]);
+        assert_eq!(copied(&attribution, &scene, 1), None, "since when?");
+        look(&mut attribution, &mut scene, &[(1, 900), (2, 70)]);
+        let both = [1, 2].map(|c| copied(&attribution, &scene, c));
+        assert_eq!(both, [Some(400.0), Some(0.0)]);
+        scene.now.mono_ns += 2 * STALE_NS;
+        assert_eq!(copied(&attribution, &scene, 1), None, "says nothing of now");
+    }
+
+    #[test]
+    fn what_a_process_did_last_counts_although_it_is_gone() {
+        let (mut attribution, mut scene) = (Attribution::default(), scene());
+        look(&mut attribution, &mut scene, &[(1, 500), (2, 0)]);
+        let departed = Fact::Departed {
+            claim: ClaimId(1),
+            gpu: 0,
+            slot: Box::new(slot(800)),
+        };
+        attribution.on(&scene.world(), &departed, &mut Vec::new());
+        scene.now.mono_ns += 1_000_000_000;
+        let pages = [((ClaimId(1), 0), Vec::new())].into();
+        let nothing = Look {
+            pages,
+            ..Look::default()
+        };
+        attribution.on(&scene.world(), &Fact::Sample(nothing), &mut Vec::new());
+        assert_eq!(copied(&attribution, &scene, 1), Some(300.0));
+    }
 }

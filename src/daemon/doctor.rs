@@ -3,7 +3,7 @@
 use gshare_config::{LaunchCaps, Mode};
 use gshare_core::Bytes;
 use gshare_enforcer::gpu::{Health, counters};
-use gshare_proto::Check;
+use gshare_proto::{Check, Grade, HealthView};
 
 use super::service::Service;
 
@@ -131,6 +131,29 @@ impl Service {
             row.status = usual_status(&row.name).to_owned();
         }
         grouped(rows)
+    }
+
+    /// How a GPU is doing; absent where nothing is known of it.
+    pub(crate) fn health_view(&self, g: usize) -> Option<HealthView> {
+        self.features.health.view(&self.world(), g)
+    }
+
+    /// A row for each GPU that is not well.
+    fn health_rows(&self) -> Vec<Check> {
+        let row = |g: usize| {
+            let health = self.health_view(g).filter(|h| h.grade > Grade::Good)?;
+            let state = if health.grade == Grade::Sick {
+                "missing"
+            } else {
+                "limited"
+            };
+            Some(Check {
+                status: SIMULATION.to_owned(),
+                fix: health.tell,
+                ..check(&format!("health GPU {g}"), state, health.reasons.join("; "))
+            })
+        };
+        (0..self.gpus.len()).filter_map(row).collect()
     }
 
     fn driver_row(&self) -> Check {

@@ -180,7 +180,7 @@ impl Service {
             ..identity::of_command(&live.record.command)
         });
         // The environment has the name that the notebook had when its kernel was started.
-        if let Some(now) = self.notebook_of(id) {
+        if let Some(now) = self.features.notebooks.notebook_of(id) {
             found.notebook = Some(now);
         }
         found

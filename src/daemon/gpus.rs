@@ -1,57 +1,13 @@
 //! The GPUs: who they are, what the core may divide, how they did in the last minutes.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
-
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, GpuFacts};
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 
-use super::history::Step;
+pub(crate) use super::gpu::{DriverUse, Gpu, UNKNOWN_OVERHEAD};
 use super::service::Service;
 use super::whose::Whose;
-
-/// A GPU for as long as the service runs.
-#[derive(Debug)]
-pub(crate) struct Gpu {
-    /// `GPU-...`.
-    pub(crate) uuid: String,
-    /// Full product name.
-    pub(crate) model: String,
-    /// N of `/dev/nvidia<N>`.
-    pub(crate) minor: Option<u32>,
-    /// Physical bytes.
-    pub(crate) total: u64,
-    /// Bytes that a context costs here: measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
-    pub(crate) overhead: u64,
-    /// The overhead was measured under this driver.
-    pub(crate) overhead_known: bool,
-    /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
-    pub(crate) history: VecDeque<Option<f32>>,
-    /// Bytes that processes outside claims used when that was last known, less what is held back for those that
-    /// draw.
-    pub(crate) unclaimed: u64,
-    /// The point of the history that is being made.
-    pub(crate) step: Step,
-    /// Minors of the capabilities that an instance needs; empty for a whole GPU.
-    pub(crate) caps: Vec<u32>,
-    /// Parts that an instance is of its GPU.
-    pub(crate) part: Option<super::mig::Part>,
-    /// For a MIG instance: the index of the GPU that it is a part of.
-    pub(crate) parent: Option<usize>,
-    /// Profile and first memory slice of an instance: `2g.20gb@4`; absent where the driver does not tell.
-    pub(crate) place: Option<String>,
-    /// An instance that was removed.
-    pub(crate) gone: bool,
-    /// How it is shared.
-    pub(crate) modes: super::modes::Modes,
-}
-
-/// What a context is taken to cost before it was measured: above what is seen on any current GPU.
-pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
-/// A reading older than this says nothing about now.
-const STALE: Duration = Duration::from_secs(10);
 
 impl Service {
     /// Device rules for the given GPUs.
@@ -76,25 +32,12 @@ impl Service {
                 );
                 format!("unknown-{}", reading.index)
             });
+            let name = reading.name.clone();
+            let model = name.unwrap_or_else(|| "unknown GPU".to_owned());
             self.gpus.push(Gpu {
-                uuid,
-                model: reading
-                    .name
-                    .clone()
-                    .unwrap_or_else(|| "unknown GPU".to_owned()),
                 minor: reading.minor,
                 total: reading.mem_total.unwrap_or(u64::MAX),
-                overhead: UNKNOWN_OVERHEAD,
-                overhead_known: false,
-                history: VecDeque::new(),
-                unclaimed: 0,
-                step: Step::default(),
-                caps: Vec::new(),
-                part: None,
-                parent: None,
-                place: None,
-                gone: false,
-                modes: super::modes::Modes::default(),
+                ..Gpu::new(uuid, model)
             });
         }
         anyhow::ensure!(
@@ -129,16 +72,12 @@ impl Service {
 
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
-        self.last_reading(gpu)
-            .filter(|r| r.age().is_some_and(|age| age < STALE))
+        self.world().reading(gpu)
     }
 
     /// The last reading of a GPU however old it is; none if another GPU has taken its number.
     pub(crate) fn last_reading(&self, gpu: usize) -> Option<&GpuReading> {
-        let known = &self.gpus.get(gpu)?.uuid;
-        let reading = self.sample.as_ref()?.gpus.get(gpu)?;
-        let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
-        same.then_some(reading)
+        self.world().last_reading(gpu)
     }
 
     /// Gives the core what the last sample says.
@@ -167,7 +106,7 @@ impl Service {
         let healthy = self.reading(gpu).is_some_and(|r| r.state == GpuState::Ok)
             && (identity.uuid.starts_with("GPU-") || identity.parent.is_some())
             && self.mode_is_ready(gpu)
-            && !self.is_sick(gpu);
+            && !self.features.health.is_sick(&self.world(), gpu);
         GpuFacts {
             uuid: identity.uuid.clone(),
             model: identity.model.clone(),
@@ -217,45 +156,5 @@ impl Service {
         }
         // Where the driver does not say how much a process uses, what is left of the total counts.
         outside.or_else(|| Some(reading.mem_used?.saturating_sub(inside)))
-    }
-
-    /// Bytes and time of the claims' processes on a GPU, by claim.
-    pub(crate) fn driver_use(&self, gpu: usize) -> BTreeMap<gshare_core::ClaimId, DriverUse> {
-        let mut by_claim: BTreeMap<_, DriverUse> = BTreeMap::new();
-        for process in self
-            .reading(gpu)
-            .iter()
-            .flat_map(|r| r.processes.iter().flatten())
-        {
-            let Whose::Claim(id) = self.whose(process.pid) else {
-                continue;
-            };
-            let entry = by_claim.entry(id).or_default();
-            entry.processes += 1;
-            entry.bytes = add(entry.bytes, process.bytes);
-            entry.busy = match (entry.busy, process.time_busy) {
-                (Some(a), Some(b)) => Some(a + b),
-                (a, b) => a.or(b),
-            };
-        }
-        by_claim
-    }
-}
-
-/// What the driver says of a claim's processes on one GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct DriverUse {
-    /// Processes.
-    pub(crate) processes: usize,
-    /// Bytes.
-    pub(crate) bytes: Option<u64>,
-    /// Percent of the time.
-    pub(crate) busy: Option<f64>,
-}
-
-fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.saturating_add(b)),
-        (a, b) => a.or(b),
     }
 }

@@ -379,7 +379,7 @@ impl Service {
             ("s", " each")
         };
         let of = format!("GPU{s} {}", gpus.join(","));
-        let sms = match self.mps_sms_of(first) {
+        let sms = match self.world().mps_sms_of(first) {
             Some((given, all)) => format!("{given} of {all} SMs"),
             None => format!(
                 "SMs >= {} %, up to {} %",
@@ -449,11 +449,7 @@ impl Service {
 
     /// The index of a GPU by its UUID or its lasting name.
     pub(crate) fn gpu_index(&self, uuid: &str) -> Option<usize> {
-        let found = self.gpus.iter().position(|g| g.uuid == uuid);
-        found.or_else(|| {
-            let named = uuid.contains('/').then_some(0..self.gpus.len())?;
-            named.into_iter().find(|g| self.lasting_name(*g) == uuid)
-        })
+        self.world().gpu_index(uuid)
     }
 
     /// Puts the caller, or the process that started it, into a claim.

@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::gpu::{GpuState, Seen};
-use gshare_proto::{Check, Grade, HealthView, RemappedView, XidView};
+use gshare_proto::{Grade, HealthView, RemappedView, XidView};
 
-use super::service::Service;
-use super::{Msg, doctor, unix_ms};
-pub(crate) use kmsg::KernelXid;
+use super::clock;
+use super::command::Command;
+use super::fact::{Fact, Look, Pages};
+use super::journal::{HoldingRecord, Journal, Store, XidRecord};
+use super::world::World;
+pub(crate) use kmsg::{KernelXid, watch};
 use table::{Act, Meaning};
 
 /// Errors of a GPU that are shown.
@@ -29,9 +32,10 @@ const KERNEL_LOG: &str = "kernel log";
 /// Memory errors of longer ago are not a reason to look.
 const LATELY: Duration = Duration::from_secs(7 * 86_400);
 
-/// Errors by UUID of the GPU, newest first.
+/// What is known of the health of GPUs.
 #[derive(Debug, Default)]
-pub(crate) struct Illness {
+pub(crate) struct Health {
+    /// Errors by UUID of the GPU, newest first.
     xids: BTreeMap<String, VecDeque<XidView>>,
     /// Newest event of NVML that was taken, by index.
     taken: BTreeMap<usize, Instant>,
@@ -43,39 +47,15 @@ pub(crate) struct Illness {
     sick: BTreeMap<String, String>,
 }
 
-impl Illness {
-    /// A GPU may have been reset while nobody looked: what a reset mends is over if the driver says so.
-    pub(super) fn came_back(&mut self, g: usize) {
-        self.back.insert(g, unix_ms());
-    }
-}
-
-/// An error as the journal keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct XidRecord {
-    /// UUID of the GPU.
-    pub(crate) uuid: String,
-    /// When, Unix milliseconds.
-    pub(crate) at_ms: u64,
-    /// Its number.
-    pub(crate) code: u64,
-    /// The process that it names.
-    pub(crate) pid: Option<u32>,
-    /// `nvml` or `kernel log`.
-    pub(crate) source: String,
-}
-
-impl XidRecord {
-    fn view(&self, gpu: usize) -> XidView {
-        let meaning = table::of(self.code);
-        XidView {
-            at_ms: self.at_ms,
-            code: self.code,
-            text: meaning.text.to_owned(),
-            tell: tell(&meaning, &self.source, gpu),
-            pid: self.pid,
-            source: self.source.clone(),
-        }
+fn view_of(xid: &XidRecord, gpu: usize) -> XidView {
+    let meaning = table::of(xid.code);
+    XidView {
+        at_ms: xid.at_ms,
+        code: xid.code,
+        text: meaning.text.to_owned(),
+        tell: tell(&meaning, &xid.source, gpu),
+        pid: xid.pid,
+        source: xid.source.clone(),
     }
 }
 
@@ -100,155 +80,151 @@ pub(super) fn boot_id() -> String {
     id.unwrap_or_default().trim().to_owned()
 }
 
-impl Service {
-    /// Takes the errors of this start of the machine from the journal, and begins to read the kernel's log.
-    pub(crate) fn load_health(&mut self) {
-        let from = unix_ms().saturating_sub(super::millis(LATELY));
-        match self.journal.xids(&boot_id(), from) {
-            Ok(records) => {
-                for record in records {
-                    let gpu = self.gpu_index(&record.uuid).unwrap_or(0);
-                    let view = record.view(gpu);
-                    self.illness
-                        .xids
-                        .entry(record.uuid)
-                        .or_default()
-                        .push_front(view);
+/// The errors of this start of the machine, oldest first.
+pub(super) fn known(journal: &Journal) -> Vec<XidRecord> {
+    let from = clock::unix_ms().saturating_sub(clock::millis(LATELY));
+    let known = journal.xids(&boot_id(), from);
+    known.unwrap_or_else(|error| {
+        tracing::warn!(%error, "errors of before are not known");
+        Vec::new()
+    })
+}
+
+impl Health {
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
+        match fact {
+            Fact::Started { xids } => self.begin(world, xids),
+            Fact::Sample(Look { pages, .. }) => {
+                let whole = |g: &usize| world.gpus[*g].parent.is_none();
+                for g in (0..world.gpus.len()).filter(whole) {
+                    self.look(world, g, pages, out);
                 }
             }
-            Err(error) => tracing::warn!(%error, "errors of before are not known"),
-        }
-        for g in 0..self.gpus.len() {
-            if let (Grade::Sick, Some(reason)) = self.grade(g) {
-                self.illness.sick.insert(self.gpus[g].uuid.clone(), reason);
+            Fact::KernelXid { xid, claim } => self.kernel_xid(world, xid, *claim, out),
+            Fact::TakenBack { gpu } => {
+                self.back.insert(*gpu, world.now.unix_ms);
             }
-        }
-        if let Some(log) = self.config.driver.kernel_log.path(self.simulated) {
-            let events = self.events.clone();
-            kmsg::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
+            Fact::Mended { gpu } => {
+                let uuid = world.gpus[*gpu].uuid.clone();
+                self.xids.remove(&uuid);
+                out.push(Command::Store(Store::ForgetXids { uuid, code: None }));
+                self.tell_of_sickness(world, *gpu, out);
+            }
+            _ => {}
         }
     }
 
-    /// Takes what the newest sample says of health.
-    pub(crate) fn look_at_health(&mut self) {
-        for g in 0..self.gpus.len() {
-            if self.gpus[g].parent.is_some() {
-                continue;
-            }
-            let Some(reading) = self.last_reading(g) else {
-                continue;
-            };
-            let taken = self.illness.taken.get(&g).copied();
-            let new = |at: &Instant| taken.is_none_or(|t| *at > t);
-            let xids: Vec<(Instant, u64)> = reading
-                .health
-                .xids
-                .iter()
-                .filter(|x| new(&x.at))
-                .map(|x| (x.at, x.code))
-                .collect();
-            for (at, code) in xids {
-                self.illness.taken.insert(g, at);
-                self.take_xid(g, code, None, NVML);
-            }
-            self.look_for_return(g);
-            self.tell_of_sickness(g);
+    fn begin(&mut self, world: &World<'_>, xids: &[XidRecord]) {
+        for xid in xids {
+            let view = view_of(xid, world.gpu_index(&xid.uuid).unwrap_or(0));
+            let known = self.xids.entry(xid.uuid.clone()).or_default();
+            known.push_front(view);
         }
+        for (g, gpu) in world.gpus.iter().enumerate() {
+            if let Some(reason) = self.sickness(world, g) {
+                self.sick.insert(gpu.uuid.clone(), reason);
+            }
+        }
+    }
+
+    /// Takes what the newest sample says of a GPU.
+    fn look(&mut self, world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
+        let Some(reading) = world.last_reading(g) else {
+            return;
+        };
+        let taken = self.taken.get(&g).copied();
+        let new = reading.health.xids.iter();
+        for xid in new.filter(|x| taken.is_none_or(|t| x.at > t)) {
+            self.taken.insert(g, xid.at);
+            self.take_xid(world, g, (xid.code, None, NVML), None, out);
+        }
+        self.look_for_return(world, g, pages, out);
+        self.tell_of_sickness(world, g, out);
     }
 
     /// A GPU that was lost and answers again was reset: that it fell off the bus is over, and so is what a reset
     /// mends, where the driver itself says that nothing has to be done any more. What was on it is gone.
-    fn look_for_return(&mut self, g: usize) {
-        let Some(reading) = self.last_reading(g).filter(|r| r.state == GpuState::Ok) else {
+    fn look_for_return(
+        &mut self,
+        world: &World<'_>,
+        g: usize,
+        pages: &Pages,
+        out: &mut Vec<Command>,
+    ) {
+        let reading = world.last_reading(g);
+        let Some(reading) = reading.filter(|r| r.state == GpuState::Ok) else {
             return;
         };
         let (losses, recovery) = (reading.losses, reading.health.recovery);
-        let before = self.illness.losses.insert(g, losses).unwrap_or(0);
+        let before = self.losses.insert(g, losses).unwrap_or(0);
         // Fewer than before: NVML was initialised anew.
         if losses > before {
-            self.illness.back.insert(g, unix_ms());
-            self.tell_of_reset(g);
-            self.forget_xids(g, |x| x.code == table::OFF_THE_BUS);
+            self.back.insert(g, world.now.unix_ms);
+            tell_of_reset(world, g, pages, out);
+            self.forget_xids(world, g, |x| x.code == table::OFF_THE_BUS, out);
         }
         if let Some(needed) = recovery
-            && let Some(since) = self.illness.back.remove(&g)
+            && let Some(since) = self.back.remove(&g)
             && needed == 0
         {
             let mends = |code| matches!(table::of(code).act, Act::Reset | Act::Later);
-            self.forget_xids(g, |x| x.at_ms <= since && mends(x.code));
+            self.forget_xids(world, g, |x| x.at_ms <= since && mends(x.code), out);
         }
     }
 
     /// Forgets errors of a GPU that are over.
-    fn forget_xids(&mut self, g: usize, over: impl Fn(&XidView) -> bool) {
-        let uuid = self.gpus[g].uuid.clone();
-        let Some(known) = self.illness.xids.get_mut(&uuid) else {
+    fn forget_xids(
+        &mut self,
+        world: &World<'_>,
+        g: usize,
+        over: impl Fn(&XidView) -> bool,
+        out: &mut Vec<Command>,
+    ) {
+        let uuid = &world.gpus[g].uuid;
+        let Some(known) = self.xids.get_mut(uuid) else {
             return;
         };
         let codes: BTreeSet<u64> = known.iter().filter(|x| over(x)).map(|x| x.code).collect();
         known.retain(|x| !codes.contains(&x.code));
-        for code in codes {
-            if let Err(error) = self.journal.forget_xid(&uuid, code) {
-                tracing::warn!(%error, "an error of a GPU that is back could not be forgotten");
-            }
-        }
-    }
-
-    /// Tells those whose programs live on while the driver does not name them any more.
-    fn tell_of_reset(&mut self, g: usize) {
-        let Some(listed) = self.reading(g).and_then(|r| r.processes.as_ref()) else {
-            return;
-        };
-        let listed: BTreeSet<i32> = listed.iter().map(|p| p.pid).collect();
-        let total = self.gpus[g].total;
-        let bereft = |live: &super::service::Live| {
-            let seats = live.seats.iter().filter(|s| s.gpu == g);
-            let mut slots = seats.flat_map(|s| s.usage.read_slots(total));
-            let here = matches!(live.record.holding, super::journal::HoldingRecord::Here);
-            let gone = |pid: u32| !listed.contains(&pid.cast_signed());
-            here && slots.any(|s| s.charge_bytes > 0 && gone(s.pid))
-        };
-        let hit: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, live)| bereft(live))
-            .map(|(id, _)| *id)
-            .collect();
-        if hit.is_empty() {
-            return;
-        }
-        self.notice(
-            None,
-            format!("GPU {g} was reset: what programs had on it is lost"),
-        );
-        for id in hit {
-            let text = format!(
-                "GPU {g} was reset: what {id} had on it is lost, and CUDA calls of its programs fail; start them anew"
-            );
-            self.tell_owner(id, &text);
-        }
+        out.extend(codes.into_iter().map(|code| {
+            let (uuid, code) = (uuid.clone(), Some(code));
+            Command::Store(Store::ForgetXids { uuid, code })
+        }));
     }
 
     /// The kernel's log has an error.
-    pub(crate) fn kernel_xid(&mut self, xid: &KernelXid) {
-        let found = (0..self.gpus.len()).find(|g| {
-            let bus = self.last_reading(*g).and_then(|r| r.pci_bus_id.as_deref());
-            self.gpus[*g].parent.is_none() && bus.and_then(kmsg::pci) == Some(xid.pci)
+    fn kernel_xid(
+        &mut self,
+        world: &World<'_>,
+        xid: &KernelXid,
+        claim: Option<ClaimId>,
+        out: &mut Vec<Command>,
+    ) {
+        let found = (0..world.gpus.len()).find(|g| {
+            let bus = world.last_reading(*g).and_then(|r| r.pci_bus_id.as_deref());
+            world.gpus[*g].parent.is_none() && bus.and_then(kmsg::pci) == Some(xid.pci)
         });
         match found {
             Some(g) => {
-                self.take_xid(g, xid.code, xid.pid, KERNEL_LOG);
-                self.tell_of_sickness(g);
-                self.refresh_facts();
+                self.take_xid(world, g, (xid.code, xid.pid, KERNEL_LOG), claim, out);
+                self.tell_of_sickness(world, g, out);
             }
             None => tracing::warn!(code = xid.code, "an Xid of a GPU that is not known here"),
         }
     }
 
-    fn take_xid(&mut self, g: usize, code: u64, pid: Option<u32>, source: &str) {
-        let uuid = self.gpus[g].uuid.clone();
-        let now = unix_ms();
-        let known = self.illness.xids.entry(uuid.clone()).or_default();
+    /// Takes an error: its number, the process that it names with that one's claim, and where it stands.
+    fn take_xid(
+        &mut self,
+        world: &World<'_>,
+        g: usize,
+        (code, pid, source): (u64, Option<u32>, &str),
+        claim: Option<ClaimId>,
+        out: &mut Vec<Command>,
+    ) {
+        let uuid = world.gpus[g].uuid.clone();
+        let now = world.now.unix_ms;
+        let known = self.xids.entry(uuid.clone()).or_default();
         let same = known
             .iter_mut()
             .find(|x| x.code == code && x.source != source && now.saturating_sub(x.at_ms) <= SAME);
@@ -268,118 +244,81 @@ impl Service {
             pid,
             source: source.to_owned(),
         };
-        known.push_front(record.view(g));
+        known.push_front(view_of(&record, g));
         known.truncate(SHOWN);
-        if let Err(error) = self.journal.add_xid(&boot_id(), &record) {
-            tracing::warn!(%error, "an error of a GPU could not be written down");
-        }
+        out.push(Command::Store(Store::AddXid(record)));
         let meaning = table::of(code);
         let text = format!("GPU {g}: Xid {code}: {}", meaning.text);
-        self.notice(None, text.clone());
-        self.tell_of_xid(
-            g,
-            pid,
-            &meaning,
-            &format!("{text}; {}", tell(&meaning, source, g)),
-        );
-    }
-
-    /// Tells those whose work it concerns: of a program's own fault its owner, else everybody who holds a part.
-    fn tell_of_xid(&mut self, g: usize, pid: Option<u32>, meaning: &Meaning, text: &str) {
-        let whose = pid.and_then(|pid| self.claim_of(pid.cast_signed()));
-        let holders: Vec<ClaimId> = match (whose, meaning.act) {
+        out.push(Command::Notice(text.clone()));
+        // Of a program's own fault its owner is told, else everybody who holds a part.
+        let concerned = match (claim, meaning.act) {
             (_, Act::Nothing) => Vec::new(),
             (Some(id), Act::Program) => vec![id],
-            _ => self.holders_of(g),
+            _ => world.holders_of(g),
         };
-        for id in holders {
-            self.tell_owner(id, text);
-        }
-    }
-
-    fn holders_of(&self, g: usize) -> Vec<ClaimId> {
-        let on = |live: &super::service::Live| {
-            let mut slices = live.record.slices.iter();
-            slices.any(|s| {
-                let at = self.gpu_index(&s.uuid);
-                at == Some(g) || at.is_some_and(|at| self.gpus[at].parent == Some(g))
-            })
-        };
-        let holding = self.claims.iter().filter(|(_, live)| on(live));
-        holding.map(|(id, _)| *id).collect()
+        let text = format!("{text}; {}", tell(&meaning, source, g));
+        tell_owners(concerned, &text, out);
     }
 
     /// A GPU that has become sick, or well again, is told of once.
-    fn tell_of_sickness(&mut self, g: usize) {
-        let uuid = self.gpus[g].uuid.clone();
-        let was = self.illness.sick.contains_key(&uuid);
-        match self.grade(g) {
+    fn tell_of_sickness(&mut self, world: &World<'_>, g: usize, out: &mut Vec<Command>) {
+        let uuid = world.gpus[g].uuid.clone();
+        let was = self.sick.contains_key(&uuid);
+        let view = self.view(world, g).unwrap_or_default();
+        match (view.grade, view.reasons.into_iter().next()) {
             (Grade::Sick, Some(reason)) if !was => {
-                self.illness.sick.insert(uuid, reason.clone());
-                self.notice(None, format!("GPU {g} takes no new claims: {reason}"));
-                let what = self.health_view(g).and_then(|h| h.tell).unwrap_or_default();
+                self.sick.insert(uuid, reason.clone());
+                out.push(Command::Notice(format!(
+                    "GPU {g} takes no new claims: {reason}"
+                )));
                 // Of an error that makes a GPU sick they have just been told, and what to do.
-                let told = self.told_just_now(g);
-                for id in self.holders_of(g).into_iter().filter(|_| !told) {
-                    self.tell_owner(id, &format!("GPU {g} is sick: {reason}; {what}"));
+                if !self.told_just_now(world, g) {
+                    let what = view.tell.unwrap_or_default();
+                    let text = format!("GPU {g} is sick: {reason}; {what}");
+                    tell_owners(world.holders_of(g), &text, out);
                 }
             }
             (Grade::Sick, _) => {}
             _ if was => {
-                self.illness.sick.remove(&uuid);
-                self.notice(None, format!("GPU {g} takes claims again"));
+                self.sick.remove(&uuid);
+                out.push(Command::Notice(format!("GPU {g} takes claims again")));
             }
             _ => {}
         }
     }
 
     /// Whether the holders of a GPU were told a moment ago of an error for which it takes no new claims.
-    fn told_just_now(&self, g: usize) -> bool {
-        let newest = self.illness.xids.get(&self.gpus[g].uuid);
+    fn told_just_now(&self, world: &World<'_>, g: usize) -> bool {
+        let newest = self.xids.get(&world.gpus[g].uuid);
         newest.and_then(VecDeque::front).is_some_and(|x| {
             let meaning = table::of(x.code);
             let sick = meaning.act.grade() == Grade::Sick && !unconfirmed(&meaning, &x.source);
-            sick && unix_ms().saturating_sub(x.at_ms) <= SAME
+            sick && world.now.unix_ms.saturating_sub(x.at_ms) <= SAME
         })
     }
 
     /// Whether new claims are kept off a GPU (or an instance of it).
-    pub(crate) fn is_sick(&self, g: usize) -> bool {
-        let g = self.gpus[g].parent.unwrap_or(g);
-        self.grade(g).0 == Grade::Sick
-    }
-
-    /// An administrator says that a GPU is mended: what was reported of it so far holds no longer.
-    pub(crate) fn mended(&mut self, g: usize) {
-        let uuid = self.gpus[g].uuid.clone();
-        self.illness.xids.remove(&uuid);
-        if let Err(error) = self.journal.forget_xids(&uuid) {
-            tracing::warn!(%error, "errors of a GPU that is mended could not be forgotten");
-        }
-        self.tell_of_sickness(g);
+    pub(crate) fn is_sick(&self, world: &World<'_>, g: usize) -> bool {
+        let g = world.gpus[g].parent.unwrap_or(g);
+        self.sickness(world, g).is_some()
     }
 
     /// Whether errors are known of a GPU that somebody may have mended.
-    pub(crate) fn is_ill(&self, g: usize) -> bool {
-        let xids = self.illness.xids.get(&self.gpus[g].uuid);
+    pub(crate) fn is_ill(&self, world: &World<'_>, g: usize) -> bool {
+        let xids = self.xids.get(&world.gpus[g].uuid);
         xids.is_some_and(|x| !x.is_empty())
     }
 
     /// Why a GPU is sick.
-    pub(crate) fn sickness(&self, g: usize) -> Option<String> {
-        let (grade, reason) = self.grade(g);
-        reason.filter(|_| grade == Grade::Sick)
-    }
-
-    fn grade(&self, g: usize) -> (Grade, Option<String>) {
-        let view = self.health_view(g).unwrap_or_default();
-        (view.grade, view.reasons.into_iter().next())
+    pub(crate) fn sickness(&self, world: &World<'_>, g: usize) -> Option<String> {
+        let view = self.view(world, g).filter(|v| v.grade == Grade::Sick)?;
+        view.reasons.into_iter().next()
     }
 
     /// How a GPU is doing; absent where nothing is known of it.
-    pub(crate) fn health_view(&self, g: usize) -> Option<HealthView> {
-        let reading = self.last_reading(g)?;
-        let xids = self.illness.xids.get(&self.gpus[g].uuid);
+    pub(crate) fn view(&self, world: &World<'_>, g: usize) -> Option<HealthView> {
+        let reading = world.last_reading(g)?;
+        let xids = self.xids.get(&world.gpus[g].uuid);
         let mut view = HealthView {
             xids: xids.into_iter().flatten().cloned().collect(),
             ecc_corrected: reading.health.ecc_corrected,
@@ -414,7 +353,7 @@ impl Service {
             let text = format!("Xid {}: {}", xid.code, meaning.text);
             if !unconfirmed(&meaning, &xid.source) {
                 found.push((meaning.act.grade(), text, meaning.act.tell(g)));
-            } else if unix_ms().saturating_sub(xid.at_ms) <= UNCONFIRMED {
+            } else if world.now.unix_ms.saturating_sub(xid.at_ms) <= UNCONFIRMED {
                 let text = format!("{text} (by the kernel's log alone)");
                 found.push((Grade::Warned, text, xid.tell.clone()));
             }
@@ -431,23 +370,39 @@ impl Service {
         view.reasons.dedup();
         Some(view)
     }
+}
 
-    /// A row of the doctor for each GPU that is not well.
-    pub(crate) fn health_rows(&self) -> Vec<Check> {
-        let row = |g: usize| {
-            let health = self.health_view(g).filter(|h| h.grade > Grade::Good)?;
-            let state = if health.grade == Grade::Sick {
-                "missing"
-            } else {
-                "limited"
-            };
-            Some(Check {
-                status: doctor::SIMULATION.to_owned(),
-                fix: health.tell,
-                ..doctor::check(&format!("health GPU {g}"), state, health.reasons.join("; "))
-            })
-        };
-        (0..self.gpus.len()).filter_map(row).collect()
+fn tell_owners(ids: Vec<ClaimId>, text: &str, out: &mut Vec<Command>) {
+    out.extend(ids.into_iter().map(|id| {
+        let text = text.to_owned();
+        Command::TellOwner { id, text }
+    }));
+}
+
+/// Tells those whose programs live on while the driver does not name them any more.
+fn tell_of_reset(world: &World<'_>, g: usize, pages: &Pages, out: &mut Vec<Command>) {
+    let Some(listed) = world.reading(g).and_then(|r| r.processes.as_ref()) else {
+        return;
+    };
+    let listed: BTreeSet<i32> = listed.iter().map(|p| p.pid).collect();
+    let bereft = |id: &ClaimId| {
+        let live = world.claims.get(id);
+        let here = live.is_some_and(|l| matches!(l.record.holding, HoldingRecord::Here));
+        let mut slots = pages.get(&(*id, g)).into_iter().flatten();
+        here && slots.any(|s| s.charge_bytes > 0 && !listed.contains(&s.pid.cast_signed()))
+    };
+    let hit: Vec<ClaimId> = world.claims.keys().copied().filter(bereft).collect();
+    if hit.is_empty() {
+        return;
+    }
+    out.push(Command::Notice(format!(
+        "GPU {g} was reset: what programs had on it is lost"
+    )));
+    for id in hit {
+        let text = format!(
+            "GPU {g} was reset: what {id} had on it is lost, and CUDA calls of its programs fail; start them anew"
+        );
+        out.push(Command::TellOwner { id, text });
     }
 }
 
@@ -484,4 +439,101 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
         ));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    fn on(health: &mut Health, scene: &Scene, fact: Fact) -> Vec<Command> {
+        let mut out = Vec::new();
+        health.on(&scene.world(), &fact, &mut out);
+        out
+    }
+
+    fn sample() -> Fact {
+        Fact::Sample(Look::default())
+    }
+
+    fn raise(scene: &mut Scene, gpu: usize, code: u64) {
+        let at = Instant::now();
+        let seen = &mut scene.sample.gpus[gpu].health;
+        seen.xids.push(gshare_enforcer::gpu::Xid { at, code });
+    }
+
+    fn told(commands: &[Command]) -> Vec<u64> {
+        let id = |c: &Command| match c {
+            Command::TellOwner { id, .. } => Some(id.0),
+            _ => None,
+        };
+        commands.iter().filter_map(id).collect()
+    }
+
+    #[test]
+    fn an_error_is_written_down_and_told_once_to_those_on_the_gpu() {
+        let (mut health, mut scene) = (Health::default(), Scene::of(2));
+        for (id, gpu) in [(1, 0), (2, 1), (3, 0)] {
+            scene.claim(id, gpu);
+        }
+        assert!(on(&mut health, &scene, sample()).is_empty());
+        raise(&mut scene, 0, 95);
+        let done = on(&mut health, &scene, sample());
+        assert!(matches!(&done[0], Command::Store(Store::AddXid(x)) if x.code == 95));
+        assert_eq!(told(&done), [1, 3]);
+        assert!(on(&mut health, &scene, sample()).is_empty(), "told once");
+        let sick = [0, 1].map(|g| health.is_sick(&scene.world(), g));
+        assert_eq!(sick, [true, false]);
+        let done = on(&mut health, &scene, Fact::Mended { gpu: 0 });
+        let forgotten = |s: &Store| matches!(s, Store::ForgetXids { code: None, .. });
+        assert!(matches!(&done[0], Command::Store(s) if forgotten(s)));
+        assert!(!health.is_sick(&scene.world(), 0));
+    }
+
+    #[test]
+    fn a_programs_own_fault_is_told_to_its_owner_alone() {
+        let (mut health, mut scene) = (Health::default(), Scene::of(1));
+        scene.claim(1, 0);
+        scene.claim(2, 0);
+        scene.sample.gpus[0].pci_bus_id = Some("00000000:2B:00.0".to_owned());
+        let log = |code| KernelXid {
+            pci: (0, 0x2b, 0),
+            code,
+            pid: Some(7),
+        };
+        let mut hear = |code| {
+            let (xid, claim) = (log(code), Some(ClaimId(2)));
+            on(&mut health, &scene, Fact::KernelXid { xid, claim })
+        };
+        assert_eq!(told(&hear(31)), [2]);
+        assert_eq!(told(&hear(95)), [1, 2]);
+        // NVML has not said so.
+        assert!(!health.is_sick(&scene.world(), 0));
+        raise(&mut scene, 0, 95);
+        on(&mut health, &scene, sample());
+        assert!(health.is_sick(&scene.world(), 0));
+    }
+
+    #[test]
+    fn what_a_reset_mends_is_over_when_the_driver_says_so() {
+        let (mut health, mut scene) = (Health::default(), Scene::of(1));
+        raise(&mut scene, 0, 95);
+        on(&mut health, &scene, sample());
+        on(&mut health, &scene, Fact::TakenBack { gpu: 0 });
+        assert!(health.is_sick(&scene.world(), 0), "it has said nothing yet");
+        scene.sample.gpus[0].health.recovery = Some(0);
+        on(&mut health, &scene, sample());
+        assert!(!health.is_sick(&scene.world(), 0));
+        // A service that is started anew knows what the journal has.
+        let (mut anew, uuid) = (Health::default(), "GPU-0".to_owned());
+        let xid = XidRecord {
+            uuid,
+            at_ms: 5,
+            code: 95,
+            pid: None,
+            source: NVML.to_owned(),
+        };
+        on(&mut anew, &scene, Fact::Started { xids: vec![xid] });
+        assert!(anew.is_sick(&scene.world(), 0));
+    }
 }

@@ -22,6 +22,7 @@ use gshare_proto::history::{HistorySpec, ReportSpec, Usage};
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::gpu::STEP;
 use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
 #[cfg(feature = "lab")]
 pub(crate) use super::names::Names;
@@ -36,8 +37,6 @@ use worker::{Order, Status, Told, Worker};
 
 use crate::{figures, identity};
 
-/// Time that one point stands for.
-const STEP: Duration = Duration::from_secs(10);
 /// Points on the screen: ten minutes.
 const POINTS: usize = 60;
 /// No launch for this long, and no GPU time: a claim idles.
@@ -46,43 +45,6 @@ const IDLE_AFTER_S: u64 = 3;
 const NOTHING: f64 = 1.0;
 /// How long the end of the service waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// A point that is being made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    sum: f64,
-    count: u32,
-    since: Instant,
-}
-
-impl Default for Step {
-    fn default() -> Self {
-        Self {
-            sum: 0.0,
-            count: 0,
-            since: Instant::now(),
-        }
-    }
-}
-
-impl Step {
-    fn add(&mut self, value: Option<f64>) {
-        if let Some(value) = value {
-            self.sum += value;
-            self.count += 1;
-        }
-    }
-
-    /// The mean once the time is over, absent if nothing was known; then the next point begins.
-    fn finish(&mut self) -> Option<Option<f32>> {
-        if self.since.elapsed() < STEP {
-            return None;
-        }
-        let mean = (self.count > 0).then(|| (self.sum / f64::from(self.count)) as f32);
-        *self = Self::default();
-        Some(mean)
-    }
-}
 
 /// What the service remembers for the history.
 #[derive(Debug, Default)]
@@ -589,16 +551,5 @@ mod tests {
             POINTS,
             "never longer than the screen"
         );
-    }
-
-    #[test]
-    fn a_point_without_a_figure_is_unknown() {
-        let mut step = Step {
-            since: Instant::now().checked_sub(STEP).unwrap(),
-            ..Step::default()
-        };
-        step.add(None);
-        assert_eq!(step.finish(), Some(None));
-        assert_eq!(step.finish(), None, "the next has just begun");
     }
 }

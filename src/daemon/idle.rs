@@ -1,22 +1,24 @@
 //! Claims that run nothing: since when their GPU and their kernel idle, what their owners are told, and when they may be
-//! taken from it.
+//! taken from it. What is done is a list of rules; see [`RULES`].
 
 mod fixed;
+mod release;
+mod warn;
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use gshare_config::{IdleRule, NoDetach};
-use gshare_core::machine::Event;
-use gshare_core::machine::lever::Wish;
-use gshare_core::units::show_duration;
+use gshare_config::IdleRule;
 use gshare_core::{ClaimId, Class};
-use gshare_enforcer::proc;
 use gshare_proto::IdleView;
 
+use super::clock::nanos;
+use super::command::Command;
+use super::fact::{Fact, Tick};
 use super::history::vitals::Vitals;
 use super::journal::HoldingRecord;
-use super::service::Service;
+use super::live::Live;
+use super::world::World;
 
 /// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
 const WORKS: f64 = 0.1;
@@ -25,46 +27,74 @@ const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 /// Groups of users change seldom.
 const GROUPS: Duration = Duration::from_secs(300);
 
-/// What is known of one claim's idleness.
-#[derive(Debug)]
-pub(crate) struct Rest {
-    /// It had its GPU from here on, by the clock of launches.
-    since_ns: u64,
-    vitals: Option<Vitals>,
-    /// When its processes last kept a processor busy, and whether they did when last looked at.
-    worked: Instant,
-    works: bool,
+/// Looks at one claim whose rule says something, and says what is to be done.
+type Rule = fn(&World<'_>, &mut Idling, &mut Vec<Command>);
+
+/// What is done with claims that idle, in this order. Each sees what those before it have noted.
+const RULES: &[Rule] = &[fixed::tell, warn::warn, detach_always, fixed::shrink];
+
+/// What is known of one claim's idleness. Times are by the clock of launches.
+#[derive(Clone, Debug)]
+pub(crate) struct Idling {
+    id: ClaimId,
+    rule: IdleRule,
+    /// For how long its GPU and its kernel have done nothing; of the kernel with its state and who says so.
     gpu: Duration,
     kernel: Option<(String, Duration, &'static str)>,
-    rule: IdleRule,
-    /// Its owner has been told in this pause.
-    warned: Option<Instant>,
+    /// Why it can never be detached.
+    fixed: Option<String>,
+    /// The same as its owner was told it.
+    told_fixed: Option<String>,
+    now_ns: u64,
+    /// It had its GPU from here on.
+    since_ns: u64,
+    programs: Programs,
+    /// Its owner was told in this pause that it idles.
+    warned_ns: Option<u64>,
     /// What was done in the place of detaching it in this pause.
     done: bool,
-    /// Its owner has been told that it ends soon.
-    announced: Option<Instant>,
-    /// Its owner keeps it.
-    kept: Option<Instant>,
-    /// Why it cannot be detached, as it was told.
-    told_fixed: Option<String>,
+    /// Its owner was told that it ends soon.
+    announced_ns: Option<u64>,
+    /// Its owner keeps it until then.
+    kept_ns: u64,
 }
 
-impl Rest {
-    fn new(rule: IdleRule) -> Self {
+/// What its processes do on processors.
+#[derive(Clone, Debug)]
+struct Programs {
+    seen: Option<Vitals>,
+    asked_ns: Option<u64>,
+    /// When they last kept a processor busy, and whether they did when last looked at.
+    worked_ns: u64,
+    work: bool,
+}
+
+impl Idling {
+    fn new(id: ClaimId, rule: IdleRule, now_ns: u64) -> Self {
         Self {
-            since_ns: gshare_abi::monotonic_ns(),
-            vitals: None,
-            worked: Instant::now(),
-            works: true,
+            id,
+            rule,
             gpu: Duration::ZERO,
             kernel: None,
-            rule,
-            warned: None,
-            done: false,
-            announced: None,
-            kept: None,
+            fixed: None,
             told_fixed: None,
+            now_ns,
+            since_ns: now_ns,
+            programs: Programs {
+                seen: None,
+                asked_ns: None,
+                worked_ns: now_ns,
+                work: true,
+            },
+            warned_ns: None,
+            done: false,
+            announced_ns: None,
+            kept_ns: 0,
         }
+    }
+
+    fn ago(&self, at_ns: u64) -> Duration {
+        Duration::from_nanos(self.now_ns.saturating_sub(at_ns))
     }
 
     /// For how long neither its GPU nor its kernel has done anything.
@@ -74,288 +104,321 @@ impl Rest {
     }
 
     fn is_kept(&self) -> bool {
-        self.kept.is_some_and(|until| until > Instant::now())
-    }
-
-    /// Its owner is warned now: with which words.
-    fn warn(&mut self, id: ClaimId, fixed: Option<&str>) -> String {
-        self.warned = Some(Instant::now());
-        rest_text(id, self, fixed)
+        self.kept_ns > self.now_ns
     }
 
     fn over(&self, limit: Option<Duration>) -> bool {
         limit.is_some_and(|limit| self.idle() >= limit)
     }
+
+    /// Its owner was warned, and has had this long to say something.
+    fn was_warned_for(&self, patience: Duration) -> bool {
+        self.warned_ns.is_some_and(|at| self.ago(at) >= patience)
+    }
+
+    /// Takes in what is known now.
+    fn look(&mut self, world: &World<'_>, live: &Live, tick: &Tick, rule: IdleRule) {
+        self.now_ns = world.now.mono_ns;
+        self.rule = rule;
+        self.fixed = tick.fixed.get(&self.id).cloned();
+        let last = live.last_launch_ns.max(live.past_launch_ns);
+        self.gpu = self.ago(last.unwrap_or(0).max(self.since_ns));
+        self.kernel = match tick.kernels.get(&self.id) {
+            Some((state, ago)) => {
+                let idle = match state.as_str() {
+                    "idle" => ago.unwrap_or(self.gpu),
+                    _ => {
+                        // Should its server fall silent, this was the last that is known of a cell which sleeps.
+                        self.programs.worked_ns = self.now_ns;
+                        Duration::ZERO
+                    }
+                };
+                Some((state.clone(), idle, "Jupyter server"))
+            }
+            None => self.programs.seen.as_ref().map(|_| {
+                let idle = self.ago(self.programs.worked_ns);
+                let state = if self.programs.work { "busy" } else { "idle" };
+                (state.to_owned(), idle, "processor time")
+            }),
+        };
+        if self.idle() < rule.first().unwrap_or(Duration::MAX) {
+            (self.warned_ns, self.done) = (None, false);
+        }
+    }
+
+    /// Whether it is time to look at what its processes do: often enough for the shortest time that is counted. Each look
+    /// reads files of the kernel for every claim.
+    fn is_due(&mut self) -> bool {
+        let pace = self.rule.first().map_or(PACE.1, |first| first / 8);
+        let pace = pace.clamp(PACE.0, PACE.1);
+        let due = self.programs.asked_ns.is_none_or(|at| self.ago(at) >= pace);
+        if due {
+            self.programs.asked_ns = Some(self.now_ns);
+        }
+        due
+    }
+
+    fn take(&mut self, now: Option<Vitals>) {
+        let programs = &mut self.programs;
+        let busy = now
+            .as_ref()
+            .zip(programs.seen.as_ref())
+            .map(|(n, b)| n.processors_since(b));
+        programs.work = busy.is_none_or(|busy| busy >= WORKS);
+        if programs.work {
+            programs.worked_ns = self.now_ns;
+        }
+        programs.seen = now;
+    }
+}
+
+/// It is detached although nobody waits.
+fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
+    let patience = world.config.reclaim.countdown;
+    let may = claim.fixed.is_none() && !claim.done && !claim.is_kept();
+    if may && claim.was_warned_for(patience) && claim.over(claim.rule.always) {
+        claim.done = true;
+        out.push(Command::Detach(claim.id));
+    }
 }
 
 /// All of them, and the groups of their owners.
 #[derive(Debug, Default)]
-pub(crate) struct Rests {
-    claims: BTreeMap<ClaimId, Rest>,
-    groups: BTreeMap<u32, (Vec<String>, Instant)>,
+pub(crate) struct Idle {
+    claims: BTreeMap<ClaimId, Idling>,
+    /// With when they were looked up.
+    groups: BTreeMap<u32, (Vec<String>, u64)>,
 }
 
-impl Rests {
-    fn groups_of(&mut self, uid: u32) -> &[String] {
-        let known = self.groups.get(&uid);
-        if known.is_none_or(|(_, at)| at.elapsed() >= GROUPS) {
-            let gids = proc::groups_of(uid).unwrap_or_default();
-            let names = gids.into_iter().filter_map(proc::group_name).collect();
-            self.groups.insert(uid, (names, Instant::now()));
+impl Idle {
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
+        match fact {
+            Fact::Tick(tick) => self.tick(world, tick, out),
+            Fact::Arrived { claim } => {
+                if let Some(claim) = self.claims.get_mut(claim) {
+                    claim.since_ns = world.now.mono_ns;
+                }
+            }
+            Fact::Vitals(all) => {
+                for (id, now) in all {
+                    if let Some(claim) = self.claims.get_mut(id) {
+                        claim.take(*now);
+                    }
+                }
+            }
+            Fact::Groups { uid, names } => {
+                let known = (names.clone(), world.now.mono_ns);
+                self.groups.insert(*uid, known);
+            }
+            Fact::FewestToEnd(chosen) => {
+                for claim in self.claims.values_mut() {
+                    let chosen = chosen.contains(&claim.id);
+                    release::count_down(world, claim, chosen, out);
+                }
+            }
+            Fact::Kept { claim } => {
+                if let Some(claim) = self.claims.get_mut(claim) {
+                    let keep = nanos(world.config.reclaim.keep);
+                    claim.kept_ns = world.now.mono_ns.saturating_add(keep);
+                    claim.warned_ns = None;
+                }
+            }
+            _ => {}
         }
-        self.groups.get(&uid).map_or(&[], |(names, _)| names)
     }
-}
 
-impl Service {
-    /// A claim has come to its GPU just now.
-    pub(crate) fn begins_anew(&mut self, id: ClaimId) {
-        if let Some(rest) = self.rests.claims.get_mut(&id) {
-            rest.since_ns = gshare_abi::monotonic_ns();
+    /// Looks at all claims, and tells and does what the rules say.
+    fn tick(&mut self, world: &World<'_>, tick: &Tick, out: &mut Vec<Command>) {
+        self.claims.retain(|id, _| world.claims.contains_key(id));
+        let (mut look, mut ask) = (Vec::new(), BTreeSet::new());
+        for (id, live) in world.claims {
+            if !has_its_gpu(live) || live.record.adopted {
+                if let Some(claim) = self.claims.get_mut(id) {
+                    (claim.warned_ns, claim.done) = (None, false);
+                }
+                continue;
+            }
+            let uid = live.record.uid;
+            let known = self.groups.get(&uid);
+            let old = world.now.mono_ns.saturating_sub(nanos(GROUPS));
+            if known.is_none_or(|(_, at)| *at < old) {
+                ask.insert(uid);
+            }
+            let groups: &[String] = known.map_or(&[], |(names, _)| names);
+            let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
+            let idle = &world.config.idle;
+            let mut rule = idle.rule(class, groups, world.machine.minute());
+            rule.no_detach = fixed::possible(rule.no_detach, live);
+            let now_ns = world.now.mono_ns;
+            let claim = self.claims.entry(*id);
+            let claim = claim.or_insert_with(|| Idling::new(*id, rule, now_ns));
+            claim.look(world, live, tick, rule);
+            if claim.is_due() {
+                look.push(*id);
+            }
+            if rule.first().is_some() {
+                RULES.iter().for_each(|rule| rule(world, claim, out));
+            }
         }
+        out.extend(ask.into_iter().map(Command::LookUpGroups));
+        if !look.is_empty() {
+            out.push(Command::ReadVitals(look));
+        }
+        release::choose(world, &mut self.claims, out);
     }
 
     /// Whether a claim is detached for its idleness when somebody waits.
     pub(crate) fn is_idle(&self, id: ClaimId) -> bool {
-        let rest = self.rests.claims.get(&id);
-        rest.is_some_and(|r| r.over(r.rule.detach) && !r.is_kept())
+        let claim = self.claims.get(&id);
+        claim.is_some_and(|c| c.over(c.rule.detach) && !c.is_kept())
     }
 
-    /// Looks at all claims, and tells and does what the rules say.
-    pub(crate) fn look_at_idle(&mut self) {
-        let claims = &self.claims;
-        self.rests.claims.retain(|id, _| claims.contains_key(id));
-        let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        for id in ids {
-            self.look_at_rest(id);
-        }
-        self.release_idle();
-        self.tell_what_idling_promises();
-    }
-
-    fn look_at_rest(&mut self, id: ClaimId) {
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        let here = matches!(live.record.holding, HoldingRecord::Here);
-        if live.ending.is_some() || live.record.slices.is_empty() || live.record.adopted || !here {
-            if let Some(rest) = self.rests.claims.get_mut(&id) {
-                (rest.warned, rest.done) = (None, false);
-            }
-            return;
-        }
-        let class: Class = live.record.class.parse().unwrap_or(Class::Batch);
-        let (uid, minute) = (live.record.uid, self.machine.minute());
-        let mut rule = self
-            .config
-            .idle
-            .rule(class, self.rests.groups_of(uid), minute);
-        let server = self.kernel_state(id);
-        let Some(live) = self.claims.get(&id) else {
-            return;
-        };
-        rule.no_detach = fixed::possible(rule.no_detach, live);
-        let last = live.last_launch_ns.max(live.past_launch_ns);
-        let rest = self
-            .rests
-            .claims
-            .entry(id)
-            .or_insert_with(|| Rest::new(rule));
-        rest.rule = rule;
-        let last = last.unwrap_or(0).max(rest.since_ns);
-        rest.gpu = Duration::from_nanos(gshare_abi::monotonic_ns().saturating_sub(last));
-        // Often enough for the shortest time that is counted; each look reads files of the kernel for every claim.
-        let pace = rule.first().map_or(PACE.1, |first| first / 8);
-        let pace = pace.clamp(PACE.0, PACE.1);
-        if rest.vitals.as_ref().is_none_or(|v| v.age() >= pace) {
-            let now = Vitals::read(live);
-            let busy = now
-                .as_ref()
-                .zip(rest.vitals.as_ref())
-                .map(|(n, b)| n.processors_since(b));
-            rest.works = busy.is_none_or(|busy| busy >= WORKS);
-            if rest.works {
-                rest.worked = Instant::now();
-            }
-            rest.vitals = now;
-        }
-        rest.kernel = match server {
-            Some((state, ago)) => {
-                let idle = match state.as_str() {
-                    "idle" => ago.unwrap_or(rest.gpu),
-                    _ => {
-                        // Should its server fall silent, this was the last that is known of a cell which sleeps.
-                        rest.worked = Instant::now();
-                        Duration::ZERO
-                    }
-                };
-                Some((state, idle, "Jupyter server"))
-            }
-            None => rest.vitals.as_ref().map(|_| {
-                let idle = rest.worked.elapsed();
-                let state = if rest.works { "busy" } else { "idle" };
-                (state.to_owned(), idle, "processor time")
-            }),
-        };
-        if rest.idle() < rule.first().unwrap_or(Duration::MAX) {
-            (rest.warned, rest.done) = (None, false);
-        }
-        self.act_on_rest(id);
-    }
-
-    fn act_on_rest(&mut self, id: ClaimId) {
-        let Some(rule) = self.rests.claims.get(&id).map(|r| r.rule) else {
-            return;
-        };
-        if rule.first().is_none() {
-            return;
-        }
-        let fixed = self.fixed(id);
-        let has_members = self.claims.get(&id).is_some_and(|l| !l.members.is_empty());
-        let Some(rest) = self.rests.claims.get_mut(&id) else {
-            return;
-        };
-        if has_members && rest.told_fixed != fixed {
-            rest.told_fixed.clone_from(&fixed);
-            if let Some(why) = &fixed {
-                let then = fixed::words(rule.no_detach);
-                let text = format!(
-                    "{id} cannot be detached: {why}. When it idles while others wait, {then}"
-                );
-                self.tell_owner(id, &text);
-            }
-        }
-        let waits = self.machine.queue().next().is_some();
-        let patience = self.config.reclaim.countdown;
-        let Some(rest) = self.rests.claims.get_mut(&id).filter(|r| !r.is_kept()) else {
-            return;
-        };
-        if (rest.over(rule.warn) || rest.over(rule.always)) && rest.warned.is_none() {
-            let text = rest.warn(id, fixed.as_deref());
-            self.tell_owner(id, &text);
-        } else if rest.over(rule.always) && fixed.is_none() {
-            if rest.warned.is_some_and(|at| at.elapsed() >= patience) && !rest.done {
-                rest.done = true;
-                self.drive(Event::Wish {
-                    id,
-                    wish: Wish::Detach,
-                });
-            }
-        } else if rest.over(rule.detach) && waits && fixed.is_some() && !rest.done {
-            if rest.warned.is_none() {
-                let text = rest.warn(id, fixed.as_deref());
-                self.tell_owner(id, &text);
-            } else if rest.warned.is_some_and(|at| at.elapsed() >= patience) {
-                rest.done = true;
-                if rule.no_detach == NoDetach::Shrink {
-                    self.shrink_idle(id);
-                }
-            }
-        }
-    }
-
-    /// Why a claim can never be detached; `None` also while that is not known.
-    fn fixed(&self, id: ClaimId) -> Option<String> {
-        self.levers.usable.as_ref()?;
-        self.may_park(id).err()
-    }
-
-    /// Its owner keeps a claim that was warned; false if it was not.
-    pub(crate) fn keep_idle(&mut self, id: ClaimId) -> bool {
-        let keep = self.config.reclaim.keep;
-        let Some(rest) = self
-            .rests
-            .claims
-            .get_mut(&id)
-            .filter(|r| r.warned.is_some())
-        else {
-            return false;
-        };
-        rest.kept = Some(Instant::now() + keep);
-        rest.warned = None;
-        self.tell_levers();
-        true
+    /// Whether the owner of a claim was warned, and can keep it.
+    pub(crate) fn is_warned(&self, id: ClaimId) -> bool {
+        self.claims.get(&id).is_some_and(|c| c.warned_ns.is_some())
     }
 
     /// For the screen.
-    pub(crate) fn idle_view(&self, id: ClaimId) -> Option<IdleView> {
-        let rest = self.rests.claims.get(&id)?;
-        let live = self.claims.get(&id)?;
+    pub(crate) fn show(&self, world: &World<'_>, id: ClaimId) -> Option<IdleView> {
+        let claim = self.claims.get(&id)?;
+        let live = world.claims.get(&id)?;
         if !matches!(live.record.holding, HoldingRecord::Here) || live.record.slices.is_empty() {
             return None;
         }
-        let left = |limit: Option<Duration>| Some(limit?.saturating_sub(rest.idle()).as_secs());
+        let left = |limit: Option<Duration>| Some(limit?.saturating_sub(claim.idle()).as_secs());
         Some(IdleView {
-            gpu_s: rest.gpu.as_secs(),
-            kernel: rest.kernel.as_ref().map(|k| k.0.clone()),
-            kernel_s: rest.kernel.as_ref().map(|k| k.1.as_secs()),
-            source: rest.kernel.as_ref().map(|k| k.2.to_owned()),
-            warned: rest.warned.is_some(),
-            kept: rest.is_kept(),
-            detach_in_s: left(rest.rule.detach),
-            always_in_s: left(rest.rule.always),
-            instead: self
-                .fixed(id)
-                .map(|_| rest.rule.no_detach.name().to_owned()),
-            ends_in_s: rest.announced.map(|at| {
-                let left = self.config.reclaim.countdown.saturating_sub(at.elapsed());
-                left.as_secs()
+            gpu_s: claim.gpu.as_secs(),
+            kernel: claim.kernel.as_ref().map(|k| k.0.clone()),
+            kernel_s: claim.kernel.as_ref().map(|k| k.1.as_secs()),
+            source: claim.kernel.as_ref().map(|k| k.2.to_owned()),
+            warned: claim.warned_ns.is_some(),
+            kept: claim.is_kept(),
+            detach_in_s: left(claim.rule.detach),
+            always_in_s: left(claim.rule.always),
+            instead: (claim.fixed.as_ref()).map(|_| claim.rule.no_detach.name().to_owned()),
+            ends_in_s: claim.announced_ns.map(|at| {
+                let now = Duration::from_nanos(world.now.mono_ns.saturating_sub(at));
+                world.config.reclaim.countdown.saturating_sub(now).as_secs()
             }),
         })
     }
 
     /// When a claim that idles may make room: for those who wait for what it holds.
-    pub(crate) fn idle_promise(&self, id: ClaimId) -> Option<Duration> {
-        let rest = self.rests.claims.get(&id).filter(|r| !r.is_kept())?;
-        if rest.idle() < Duration::from_secs(60).min(rest.rule.detach?) / 2
-            || self.fixed(id).is_some()
-        {
+    pub(crate) fn promise(&self, world: &World<'_>, id: ClaimId) -> Option<Duration> {
+        let claim = self.claims.get(&id).filter(|c| !c.is_kept())?;
+        let detach = claim.rule.detach?;
+        if claim.idle() < Duration::from_secs(60).min(detach) / 2 || claim.fixed.is_some() {
             return None;
         }
-        let left = rest.rule.detach?.saturating_sub(rest.idle());
-        let announced = left.saturating_add(self.config.reclaim.countdown);
-        Some(announced.max(self.machine.min_run_left(self.now(), id)))
+        let left = detach.saturating_sub(claim.idle());
+        let announced = left.saturating_add(world.config.reclaim.countdown);
+        Some(announced.max(world.machine.min_run_left(world.now.core, id)))
     }
 }
 
-/// What the owner of an idle claim is told.
-fn rest_text(id: ClaimId, rest: &Rest, fixed: Option<&str>) -> String {
-    let since = |time: Duration| show_duration(Duration::from_secs(time.as_secs()));
-    let kernel = match &rest.kernel {
-        Some((_, idle, source)) => {
-            format!(", its kernel did nothing for {} ({source})", since(*idle))
+/// It is on its GPUs and goes on.
+fn has_its_gpu(live: &Live) -> bool {
+    let here = matches!(live.record.holding, HoldingRecord::Here);
+    here && live.ending.is_none() && !live.record.slices.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it.
+    fn idles(idle: &mut Idle, scene: &mut Scene, seconds: u64, fixed: bool) -> Vec<Command> {
+        let live = scene.claim(1, 0);
+        live.record.class = "interactive".to_owned();
+        let (id, mut out) = (ClaimId(1), Vec::new());
+        if !idle.claims.contains_key(&id) {
+            idle.on(&scene.world(), &Fact::Tick(Tick::default()), &mut out);
         }
-        None => String::new(),
-    };
-    let left = |limit: Duration| match limit.saturating_sub(rest.idle()).as_secs() {
-        0 => "from now on".to_owned(),
-        left => format!("in {}", show_duration(Duration::from_secs(left))),
-    };
-    let then = match (fixed, rest.rule.always, rest.rule.detach) {
-        (Some(_), _, Some(at)) => match rest.rule.no_detach {
-            NoDetach::Warn => {
-                "It cannot be detached; please give back what you do not need".to_owned()
-            }
-            NoDetach::Shrink => format!(
-                "If somebody waits only what it uses stays guaranteed to it, {}",
-                left(at)
-            ),
-            NoDetach::Release => format!(
-                "It cannot be detached: {}, its programs on the GPU are ended if somebody can start in their place",
-                left(at)
-            ),
-        },
-        (None, Some(at), _) => {
-            format!("It is detached {}; what is in its memory is kept", left(at))
+        scene.now.mono_ns = idle.claims[&id].since_ns + seconds * 1_000_000_000;
+        let mut tick = Tick::default();
+        tick.kernels.insert(id, ("idle".to_owned(), None));
+        if fixed {
+            tick.fixed.insert(id, "it uses managed memory".to_owned());
         }
-        (None, None, Some(at)) => format!(
-            "It is detached {} if somebody waits; what is in its memory is kept",
-            left(at)
-        ),
-        _ => "Please give back what you do not need".to_owned(),
-    };
-    format!(
-        "{id} launched nothing for {}{kernel}. {then}. To keep it: gshare keep {id}",
-        since(rest.gpu)
-    )
+        out.clear();
+        idle.on(&scene.world(), &Fact::Tick(tick), &mut out);
+        out.retain(|c| !matches!(c, Command::ReadVitals(_) | Command::LookUpGroups(_)));
+        out
+    }
+
+    fn told(commands: &[Command]) -> &str {
+        match commands {
+            [Command::TellOwner { text, .. }] => text,
+            _ => panic!("{commands:?}"),
+        }
+    }
+
+    #[test]
+    fn its_owner_is_warned_once_and_keeps_it() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        assert!(idles(&mut idle, &mut scene, 19 * 60, false).is_empty());
+        let said = idles(&mut idle, &mut scene, 20 * 60, false);
+        assert!(
+            told(&said).contains("is detached in 10m if somebody waits"),
+            "{said:?}"
+        );
+        assert!(
+            idles(&mut idle, &mut scene, 21 * 60, false).is_empty(),
+            "once"
+        );
+        assert!(!idle.is_idle(ClaimId(1)));
+        idles(&mut idle, &mut scene, 30 * 60, false);
+        assert!(idle.is_idle(ClaimId(1)));
+        let kept = Fact::Kept { claim: ClaimId(1) };
+        idle.on(&scene.world(), &kept, &mut Vec::new());
+        assert!(!idle.is_idle(ClaimId(1)));
+    }
+
+    #[test]
+    fn a_launch_ends_the_pause() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        idles(&mut idle, &mut scene, 30 * 60, false);
+        scene.claim(1, 0).last_launch_ns = Some(scene.now.mono_ns);
+        idles(&mut idle, &mut scene, 31 * 60, false);
+        assert!(!idle.is_idle(ClaimId(1)) && !idle.is_warned(ClaimId(1)));
+    }
+
+    #[test]
+    fn where_nobody_waits_it_is_detached_only_by_the_rule_that_says_always() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        idles(&mut idle, &mut scene, 3600, false);
+        assert!(idles(&mut idle, &mut scene, 7200, false).is_empty());
+        scene.config.idle.always = Some(Duration::from_secs(7200));
+        let done = idles(&mut idle, &mut scene, 7300, false);
+        assert!(matches!(&*done, [Command::Detach(_)]), "{done:?}");
+        assert!(idles(&mut idle, &mut scene, 7400, false).is_empty(), "once");
+        // Its owner was told before that it cannot be.
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        scene.config.idle.always = Some(Duration::from_secs(7200));
+        for seconds in [7200, 7300, 7400] {
+            let done = idles(&mut idle, &mut scene, seconds, true);
+            let detached = |c: &Command| matches!(c, Command::Detach(_));
+            assert!(!done.iter().any(detached), "{done:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_was_chosen_ends_after_the_countdown() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        idles(&mut idle, &mut scene, 3600, true);
+        let mut choose = |scene: &Scene, chosen| {
+            let mut out = Vec::new();
+            idle.on(&scene.world(), &Fact::FewestToEnd(chosen), &mut out);
+            out
+        };
+        let one = || vec![ClaimId(1)];
+        assert!(told(&choose(&scene, one())).contains("c1 is released in 30s"));
+        assert!(choose(&scene, one()).is_empty(), "told once");
+        assert!(choose(&scene, Vec::new()).is_empty(), "no longer needed");
+        assert!(told(&choose(&scene, one())).contains("in 30s"), "anew");
+        scene.now.mono_ns += 31_000_000_000;
+        let done = choose(&scene, one());
+        assert!(matches!(&*done, [_, Command::End { .. }]), "{done:?}");
+    }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
+pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HeldRecord, HoldingRecord, ParkedRecord};
 pub(crate) use memory::{KeptRecord, MemoryRecord};
 use past::Budget;

@@ -15,7 +15,9 @@ use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
+use super::fact::Fact;
 use super::journal::ClaimRecord;
+use super::live::{Gap, Wanting};
 use super::peer::Peer;
 use super::server::{ConnId, Sender};
 use super::service::{Asked, Live, Service};
@@ -28,22 +30,6 @@ const HEARD: Duration = Duration::from_secs(3);
 const LOST: Duration = Duration::from_secs(45);
 /// Registrations of one process that wait at a time.
 const COPIES: usize = 16;
-
-/// A process that waits for the grant of its claim.
-#[derive(Debug)]
-pub(crate) struct Wanting {
-    pub(crate) peer: Peer,
-    register: Register,
-    out: Sender,
-}
-
-/// A notebook's kernel has gone: is another one started in its place?
-#[derive(Debug)]
-pub(crate) struct Gap {
-    since: Instant,
-    /// The connection file is looked at since then.
-    looking: Option<Instant>,
-}
 
 impl Service {
     /// A claim for later: everything but GPUs.
@@ -235,7 +221,8 @@ impl Service {
         let promised: Vec<(ClaimId, usize, Reason)> = ids
             .filter_map(|(&id, _)| {
                 let (position, reason) = self.machine.place(id)?;
-                let promised = |h: &ClaimId| self.idle_promise(*h).is_some();
+                let promised =
+                    |h: &ClaimId| self.features.idle.promise(&self.world(), *h).is_some();
                 let any = reason.holders().iter().any(promised);
                 any.then(|| (id, position, reason.clone()))
             })
@@ -328,7 +315,7 @@ impl Service {
         if let Some(live) = self.claims.get_mut(&id) {
             live.seats = seats;
         }
-        self.begins_anew(id);
+        self.tell(Fact::Arrived { claim: id });
         self.limit_memory(id);
         Ok(())
     }
@@ -408,7 +395,7 @@ impl Service {
             gap.looking = Some(Instant::now());
             let path = PathBuf::from(kernel.connection.as_str());
             let uid = live.record.uid;
-            self.look_for_connection(id, uid, path);
+            self.helpers.look_for(id, uid, path, &self.events);
         }
     }
 

@@ -24,6 +24,7 @@ use gshare_enforcer::checkpoint::Engine;
 use job::{Job, Kind, Lost, Maps, Members, Outcome, Patience};
 pub(crate) use wishes::Waiters;
 
+use super::fact::Fact;
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
 use super::peer::Peer;
 use super::server::{Sender, Turn};
@@ -389,7 +390,11 @@ impl Service {
         let id = ClaimId(live.record.id);
         let charged = live.seats.iter().map(|seat| {
             let total = self.gpus[seat.gpu].total;
-            let seen = self.driver_use(seat.gpu).get(&id).and_then(|u| u.bytes);
+            let seen = self
+                .world()
+                .driver_use(seat.gpu)
+                .get(&id)
+                .and_then(|u| u.bytes);
             seat.usage.charged_bytes(total).max(seen.unwrap_or(0))
         });
         charged.fold(0, u64::saturating_add)
@@ -423,7 +428,7 @@ impl Service {
             }
             (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
                 self.now_on(id, to);
-                self.begins_anew(id);
+                self.tell(Fact::Arrived { claim: id });
                 self.drive(Event::Unparked { id });
                 let done = if parked.frozen {
                     "resumed"

@@ -2,13 +2,63 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use gshare_abi::host::{LimitsFile, UsageMemfd};
+use gshare_abi::wire::Register;
 use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
+use super::arbiter::Turning;
 use super::journal::ClaimRecord;
-use super::service::{Ending, Seat};
+use super::peer::Peer;
+use super::server::Sender;
+
+/// A claim's pages on one GPU.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// Index of the GPU.
+    pub(crate) gpu: usize,
+    /// What the claim may do.
+    pub(crate) limits: LimitsFile,
+    /// What it does.
+    pub(crate) usage: UsageMemfd,
+    /// The same for the arbiter; absent where there was no descriptor left for it.
+    pub(crate) turning: Option<Arc<Turning>>,
+}
+
+/// A claim that ends.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// Cause, for the record and the screen.
+    pub(crate) cause: String,
+    /// When processes that still hold GPU memory are killed; `None`: they are waited for.
+    pub(crate) kill_at: Option<Instant>,
+    /// That some were killed has been told.
+    pub(crate) told: bool,
+    /// All processes end with it, not only those that hold the GPU.
+    pub(crate) all: bool,
+    /// They have the GPU until then, to save what they have.
+    pub(crate) saving: bool,
+    /// While MPS ends the work of its clients: the time between the signals that follow.
+    pub(crate) by_mps: Option<Duration>,
+}
+
+/// A process that waits for the grant of its claim.
+#[derive(Debug)]
+pub(crate) struct Wanting {
+    pub(crate) peer: Peer,
+    pub(super) register: Register,
+    pub(super) out: Sender,
+}
+
+/// A notebook's kernel has gone: is another one started in its place?
+#[derive(Debug)]
+pub(crate) struct Gap {
+    pub(super) since: Instant,
+    /// The connection file is looked at since then.
+    pub(super) looking: Option<Instant>,
+}
 
 /// One granted claim.
 #[derive(Debug)]
@@ -28,13 +78,13 @@ pub(crate) struct Live {
     /// Being ended, and why.
     pub(crate) ending: Option<Ending>,
     /// Processes that wait until it has its GPUs.
-    pub(crate) wanting: Vec<super::lazy::Wanting>,
+    pub(crate) wanting: Vec<Wanting>,
     /// What they were told last.
     pub(crate) told_wait: Option<String>,
     /// When that was, if it did not say when they start.
     pub(crate) told_no_start: Option<Instant>,
     /// Its kernel has ended and may be started again.
-    pub(crate) gap: Option<super::lazy::Gap>,
+    pub(crate) gap: Option<Gap>,
     /// Registered processes that live, and the handles on them.
     pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
     /// Refusals at the cap by processes that are gone.

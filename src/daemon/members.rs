@@ -10,6 +10,7 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
+use super::fact::Fact;
 use super::peer::Peer;
 use super::server::Sender;
 use super::service::{Ending, Service};
@@ -240,6 +241,7 @@ impl Service {
             return;
         };
         live.members.remove(&process);
+        let mut departed = Vec::new();
         for seat in &mut live.seats {
             let total = self.gpus[seat.gpu].total;
             let dead: Vec<_> = seat
@@ -255,7 +257,7 @@ impl Service {
                     live.past_launch_ns = live.past_launch_ns.max(slot.last_launch_ns);
                     live.past_launches = live.past_launches.saturating_add(slot.launches);
                     live.past_refusals = live.past_refusals.saturating_add(slot.refusals);
-                    self.attribution.departed(id, seat.gpu, slot);
+                    departed.push((seat.gpu, Box::new(slot)));
                 }
             }
             for assigned in dead {
@@ -269,6 +271,10 @@ impl Service {
             if let (false, Some(live)) = (stays, self.claims.get_mut(&id)) {
                 live.ending = Some(Ending::waiting());
             }
+        }
+        for (gpu, slot) in departed {
+            let claim = id;
+            self.tell(Fact::Departed { claim, gpu, slot });
         }
         self.settle_ending(id);
         // Somebody may wait for the bytes that have just come back.

@@ -12,19 +12,8 @@ use gshare_core::Share;
 use gshare_enforcer::gpu::{GpuReading, GpuState, MigReading};
 use gshare_enforcer::nodes::MigMinors;
 
-use super::gpus::{Gpu, UNKNOWN_OVERHEAD};
-use super::history::Step;
-use super::modes::Modes;
+use super::gpu::{Gpu, Part};
 use super::service::Service;
-
-/// The parts that an instance is of its GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// Of the memory: nominal, in eighths, as the profiles are named.
-    pub(crate) mem: Share,
-    /// Of the compute slices.
-    pub(crate) sm: Share,
-}
 
 /// Bytes as the nearest number of eighths of the whole: `2g.20gb` has 19.5 GiB and is a quarter of 80.
 fn eighths(bytes: u64, whole: u64) -> Share {
@@ -107,13 +96,9 @@ impl Service {
         self.sample = Some(sample);
     }
 
-    /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
+    /// A name for a GPU that outlives the making of instances.
     pub(crate) fn lasting_name(&self, g: usize) -> String {
-        let gpu = &self.gpus[g];
-        match (gpu.parent, &gpu.place) {
-            (Some(parent), Some(place)) => format!("{}/{place}", self.gpus[parent].uuid),
-            _ => gpu.uuid.clone(),
-        }
+        self.world().lasting_name(g)
     }
 
     /// The number of an instance that was removed and that nobody speaks of any more.
@@ -160,21 +145,14 @@ impl Service {
             None => VecDeque::new(),
         };
         let gpu = Gpu {
-            uuid: instance.uuid.clone(),
-            model,
             minor,
             total: instance.mem_total.unwrap_or(u64::MAX),
-            overhead: UNKNOWN_OVERHEAD,
-            overhead_known: false,
             history,
-            unclaimed: 0,
-            step: Step::default(),
             caps: caps.into_iter().flatten().collect(),
             part: part(instance, whole),
             parent: Some(parent),
             place,
-            gone: false,
-            modes: Modes::default(),
+            ..Gpu::new(instance.uuid.clone(), model)
         };
         match self.gpus.get_mut(g) {
             Some(before) => *before = gpu,

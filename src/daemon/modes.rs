@@ -4,16 +4,8 @@
 use gshare_config::GpuMode;
 use gshare_core::Sharing;
 
+use super::gpu::Modes;
 use super::service::Service;
-
-/// What is kept of a GPU's mode.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Modes {
-    /// In force.
-    pub(crate) now: GpuMode,
-    /// Wanted once nobody holds a part of the GPU.
-    pub(crate) next: Option<GpuMode>,
-}
 
 /// The journal's key of a mode that was set by command.
 fn meta_key(uuid: &str) -> String {

@@ -18,6 +18,7 @@ use gshare_proto::{Figure, Source};
 use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
 use super::service::Service;
 use super::whose::Whose;
+use super::world::World;
 use worker::{Order, Worker};
 
 /// What a worker tells.
@@ -446,7 +447,7 @@ impl Service {
         let Some(on) = self.mps.get(&g) else {
             return Vec::new();
         };
-        let percentage = self.mps_percentage(slice);
+        let percentage = self.world().mps_percentage(slice);
         // Below what is interactive or answers requests.
         let priority = u8::from(record.class == "batch");
         let var = |name: &str, value: String| (format!("CUDA_MPS_{name}"), value);
@@ -463,19 +464,6 @@ impl Service {
         ]
     }
 
-    /// The thread percentage of a claim's part.
-    pub(crate) fn mps_percentage(&self, slice: &SliceRecord) -> f64 {
-        let share = match self.config.mps.share {
-            MpsShare::Request => slice.sm_milli,
-            MpsShare::Limit => slice.sm_limit_milli,
-        };
-        let sms = self
-            .gpu_index(&slice.uuid)
-            .and_then(|g| self.last_reading(g)?.sm_count);
-        // In thousandths, as the page of limits has it.
-        (mps::percentage_for(share, sms) * 1000.0).round() / 1000.0
-    }
-
     /// What a new size means for programs that run through MPS already, in words; `None` where nothing is fixed.
     pub(crate) fn mps_words_for_runners(
         &self,
@@ -484,7 +472,7 @@ impl Service {
     ) -> Option<String> {
         let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == HeldRecord::Mps).cloned();
         let (slice, old) = (part(now)?, part(old)?);
-        let (next, before) = (self.mps_sms(&slice), self.mps_sms(&old));
+        let (next, before) = (self.world().mps_sms(&slice), self.world().mps_sms(&old));
         let mut words = Vec::new();
         let keep = self.sms_of_runners(now, &slice.uuid);
         let as_it_is = |next: u32| keep.iter().eq([&u64::from(next)]);
@@ -528,7 +516,9 @@ impl Service {
         let uuid = &self.gpus[gpu].uuid;
         let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
         let held = record.slices.iter().find(through);
-        let thousandths = held.map_or(0, |s| (self.mps_percentage(s) * 1000.0).round() as u32);
+        let thousandths = held.map_or(0, |s| {
+            (self.world().mps_percentage(s) * 1000.0).round() as u32
+        });
         limits.set_mps_percentage(thousandths);
         let mib = held.map_or(0, |s| s.mem_limit.div_ceil(1 << 20));
         limits.set_mps_pinned(u32::try_from(mib).unwrap_or(u32::MAX));
@@ -542,6 +532,21 @@ impl Service {
         let beside = self.mps.get(&g).into_iter().flat_map(|on| &on.beside);
         let own = beside.filter(|(_, of)| **of == id);
         own.map(|(pid, _)| pid.cast_unsigned()).collect()
+    }
+}
+
+impl World<'_> {
+    /// The thread percentage of a claim's part.
+    pub(crate) fn mps_percentage(&self, slice: &SliceRecord) -> f64 {
+        let share = match self.config.mps.share {
+            MpsShare::Request => slice.sm_milli,
+            MpsShare::Limit => slice.sm_limit_milli,
+        };
+        let sms = self
+            .gpu_index(&slice.uuid)
+            .and_then(|g| self.last_reading(g)?.sm_count);
+        // In thousandths, as the page of limits has it.
+        (mps::percentage_for(share, sms) * 1000.0).round() / 1000.0
     }
 
     /// SMs that a claim's programs have through MPS: the most that the driver showed one of them, else what MPS

@@ -1,40 +1,25 @@
-//! Notebooks, as their Jupyter servers know them: names that follow a rename, and whether kernels work. Asked by a
-//! process with the rights of the user's kernels ([`crate::kernel::helper`]), because the files of his servers are his.
-//! What it says is what users say of themselves.
+//! Notebooks, as their Jupyter servers know them: names that follow a rename, and whether kernels work. Asked by
+//! processes with the rights of the users' kernels ([`helpers`]), because the files of their servers are theirs. What they
+//! say is what users say of themselves.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+pub(crate) mod helpers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use gshare_core::ClaimId;
-use gshare_enforcer::proc::{self, Rights};
 use gshare_proto::Named;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::sync::mpsc;
 
-use super::service::{Live, Service};
-use super::{Msg, unix_ms};
+use super::clock::nanos;
+use super::command::Command;
+use super::fact::Fact;
+use super::live::Live;
+use super::world::World;
 use crate::figures::printable;
-use crate::kernel::helper::{self, ARGUMENT, Wanted};
-use crate::kernel::servers::{Seen, Sought};
+use crate::kernel::servers::Seen;
 
 /// Between two questions to the servers of a user, at most and at least.
 const LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
-const PATIENCE: Duration = Duration::from_secs(40);
-/// Longest answer, in bytes.
-const LONGEST: u64 = 1 << 20;
-/// Lines and looks at files that wait for a helper at most; more are dropped. Of what is looked for only the newest waits.
-const AHEAD: usize = 64;
-/// A helper takes what is wanted within this time, or is started anew: its user may stop it for good.
-const TAKES: Duration = Duration::from_secs(2);
-/// The group of those who have none.
-const NO_GROUP: u32 = 65_534;
 /// Longest name that is kept, in characters.
 const NAME: usize = 300;
 
@@ -67,415 +52,183 @@ impl Line {
 /// What is known of notebooks.
 #[derive(Debug, Default)]
 pub(crate) struct Notebooks {
-    /// By the rights of the kernels that they are for.
-    helpers: BTreeMap<Rights, Desk>,
-    seen: BTreeMap<ClaimId, (Seen, Instant)>,
+    /// With when it was said, by the clock of launches.
+    seen: BTreeMap<ClaimId, (Seen, u64)>,
     /// The line of gshare's that came last into each.
     lines: BTreeMap<ClaimId, Line>,
-    looked: Option<Instant>,
+    looked_ns: Option<u64>,
 }
 
-impl Service {
-    /// How often the servers are asked: often enough for the shortest time that is counted.
-    pub(crate) fn notebook_pace(&self) -> Duration {
-        let first = self.config.idle.first().unwrap_or(LOOK.1);
-        (first / 4).clamp(LOOK.0, LOOK.1)
+/// How often the servers are asked: often enough for the shortest time that is counted.
+fn pace(world: &World<'_>) -> Duration {
+    let first = world.config.idle.first().unwrap_or(LOOK.1);
+    (first / 4).clamp(LOOK.0, LOOK.1)
+}
+
+impl Notebooks {
+    pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, out: &mut Vec<Command>) {
+        match fact {
+            Fact::Tick(_) => {
+                let now = world.now.mono_ns;
+                let pace = nanos(pace(world));
+                if self
+                    .looked_ns
+                    .is_none_or(|at| now.saturating_sub(at) >= pace)
+                {
+                    self.looked_ns = Some(now);
+                    self.seen.retain(|id, _| world.claims.contains_key(id));
+                    self.lines.retain(|id, _| world.claims.contains_key(id));
+                    out.push(Command::AskServers);
+                }
+            }
+            Fact::Notebooks { uid, seen } => self.take(world, *uid, seen, out),
+            Fact::NotebookLine {
+                pid,
+                start_ticks,
+                at_ms,
+            } => self.line(world, (*pid, *start_ticks), *at_ms),
+            _ => {}
+        }
     }
 
-    /// Asks again when it is time to.
-    pub(crate) fn look_at_notebooks(&mut self) {
-        let pace = self.notebook_pace();
-        if self.notebooks.looked.is_some_and(|at| at.elapsed() < pace) {
-            return;
-        }
-        self.notebooks.looked = Some(Instant::now());
-        let mut sought: BTreeMap<Rights, Vec<Sought>> = BTreeMap::new();
-        for live in self.claims.values() {
-            let (Some(kernel), Some(process)) = (&live.record.kernel, live.record.process) else {
+    /// What the servers of a user say. Only that user's own claims are looked for in it.
+    fn take(&mut self, world: &World<'_>, uid: u32, all: &[Seen], out: &mut Vec<Command>) {
+        let own = world.claims.iter().filter(|(_, l)| l.record.uid == uid);
+        for (id, live) in own {
+            let kernel = live.record.kernel.as_ref();
+            let Some(seen) = kernel.and_then(|k| all.iter().find(|s| s.id == k.id)) else {
                 continue;
             };
-            let rights = live.command_alive.then(|| rights(live)).flatten();
-            let dir = Path::new(kernel.connection.as_str()).parent();
-            if let (Some(dir), Some(rights)) = (dir, rights) {
-                sought.entry(rights).or_default().push(Sought {
-                    id: kernel.id.to_string(),
-                    dir: dir.to_owned(),
-                    pid: process.pid,
-                });
+            let mut seen = seen.clone();
+            seen.path = seen.path.map(|p| printable(&p).take(NAME).collect());
+            if let Some(line) = self.lines.get(id) {
+                seen.active_ms = line.without(&seen);
             }
-        }
-        // A helper for which there are no kernels ends when its sender goes.
-        self.notebooks
-            .helpers
-            .retain(|rights, _| sought.contains_key(rights));
-        let claims = &self.claims;
-        self.notebooks.seen.retain(|id, _| claims.contains_key(id));
-        self.notebooks.lines.retain(|id, _| claims.contains_key(id));
-        for (rights, sought) in sought {
-            self.ask_helper(rights, Wanted::Look(sought));
-        }
-    }
-
-    fn ask_helper(&mut self, rights: Rights, wanted: Wanted) {
-        let (uid, events) = (rights.uid, &self.events);
-        let helper = self
-            .notebooks
-            .helpers
-            .entry(rights)
-            .or_insert_with_key(|rights| {
-                let desk = Desk::default();
-                let (rights, events) = (rights.clone(), events.clone());
-                let inbox = Arc::clone(&desk.0);
-                let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
-                if let Err(error) = started.spawn(move || serve(&rights, &inbox, &events)) {
-                    tracing::warn!(%error, uid, "no thread for the notebooks of a user");
-                }
-                desk
-            });
-        helper.0.put(wanted);
-    }
-
-    /// What the servers of a user say. Only his own claims are looked for in it.
-    pub(crate) fn notebooks_seen(&mut self, uid: u32, all: Vec<Seen>) {
-        let mut changed = false;
-        for (id, live) in &self.claims {
-            let Some(kernel) = live
-                .record
-                .kernel
-                .as_ref()
-                .filter(|_| live.record.uid == uid)
-            else {
-                continue;
-            };
-            if let Some(seen) = all.iter().find(|s| s.id == kernel.id) {
-                let mut seen = seen.clone();
-                seen.path = seen.path.map(|p| printable(&p).take(NAME).collect());
-                if let Some(line) = self.notebooks.lines.get(id) {
-                    seen.active_ms = line.without(&seen);
-                }
-                let before = self
-                    .notebooks
-                    .seen
-                    .insert(*id, (seen.clone(), Instant::now()));
-                changed |= before.is_none_or(|(before, _)| before != seen);
+            let before = self.seen.insert(*id, (seen.clone(), world.now.mono_ns));
+            if before.is_none_or(|(before, _)| before != seen) {
+                out.push(Command::Publish);
             }
-        }
-        if changed {
-            self.touch();
         }
     }
 
     /// A line is about to be written into the output of this kernel.
-    pub(crate) fn line_in_notebook(&mut self, pid: i32, start_ticks: u64, at_ms: u64) {
-        let mut claims = self.claims.iter();
+    fn line(&mut self, world: &World<'_>, process: (i32, u64), at_ms: u64) {
         let of_it = |live: &Live| {
-            let process = live.record.process;
-            process.is_some_and(|p| p.pid == pid && p.start_ticks == start_ticks)
+            let own = live.record.process;
+            own.is_some_and(|p| (p.pid, p.start_ticks) == process)
         };
-        let Some((&id, _)) = claims.find(|(_, live)| of_it(live)) else {
+        let Some((&id, _)) = world.claims.iter().find(|(_, live)| of_it(live)) else {
             return;
         };
-        let seen = self.notebooks.seen.get(&id);
+        let seen = self.seen.get(&id);
         let idle = seen.filter(|(seen, _)| seen.state.as_deref() == Some("idle"));
         let active_ms = idle.and_then(|(seen, _)| seen.active_ms);
-        self.notebooks.lines.insert(id, Line { at_ms, active_ms });
+        self.lines.insert(id, Line { at_ms, active_ms });
     }
 
     /// The notebook of a claim by its server, if that has named it lately.
     pub(crate) fn notebook_of(&self, id: ClaimId) -> Option<Named> {
-        let (seen, _) = self.notebooks.seen.get(&id)?;
+        let (seen, _) = self.seen.get(&id)?;
         Some(Named {
             value: seen.path.clone()?,
             source: format!("Jupyter server {}", seen.server),
         })
     }
 
-    /// Whether a claim's kernel does nothing, and since when, by its server; `None` when that says nothing now.
-    pub(crate) fn kernel_state(&self, id: ClaimId) -> Option<(String, Option<Duration>)> {
-        let (seen, at) = self.notebooks.seen.get(&id)?;
-        if at.elapsed() > 3 * self.notebook_pace() + Duration::from_secs(2) {
+    /// Whether a claim's kernel does nothing, and for how long, by its server; `None` when that says nothing now.
+    pub(crate) fn kernel(
+        &self,
+        world: &World<'_>,
+        id: ClaimId,
+    ) -> Option<(String, Option<Duration>)> {
+        let (seen, at) = self.seen.get(&id)?;
+        let old = 3 * pace(world) + Duration::from_secs(2);
+        if world.now.mono_ns.saturating_sub(*at) > nanos(old) {
             return None;
         }
         let state: String = printable(seen.state.as_deref()?).take(16).collect();
-        let ago = seen
-            .active_ms
-            .map(|ms| Duration::from_millis(unix_ms().saturating_sub(ms)));
-        Some((state, ago))
-    }
-
-    /// Asks whether the connection file of a kernel that has ended is there still: with its user's rights, because the
-    /// path is that user's word, and what comes of it can be seen.
-    pub(crate) fn look_for_connection(&mut self, id: ClaimId, uid: u32, path: PathBuf) {
-        let rights = Rights {
-            uid,
-            gid: proc::primary_gid(uid).unwrap_or(NO_GROUP),
-            groups: proc::groups_of(uid).unwrap_or_default(),
-        };
-        self.ask_helper(rights, Wanted::Gone { claim: id.0, path });
-    }
-
-    /// A line into the output of a claim's notebook.
-    pub(crate) fn say_in_notebook(&mut self, id: ClaimId, text: &str) {
-        let Some(live) = self.claims.get(&id).filter(|l| l.command_alive) else {
-            return;
-        };
-        let known = live.record.kernel.as_ref().and(live.record.process);
-        if let (Some(process), Some(rights)) = (known, rights(live)) {
-            let say = Wanted::Say {
-                pid: process.pid,
-                start_ticks: process.start_ticks,
-                text: text.to_owned(),
-            };
-            self.ask_helper(rights, say);
-        }
-    }
-}
-
-/// What is wanted of a helper. Its thread ends when this goes.
-#[derive(Debug, Default)]
-struct Desk(Arc<Inbox>);
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        self.0.change(|inbox| inbox.over = true);
-    }
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    wants: Mutex<Wants>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Wants {
-    look: Option<Wanted>,
-    say: VecDeque<Wanted>,
-    over: bool,
-}
-
-impl Inbox {
-    fn change(&self, change: impl FnOnce(&mut Wants)) {
-        change(&mut self.wants.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_one();
-    }
-
-    fn put(&self, wanted: Wanted) {
-        self.change(|wants| match wanted {
-            Wanted::Look(_) => wants.look = Some(wanted),
-            Wanted::Say { .. } | Wanted::Gone { .. } if wants.say.len() < AHEAD => {
-                wants.say.push_back(wanted);
-            }
-            Wanted::Say { .. } | Wanted::Gone { .. } => {}
-        });
-    }
-
-    /// Waits for the next; `None` when nobody wants anything any more.
-    fn take(&self) -> Option<Wanted> {
-        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(wanted) = wants.say.pop_front().or_else(|| wants.look.take()) {
-                return Some(wanted);
-            }
-            if wants.over {
-                return None;
-            }
-            wants = self
-                .changed
-                .wait(wants)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// As whom the kernel of a claim was started. Nobody but the claim's owner is meant, whoever has the number by now.
-fn rights(live: &Live) -> Option<Rights> {
-    let found = proc::rights(live.record.process?.pid)?;
-    (found.uid == live.record.uid).then_some(found)
-}
-
-/// A helper that runs.
-struct Helper {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Helper {
-    /// Starts one, with nothing of the service's but a way to talk; the service of a user has no other rights to give.
-    fn start(rights: &Rights) -> std::io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg(ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        if nix::unistd::Uid::effective().is_root() {
-            command.args(helper::arguments(rights));
-        }
-        let mut child = command.spawn()?;
-        let pipes = child.stdin.take().zip(child.stdout.take());
-        let (input, output) = pipes.ok_or_else(|| std::io::Error::other("it has no pipes"))?;
-        Self::of(child, input, output)
-    }
-
-    fn of(child: Child, input: ChildStdin, output: ChildStdout) -> std::io::Result<Self> {
-        let flags = OFlag::from_bits_retain(fcntl(&input, FcntlArg::F_GETFL)?);
-        fcntl(&input, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-        Ok(Self {
-            child,
-            input,
-            output: BufReader::new(output),
-        })
-    }
-
-    /// Writes within [`TAKES`].
-    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
-        let until = Instant::now() + TAKES;
-        while !bytes.is_empty() {
-            match self.input.write(bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    let mut ready = [PollFd::new(self.input.as_fd(), PollFlags::POLLOUT)];
-                    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                    if left.is_zero() || poll(&mut ready, timeout)? == 0 {
-                        return Err(std::io::Error::other("it takes nothing"));
-                    }
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    /// Passes on what is wanted; an answer, if that asks.
-    fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
-        let line = serde_json::to_string(wanted)? + "\n";
-        self.write(line.as_bytes())?;
-        if matches!(wanted, Wanted::Say { .. }) {
-            return Ok(None);
-        }
-        // Its user may stop it for good.
-        let mut ready = [PollFd::new(
-            self.output.get_ref().as_fd(),
-            PollFlags::POLLIN,
-        )];
-        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-        if poll(&mut ready, timeout)? == 0 {
-            return Err(std::io::Error::other("it does not answer"));
-        }
-        let mut line = String::new();
-        self.output.by_ref().take(LONGEST).read_line(&mut line)?;
-        Ok(Some(match wanted {
-            Wanted::Gone { claim, .. } => Msg::KernelSeen {
-                claim: ClaimId(*claim),
-                shut_down: serde_json::from_str(&line)?,
-            },
-            _ => Msg::Notebooks {
-                uid,
-                seen: serde_json::from_str(&line)?,
-            },
-        }))
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
-fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
-    let uid = rights.uid;
-    let mut helper = None;
-    while let Some(wanted) = inbox.take() {
-        let mut running = match helper.take().map_or_else(|| Helper::start(rights), Ok) {
-            Ok(running) => running,
-            Err(error) => {
-                tracing::warn!(uid, %error, "no helper for the notebooks of a user");
-                continue;
-            }
-        };
-        // Told before it is done, so that no answer of a server comes first.
-        if let Wanted::Say {
-            pid, start_ticks, ..
-        } = wanted
-        {
-            let _ = events.send(Msg::NotebookLine {
-                pid,
-                start_ticks,
-                at_ms: unix_ms(),
-            });
-        }
-        match running.ask(uid, &wanted) {
-            Ok(answer) => {
-                helper = Some(running);
-                if let Some(answer) = answer {
-                    let _ = events.send(answer);
-                }
-            }
-            Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),
-        }
+        let now = world.now.unix_ms;
+        let ago = |ms: u64| Duration::from_millis(now.saturating_sub(ms));
+        Some((state, seen.active_ms.map(ago)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use gshare_proto::KernelSpec;
 
-    #[test]
-    fn only_the_newest_look_waits_for_a_helper() {
-        let inbox = Inbox::default();
-        let look = |n: i32| {
-            Wanted::Look(vec![Sought {
-                id: n.to_string(),
-                dir: "/".into(),
-                pid: n,
-            }])
-        };
-        (0..1000).for_each(|n| inbox.put(look(n)));
-        for n in 0..1000 {
-            inbox.put(Wanted::Say {
-                pid: n,
-                start_ticks: 0,
-                text: "idle".into(),
-            });
-        }
-        let said = (0..AHEAD).filter(|_| matches!(inbox.take(), Some(Wanted::Say { .. })));
-        assert_eq!(said.count(), AHEAD);
-        assert_eq!(inbox.take(), Some(look(999)));
-        inbox.change(|wants| wants.over = true);
-        assert_eq!(inbox.take(), None);
+    use super::*;
+    use crate::daemon::journal::ProcessRecord;
+    use crate::daemon::world::scene::Scene;
+
+    /// A claim of user 7 that is a kernel.
+    fn scene() -> Scene {
+        let mut scene = Scene::of(1);
+        let record = &mut scene.claim(1, 0).record;
+        record.uid = 7;
+        record.kernel = Some(KernelSpec {
+            id: "k".into(),
+            ..KernelSpec::default()
+        });
+        record.process = Some(ProcessRecord {
+            pid: 3,
+            start_ticks: 4,
+        });
+        scene
     }
 
-    /// Its user may stop it: the service waits for a while and starts another.
+    fn says(uid: u32, active_ms: u64) -> Fact {
+        let seen = Seen {
+            id: "k".to_owned(),
+            path: Some("a/b.ipynb".to_owned()),
+            state: Some("idle".to_owned()),
+            active_ms: Some(active_ms),
+            ..Seen::default()
+        };
+        Fact::Notebooks {
+            uid,
+            seen: vec![seen],
+        }
+    }
+
+    fn on(notebooks: &mut Notebooks, scene: &Scene, fact: &Fact) -> Vec<Command> {
+        let mut out = Vec::new();
+        notebooks.on(&scene.world(), fact, &mut out);
+        out
+    }
+
     #[test]
-    fn a_helper_that_takes_nothing_is_not_waited_for() {
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut helper = Helper::of(child, input, output).unwrap();
-        let text = "x".repeat(1 << 20);
-        let begun = Instant::now();
-        let error = helper.ask(
-            0,
-            &Wanted::Say {
-                pid: 1,
-                start_ticks: 0,
-                text,
-            },
+    fn servers_are_believed_of_their_own_users_kernels_and_for_a_while() {
+        let (mut notebooks, mut scene, id) = (Notebooks::default(), scene(), ClaimId(1));
+        on(&mut notebooks, &scene, &says(8, 5));
+        assert_eq!(notebooks.notebook_of(id), None, "another user's server");
+        let told = on(&mut notebooks, &scene, &says(7, 400_000));
+        assert!(matches!(&*told, [Command::Publish]));
+        assert!(
+            on(&mut notebooks, &scene, &says(7, 400_000)).is_empty(),
+            "as before"
         );
-        assert!(error.unwrap_err().to_string().contains("takes nothing"));
-        assert!(begun.elapsed() < TAKES * 3);
+        let named = notebooks.notebook_of(id).map(|n| n.value);
+        assert_eq!(named.as_deref(), Some("a/b.ipynb"));
+        let idle = Some(("idle".to_owned(), Some(Duration::from_secs(600))));
+        assert_eq!(notebooks.kernel(&scene.world(), id), idle);
+        scene.now.mono_ns += 60_000_000_000;
+        assert_eq!(notebooks.kernel(&scene.world(), id), None, "it is silent");
+    }
+
+    #[test]
+    fn a_line_of_gshares_does_not_end_the_idleness_of_its_kernel() {
+        let (mut notebooks, scene) = (Notebooks::default(), scene());
+        on(&mut notebooks, &scene, &says(7, 400_000));
+        let line = Fact::NotebookLine {
+            pid: 3,
+            start_ticks: 4,
+            at_ms: 1_000_000,
+        };
+        on(&mut notebooks, &scene, &line);
+        on(&mut notebooks, &scene, &says(7, 1_000_200));
+        let kernel = notebooks.kernel(&scene.world(), ClaimId(1));
+        assert_eq!(kernel.and_then(|k| k.1), Some(Duration::from_secs(600)));
     }
 
     #[test]

@@ -1,43 +1,69 @@
 //! What happened lately, for the screen.
 
-use gshare_core::ClaimId;
+use std::collections::VecDeque;
+
 use gshare_proto::Notice;
 
-use super::service::Service;
-use super::unix_ms;
+use super::command::Command;
+use super::fact::Fact;
+use super::world::World;
 
 /// How many notices are kept.
 const NOTICES: usize = 50;
 
-impl Service {
-    /// Remembers something worth telling.
-    pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
-        let owner = claim.and_then(|id| self.uid_of(id));
-        self.notice_for(owner, claim, text);
-    }
+/// The newest first, each with the owner of the claim that it is about.
+#[derive(Debug, Default)]
+pub(crate) struct Notices(VecDeque<(Option<u32>, Notice)>);
 
-    /// The same of a claim that has gone. Where there are too many, the oldest of the owner with the most goes.
-    pub(crate) fn notice_for(&mut self, owner: Option<u32>, claim: Option<ClaimId>, text: String) {
-        tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
-        if let Some(id) = claim {
-            self.write_down_for(owner.unwrap_or(0), id, &text);
-        }
-        let notice = Notice {
-            at_ms: unix_ms(),
-            claim: claim.map(|c| c.to_string()),
-            text,
+impl Notices {
+    /// Keeps what was told. Where there is too much, the oldest of the owner with the most goes.
+    pub(crate) fn on(&mut self, _: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
+        let Fact::Told { owner, notice } = fact else {
+            return;
         };
-        self.notices.push_front((owner, notice));
-        if self.notices.len() > NOTICES {
-            let of = |owner| self.notices.iter().filter(|(o, _)| *o == owner).count();
+        self.0.push_front((*owner, notice.clone()));
+        if self.0.len() > NOTICES {
+            let of = |owner| self.0.iter().filter(|(o, _)| *o == owner).count();
             let most = self
-                .notices
+                .0
                 .iter()
                 .map(|(owner, _)| *owner)
                 .max_by_key(|o| of(*o));
-            let oldest = self.notices.iter().rposition(|(o, _)| Some(*o) == most);
-            oldest.and_then(|at| self.notices.remove(at));
+            let oldest = self.0.iter().rposition(|(o, _)| Some(*o) == most);
+            oldest.and_then(|at| self.0.remove(at));
         }
-        self.dirty = true;
+    }
+
+    /// All of them.
+    pub(crate) fn show(&self) -> Vec<Notice> {
+        self.0.iter().map(|(_, notice)| notice.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn one_users_many_notices_do_not_push_out_anothers() {
+        let (mut notices, scene) = (Notices::default(), Scene::of(0));
+        let mut tell = |owner, text: &str| {
+            let notice = Notice {
+                text: text.to_owned(),
+                ..Notice::default()
+            };
+            let told = Fact::Told { owner, notice };
+            notices.on(&scene.world(), &told, &mut Vec::new());
+        };
+        tell(Some(1), "the other's");
+        for _ in 0..2 * NOTICES {
+            tell(Some(2), "again");
+        }
+        tell(None, "newest");
+        let shown = notices.show();
+        assert_eq!(shown.len(), NOTICES);
+        assert_eq!(shown[0].text, "newest");
+        assert!(shown.iter().any(|n| n.text == "the other's"));
     }
 }

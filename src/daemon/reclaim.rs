@@ -10,6 +10,7 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Party, Reason, Slice};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::fact::Fact;
 use super::journal::HoldingRecord;
 use super::peer::Peer;
 use super::service::Service;
@@ -75,7 +76,7 @@ impl Service {
         let why = match cause.waiter {
             Some(waiter) => {
                 let who = self.owner_of(waiter);
-                let standing = if lever == Lever::Detach && self.is_idle(id) {
+                let standing = if lever == Lever::Detach && self.features.idle.is_idle(id) {
                     format!("and {id} is idle")
                 } else if cause.entitled {
                     let party = self.party_of(waiter);
@@ -268,7 +269,7 @@ impl Service {
             Some((left, format!("when the lease of {h} ends")))
         });
         let idle = holders.iter().filter_map(|h| {
-            let left = self.idle_promise(*h)?;
+            let left = self.features.idle.promise(&self.world(), *h)?;
             Some((left, format!("when {h}, which idles, is detached")))
         });
         if let Some((left, how)) = leases.chain(idle).min() {
@@ -394,7 +395,9 @@ impl Service {
         match announced {
             Some(Stage::Announced) => {}
             Some(_) => return refused(format!("it is too late: {id} is on its way")),
-            None if self.keep_idle(id) => {
+            None if self.features.idle.is_warned(id) => {
+                self.tell(Fact::Kept { claim: id });
+                self.tell_levers();
                 let long = show_duration(self.config.reclaim.keep);
                 return Ok(Reply::Done {
                     message: format!(

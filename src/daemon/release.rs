@@ -10,6 +10,7 @@ use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 use serde::{Deserialize, Serialize};
 
 use super::admin::Act;
+use super::fact::Fact;
 use super::health::boot_id;
 use super::journal::{Journal, JournalError};
 use super::peer::Peer;
@@ -261,7 +262,7 @@ impl Service {
         drop(self.restrict_engine());
         for g in gpus {
             // It may have been reset; what it says of itself decides.
-            self.illness.came_back(*g);
+            self.tell(Fact::TakenBack { gpu: *g });
         }
         self.tend_mps();
         self.notice(None, format!("{} is taken back", list(gpus)));

@@ -13,7 +13,7 @@ use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
 use super::convert::short_share;
-use super::journal::{ClaimRecord, HeldRecord};
+use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
 use super::peer::Peer;
 use super::server::{ConnId, Sender};
 use super::service::Service;
@@ -70,6 +70,9 @@ pub(crate) fn arguments(change: &Change) -> String {
     }
     words.join(" ")
 }
+
+/// SMs are guaranteed in whole percent.
+const PERCENT: u64 = 10;
 
 impl Service {
     /// Takes a wish to resize; the answer comes when the core has decided.
@@ -310,6 +313,66 @@ impl Service {
         }
         wish.out.error(told);
     }
+
+    /// A claim is guaranteed no more than it uses.
+    pub(crate) fn shrink_to_use(&mut self, id: ClaimId) {
+        let Some(live) = self.claims.get(&id) else {
+            return;
+        };
+        let used = live.seats.iter().map(|seat| {
+            let gpu = &self.gpus[seat.gpu];
+            seat.usage.charged_bytes(gpu.total).max(gpu.overhead)
+        });
+        let used = used.max().unwrap_or(0).next_multiple_of(Bytes::MIB);
+        let slices = live.record.slices.clone();
+        let asked = slices.iter().map(|s| s.mem).max().unwrap_or(0);
+        if used == 0 || used >= asked {
+            return;
+        }
+        // The part of a client of MPS is fixed while it runs, and that of who has the GPU for himself.
+        let fixed = slices.iter().any(|s| s.held != HeldRecord::Timeslice);
+        let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
+        let before = self.size_text(&live.record).unwrap_or_default();
+        let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);
+        let back = Change {
+            mem: Some(Bytes(asked)),
+            sm: (!fixed).then(|| Share::from_milli(sm)),
+            ..Change::default()
+        };
+        let ticket = self.next_ticket();
+        self.drive(Event::Resize {
+            ticket,
+            id,
+            change: Change {
+                mem: Some(Bytes(used)),
+                // More is its own while it is free.
+                mem_limit: Some(Bytes(most)),
+                sm: (!fixed).then(|| scaled(sm, used, asked)),
+                ..Change::default()
+            },
+            patience: Some(Duration::ZERO),
+        });
+        let record = self.claims.get(&id).map(|l| &l.record);
+        let smaller = |s: &SliceRecord| s.mem < asked;
+        let Some(record) = record.filter(|r| r.slices.iter().all(smaller)) else {
+            tracing::info!(%id, "an idle claim keeps its size");
+            return;
+        };
+        let now = self.size_text(record).unwrap_or_default();
+        let text = format!(
+            "{id} is idle and others wait, so it is guaranteed what it uses: {now}; was {before}. To have it back: gshare resize {id} {}",
+            arguments(&back)
+        );
+        self.tell_owner(id, &text);
+    }
+}
+
+/// The part of what was asked that is used, in thousandths of the SMs, rounded up to a percent.
+fn scaled(sm_milli: u32, used: u64, asked: u64) -> Share {
+    let part = u128::from(sm_milli) * u128::from(used) / u128::from(asked.max(1));
+    let part = u64::try_from(part).unwrap_or(u64::MAX);
+    let whole = part.next_multiple_of(PERCENT).max(PERCENT);
+    Share::from_milli(u32::try_from(whole).map_or(sm_milli, |w| w.min(sm_milli)))
 }
 
 #[cfg(test)]
@@ -335,5 +398,14 @@ mod tests {
             ..ResizeSpec::default()
         };
         assert!(change(&nothing).is_err());
+    }
+
+    #[test]
+    fn a_smaller_part_is_of_whole_percents_and_never_nothing() {
+        let milli = |sm, used, asked| scaled(sm, used, asked).milli();
+        assert_eq!(milli(500, 1 << 30, 12 << 30), 50);
+        assert_eq!(milli(500, 1, 12 << 30), 10);
+        assert_eq!(milli(500, 12 << 30, 12 << 30), 500);
+        assert_eq!(milli(5, 1, 2), 5, "never more than it had");
     }
 }

@@ -2,68 +2,43 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_config::{Config, Mode, Paths};
 use gshare_core::machine::Event;
+use gshare_core::machine::lever::Wish;
 use gshare_core::{ClaimId, Machine, Request};
 use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
 use gshare_enforcer::device::Filters;
 use gshare_enforcer::driver::Library;
 use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
 use gshare_enforcer::nodes::Majors;
-use gshare_proto::{
-    AdminCall, Call, ErrorCode, Notice, ProcessView, Reply, UnclaimedView, WireError,
-};
+use gshare_enforcer::proc;
+use gshare_proto::{AdminCall, Call, ErrorCode, ProcessView, Reply, UnclaimedView, WireError};
 use tokio::sync::mpsc;
 
-use super::arbiter::{Gates, Turning};
+use super::arbiter::Gates;
+use super::clock::nanos;
+use super::command::Command;
 use super::ending::Ended;
+use super::fact::{Fact, Look, Others, Pages, Tick};
+use super::features::{Features, Round};
 use super::gpus::Gpu;
+use super::history::vitals::Vitals;
 use super::history::{Ask, History};
 use super::journal::{ClaimRecord, Journal};
-pub(crate) use super::live::Live;
+pub(crate) use super::live::{Ending, Live, Seat};
+use super::notebooks::helpers::Helpers;
+use super::owners::Owners;
 use super::peer::Peer;
 use super::policy::Policy;
 use super::resize::Wishes;
 use super::server::{ConnId, Sender, Turn};
 use super::strict::{LibDirs, Strict, search};
 use super::watch::Watcher;
-use super::whose::Owners;
-use super::{FIRST_LOOK, Msg, convert, die, setup, unix_ms};
-
-/// A claim's pages on one GPU.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    /// Index of the GPU.
-    pub(crate) gpu: usize,
-    /// What the claim may do.
-    pub(crate) limits: LimitsFile,
-    /// What it does.
-    pub(crate) usage: UsageMemfd,
-    /// The same for the arbiter; absent where there was no descriptor left for it.
-    pub(crate) turning: Option<Arc<Turning>>,
-}
-
-/// A claim that ends.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    /// Cause, for the record and the screen.
-    pub(crate) cause: String,
-    /// When processes that still hold GPU memory are killed; `None`: they are waited for.
-    pub(crate) kill_at: Option<Instant>,
-    /// That some were killed has been told.
-    pub(crate) told: bool,
-    /// All processes end with it, not only those that hold the GPU.
-    pub(crate) all: bool,
-    /// They have the GPU until then, to save what they have.
-    pub(crate) saving: bool,
-    /// While MPS ends the work of its clients: the time between the signals that follow.
-    pub(crate) by_mps: Option<Duration>,
-}
+use super::world::{Now, World};
+use super::{FIRST_LOOK, Msg, convert, die, health, setup, unix_ms};
 
 /// One waiting claim: what the connection that waits for it needs.
 #[derive(Debug)]
@@ -89,6 +64,22 @@ fn promises(call: &Call) -> bool {
             | Call::Extend { .. }
             | Call::Admin(_)
     )
+}
+
+/// What features may look at, of a service whose features are told something at the same time.
+macro_rules! world {
+    ($service:ident) => {
+        World {
+            config: &$service.config,
+            mode: $service.mode,
+            gpus: &$service.gpus,
+            claims: &$service.claims,
+            sample: $service.sample.as_ref(),
+            machine: &$service.machine,
+            owners: &$service.owners,
+            now: Now::read($service.now()),
+        }
+    };
 }
 
 /// Everything the service knows.
@@ -122,10 +113,6 @@ pub(crate) struct Service {
     pub(crate) wishes: Wishes,
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
-    /// With the owner of the claim that each is about.
-    pub(crate) notices: VecDeque<(Option<u32>, Notice)>,
-    /// What the advice needs to have seen.
-    pub(crate) counsel: super::advice::Counsel,
     /// GPUs that take no new claims, by UUID.
     pub(crate) drains: super::admin::Drains,
     /// GPUs whose instances are being made or removed.
@@ -144,15 +131,15 @@ pub(crate) struct Service {
     pub(crate) history: History,
     /// What is learnt of sizes.
     pub(crate) sizes: super::sizes::Sizes,
-    /// Errors of GPUs.
-    pub(crate) illness: super::health::Illness,
+    /// What has a state of its own.
+    pub(crate) features: Features,
+    /// What they have not been told yet.
+    round: Round,
     pub(crate) policy: Policy,
     /// Detaching, attaching, moving.
     pub(crate) levers: super::levers::LeverState,
-    /// Claims that run nothing.
-    pub(crate) rests: super::idle::Rests,
-    /// What Jupyter says.
-    pub(crate) notebooks: super::notebooks::Notebooks,
+    /// The processes that ask Jupyter.
+    pub(crate) helpers: Helpers,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
     /// Processes on the GPUs that belong to no claim, at the last sample.
@@ -162,8 +149,6 @@ pub(crate) struct Service {
     /// Ended claims that the journal does not know of yet: a full disk.
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
-    /// Whose SMs are busy.
-    pub(crate) attribution: super::attribution::Attribution,
     /// What the core must still be told, in order.
     pub(crate) todo: VecDeque<Event>,
     pub(crate) driving: bool,
@@ -258,8 +243,6 @@ impl Service {
             remembered: super::waiting::Remembered::default(),
             wishes: Wishes::default(),
             lingering: Vec::new(),
-            notices: VecDeque::new(),
-            counsel: super::advice::Counsel::default(),
             drains: super::admin::Drains::new(),
             dividing: std::collections::BTreeSet::new(),
             released,
@@ -271,16 +254,15 @@ impl Service {
             faces: super::faces::Faces::default(),
             history: History::default(),
             sizes: super::sizes::Sizes::default(),
-            illness: super::health::Illness::default(),
+            features: Features::default(),
+            round: Round::default(),
             policy: Policy::default(),
             levers,
-            rests: super::idle::Rests::default(),
-            notebooks: super::notebooks::Notebooks::default(),
+            helpers: Helpers::default(),
             gates: Gates::start()
                 .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
                 .ok(),
             unclaimed: Vec::new(),
-            attribution: super::attribution::Attribution::default(),
             claimed: Vec::new(),
             unwritten: Vec::new(),
             watchers: HashMap::new(),
@@ -299,7 +281,12 @@ impl Service {
         service.tend_mps();
         service.load_overheads()?;
         service.load_history();
-        service.load_health();
+        let xids = health::known(&service.journal);
+        service.tell(Fact::Started { xids });
+        if let Some(log) = service.config.driver.kernel_log.path(simulated) {
+            let events = service.events.clone();
+            health::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
+        }
         service.load_drains()?;
         service.load_quotas()?;
         if !service.released.is_empty() {
@@ -325,6 +312,106 @@ impl Service {
             service.notice(None, text);
         }
         Ok(service)
+    }
+
+    /// What features may look at.
+    pub(crate) fn world(&self) -> World<'_> {
+        world!(self)
+    }
+
+    /// Tells the features what has happened, does what they want, tells them what comes of that, until it is quiet.
+    pub(crate) fn tell(&mut self, fact: Fact) {
+        if !self.round.begin(fact) {
+            return;
+        }
+        while let Some(facts) = self.round.turn() {
+            for fact in facts {
+                let mut commands = Vec::new();
+                self.features.on(&world!(self), &fact, &mut commands);
+                self.execute(commands);
+            }
+        }
+    }
+
+    /// Does what features want, the journal first.
+    fn execute(&mut self, commands: Vec<Command>) {
+        let mut stored = Vec::new();
+        let mut rest = Vec::new();
+        for command in commands {
+            match command {
+                Command::Store(store) => stored.push(store),
+                command => rest.push(command),
+            }
+        }
+        if !stored.is_empty()
+            && let Err(error) = self.journal.store(&health::boot_id(), &stored)
+        {
+            tracing::warn!(%error, ?stored, "not written down");
+        }
+        for command in rest {
+            match command {
+                Command::Store(_) => {}
+                Command::Detach(id) => {
+                    let wish = Wish::Detach;
+                    self.drive(Event::Wish { id, wish });
+                }
+                Command::Shrink(id) => self.shrink_to_use(id),
+                Command::End { id, cause } => self.terminate(id, cause),
+                Command::FewestToEnd(of) => {
+                    let fewest = self.machine.fewest_to_end(self.now(), &of, &self.measure());
+                    self.tell(Fact::FewestToEnd(fewest));
+                }
+                Command::ReadVitals(ids) => {
+                    let read = |id: ClaimId| (id, self.claims.get(&id).and_then(Vitals::read));
+                    let vitals = ids.into_iter().map(read).collect();
+                    self.tell(Fact::Vitals(vitals));
+                }
+                Command::LookUpGroups(uid) => {
+                    let groups = proc::groups_of(uid).unwrap_or_default();
+                    let names = groups.into_iter().filter_map(proc::group_name).collect();
+                    self.tell(Fact::Groups { uid, names });
+                }
+                Command::AskServers => self.helpers.look(&self.claims, &self.events),
+                Command::Publish => self.touch(),
+                Command::Notice(text) => self.notice(None, text),
+                Command::TellOwner { id, text } => self.tell_owner(id, &text),
+            }
+        }
+    }
+
+    /// What is known of claims at a tick.
+    fn tick_of_claims(&self) -> Tick {
+        let ids = || self.claims.keys().copied();
+        let world = self.world();
+        let kernel = |id| Some((id, self.features.notebooks.kernel(&world, id)?));
+        let fixed = |id| Some((id, self.may_park(id).err()?));
+        Tick {
+            kernels: ids().filter_map(kernel).collect(),
+            fixed: match self.levers.usable {
+                Some(_) => ids().filter_map(fixed).collect(),
+                None => BTreeMap::new(),
+            },
+        }
+    }
+
+    /// What the processes of claims say in their pages, and who works beside them.
+    fn look_at_pages(&self) -> Look {
+        let mut pages = Pages::new();
+        for (id, live) in &self.claims {
+            for seat in &live.seats {
+                let slots = seat.usage.read_slots(self.gpus[seat.gpu].total);
+                pages.insert((*id, seat.gpu), slots);
+            }
+        }
+        let others = |g: usize| {
+            let mut here = self.unclaimed.iter().filter(|u| u.gpu as usize == g);
+            Others {
+                draw: here.clone().any(|u| u.graphics),
+                compute: self.auto_on(g) || here.any(|u| !u.graphics),
+            }
+        };
+        let others = (0..self.gpus.len()).map(others).collect();
+        Look { pages, others }
     }
 
     /// The core's clock: time since the service started, and a while before that, so that it can be told of it.
@@ -388,12 +475,16 @@ impl Service {
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::Lever(msg) => self.lever_msg(msg),
-            Msg::Notebooks { uid, seen } => self.notebooks_seen(uid, seen),
+            Msg::Notebooks { uid, seen } => self.tell(Fact::Notebooks { uid, seen }),
             Msg::NotebookLine {
                 pid,
                 start_ticks,
                 at_ms,
-            } => self.line_in_notebook(pid, start_ticks, at_ms),
+            } => self.tell(Fact::NotebookLine {
+                pid,
+                start_ticks,
+                at_ms,
+            }),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn, .. } => self.closed(conn),
@@ -407,7 +498,11 @@ impl Service {
             Msg::History(told) => self.history_told(told),
             Msg::Divided(divided) => self.divided(divided),
             Msg::Released { done, closed, out } => self.release_ended(done, closed, &out),
-            Msg::KernelXid(xid) => self.kernel_xid(&xid),
+            Msg::KernelXid(xid) => {
+                let claim = xid.pid.and_then(|pid| self.claim_of(pid.cast_signed()));
+                self.tell(Fact::KernelXid { xid, claim });
+                self.refresh_facts();
+            }
             Msg::Sample(sample) => {
                 self.sample = Some(*sample);
                 self.follow_majors(false);
@@ -415,11 +510,10 @@ impl Service {
                 self.meet_gpus();
                 self.look_up_owners();
                 self.apply_policy();
-                self.look_at_health();
-                self.attribute_use();
+                let look = self.look_at_pages();
+                self.tell(Fact::Sample(look));
                 self.record_history();
                 self.follow_needs();
-                self.note_use();
                 self.refresh_facts();
                 self.look_beside_mps();
                 self.dirty = true;
@@ -437,13 +531,18 @@ impl Service {
         self.tell_minute();
         self.drive(Event::Tick);
         self.watch_claims();
-        self.look_at_notebooks();
-        self.look_at_idle();
+        let tick = self.tick_of_claims();
+        self.tell(Fact::Tick(tick));
+        self.tell_what_idling_promises();
         self.tell_levers();
         self.tidy_lingering();
         self.write_ends();
         self.forget_past();
-        self.attribute_without_sample();
+        let (tick, at) = (self.config.service.tick, self.features.attribution.at_ns());
+        if gshare_abi::monotonic_ns().saturating_sub(at) > 2 * nanos(tick) {
+            let look = self.look_at_pages();
+            self.tell(Fact::NoSample(look));
+        }
         self.tell_arbiter();
         self.dirty = true;
     }

@@ -5,11 +5,35 @@ use std::collections::BTreeSet;
 
 use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, ProcessKey};
+use gshare_proto::Notice;
 
+use super::clock::unix_ms;
+use super::fact::Fact;
 use super::restore::members_of;
 use super::service::Service;
 
 impl Service {
+    /// Tells everybody on the screen, and writes it down if it is about a claim.
+    pub(crate) fn notice(&mut self, claim: Option<ClaimId>, text: String) {
+        let owner = claim.and_then(|id| self.uid_of(id));
+        self.notice_for(owner, claim, text);
+    }
+
+    /// The same of a claim that has gone.
+    pub(crate) fn notice_for(&mut self, owner: Option<u32>, claim: Option<ClaimId>, text: String) {
+        tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
+        if let Some(id) = claim {
+            self.write_down_for(owner.unwrap_or(0), id, &text);
+        }
+        let notice = Notice {
+            at_ms: unix_ms(),
+            claim: claim.map(|c| c.to_string()),
+            text,
+        };
+        self.tell(Fact::Told { owner, notice });
+        self.dirty = true;
+    }
+
     /// The claim's processes at this moment, on the GPU or not.
     pub(crate) fn members_now(&self, id: ClaimId) -> Vec<ProcessKey> {
         let members = |live| members_of(live, &self.paths.socket);
@@ -24,6 +48,7 @@ impl Service {
         };
         let owner = live.record.uid;
         let members = self.members_now(id);
+        self.helpers.say(live, text, &self.events);
         let terminals: BTreeSet<_> = members
             .iter()
             .filter_map(|p| proc::terminal(p.pid, owner))
@@ -33,7 +58,6 @@ impl Service {
                 tracing::debug!(%id, %error, "the owner's terminal takes no text");
             }
         }
-        self.say_in_notebook(id, text);
         self.notice(Some(id), text.to_owned());
     }
 }

@@ -84,7 +84,9 @@ impl Service {
         for user in &mut users {
             user.day = self.day_of(user.uid);
         }
-        let advice = self.advice(&gpus, &claims, &unclaimed);
+        let mps = || self.mps_program().is_ok();
+        let features = &self.features;
+        let advice = (features.advice).show(&self.world(), mps, (&gpus, &claims, &unclaimed));
         Snapshot {
             taken_ms: unix_ms(),
             host: figures::host(),
@@ -107,7 +109,7 @@ impl Service {
             queue,
             users,
             unclaimed,
-            notices: self.notices.iter().map(|(_, n)| n.clone()).collect(),
+            notices: features.notices.show(),
             advice,
         }
     }
@@ -125,7 +127,9 @@ impl Service {
     /// What the claims' figures are made from.
     pub(crate) fn shown(&self) -> Shown {
         Shown {
-            uses: (0..self.gpus.len()).map(|g| self.driver_use(g)).collect(),
+            uses: (0..self.gpus.len())
+                .map(|g| self.world().driver_use(g))
+                .collect(),
             gpus: (0..self.gpus.len()).map(|g| self.gpu_view(g)).collect(),
         }
     }
@@ -178,7 +182,8 @@ impl Service {
             health: self.health_view(g),
             ..measured
         };
-        self.attribute_gpu(g, &mut view);
+        let attribution = &self.features.attribution;
+        attribution.show_gpu(&self.world(), g, &mut view);
         view
     }
 
@@ -206,7 +211,7 @@ impl Service {
             let alone = shown.uses[g].keys().all(|other| *other == id)
                 && self.unclaimed.iter().all(|u| u.gpu != index(g))
                 && !self.auto_on(g)
-                && !self.counts_who_left(g);
+                && !self.features.attribution.counts_who_left(g);
             parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
         }
         if live.record.adopted {
@@ -295,7 +300,7 @@ impl Service {
             turns: self.turns_view(id, live),
             identity,
             place,
-            idle: self.idle_view(id),
+            idle: self.features.idle.show(&self.world(), id),
             usage: self.usage_of(id),
         }
     }
@@ -334,6 +339,7 @@ impl Service {
             sm_request: f64::from(slice.sm_milli) / 1000.0,
             sm_limit: f64::from(slice.sm_limit_milli) / 1000.0,
             mps_sms: self
+                .world()
                 .mps_figure(slice, slots)
                 // Who is no client has the SMs of nobody's choice.
                 .filter(|sms| !sms.estimate || beside_mps.is_empty()),
@@ -354,7 +360,8 @@ impl Service {
             }),
             ..ClaimGpu::default()
         };
-        self.attribute_part(id, gpu.index as usize, slots, &mut part);
+        let (attribution, g) = (&self.features.attribution, gpu.index as usize);
+        attribution.show_part(&self.world(), id, g, slots, &mut part);
         for (own, gpu) in [
             (&mut part.sm_active, gpu.sm_active),
             (&mut part.sm_occupancy, gpu.sm_occupancy),

@@ -8,43 +8,12 @@ use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::convert;
+pub(crate) use super::owners::{Owners, Whose};
 use super::service::Service;
 use crate::figures;
 
-/// Whom a process on a GPU belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// A member.
-    Claim(ClaimId),
-    /// A process outside claims.
-    Outside,
-    /// It ended after the driver was asked: its memory is on its way back and counts for nobody.
-    Gone,
-}
-
-/// The owners of the last sample's processes.
-#[derive(Debug, Default)]
-pub(crate) struct Owners {
-    of: HashMap<i32, Whose>,
-    /// Those of each claim.
-    by_claim: BTreeMap<ClaimId, Vec<i32>>,
-    /// The living ones for good.
-    keys: HashMap<i32, ProcessKey>,
-    /// Watched processes that ended since.
-    ended: HashSet<i32>,
-    /// Looks until everybody is looked up again; 0 also when somebody may have been moved.
-    trusted: u32,
-}
-
 /// Of so many looks in a row one asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
-
-impl Owners {
-    /// A process of the newest sample for good, if it lived.
-    pub(crate) fn key(&self, pid: i32) -> Option<ProcessKey> {
-        self.keys.get(&pid).copied()
-    }
-}
 
 impl Service {
     /// Looks up whose the processes of the newest sample are.
@@ -143,13 +112,7 @@ impl Service {
 
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
-        match self.owners.of.get(&pid) {
-            _ if self.owners.ended.contains(&pid) => Whose::Gone,
-            // What a claim that has ended held is back.
-            Some(Whose::Claim(id)) if !self.claims.contains_key(id) => Whose::Gone,
-            Some(whose) => *whose,
-            None => Whose::Outside,
-        }
+        self.world().whose(pid)
     }
 
     /// A watched process has ended: what the last sample says of it is over.

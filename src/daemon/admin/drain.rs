@@ -8,6 +8,7 @@ use gshare_core::machine::Event;
 use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
+use crate::daemon::fact::Fact;
 use crate::daemon::journal::DrainRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
@@ -84,10 +85,8 @@ impl Service {
             let why = in_brackets(drain.reason.as_deref());
             return Some(format!("GPU {g} is drained{why}"));
         }
-        if self.is_sick(g) {
-            let view = self.health_view(self.gpus[g].parent.unwrap_or(g));
-            let why = view.and_then(|v| v.reasons.into_iter().next());
-            return Some(format!("GPU {g} is sick{}", in_brackets(why.as_deref())));
+        if let Some(why) = self.features.health.sickness(&self.world(), whole) {
+            return Some(format!("GPU {g} is sick{}", in_brackets(Some(&why))));
         }
         if self.is_divided(g) {
             let own = |i: &usize| self.gpus[*i].parent == Some(g) && !self.gpus[*i].gone;
@@ -159,9 +158,10 @@ impl Service {
         words: &[impl AsRef<str>],
     ) -> Result<Reply, WireError> {
         let gpus = self.gpus_named(words)?;
-        let (closed, open): (Vec<usize>, Vec<usize>) = gpus
-            .into_iter()
-            .partition(|g| self.drains.contains_key(&self.lasting_name(*g)) || self.is_ill(*g));
+        let (closed, open): (Vec<usize>, Vec<usize>) = gpus.into_iter().partition(|g| {
+            let ill = self.features.health.is_ill(&self.world(), *g);
+            ill || self.drains.contains_key(&self.lasting_name(*g))
+        });
         let mut lines: Vec<String> = open
             .iter()
             .map(|g| format!("GPU {g} was not drained"))
@@ -183,10 +183,11 @@ impl Service {
             self.drain_in_core(&name, false);
         }
         for g in &closed {
-            self.mended(*g);
+            self.tell(Fact::Mended { gpu: *g });
         }
         self.refresh_facts();
-        lines.extend(closed.iter().map(|g| match self.sickness(*g) {
+        let sickness = |g: usize| self.features.health.sickness(&self.world(), g);
+        lines.extend(closed.iter().map(|g| match sickness(*g) {
             Some(reason) => format!("GPU {g} is not drained, but sick still: {reason}"),
             None => format!("GPU {g} takes claims again"),
         }));

@@ -66,11 +66,6 @@ impl Vitals {
         })
     }
 
-    /// How long ago that was.
-    pub(crate) fn age(&self) -> Duration {
-        self.at.elapsed()
-    }
-
     /// Whether it is long ago enough to say what was done since.
     pub(crate) fn is_old(&self) -> bool {
         self.at.elapsed() >= WINDOW

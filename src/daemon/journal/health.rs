@@ -3,7 +3,34 @@
 use rusqlite::params;
 
 use super::{Journal, JournalError, signed};
-use crate::daemon::health::XidRecord;
+/// An error of a GPU as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct XidRecord {
+    /// UUID of the GPU.
+    pub(crate) uuid: String,
+    /// When, Unix milliseconds.
+    pub(crate) at_ms: u64,
+    /// Its number.
+    pub(crate) code: u64,
+    /// The process that it names.
+    pub(crate) pid: Option<u32>,
+    /// `nvml` or `kernel log`.
+    pub(crate) source: String,
+}
+
+/// What a feature wants to have written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// An error of a GPU.
+    AddXid(XidRecord),
+    /// Errors of a GPU are over: one kind, or all.
+    ForgetXids {
+        /// The GPU.
+        uuid: String,
+        /// Number of the kind.
+        code: Option<u64>,
+    },
+}
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS xid (
@@ -13,8 +40,19 @@ CREATE INDEX IF NOT EXISTS xid_gpu ON xid (uuid, at_ms);
 ";
 
 impl Journal {
-    /// Writes an error down.
-    pub(crate) fn add_xid(&self, boot: &str, xid: &XidRecord) -> Result<(), JournalError> {
+    /// Writes all of it down, or nothing. `boot` is this start of the machine.
+    pub(crate) fn store(&self, boot: &str, all: &[Store]) -> Result<(), JournalError> {
+        let together = self.db.unchecked_transaction()?;
+        for one in all {
+            match one {
+                Store::AddXid(xid) => self.add_xid(boot, xid)?,
+                Store::ForgetXids { uuid, code } => self.forget_xids(uuid, *code)?,
+            }
+        }
+        Ok(together.commit()?)
+    }
+
+    fn add_xid(&self, boot: &str, xid: &XidRecord) -> Result<(), JournalError> {
         self.db
             .prepare_cached("INSERT INTO xid (boot, uuid, at_ms, code, pid, source) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
             .execute(params![boot, xid.uuid, signed(xid.at_ms), signed(xid.code), xid.pid, xid.source])?;
@@ -49,19 +87,11 @@ impl Journal {
             .collect::<Result<_, _>>()?)
     }
 
-    /// One kind of error of a GPU is over.
-    pub(crate) fn forget_xid(&self, uuid: &str, code: u64) -> Result<(), JournalError> {
+    fn forget_xids(&self, uuid: &str, code: Option<u64>) -> Result<(), JournalError> {
         self.db.execute(
-            "UPDATE xid SET mended = 1 WHERE uuid = ?1 AND code = ?2",
-            params![uuid, signed(code)],
+            "UPDATE xid SET mended = 1 WHERE uuid = ?1 AND code = ifnull(?2, code)",
+            params![uuid, code.map(signed)],
         )?;
-        Ok(())
-    }
-
-    /// A GPU is mended.
-    pub(crate) fn forget_xids(&self, uuid: &str) -> Result<(), JournalError> {
-        self.db
-            .execute("UPDATE xid SET mended = 1 WHERE uuid = ?1", [uuid])?;
         Ok(())
     }
 }
@@ -81,14 +111,19 @@ mod tests {
             pid: Some(4),
             source: "nvml".to_owned(),
         };
-        j.add_xid("boot-1", &xid("GPU-a", 5)).unwrap();
-        j.add_xid("boot-1", &xid("GPU-b", 6)).unwrap();
+        let both = [xid("GPU-a", 5), xid("GPU-b", 6)].map(Store::AddXid);
+        j.store("boot-1", &both).unwrap();
         assert_eq!(
             j.xids("boot-1", 0).unwrap(),
             [xid("GPU-a", 5), xid("GPU-b", 6)]
         );
         assert_eq!(j.xids("boot-2", 0).unwrap(), []);
-        j.forget_xids("GPU-a").unwrap();
+        let forget = |uuid: &str, code| Store::ForgetXids {
+            uuid: uuid.to_owned(),
+            code,
+        };
+        let over = [forget("GPU-a", None), forget("GPU-b", Some(80))];
+        j.store("boot-1", &over).unwrap();
         assert_eq!(j.xids("boot-1", 0).unwrap(), [xid("GPU-b", 6)]);
         assert_eq!(j.xids("boot-1", 7).unwrap(), []);
     }

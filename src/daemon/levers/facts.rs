@@ -32,7 +32,7 @@ impl Service {
             park,
             movable,
             requeue: live.record.requeue,
-            idle: self.is_idle(id),
+            idle: self.features.idle.is_idle(id),
         }
     }
 

@@ -244,7 +244,7 @@ impl Service {
     pub(crate) fn overused_bytes(&self, gpu: usize) -> u64 {
         let mut sum = 0u64;
         for (id, g, ..) in self.policy.over.all().filter(|(_, g, ..)| *g == gpu) {
-            let used = self.driver_use(g).get(&id).and_then(|u| u.bytes);
+            let used = self.world().driver_use(g).get(&id).and_then(|u| u.bytes);
             let slices = self.machine.ledger().slices(id).unwrap_or_default();
             let held = slices.iter().find(|s| s.gpu == g);
             let held = held.map_or(0, |s| s.mem.max(s.charge).0);

@@ -47,7 +47,7 @@ impl fmt::Display for AssignError {
 impl std::error::Error for AssignError {}
 
 /// What a member says about itself; every number is its own word, clamped.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotView {
     /// Number of the slot.
     pub slot: usize,

@@ -1,0 +1,137 @@
+//! The features, in the order in which they see a fact, and the rounds in which they do.
+
+use super::advice::AdviceState;
+use super::attribution::Attribution;
+use super::command::Command;
+use super::fact::Fact;
+use super::health::Health;
+use super::idle::Idle;
+use super::notebooks::Notebooks;
+use super::notices::Notices;
+use super::world::World;
+
+/// A round has at most so many turns: what comes of the commands of one turn is told in the next.
+const TURNS: usize = 64;
+
+/// Lists the features: in this order they see a fact, and what they want for it is done.
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
+        /// All features. Each has a state of its own, which no other sees.
+        #[derive(Debug, Default)]
+        pub(crate) struct Features {
+            $($(#[$doc])* pub(crate) $name: $kind,)*
+        }
+
+        impl Features {
+            /// Lets all of them see a fact.
+            pub(crate) fn on(&mut self, world: &World<'_>, fact: &Fact, commands: &mut Vec<Command>) {
+                $(self.$name.on(world, fact, commands);)*
+            }
+        }
+
+        #[cfg(test)]
+        const ORDER: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+features! {
+    /// Sick GPUs.
+    health: Health;
+    /// Whose SMs are busy.
+    attribution: Attribution;
+    /// What Jupyter says of notebooks.
+    notebooks: Notebooks;
+    /// Claims that run nothing.
+    idle: Idle;
+    /// Sentences that say what could be better.
+    advice: AdviceState;
+    /// What was told lately.
+    notices: Notices;
+}
+
+/// Facts that the features have not seen yet.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    facts: Vec<Fact>,
+    turns: usize,
+    open: bool,
+}
+
+impl Round {
+    /// Takes a fact in. True if it opens a round: then [`Round::turn`] is called until it has nothing more.
+    pub(crate) fn begin(&mut self, fact: Fact) -> bool {
+        self.facts.push(fact);
+        !std::mem::replace(&mut self.open, true)
+    }
+
+    /// The facts of the next turn; `None` when it is quiet. A round that does not become quiet is cut.
+    pub(crate) fn turn(&mut self) -> Option<Vec<Fact>> {
+        let facts = std::mem::take(&mut self.facts);
+        if facts.is_empty() || self.turns == TURNS {
+            if let Some(fact) = facts.first() {
+                tracing::error!(?fact, "features answer each other without end");
+                debug_assert!(false, "features answer each other without end: {fact:?}");
+            }
+            *self = Self::default();
+            return None;
+        }
+        self.turns += 1;
+        Some(facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../ARCHITECTURE.md");
+
+    #[test]
+    fn the_order_is_that_of_the_architecture() {
+        let order = format!("`{}`", ORDER.join("`, `"));
+        let words: Vec<&str> = PAGE.split_whitespace().collect();
+        let same = words.join(" ").contains(&order);
+        assert!(same, "ARCHITECTURE.md has another: {order}");
+    }
+
+    #[test]
+    fn every_fact_is_in_the_architecture() {
+        let code = include_str!("fact.rs").split("enum Fact {").nth(1);
+        let name = |line: &str| {
+            let name = line.strip_prefix("    ")?.split([' ', ',', '(']).next()?;
+            name.starts_with(char::is_uppercase)
+                .then(|| name.to_owned())
+        };
+        let facts: Vec<String> = code
+            .expect("it is there")
+            .lines()
+            .filter_map(name)
+            .collect();
+        assert!(facts.len() > 5, "{facts:?}");
+        for fact in facts {
+            assert!(PAGE.contains(&format!("| `{fact}` |")), "{fact} is missing");
+        }
+    }
+
+    #[test]
+    fn a_round_goes_on_until_nothing_comes_of_it() {
+        let mut round = Round::default();
+        assert!(round.begin(Fact::Mended { gpu: 0 }), "it opens");
+        assert!(!round.begin(Fact::Mended { gpu: 1 }), "it is open");
+        assert_eq!(round.turn().map(|facts| facts.len()), Some(2));
+        round.begin(Fact::Mended { gpu: 2 });
+        assert_eq!(round.turn().map(|facts| facts.len()), Some(1));
+        assert!(round.turn().is_none());
+        assert!(round.begin(Fact::Mended { gpu: 3 }), "the next");
+    }
+
+    #[test]
+    #[should_panic(expected = "without end")]
+    fn a_round_without_end_is_cut() {
+        let mut round = Round::default();
+        for _ in 0..=TURNS {
+            round.begin(Fact::Mended { gpu: 0 });
+            assert!(round.turn().is_some());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A GPU as the service knows it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use gshare_config::GpuMode;
+use gshare_core::Share;
+
+/// Time that one point on the screen stands for.
+pub(crate) const STEP: Duration = Duration::from_secs(10);
+
+/// A GPU for as long as the service runs.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    /// `GPU-...`.
+    pub(crate) uuid: String,
+    /// Full product name.
+    pub(crate) model: String,
+    /// N of `/dev/nvidia<N>`.
+    pub(crate) minor: Option<u32>,
+    /// Physical bytes.
+    pub(crate) total: u64,
+    /// Bytes that a context costs here: measured, else learnt before, else [`UNKNOWN_OVERHEAD`].
+    pub(crate) overhead: u64,
+    /// The overhead was measured under this driver.
+    pub(crate) overhead_known: bool,
+    /// Mean SM activity (or time busy) of the last ten minutes' points, percent, oldest first.
+    pub(crate) history: VecDeque<Option<f32>>,
+    /// Bytes that processes outside claims used when that was last known, less what is held back for those that
+    /// draw.
+    pub(crate) unclaimed: u64,
+    /// The point of the history that is being made.
+    pub(crate) step: Step,
+    /// Minors of the capabilities that an instance needs; empty for a whole GPU.
+    pub(crate) caps: Vec<u32>,
+    /// Parts that an instance is of its GPU.
+    pub(crate) part: Option<Part>,
+    /// For a MIG instance: the index of the GPU that it is a part of.
+    pub(crate) parent: Option<usize>,
+    /// Profile and first memory slice of an instance: `2g.20gb@4`; absent where the driver does not tell.
+    pub(crate) place: Option<String>,
+    /// An instance that was removed.
+    pub(crate) gone: bool,
+    /// How it is shared.
+    pub(crate) modes: Modes,
+}
+
+impl Gpu {
+    /// One of which nothing is known but what the driver calls it.
+    pub(crate) fn new(uuid: String, model: String) -> Self {
+        Self {
+            uuid,
+            model,
+            minor: None,
+            total: u64::MAX,
+            overhead: UNKNOWN_OVERHEAD,
+            overhead_known: false,
+            history: VecDeque::new(),
+            unclaimed: 0,
+            step: Step::default(),
+            caps: Vec::new(),
+            part: None,
+            parent: None,
+            place: None,
+            gone: false,
+            modes: Modes::default(),
+        }
+    }
+}
+
+/// What a context is taken to cost before it was measured: above what is seen on any current GPU.
+pub(crate) const UNKNOWN_OVERHEAD: u64 = 512 << 20;
+
+/// A point that is being made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    sum: f64,
+    count: u32,
+    since: Instant,
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self {
+            sum: 0.0,
+            count: 0,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Step {
+    pub(crate) fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    /// The mean once the time is over, absent if nothing was known; then the next point begins.
+    pub(crate) fn finish(&mut self) -> Option<Option<f32>> {
+        if self.since.elapsed() < STEP {
+            return None;
+        }
+        let mean = (self.count > 0).then(|| (self.sum / f64::from(self.count)) as f32);
+        *self = Self::default();
+        Some(mean)
+    }
+}
+
+/// The parts that an instance is of its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Of the memory: nominal, in eighths, as the profiles are named.
+    pub(crate) mem: Share,
+    /// Of the compute slices.
+    pub(crate) sm: Share,
+}
+
+/// What is kept of a GPU's mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Modes {
+    /// In force.
+    pub(crate) now: GpuMode,
+    /// Wanted once nobody holds a part of the GPU.
+    pub(crate) next: Option<GpuMode>,
+}
+
+/// What the driver says of a claim's processes on one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DriverUse {
+    /// Processes.
+    pub(crate) processes: usize,
+    /// Bytes.
+    pub(crate) bytes: Option<u64>,
+    /// Percent of the time.
+    pub(crate) busy: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_without_a_figure_is_unknown() {
+        let mut step = Step {
+            since: Instant::now().checked_sub(STEP).unwrap(),
+            ..Step::default()
+        };
+        step.add(None);
+        assert_eq!(step.finish(), Some(None));
+        assert_eq!(step.finish(), None, "the next has just begun");
+    }
+}

@@ -1,0 +1,68 @@
+//! Idle claims that cannot be detached end where their rule says so: as few as let somebody start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gshare_config::NoDetach;
+use gshare_core::ClaimId;
+use gshare_core::units::show_duration;
+
+use super::{Idling, has_its_gpu};
+use crate::daemon::command::Command;
+use crate::daemon::world::World;
+
+/// Asks which of those that may be ended would be enough. Without any, nothing stays announced.
+pub(super) fn choose(
+    world: &World<'_>,
+    claims: &mut BTreeMap<ClaimId, Idling>,
+    out: &mut Vec<Command>,
+) {
+    let may = |claim: &&Idling| {
+        let live = world.claims.get(&claim.id);
+        claim.rule.no_detach == NoDetach::Release
+            && claim.over(claim.rule.detach)
+            && claim.warned_ns.is_some()
+            && !claim.is_kept()
+            && claim.fixed.is_some()
+            && live.is_some_and(has_its_gpu)
+    };
+    let due = claims.values().filter(may);
+    let mut due: Vec<(Duration, ClaimId)> = due.map(|c| (c.idle(), c.id)).collect();
+    // The one that idles for longest first.
+    due.sort_unstable_by(|a, b| b.cmp(a));
+    if due.is_empty() || world.machine.queue().next().is_none() {
+        claims.values_mut().for_each(|c| c.announced_ns = None);
+    } else {
+        let due = due.into_iter().map(|(_, id)| id).collect();
+        out.push(Command::FewestToEnd(due));
+    }
+}
+
+/// Announces the end of one that was chosen, and ends it after the countdown.
+pub(super) fn count_down(
+    world: &World<'_>,
+    claim: &mut Idling,
+    chosen: bool,
+    out: &mut Vec<Command>,
+) {
+    let (id, patience) = (claim.id, world.config.reclaim.countdown);
+    claim.now_ns = world.now.mono_ns;
+    match claim.announced_ns {
+        _ if !chosen => claim.announced_ns = None,
+        None => {
+            claim.announced_ns = Some(claim.now_ns);
+            let text = format!(
+                "{id} is released in {}: it is idle, cannot be detached, and somebody else can start then. Its programs on the GPU are ended, and what they have in memory is lost. To keep it: gshare keep {id}",
+                show_duration(patience)
+            );
+            out.push(Command::TellOwner { id, text });
+        }
+        Some(at) if claim.ago(at) >= patience => {
+            let text = format!("{id} is released: it is idle, cannot be detached, and others wait");
+            out.push(Command::TellOwner { id, text });
+            let cause = "idle while others waited";
+            out.push(Command::End { id, cause });
+        }
+        Some(_) => {}
+    }
+}

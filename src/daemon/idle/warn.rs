@@ -1,0 +1,66 @@
+//! The owner of a claim is warned that it idles.
+
+use std::time::Duration;
+
+use gshare_config::NoDetach;
+use gshare_core::units::show_duration;
+
+use super::Idling;
+use crate::daemon::command::Command;
+use crate::daemon::world::World;
+
+/// Once in a pause; also where somebody waits and it cannot be detached.
+pub(super) fn warn(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
+    let rule = claim.rule;
+    let instead = claim.fixed.is_some() && world.machine.queue().next().is_some();
+    let over = claim.over(rule.warn)
+        || claim.over(rule.always)
+        || instead && !claim.done && claim.over(rule.detach);
+    if over && claim.warned_ns.is_none() && !claim.is_kept() {
+        claim.warned_ns = Some(claim.now_ns);
+        let (id, text) = (claim.id, text(claim));
+        out.push(Command::TellOwner { id, text });
+    }
+}
+
+fn text(claim: &Idling) -> String {
+    let id = claim.id;
+    let since = |time: Duration| show_duration(Duration::from_secs(time.as_secs()));
+    let kernel = match &claim.kernel {
+        Some((_, idle, source)) => {
+            format!(", its kernel did nothing for {} ({source})", since(*idle))
+        }
+        None => String::new(),
+    };
+    let left = |limit: Duration| match limit.saturating_sub(claim.idle()).as_secs() {
+        0 => "from now on".to_owned(),
+        left => format!("in {}", show_duration(Duration::from_secs(left))),
+    };
+    let then = match (&claim.fixed, claim.rule.always, claim.rule.detach) {
+        (Some(_), _, Some(at)) => match claim.rule.no_detach {
+            NoDetach::Warn => {
+                "It cannot be detached; please give back what you do not need".to_owned()
+            }
+            NoDetach::Shrink => format!(
+                "If somebody waits only what it uses stays guaranteed to it, {}",
+                left(at)
+            ),
+            NoDetach::Release => format!(
+                "It cannot be detached: {}, its programs on the GPU are ended if somebody can start in their place",
+                left(at)
+            ),
+        },
+        (None, Some(at), _) => {
+            format!("It is detached {}; what is in its memory is kept", left(at))
+        }
+        (None, None, Some(at)) => format!(
+            "It is detached {} if somebody waits; what is in its memory is kept",
+            left(at)
+        ),
+        _ => "Please give back what you do not need".to_owned(),
+    };
+    format!(
+        "{id} launched nothing for {}{kernel}. {then}. To keep it: gshare keep {id}",
+        since(claim.gpu)
+    )
+}

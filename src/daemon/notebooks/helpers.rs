@@ -1,0 +1,351 @@
+//! The processes that ask the Jupyter servers of users and write into their notebooks, one for each set of rights, each
+//! with a thread that waits for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_enforcer::proc::{self, Rights};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::mpsc;
+
+use crate::daemon::Msg;
+use crate::daemon::clock::unix_ms;
+use crate::daemon::live::Live;
+use crate::kernel::helper::{self, ARGUMENT, Wanted};
+use crate::kernel::servers::Sought;
+
+/// Longest wait for an answer of a helper: its own waits are bounded, so one that is slower does not work.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Longest answer, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// Lines and looks at files that wait for a helper at most; more are dropped. Of what is looked for only the newest waits.
+const AHEAD: usize = 64;
+/// A helper takes what is wanted within this time, or is started anew: its user may stop it for good.
+const TAKES: Duration = Duration::from_secs(2);
+/// The group of those who have none.
+const NO_GROUP: u32 = 65_534;
+/// All of them, by the rights of the kernels that they are for.
+#[derive(Debug, Default)]
+pub(crate) struct Helpers(BTreeMap<Rights, Desk>);
+
+type Events = mpsc::UnboundedSender<Msg>;
+
+impl Helpers {
+    /// Asks the servers of all users that have kernels in claims.
+    pub(crate) fn look(&mut self, claims: &BTreeMap<ClaimId, Live>, events: &Events) {
+        let mut sought: BTreeMap<Rights, Vec<Sought>> = BTreeMap::new();
+        for live in claims.values() {
+            let (Some(kernel), Some(process)) = (&live.record.kernel, live.record.process) else {
+                continue;
+            };
+            let rights = live.command_alive.then(|| rights(live)).flatten();
+            let dir = Path::new(kernel.connection.as_str()).parent();
+            if let (Some(dir), Some(rights)) = (dir, rights) {
+                sought.entry(rights).or_default().push(Sought {
+                    id: kernel.id.to_string(),
+                    dir: dir.to_owned(),
+                    pid: process.pid,
+                });
+            }
+        }
+        // A helper for which there are no kernels ends when its sender goes.
+        self.0.retain(|rights, _| sought.contains_key(rights));
+        for (rights, sought) in sought {
+            self.ask(rights, Wanted::Look(sought), events);
+        }
+    }
+
+    /// Asks whether the connection file of a kernel that has ended is there still: with its user's rights, because the
+    /// path is that user's word, and what comes of it can be seen.
+    pub(crate) fn look_for(&mut self, id: ClaimId, uid: u32, path: PathBuf, events: &Events) {
+        let rights = Rights {
+            uid,
+            gid: proc::primary_gid(uid).unwrap_or(NO_GROUP),
+            groups: proc::groups_of(uid).unwrap_or_default(),
+        };
+        self.ask(rights, Wanted::Gone { claim: id.0, path }, events);
+    }
+
+    /// Writes a line into the output of a claim's notebook, if it has one.
+    pub(crate) fn say(&mut self, live: &Live, text: &str, events: &Events) {
+        let known = live.record.kernel.as_ref().and(live.record.process);
+        if let (true, Some(process), Some(rights)) = (live.command_alive, known, rights(live)) {
+            let say = Wanted::Say {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                text: text.to_owned(),
+            };
+            self.ask(rights, say, events);
+        }
+    }
+
+    fn ask(&mut self, rights: Rights, wanted: Wanted, events: &Events) {
+        let uid = rights.uid;
+        let helper = self.0.entry(rights).or_insert_with_key(|rights| {
+            let desk = Desk::default();
+            let (rights, events) = (rights.clone(), events.clone());
+            let inbox = Arc::clone(&desk.0);
+            let started = std::thread::Builder::new().name(format!("notebooks-{uid}"));
+            if let Err(error) = started.spawn(move || serve(&rights, &inbox, &events)) {
+                tracing::warn!(%error, uid, "no thread for the notebooks of a user");
+            }
+            desk
+        });
+        helper.0.put(wanted);
+    }
+}
+
+/// What is wanted of a helper. Its thread ends when this goes.
+#[derive(Debug, Default)]
+struct Desk(Arc<Inbox>);
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.0.change(|inbox| inbox.over = true);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    wants: Mutex<Wants>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wants {
+    look: Option<Wanted>,
+    say: VecDeque<Wanted>,
+    over: bool,
+}
+
+impl Inbox {
+    fn change(&self, change: impl FnOnce(&mut Wants)) {
+        change(&mut self.wants.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+
+    fn put(&self, wanted: Wanted) {
+        self.change(|wants| match wanted {
+            Wanted::Look(_) => wants.look = Some(wanted),
+            Wanted::Say { .. } | Wanted::Gone { .. } if wants.say.len() < AHEAD => {
+                wants.say.push_back(wanted);
+            }
+            Wanted::Say { .. } | Wanted::Gone { .. } => {}
+        });
+    }
+
+    /// Waits for the next; `None` when nobody wants anything any more.
+    fn take(&self) -> Option<Wanted> {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(wanted) = wants.say.pop_front().or_else(|| wants.look.take()) {
+                return Some(wanted);
+            }
+            if wants.over {
+                return None;
+            }
+            wants = self
+                .changed
+                .wait(wants)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// As whom the kernel of a claim was started. Nobody but the claim's owner is meant, whoever has the number by now.
+fn rights(live: &Live) -> Option<Rights> {
+    let found = proc::rights(live.record.process?.pid)?;
+    (found.uid == live.record.uid).then_some(found)
+}
+
+/// A helper that runs.
+struct Helper {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Starts one, with nothing of the service's but a way to talk; the service of a user has no other rights to give.
+    fn start(rights: &Rights) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg(ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        if nix::unistd::Uid::effective().is_root() {
+            command.args(helper::arguments(rights));
+        }
+        let mut child = command.spawn()?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.ok_or_else(|| std::io::Error::other("it has no pipes"))?;
+        Self::of(child, input, output)
+    }
+
+    fn of(child: Child, input: ChildStdin, output: ChildStdout) -> std::io::Result<Self> {
+        let flags = OFlag::from_bits_retain(fcntl(&input, FcntlArg::F_GETFL)?);
+        fcntl(&input, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        Ok(Self {
+            child,
+            input,
+            output: BufReader::new(output),
+        })
+    }
+
+    /// Writes within [`TAKES`].
+    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
+        let until = Instant::now() + TAKES;
+        while !bytes.is_empty() {
+            match self.input.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let mut ready = [PollFd::new(self.input.as_fd(), PollFlags::POLLOUT)];
+                    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                    if left.is_zero() || poll(&mut ready, timeout)? == 0 {
+                        return Err(std::io::Error::other("it takes nothing"));
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what is wanted; an answer, if that asks.
+    fn ask(&mut self, uid: u32, wanted: &Wanted) -> std::io::Result<Option<Msg>> {
+        let line = serde_json::to_string(wanted)? + "\n";
+        self.write(line.as_bytes())?;
+        if matches!(wanted, Wanted::Say { .. }) {
+            return Ok(None);
+        }
+        // Its user may stop it for good.
+        let mut ready = [PollFd::new(
+            self.output.get_ref().as_fd(),
+            PollFlags::POLLIN,
+        )];
+        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        if poll(&mut ready, timeout)? == 0 {
+            return Err(std::io::Error::other("it does not answer"));
+        }
+        let mut line = String::new();
+        self.output.by_ref().take(LONGEST).read_line(&mut line)?;
+        Ok(Some(match wanted {
+            Wanted::Gone { claim, .. } => Msg::KernelSeen {
+                claim: ClaimId(*claim),
+                shut_down: serde_json::from_str(&line)?,
+            },
+            _ => Msg::Notebooks {
+                uid,
+                seen: serde_json::from_str(&line)?,
+            },
+        }))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Passes on what is wanted of a user's helper, until nobody wants anything of it any more.
+fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
+    let uid = rights.uid;
+    let mut helper = None;
+    while let Some(wanted) = inbox.take() {
+        let mut running = match helper.take().map_or_else(|| Helper::start(rights), Ok) {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::warn!(uid, %error, "no helper for the notebooks of a user");
+                continue;
+            }
+        };
+        // Told before it is done, so that no answer of a server comes first.
+        if let Wanted::Say {
+            pid, start_ticks, ..
+        } = wanted
+        {
+            let _ = events.send(Msg::NotebookLine {
+                pid,
+                start_ticks,
+                at_ms: unix_ms(),
+            });
+        }
+        match running.ask(uid, &wanted) {
+            Ok(answer) => {
+                helper = Some(running);
+                if let Some(answer) = answer {
+                    let _ = events.send(answer);
+                }
+            }
+            Err(error) => tracing::debug!(uid, %error, "the helper for notebooks is started anew"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_look_waits_for_a_helper() {
+        let inbox = Inbox::default();
+        let look = |n: i32| {
+            Wanted::Look(vec![Sought {
+                id: n.to_string(),
+                dir: "/".into(),
+                pid: n,
+            }])
+        };
+        (0..1000).for_each(|n| inbox.put(look(n)));
+        for n in 0..1000 {
+            inbox.put(Wanted::Say {
+                pid: n,
+                start_ticks: 0,
+                text: "idle".into(),
+            });
+        }
+        let said = (0..AHEAD).filter(|_| matches!(inbox.take(), Some(Wanted::Say { .. })));
+        assert_eq!(said.count(), AHEAD);
+        assert_eq!(inbox.take(), Some(look(999)));
+        inbox.change(|wants| wants.over = true);
+        assert_eq!(inbox.take(), None);
+    }
+
+    /// Its user may stop it: the service waits for a while and starts another.
+    #[test]
+    fn a_helper_that_takes_nothing_is_not_waited_for() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut helper = Helper::of(child, input, output).unwrap();
+        let text = "x".repeat(1 << 20);
+        let begun = Instant::now();
+        let error = helper.ask(
+            0,
+            &Wanted::Say {
+                pid: 1,
+                start_ticks: 0,
+                text,
+            },
+        );
+        assert!(error.unwrap_err().to_string().contains("takes nothing"));
+        assert!(begun.elapsed() < TAKES * 3);
+    }
+}

@@ -1,0 +1,46 @@
+//! Whom the processes on the GPUs belong to.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use gshare_core::ClaimId;
+use gshare_enforcer::proc::ProcessKey;
+
+/// Whom a process on a GPU belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A member.
+    Claim(ClaimId),
+    /// A process outside claims.
+    Outside,
+    /// It ended after the driver was asked: its memory is on its way back and counts for nobody.
+    Gone,
+}
+
+/// The owners of the last sample's processes.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    pub(super) of: HashMap<i32, Whose>,
+    /// Those of each claim.
+    pub(super) by_claim: BTreeMap<ClaimId, Vec<i32>>,
+    /// The living ones for good.
+    pub(super) keys: HashMap<i32, ProcessKey>,
+    /// Watched processes that ended since.
+    pub(super) ended: HashSet<i32>,
+    /// Looks until everybody is looked up again; 0 also when somebody may have been moved.
+    pub(super) trusted: u32,
+}
+
+impl Owners {
+    /// Whose a process was at the newest look.
+    pub(super) fn of(&self, pid: i32) -> Whose {
+        match self.ended.contains(&pid) {
+            true => Whose::Gone,
+            false => self.of.get(&pid).copied().unwrap_or(Whose::Outside),
+        }
+    }
+
+    /// A process of the newest sample for good, if it lived.
+    pub(crate) fn key(&self, pid: i32) -> Option<ProcessKey> {
+        self.keys.get(&pid).copied()
+    }
+}
