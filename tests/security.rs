@@ -661,7 +661,7 @@ fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
         let mut answer = asker.stdout.take().expect("piped");
         assert!(asker.wait().expect("reaped").success());
         if seen_before {
-            // Whoever waits longer than a round trip has been looked at.
+            // A request that waits longer than a round trip has been looked at.
             station.snapshot().expect("served");
         }
         let Some(mut other) = with_number(pid, users.uid(1)) else {

@@ -136,8 +136,10 @@ impl Idling {
                 Some((state.clone(), idle, "Jupyter server"))
             }
             None => self.programs.seen.as_ref().map(|_| {
-                let idle = self.ago(self.programs.worked_ns);
-                let state = if self.programs.work { "busy" } else { "idle" };
+                let (state, idle) = match self.programs.work {
+                    true => ("busy", Duration::ZERO),
+                    false => ("idle", self.ago(self.programs.worked_ns)),
+                };
                 (state.to_owned(), idle, "processor time")
             }),
         };
