@@ -5,7 +5,7 @@ use std::path::Path;
 use gshare_enforcer::cgroup::Mount;
 use gshare_enforcer::driver::{Library, Search};
 use gshare_proto::call::Check;
-use gshare_proto::{Call, Reply};
+use gshare_proto::{Call, Reply, figures};
 use serde_json::json;
 
 use super::args::DoctorArgs;
@@ -186,7 +186,7 @@ fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().filter(|line| {
-            line.is_empty() || line.chars().count() + 1 + word.chars().count() <= room
+            line.is_empty() || figures::width(line) + 1 + figures::width(word) <= room
         });
         match line {
             Some(line) if line.is_empty() => line.push_str(word),

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{Local, TimeZone};
 use gshare_core::units::show_duration;
+use gshare_proto::figures::{self, about, hours, percent};
 use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage};
 
 use super::args::report::ReportArgs;
@@ -46,36 +47,15 @@ pub(crate) fn run(socket: Option<&Path>, args: &ReportArgs) -> Outcome {
     Ok(0)
 }
 
-/// A whole number, and `<1` for a little: only nothing is 0.
-pub(crate) fn little(value: f64) -> String {
-    if value > 0.0 && value < 0.5 {
-        "<1".to_owned()
-    } else {
-        format!("{value:.0}")
-    }
-}
-
-pub(crate) fn hours(seconds: f64) -> String {
-    let hours = seconds / HOUR;
-    if hours >= 100.0 {
-        format!("{hours:.0}")
-    } else if hours > 0.0 && hours < 0.05 {
-        "<0.1".to_owned()
-    } else {
-        format!("{hours:.1}")
-    }
-}
-
 fn maybe_hours(seconds: Option<f64>, estimate: bool) -> String {
-    let mark = if estimate { "~" } else { "" };
-    seconds.map_or_else(|| UNKNOWN.to_owned(), |s| format!("{mark}{}", hours(s)))
+    seconds.map_or_else(|| UNKNOWN.to_owned(), |s| about(estimate, hours(s)))
 }
 
 /// Average use in percent, `~` where some of it is an estimate.
 pub(crate) fn average(usage: &Usage) -> String {
-    let mark = if usage.estimate { "~" } else { "" };
     let shown = usage.average_use();
-    shown.map_or_else(|| UNKNOWN.to_owned(), |p| format!("{mark}{p:.0} %"))
+    let shown = shown.map(|p| about(usage.estimate, percent(p)) + " %");
+    shown.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
 fn day(ms: u64) -> String {
@@ -90,9 +70,9 @@ fn day(ms: u64) -> String {
 fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: bool) -> String {
     let span = report.to_ms.saturating_sub(report.from_ms) as f64 / 1000.0;
     let looked = if span > 0.0 {
-        little((100.0 * report.known_s / span).min(100.0))
+        percent((100.0 * report.known_s / span).min(100.0))
     } else {
-        little(0.0)
+        percent(0.0)
     };
     let gpus = report.gpu_count;
     let mut text = format!(
@@ -161,12 +141,12 @@ fn users(report: &ReportView) -> Table {
             format!(
                 "{}/{} GiB h",
                 u.mem_used_byte_s
-                    .map_or_else(|| UNKNOWN.to_owned(), |b| little(mem(b))),
-                little(mem(u.mem_claimed_byte_s))
+                    .map_or_else(|| UNKNOWN.to_owned(), |b| percent(mem(b))),
+                percent(mem(u.mem_claimed_byte_s))
             ),
             u.mem_borrowed_byte_s.map_or_else(
                 || UNKNOWN.to_owned(),
-                |b| format!("{} GiB h", little(mem(b))),
+                |b| format!("{} GiB h", percent(mem(b))),
             ),
             cause(idle.total()),
             cause(idle.off_hours),
@@ -215,7 +195,7 @@ fn charts(report: &ReportView, width: Option<usize>) -> String {
     if most <= 0.0 || report.step_ms == 0 {
         return String::new();
     }
-    let names = report.users.iter().map(|u| plain(&u.user).chars().count());
+    let names = report.users.iter().map(|u| figures::width(&plain(&u.user)));
     let name = names.max().unwrap_or(0).max(4);
     let steps = (report.to_ms.saturating_sub(report.from_ms))
         .div_ceil(report.step_ms)
@@ -235,8 +215,8 @@ fn charts(report: &ReportView, width: Option<usize>) -> String {
             chart(&user.series, report, columns, most, value)
         };
         text.push_str(&format!(
-            "{:name$}  claimed {}\n{:name$}  used    {}\n",
-            plain(&user.user),
+            "{}  claimed {}\n{:name$}  used    {}\n",
+            figures::left(&plain(&user.user), name, ""),
             line(&|p| Some(p.claimed)),
             "",
             line(&|p| p.used)
@@ -381,7 +361,6 @@ mod tests {
             [0.0, 1.0, 179.0, 181.0, 3600.0].map(hours),
             ["0.0", "<0.1", "<0.1", "0.1", "1.0"]
         );
-        assert_eq!([0.0, 0.2, 0.6, 61.4].map(little), ["0", "<1", "1", "61"]);
         let mut seen = report();
         (seen.to_ms, seen.known_s) = (604_800_000, 30.0);
         let shown = text(&seen, None, None, false);

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use gshare_core::Bytes;
 use gshare_core::units::show_duration;
+use gshare_proto::figures::{about, gib, hours, measured};
 use gshare_proto::{
     ClaimGpu, ClaimView, Figure, GpuState, GpuView, Grade, Identity, Named, Snapshot, Usage,
     UserView,
 };
 
-use super::report::{average, hours, little};
+use super::report::average;
 use super::table::{Align, Table, UNKNOWN};
 use super::waiting::{left, ordinal};
 
@@ -375,9 +375,9 @@ pub(crate) fn users(users: &[UserView]) -> Table {
             user.user.clone(),
             user.claims.to_string(),
             format!("{:.2}", user.claimed),
-            user.sm_used.as_ref().map_or_else(unknown, |f| {
-                format!("{}{:.2}", if f.estimate { "~" } else { "" }, f.value)
-            }),
+            user.sm_used
+                .as_ref()
+                .map_or_else(unknown, |f| about(f.estimate, format!("{:.2}", f.value))),
             format!(
                 "{}/{}",
                 user.mem_used.map_or_else(unknown, gib),
@@ -428,10 +428,6 @@ fn unknown() -> String {
     UNKNOWN.to_owned()
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.1}", Bytes(bytes).as_gib())
-}
-
 /// `0.50`, or `2x1.00` for two GPUs.
 fn many(gpus: u32, share: f64) -> String {
     if gpus > 1 {
@@ -442,9 +438,7 @@ fn many(gpus: u32, share: f64) -> String {
 }
 
 fn figure(figure: Option<&Figure>) -> String {
-    figure.map_or_else(unknown, |f| {
-        format!("{}{}", if f.estimate { "~" } else { "" }, little(f.value))
-    })
+    measured(figure.copied(), UNKNOWN)
 }
 
 fn percent(f: Option<&Figure>) -> String {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gshare_proto::figures::percent;
 use gshare_proto::{ClaimView, GpuView, Snapshot};
 use serde_json::json;
 
@@ -47,7 +48,7 @@ fn text(snapshot: &Snapshot, claim: &ClaimView) -> String {
     let (width, bold) = (out::columns(), out::colour());
     let mib =
         |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), |b| (b >> 20).to_string());
-    let percent = |v: Option<f64>| v.map_or_else(|| UNKNOWN.to_owned(), |v| format!("{v:.0} %"));
+    let percent = |v: Option<f64>| v.map_or_else(|| UNKNOWN.to_owned(), |v| percent(v) + " %");
     let driver = snapshot.driver.as_deref().unwrap_or(UNKNOWN);
     let simulated = if snapshot.simulated {
         "SIMULATED DRIVER  "

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use gshare_proto::{Call, Client, Reply, ResizeSpec, SuggestSpec, SuggestView, Suggestion, Wait};
+use gshare_core::Bytes;
+use gshare_proto::{
+    Call, Client, Reply, ResizeSpec, SuggestSpec, SuggestView, Suggestion, Wait, figures,
+};
 
 use super::args::suggest::SuggestArgs;
 use super::claim::{shown_command, unexpected};
@@ -52,12 +55,8 @@ pub(crate) fn ask(client: &mut Client, spec: SuggestSpec) -> Result<SuggestView,
     }
 }
 
-fn gib(bytes: f64) -> String {
-    format!("{:.1} GiB", bytes / f64::from(1 << 30))
-}
-
 fn percent(part: f64) -> String {
-    format!("{:.0} %", part * 100.0)
+    figures::percent(part * 100.0) + " %"
 }
 
 fn text(said: &Suggestion) -> String {
@@ -72,7 +71,7 @@ fn text(said: &Suggestion) -> String {
     lines.push(format!(
         "  {id}{}: memory {}{sm}; confidence: {}",
         plain(&said.what),
-        gib(said.mem as f64),
+        Bytes(said.mem),
         said.confidence
     ));
     for reason in &said.reasons {
@@ -82,10 +81,7 @@ fn text(said: &Suggestion) -> String {
         let sm = said
             .next_sm
             .map_or_else(String::new, |sm| format!(" and {} of a GPU", percent(sm)));
-        lines.push(format!(
-            "  - next 10 minutes: up to {}{sm}",
-            gib(next as f64)
-        ));
+        lines.push(format!("  - next 10 minutes: up to {}{sm}", Bytes(next)));
     }
     let asked = if said.id.is_some() {
         "it asks for now"
@@ -98,11 +94,11 @@ fn text(said: &Suggestion) -> String {
             let sm = sm.map_or_else(String::new, |sm| format!(" and {} of the SMs", percent(sm)));
             lines.push(format!(
                 "  frees {}{sm} of what {asked}",
-                gib(mem.max(0) as f64)
+                Bytes(mem.unsigned_abs())
             ));
         }
         (Some(mem), _) if mem < 0 => {
-            lines.push(format!("  {} more than {asked}", gib(-mem as f64)));
+            lines.push(format!("  {} more than {asked}", Bytes(mem.unsigned_abs())));
         }
         _ => {}
     }

@@ -1,5 +1,7 @@
 //! Tables for people: aligned columns, a dash for what is not known, cut to the terminal.
 
+use gshare_proto::{figures, printable};
+
 /// How a column is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -20,6 +22,8 @@ pub(crate) struct Table {
 
 /// Stands for a figure that is not known.
 pub(crate) const UNKNOWN: &str = "\u{2014}";
+/// Stands for what was left out.
+const DOTS: &str = "\u{2026}";
 
 impl Table {
     /// A table without rows.
@@ -45,11 +49,11 @@ impl Table {
         self.rows.push(cells.iter().map(|c| plain(c)).collect());
     }
 
-    /// The table as text, its lines at most `width` characters long.
+    /// The table as text, its lines in at most `width` columns of the terminal.
     pub(crate) fn text(&self, width: Option<usize>, bold: bool) -> String {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
-                let cells = self.rows.iter().map(|row| row[i].chars().count());
+                let cells = self.rows.iter().map(|row| figures::width(&row[i]));
                 cells.max().unwrap_or(0).max(self.columns[i].0.len())
             })
             .collect();
@@ -89,15 +93,13 @@ impl Table {
     fn line(&self, cells: &[String], widths: &[usize], shown: &[usize]) -> String {
         let mut line = String::new();
         for (n, &i) in shown.iter().enumerate() {
-            let (cell, (_, align)) = (&cells[i], &self.columns[i]);
-            let gap = " ".repeat(widths[i] - cell.chars().count());
             if n > 0 {
                 line.push_str("  ");
             }
-            match align {
-                Align::Left => line.extend([cell.as_str(), gap.as_str()]),
-                Align::Right => line.extend([gap.as_str(), cell]),
-            }
+            line.push_str(&match self.columns[i].1 {
+                Align::Left => figures::left(&cells[i], widths[i], DOTS),
+                Align::Right => figures::right(&cells[i], widths[i], DOTS),
+            });
         }
         line.truncate(line.trim_end().len());
         line
@@ -106,20 +108,13 @@ impl Table {
 
 /// `text` without characters that a terminal would obey.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    printable(text).collect()
 }
 
-/// At most `width` characters, the last of them an ellipsis where something was left out.
+/// At most `width` columns of the terminal, with an ellipsis where something was left out.
 pub(crate) fn cut(line: &str, width: Option<usize>) -> String {
-    match width {
-        Some(width) if line.chars().count() > width && width > 0 => {
-            let head: String = line.chars().take(width - 1).collect();
-            head + "\u{2026}"
-        }
-        _ => line.to_owned(),
-    }
+    let width = width.filter(|width| *width > 0);
+    width.map_or_else(|| line.to_owned(), |width| figures::cut(line, width, DOTS))
 }
 
 #[cfg(test)]
@@ -148,6 +143,37 @@ mod tests {
             "ID       MEM  WHAT\nc3   4.1/5.9  pytho\u{2026}\nc12        \u{2014}  x\n"
         );
     }
+
+    #[test]
+    fn wide_and_invisible_names_keep_the_columns() {
+        let mut table = Table::new(&[("USER", Align::Left), ("WHAT", Align::Right)]);
+        let names = [
+            "ada",
+            "\u{65e5}\u{672c}\u{8a9e}",
+            "\u{1f680}x",
+            "e\u{301}mile",
+            "a\u{200b}b",
+            "a\u{202e}b",
+        ];
+        for name in names {
+            table.row(vec![name.to_owned(), name.to_owned()]);
+        }
+        let text = table.text(None, false);
+        for line in text.lines().skip(1) {
+            // Each name takes 6 columns at the left and ends in the 14th.
+            assert_eq!(figures::width(line), 14, "{line:?}");
+            let name = line.split("  ").next().unwrap_or_default();
+            let (start, end) = line.split_at(line.len() - name.len());
+            assert_eq!(
+                (figures::width(start) + figures::width(name), end),
+                (14, name)
+            );
+        }
+        for line in table.text(Some(9), false).lines() {
+            assert!(figures::width(line) <= 9, "{line:?}");
+        }
+    }
+
     #[test]
     fn columns_that_can_be_spared_make_room_for_those_that_cannot() {
         let names = ["ID", "OCC", "AVG", "STATE", "WHAT"].map(|n| (n, Align::Left));

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use gshare_core::Bytes;
 use gshare_proto::{ClaimView, QueueView, Snapshot};
 
 use super::actors::{EVAL, FINETUNE, LLAMA};
@@ -147,10 +148,7 @@ pub(super) fn hog_at_cap(s: &Snapshot, story: &Story) -> Option<String> {
 
 fn gib(claim: &ClaimView) -> String {
     let bytes = claim.gpus.first().and_then(|p| p.mem_charge);
-    bytes.map_or_else(
-        || "memory".to_owned(),
-        |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64),
-    )
+    bytes.map_or_else(|| "memory".to_owned(), |b| Bytes(b).to_string())
 }
 
 /// Two notebooks on GPUs of their own, each with more than it asked for.
