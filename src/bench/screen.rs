@@ -18,6 +18,7 @@ use gshare_proto::{
 use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
+use super::dice::Dice;
 use super::say;
 use super::stats::Times;
 use crate::command::args::BenchArgs;
@@ -207,7 +208,7 @@ impl Seen {
     fn keys(&mut self, n: u32) -> anyhow::Result<Keys> {
         let (mut times, mut bytes) = (Vec::new(), Vec::new());
         let (mut worked, mut drawn) = (0.0, 0u32);
-        let mut random = Random(7);
+        let mut random = Dice::new(7);
         for i in 0..n {
             thread::sleep(Duration::from_millis(20 + random.below(60)));
             while self.output.try_recv().is_ok() {}
@@ -257,19 +258,6 @@ impl Seen {
     }
 }
 
-/// A small generator; the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % n.max(1)
-    }
-}
-
 const GIB: u64 = 1 << 30;
 
 /// A recording of made-up snapshots, one a second.
@@ -281,7 +269,7 @@ fn record(path: &Path, claims: u32, seconds: u32) -> anyhow::Result<()> {
         "{}",
         json!({ "gshare_recording": 1, "started_ms": start })
     )?;
-    let mut random = Random(u64::from(claims));
+    let mut random = Dice::new(u64::from(claims));
     for second in 0..seconds {
         let at_ms = start + u64::from(second) * 1000;
         let snapshot = snapshot(claims, at_ms, &mut random);
@@ -290,7 +278,7 @@ fn record(path: &Path, claims: u32, seconds: u32) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-fn snapshot(claims: u32, at_ms: u64, random: &mut Random) -> Snapshot {
+fn snapshot(claims: u32, at_ms: u64, random: &mut Dice) -> Snapshot {
     let mut figure = |source, estimate| {
         Some(Figure {
             value: random.below(1000) as f64 / 10.0,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chrono::{Local, TimeZone, Timelike};
 
+use crate::bench::dice::Dice;
 use crate::daemon::history::sum::{Cause, Fact, Key};
 
 pub(super) const GPUS: usize = 4;
@@ -66,22 +67,6 @@ pub(super) struct Weeks {
     claims: Vec<Claim>,
 }
 
-/// A small generator of numbers: the same seed, the same weeks.
-struct Dice(u64);
-
-impl Dice {
-    fn part(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.part()
-    }
-}
-
 fn at_work(at: f64) -> bool {
     let local = Local.timestamp_opt(at as i64, 0).single();
     local.is_some_and(|t| (8..20).contains(&t.hour()))
@@ -90,7 +75,7 @@ fn at_work(at: f64) -> bool {
 impl Weeks {
     /// Makes up `days` days.
     pub(super) fn new(seed: u64, days: u64) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut dice = Dice::new(seed);
         // Weeks that ended at a full hour of a day long ago, so that every table has its part.
         let begin = 1_780_000_000 / 3600 * 3600;
         let mut claims = Vec::new();
@@ -100,7 +85,7 @@ impl Weeks {
                 // Notebooks in the morning, jobs over night, some days nothing.
                 for _ in 0..3 {
                     let asked = begin + dice.between(0.0, DAY * 0.9);
-                    let waits = if dice.part() < 0.4 {
+                    let waits = if dice.unit() < 0.4 {
                         dice.between(1.0, 2400.0)
                     } else {
                         0.0
@@ -110,12 +95,12 @@ impl Weeks {
                     if until <= from {
                         continue;
                     }
-                    let share = [0.125, 0.25, 0.5, 1.0][(dice.part() * 4.0) as usize];
+                    let share = [0.125, 0.25, 0.5, 1.0][(dice.unit() * 4.0) as usize];
                     let stretches = stretches(&mut dice, from, until, share);
                     claims.push(Claim {
                         id: claims.len() as u64 + 1,
                         uid: 5000 + user,
-                        gpu: (dice.part() * GPUS as f64) as usize,
+                        gpu: (dice.unit() * GPUS as f64) as usize,
                         share,
                         asked,
                         from,
@@ -205,7 +190,7 @@ fn stretches(dice: &mut Dice, from: f64, until: f64, share: f64) -> Vec<Stretch>
     let mut at = from;
     while at < until {
         let end = (at + dice.between(3.0, 1800.0)).min(until);
-        let kind = dice.part();
+        let kind = dice.unit();
         let (used, cause) = if kind < 0.55 {
             (dice.between(0.02, (share * 1.6).min(1.0)), None)
         } else if kind < 0.65 {
