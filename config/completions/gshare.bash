@@ -2577,7 +2577,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__kernel__subcmd__exec)
-            opts="-g -h --gpus --limit --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --project --no-wait --socket --help"
+            opts="-g -h --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --project --no-wait --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2588,10 +2588,6 @@ _gshare() {
                     return 0
                     ;;
                 -g)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2608,6 +2604,14 @@ _gshare() {
                     return 0
                     ;;
                 --gpu-memory-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2722,7 +2726,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__kernel__subcmd__install)
-            opts="-g -h --all --gpus --limit --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --project --name --display-name --user --sys-prefix --prefix --json --socket --help"
+            opts="-g -h --all --gpus --gpu-memory --gpu-mem --gpu-memory-limit --gpu-mem-limit --sm --limit --project --name --display-name --user --sys-prefix --prefix --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2733,10 +2737,6 @@ _gshare() {
                     return 0
                     ;;
                 -g)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2753,6 +2753,14 @@ _gshare() {
                     return 0
                     ;;
                 --gpu-memory-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -79,9 +79,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand top" -l ascii -d 'Only ASC
 complete -c gshare -n "__fish_gshare_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -106,9 +106,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print t
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -133,9 +133,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: what is guaranteed]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -223,10 +223,10 @@ complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l records -d 'Pr
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB)' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80%' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l wait -d 'Wait until there is room, at most this long [without TIME: as long as it takes]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Say nothing but errors'
@@ -244,9 +244,10 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_see
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "exec" -d 'Start a kernel; what installed kernels run'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: the service\'s for notebooks]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l name -d 'Name of the new kernel [default: that of the old one, with the size]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l display-name -d 'What Jupyter shows [default: as the old one, with the size]' -r
@@ -265,9 +266,10 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default: the service\'s for notebooks]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l no-wait -d 'Do not wait for the GPU: the first CUDA call fails when it is not free'

@@ -8,6 +8,7 @@ use gshare_config::{ProjectDefaults, ProjectFile};
 use gshare_core::{Class, Share, Size};
 use gshare_proto::{Call, ClaimSpec, Client, ClientError, Granted, Reply, SuggestSpec, Wait};
 
+use super::args::sizes::PartArgs;
 use super::args::suggest::Wanted;
 use super::args::{ClaimArgs, JoinArgs, ShellArgs, SizeArgs};
 use super::failure::{self, Failure};
@@ -268,21 +269,18 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         Some(wanted) => wanted.size(),
         None => defaults.gpus,
     };
-    ClaimSpec {
-        gpus_milli: gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
-        gpu_count: gpus.and_then(parts_of_several),
-        auto,
-        // What a project's file says is no wish for another size than that of earlier runs.
-        mem: size
-            .gpu_mem
-            .or(defaults.gpu_mem.filter(|_| !auto))
-            .map(|b| b.0),
-        mem_limit: size
+    let part = size.part;
+    // What a project's file says is no wish for another size than that of earlier runs.
+    let part = PartArgs {
+        gpu_mem: part.gpu_mem.or(defaults.gpu_mem.filter(|_| !auto)),
+        gpu_mem_limit: part
             .gpu_mem_limit
-            .or(defaults.gpu_mem_limit.filter(|_| !auto))
-            .map(|b| b.0),
-        sm_milli: size.sm.or(defaults.sm.filter(|_| !auto)).map(Share::milli),
-        sm_limit_milli: size.limit.or(defaults.limit).map(Share::milli),
+            .or(defaults.gpu_mem_limit.filter(|_| !auto)),
+        sm: part.sm.or(defaults.sm.filter(|_| !auto)),
+        limit: part.limit.or(defaults.limit),
+    };
+    ClaimSpec {
+        auto,
         name: size
             .name
             .clone()
@@ -303,13 +301,23 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
             .ok()
             .map(|d| d.to_string_lossy().into_owned())
             .map(Into::into),
-        ..ClaimSpec::default()
+        ..sized(gpus, &part)
     }
 }
 
-/// The number of GPUs where parts of several are asked: what one number does not say.
-pub(crate) fn parts_of_several(size: Size) -> Option<u32> {
-    size.as_share().is_none().then_some(size.gpus)
+/// A claim of this size.
+pub(crate) fn sized(gpus: Option<Size>, part: &PartArgs) -> ClaimSpec {
+    // The number of GPUs is said where parts of several are asked.
+    let several = |size: Size| size.as_share().is_none().then_some(size.gpus);
+    ClaimSpec {
+        gpus_milli: gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
+        gpu_count: gpus.and_then(several),
+        mem: part.gpu_mem.map(|b| b.0),
+        mem_limit: part.gpu_mem_limit.map(|b| b.0),
+        sm_milli: part.sm.map(Share::milli),
+        sm_limit_milli: part.limit.map(Share::milli),
+        ..ClaimSpec::default()
+    }
 }
 
 /// Whole seconds, at least one.

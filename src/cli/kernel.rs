@@ -42,39 +42,45 @@ fn size(given: &KernelSize, socket: Option<&Path>) -> Result<Size, Failure> {
     if let Some(socket) = socket {
         add("--socket", socket.display().to_string());
     }
-    let milli = |share: Share| f64::from(share.milli()) / 1000.0;
-    let gpus = match (given.gpus, given.gpu_mem) {
+    let part = given.part;
+    let gpus = match (given.gpus, part.gpu_mem) {
         (Some(gpus), _) => Some(gpus),
         (None, Some(_)) => None,
         (None, None) => Some(DEFAULT_GPUS),
     };
     // The service knows how many SMs come with memory alone.
-    let limit = given.limit.unwrap_or(Share::ONE);
+    let limit = part.limit.unwrap_or(Share::ONE);
     let mut request = Request::of_size(gpus.unwrap_or(DEFAULT_GPUS), limit, Class::Interactive);
     request.sm_limit = limit;
     if gpus.is_none() {
         request.sm = request.sm.min(limit);
     }
-    (request.mem, request.mem_limit) = (given.gpu_mem, given.gpu_mem_limit);
+    request.sm = part.sm.unwrap_or(request.sm);
+    (request.mem, request.mem_limit) = (part.gpu_mem, part.gpu_mem_limit);
     request.check().map_err(|wrong| usage(wrong.to_string()))?;
     if let Some(gpus) = gpus {
         label.push(gpus.to_string());
         add("-g", gpus.to_string());
     }
     // A limit is told from a request by what stands before it.
-    if let Some(limit) = given.limit {
-        let limit = milli(limit).to_string();
+    if let Some(sm) = part.sm {
+        let sm = format!("{}%", sm.percent());
+        label.push(sm.replace('%', "sm"));
+        add("--sm", sm);
+    }
+    if let Some(limit) = part.limit {
+        let limit = limit.short();
         let max = if gpus.is_none() { "max" } else { "" };
         label.push(format!("{max}{limit}"));
         add("--limit", limit);
     }
-    if let Some(mem) = given.gpu_mem {
+    if let Some(mem) = part.gpu_mem {
         label.push(short(mem.0));
         add("--gpu-mem", short(mem.0));
     }
-    if let Some(limit) = given.gpu_mem_limit {
+    if let Some(limit) = part.gpu_mem_limit {
         let limit = short(limit.0);
-        let max = if given.gpu_mem.is_none() { "max" } else { "" };
+        let max = if part.gpu_mem.is_none() { "max" } else { "" };
         label.push(format!("{max}{limit}"));
         add("--gpu-mem-limit", limit);
     }

@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use gshare_config::Wait as Asked;
-use gshare_core::Share;
 use gshare_proto::{Call, Reply, ResizeSpec, Resized, Wait};
 
 use super::args::sizes::{ExtendArgs, ResizeArgs};
-use super::claim::{parts_of_several, unexpected, whole_seconds};
+use super::claim::{sized, unexpected, whole_seconds};
 use super::failure::Failure;
 use super::waiting::Waiting;
 use super::{Outcome, connect, out};
@@ -57,14 +56,15 @@ fn resize(
 }
 
 fn spec(args: &ResizeArgs) -> ResizeSpec {
+    let size = sized(args.gpus, &args.part);
     ResizeSpec {
         id: args.id.clone().into(),
-        gpus_milli: args.gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
-        gpu_count: args.gpus.and_then(parts_of_several),
-        mem: args.gpu_mem.map(|b| b.0),
-        mem_limit: args.gpu_mem_limit.map(|b| b.0),
-        sm_milli: args.sm.map(Share::milli),
-        sm_limit_milli: args.limit.map(Share::milli),
+        gpus_milli: size.gpus_milli,
+        gpu_count: size.gpu_count,
+        mem: size.mem,
+        mem_limit: size.mem_limit,
+        sm_milli: size.sm_milli,
+        sm_limit_milli: size.sm_limit_milli,
         wait: match args.wait {
             None | Some(Asked::No) => Wait::No,
             Some(Asked::Forever) => Wait::Forever,

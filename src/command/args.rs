@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use gshare_config::{Wait, value};
-use gshare_core::{Bytes, Class, ModeWish, Share};
+use gshare_core::{Class, ModeWish};
 
 pub use adopt::AdoptArgs;
 pub use bench::BenchArgs;
@@ -29,7 +29,7 @@ pub use levers::ReleaseArgs;
 use levers::{LeverArgs, MoveArgs};
 use report::ReportArgs;
 use setup::SetupArgs;
-use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, ReplayArgs, ResizeArgs};
+use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, PartArgs, ReplayArgs, ResizeArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
@@ -266,18 +266,9 @@ pub struct SizeArgs {
     /// the command needed
     #[arg(short, long, value_name = "N")]
     pub gpus: Option<suggest::Wanted>,
-    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem: Option<Bytes>,
-    /// Most memory per GPU, while others leave it free [default: what is guaranteed]
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
-    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
-    pub sm: Option<Share>,
-    /// Most SMs, while others leave them free: 0.8 or 80% [default: the service's, normally all]
-    #[arg(long, value_name = "PART", value_parser = value::limit)]
-    pub limit: Option<Share>,
+    /// Memory and SMs apart.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Only these GPUs: indices or UUIDs, separated by commas
     #[arg(
         long,
@@ -569,6 +560,26 @@ mod tests {
     }
 
     #[test]
+    fn a_size_is_said_with_the_same_flags_everywhere() {
+        let flags = "--gpu-mem 8G --gpu-mem-limit 16G --sm 30% --limit 0.8";
+        let part = |command: &str| {
+            let argv = format!("gshare {command} {flags} -- x");
+            match Cli::try_parse_from(argv.split(' ')).expect("valid").command {
+                Some(Command::Claim(args)) => args.size.part,
+                Some(Command::Resize(args)) => args.part,
+                Some(Command::Kernel(args)) => match args.command {
+                    kernel::KernelCommand::Exec(args) => args.size.part,
+                    other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        let said = part("claim");
+        assert_eq!(said.sm.map(gshare_core::Share::milli), Some(300));
+        assert_eq!((part("resize"), part("kernel exec")), (said, said));
+    }
+
+    #[test]
     fn familiar_spellings_mean_the_same() {
         let args = claim(&[
             "-J",
@@ -586,7 +597,7 @@ mod tests {
         let size = args.size;
         assert_eq!(size.name.as_deref(), Some("n"));
         assert_eq!(size.project.as_deref(), Some("p"));
-        assert_eq!(size.gpu_mem, Some(Bytes::gib(8)));
+        assert_eq!(size.part.gpu_mem, Some(gshare_core::Bytes::gib(8)));
         assert_eq!(size.time, Some(Duration::from_secs(5400)));
         assert_eq!(size.gpu_ids, ["0", "2"]);
         assert!(size.nonblock);

@@ -8,11 +8,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gshare_core::{Class, Share};
+use gshare_core::Class;
 use gshare_proto::{Call, ClaimSpec, ClientError, Granted, KernelSpec, Wait};
 
 use super::super::args::kernel::ExecArgs;
-use super::super::claim::{granted, parts_of_several, shown_command};
+use super::super::claim::{granted, shown_command, sized};
 use super::super::failure::{self, Failure};
 use super::super::{Outcome, connect, exec, out};
 
@@ -31,11 +31,6 @@ pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
 fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
     let size = &args.size;
     let spec = ClaimSpec {
-        gpus_milli: size.gpus.map(|g| g.as_share().unwrap_or(g.each).milli()),
-        gpu_count: size.gpus.and_then(parts_of_several),
-        mem: size.gpu_mem.map(|b| b.0),
-        mem_limit: size.gpu_mem_limit.map(|b| b.0),
-        sm_limit_milli: size.limit.map(Share::milli),
         project: size.project.clone().map(Into::into),
         class: Some(Class::Interactive.name().to_owned().into()),
         wait: if args.no_wait {
@@ -50,7 +45,7 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
             .map(Into::into),
         lazy: true,
         kernel: kernel_of(&args.command),
-        ..ClaimSpec::default()
+        ..sized(size.gpus, &size.part)
     };
     let mut client = connect::connect(socket)?;
     client.set_read_timeout(Some(PATIENCE))?;

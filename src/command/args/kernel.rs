@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 use gshare_config::value;
-use gshare_core::{Bytes, Share, Size};
+use gshare_core::Size;
+
+use super::sizes::PartArgs;
 
 /// Examples of `gshare kernel`.
 pub const EXAMPLES: &str = "Examples:\n  \
@@ -53,15 +55,9 @@ pub struct KernelSize {
     /// GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
-    /// Most SMs, while others leave them free: 0.8 or 80% [default: the service's, normally all]
-    #[arg(long, value_name = "PART", value_parser = value::limit)]
-    pub limit: Option<Share>,
-    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem: Option<Bytes>,
-    /// Most memory per GPU, while others leave it free [default: the service's for notebooks]
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem_limit: Option<Bytes>,
+    /// Memory and SMs apart.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Project that the claim counts for
     #[arg(long, value_name = "PROJECT")]
     pub project: Option<String>,

@@ -17,6 +17,25 @@ pub struct ClaimIdArgs {
     pub json: bool,
 }
 
+/// The parts of each GPU that a claim is guaranteed, and the most that it may use, beside `-g`: the same for all
+/// commands that say a size.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartArgs {
+    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
+    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
+    pub gpu_mem: Option<Bytes>,
+    /// Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook:
+    /// the service's]
+    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
+    pub gpu_mem_limit: Option<Bytes>,
+    /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
+    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
+    pub sm: Option<Share>,
+    /// Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service's, normally all]
+    #[arg(long, value_name = "PART", value_parser = value::limit)]
+    pub limit: Option<Share>,
+}
+
 /// `gshare resize`.
 #[derive(Args, Clone, Debug)]
 pub struct ResizeArgs {
@@ -25,18 +44,9 @@ pub struct ResizeArgs {
     /// Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5
     #[arg(short, long, value_name = "N", value_parser = value::claim_size)]
     pub gpus: Option<Size>,
-    /// Guaranteed memory per GPU, e.g. 8G (GiB)
-    #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem: Option<Bytes>,
-    /// Most memory per GPU, while others leave it free
-    #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
-    pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
-    pub sm: Option<Share>,
-    /// Most SMs, while others leave them free: 0.8 or 80%
-    #[arg(long, value_name = "PART", value_parser = value::limit)]
-    pub limit: Option<Share>,
+    /// Memory and SMs apart.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Wait until there is room, at most this long [without TIME: as long as it takes]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "forever", value_parser = super::wait)]
     pub wait: Option<Wait>,
