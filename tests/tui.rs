@@ -29,9 +29,14 @@ fn ps(station: &Station) -> Vec<ClaimView> {
     serde_json::from_value(value["claims"].clone()).expect("claims")
 }
 
-/// The row of a claim: its lines under the GPUs are indented.
+/// The row of a claim; before its id stands whether it is the viewer's.
 fn row<'a>(text: &'a str, id: &str) -> Option<&'a str> {
-    let begins = |l: &&str| l.strip_prefix(id).is_some_and(|rest| rest.starts_with(' '));
+    let named = |l: &str| {
+        l.trim_start_matches([' ', '▌'])
+            .strip_prefix(id)
+            .map(str::to_owned)
+    };
+    let begins = |l: &&str| named(l).is_some_and(|rest| rest.starts_with(' '));
     text.lines().find(begins)
 }
 
@@ -68,7 +73,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
             .map(str::to_owned)
     });
     let words: Vec<&str> = shown.split_whitespace().collect();
-    assert!(words.contains(&".50") && words.contains(&"2"), "{shown}");
+    assert!(words.contains(&"50") && words.contains(&"2"), "{shown}");
     assert_eq!(raw.finish(), Some(0));
     screen.wait("the row goes", SOON, |text| {
         row(text, &id).is_none().then_some(())
@@ -83,7 +88,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     assert!((held.gpus[0].sm_request - 0.25).abs() < 1e-9);
     screen.wait("its row", SOON, |text| {
         row(text, &held.id)
-            .filter(|r| r.contains(".25"))
+            .filter(|r| r.contains(" 25 "))
             .map(|_| ())
     });
 

@@ -1,5 +1,5 @@
 //! The screen on a canned snapshot, for looking at it and for the terminal tests:
-//! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd|eventful] [--caption TEXT]
+//! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd|eventful|lab|first-day|full|mig] [--caption TEXT]
 //! [--panic] [--root] [--recorded] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
 
 #[path = "../tests/support/canned.rs"]
@@ -90,6 +90,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("monitor") => canned::monitor(),
         Some("crowd") => canned::crowd(),
         Some("eventful") => canned::eventful(),
+        Some("lab") => canned::lab(),
+        Some("first-day") => canned::first_day(),
+        Some("full") => canned::nothing_free(),
+        Some("mig") => canned::mig(),
         _ => canned::workstation(),
     };
     let mut options = Options {

@@ -1,6 +1,5 @@
-//! What is on the terminal, and the bytes that make it what it should be. Most rows of a frame are those of
-//! the frame before: a row whose line has not changed is neither drawn nor compared, and a frame goes out in
-//! one piece.
+//! What is on the terminal, and the bytes that make it what it should be: ratatui's difference of two buffers, which
+//! goes out in one piece, or not at all where there is none.
 
 use std::io;
 
@@ -10,76 +9,47 @@ use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchron
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::text::Line;
 
-use crate::view::{Cursor, Picture, put};
+use crate::view::Cursor;
 
 /// The cells that the terminal shows.
 #[derive(Debug, Default)]
 pub(crate) struct Canvas {
-    area: Rect,
-    /// What the rows were drawn from; none where a box lay over them.
-    lines: Vec<Line<'static>>,
-    /// The rows; none while it is not known what the terminal shows.
-    rows: Vec<Buffer>,
+    shown: Buffer,
     cursor: Cursor,
-}
-
-/// One row of the terminal.
-fn row(area: Rect, y: usize) -> Rect {
-    let y = u16::try_from(y).unwrap_or(u16::MAX);
-    Rect::new(area.x, area.y.saturating_add(y), area.width, 1)
-}
-
-/// The rows of a whole screen.
-fn split(whole: &Buffer) -> Vec<Buffer> {
-    let columns = usize::from(whole.area.width).max(1);
-    let rows = whole.content.chunks(columns).enumerate();
-    rows.map(|(y, cells)| Buffer {
-        area: row(whole.area, y),
-        content: cells.to_vec(),
-    })
-    .collect()
+    /// Whether that is what the terminal shows.
+    known: bool,
 }
 
 impl Canvas {
     /// An unknown terminal of this size.
     pub(crate) fn new(columns: u16, rows: u16) -> Self {
         Self {
-            area: Rect::new(0, 0, columns, rows),
+            shown: Buffer::empty(Rect::new(0, 0, columns, rows)),
             ..Self::default()
         }
     }
 
     /// Columns and rows.
     pub(crate) fn size(&self) -> (u16, u16) {
-        (self.area.width, self.area.height)
+        (self.shown.area.width, self.shown.area.height)
     }
 
-    /// The bytes that make the terminal show a picture of its size; none if it does.
-    pub(crate) fn show(&mut self, picture: Picture, cursor: Cursor) -> io::Result<Vec<u8>> {
-        let unknown = self.rows.is_empty();
-        if unknown {
-            let blank =
-                (0..usize::from(self.area.height)).map(|y| Buffer::empty(row(self.area, y)));
-            self.rows = blank.collect();
-            self.lines.clear();
-        }
-        let (changed, lines) = match picture {
-            Picture::Lines(lines) => (self.drawn(&lines), lines),
-            Picture::Cells(whole) => (split(&whole).into_iter().enumerate().collect(), Vec::new()),
-        };
+    /// The bytes that make the terminal show what is drawn; none if it does.
+    pub(crate) fn show(
+        &mut self,
+        draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
+    ) -> io::Result<Vec<u8>> {
+        let mut now = Buffer::empty(self.shown.area);
+        let cursor = draw(now.area, &mut now);
         let mut out = Vec::new();
         queue!(out, BeginSynchronizedUpdate)?;
-        if unknown {
+        if !self.known {
             queue!(out, Hide, Clear(ClearType::All))?;
         }
-        let news = changed
-            .iter()
-            .flat_map(|(y, now)| self.rows[*y].diff_iter(now));
-        let mut news = news.peekable();
-        let is_news = news.peek().is_some();
-        if is_news {
+        let mut news = self.shown.diff_iter(&now).peekable();
+        let is_news = news.peek().is_some() || !self.known || cursor != self.cursor;
+        if news.peek().is_some() {
             CrosstermBackend::new(&mut out).draw(news)?;
         }
         match cursor {
@@ -88,27 +58,11 @@ impl Canvas {
             None => {}
         }
         queue!(out, EndSynchronizedUpdate)?;
-        if !is_news && !unknown && cursor == self.cursor {
+        if !is_news {
             out.clear();
         }
-        for (y, now) in changed {
-            self.rows[y] = now;
-        }
-        (self.lines, self.cursor) = (lines, cursor);
+        (self.shown, self.cursor, self.known) = (now, cursor, true);
         Ok(out)
-    }
-
-    /// The rows whose lines are others than before.
-    fn drawn(&self, lines: &[Line<'static>]) -> Vec<(usize, Buffer)> {
-        let lines = lines.iter().take(self.rows.len()).enumerate();
-        lines
-            .filter(|(y, line)| self.lines.get(*y) != Some(line))
-            .map(|(y, line)| {
-                let mut now = Buffer::empty(row(self.area, y));
-                put(line, self.area, y, &mut now);
-                (y, now)
-            })
-            .collect()
     }
 }
 
@@ -120,7 +74,7 @@ mod tests {
     use crate::model::{Model, Page};
     use crate::testing::{ROOT, buffer, canned, model, press, show};
     use crate::theme::{Depth, Look};
-    use crate::view::{buffer_text, picture};
+    use crate::view::{buffer_text, draw};
 
     /// A terminal, and what the program believes of it.
     struct Shown {
@@ -142,8 +96,8 @@ mod tests {
 
         /// How many bytes were written.
         fn draw(&mut self, model: &Model, look: &Look) -> usize {
-            let (picture, cursor) = picture(model, look, self.canvas.size());
-            let bytes = self.canvas.show(picture, cursor).unwrap();
+            let drawn = self.canvas.show(|area, buf| draw(model, look, area, buf));
+            let bytes = drawn.unwrap();
             self.terminal.process(&bytes);
             bytes.len()
         }

@@ -36,5 +36,5 @@ pub use keymap::{KeyHelp, key_table};
 pub use model::{Page, Viewer};
 pub use run::{Exit, Options, run, run_blocking};
 pub use service::{service_or_monitor_source, service_source, service_source_every};
-pub use theme::{Depth, Glyphs, Look, Theme};
+pub use theme::{Background, Depth, Glyphs, Look, Theme};
 pub use view::{Frame, frame_text, last_day};

@@ -5,6 +5,7 @@ mod past;
 mod sort;
 mod totals;
 mod tree;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +21,12 @@ use crate::text::Clock;
 pub use page::Page;
 pub(crate) use past::{Past, Span};
 pub(crate) use sort::Sort;
-pub(crate) use totals::{mem_cap, mem_used, sm_active, sm_occupancy, time_busy};
+pub(crate) use totals::{
+    claimed, compute, compute_of, is_by_sms, mem_claimed, mem_used, mem_whole, sm_active,
+    sm_occupancy, split,
+};
 pub(crate) use tree::{Grouping, TreeRow, turn_name};
+pub(crate) use words::words;
 
 /// The user at the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -347,6 +352,9 @@ impl Model {
             })
             .collect();
         claims.sort_by(|a, b| self.sort.compare(a, b));
+        if self.sort == Sort::Need {
+            claims.sort_by_cached_key(|c| words::rank(c, &self.viewer, snapshot));
+        }
         let unclaimed = snapshot.unclaimed.iter().enumerate().filter(|(_, u)| {
             self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
         });
@@ -508,6 +516,17 @@ impl Model {
     /// Whether the viewer may act on what belongs to this user.
     pub(crate) fn may(&self, uid: u32) -> bool {
         self.viewer.admin || self.viewer.uid == uid
+    }
+
+    /// The name of the user at the screen, where the snapshot has it.
+    pub(crate) fn viewer_name(&self) -> Option<&str> {
+        let snapshot = self.snapshot.as_ref()?;
+        let users = snapshot.users.iter().map(|u| (u.uid, &u.user));
+        let claims = snapshot.claims.iter().map(|c| (c.uid, &c.user));
+        let queue = snapshot.queue.iter().map(|q| (q.uid, &q.user));
+        let mut all = users.chain(claims).chain(queue);
+        let found = all.find(|(uid, _)| *uid == self.viewer.uid);
+        found.map(|(_, name)| name.as_str())
     }
 
     /// The claim with this id.

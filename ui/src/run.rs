@@ -162,8 +162,7 @@ pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
                 messages.push(Msg::Tick(clock()));
             }
             () = sleep_until(next_frame), if dirty => {
-                let (picture, cursor) = view::picture(&model, &options.look, screen.size());
-                screen.show(picture, cursor)?;
+                screen.show(|area, buf| view::draw(&model, &options.look, area, buf))?;
                 dirty = false;
                 drawn = Instant::now();
                 next_frame = drawn + FRAME;

@@ -16,8 +16,11 @@ use crossterm::terminal::{
     disable_raw_mode, enable_raw_mode, size,
 };
 
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
 use crate::canvas::Canvas;
-use crate::view::{Cursor, Picture};
+use crate::view::Cursor;
 
 /// Clicks and the wheel, told with coordinates of any size. Not movements: they would be most of what a
 /// slow line carries. With Shift held, terminals select text as ever.
@@ -146,9 +149,12 @@ impl Screen {
         self.canvas = Canvas::new(columns, rows);
     }
 
-    /// Shows a picture; the terminal shows it at once or not at all.
-    pub(crate) fn show(&mut self, picture: Picture, cursor: Cursor) -> io::Result<()> {
-        let bytes = self.canvas.show(picture, cursor)?;
+    /// Shows what is drawn; the terminal shows it at once or not at all.
+    pub(crate) fn show(
+        &mut self,
+        draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
+    ) -> io::Result<()> {
+        let bytes = self.canvas.show(draw)?;
         // In one piece: whatever is on the other side wakes up once.
         let mut out = io::stdout().lock();
         out.write_all(&bytes)?;

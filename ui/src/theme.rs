@@ -16,19 +16,39 @@ pub enum Depth {
     Rgb,
 }
 
+/// The background of the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// Light text on it.
+    #[default]
+    Dark,
+    /// Dark text on it.
+    Light,
+}
+
 /// The characters that are not letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glyphs {
-    /// Used within the request.
+    /// Used within the claim.
     pub(crate) used: &'static str,
-    /// Used above the request.
+    /// Used above the claim.
     pub(crate) burst: &'static str,
     /// Claimed and not used.
-    pub(crate) claimed: &'static str,
-    /// Used outside claims.
-    pub(crate) unclaimed: &'static str,
+    pub(crate) unused: &'static str,
     /// Free.
     pub(crate) free: &'static str,
+    /// The end of the claim, where less is used; where more is.
+    pub(crate) tick: [&'static str; 2],
+    /// Between the slices of a GPU.
+    pub(crate) wall: &'static str,
+    /// Before what belongs to the viewer.
+    pub(crate) mine: &'static str,
+    /// Worth a look.
+    pub(crate) sign: &'static str,
+    /// Broken.
+    pub(crate) broken: &'static str,
+    /// Goes there.
+    pub(crate) arrow: &'static str,
     /// Not known.
     pub(crate) dash: &'static str,
     /// Something was cut off.
@@ -43,6 +63,8 @@ pub struct Glyphs {
     pub(crate) pointer: &'static str,
     /// A group whose rows are shown.
     pub(crate) open: &'static str,
+    /// Eighths of a cell from the left.
+    pub(crate) eighths: [&'static str; 8],
     /// Levels of the history, lowest first.
     pub(crate) levels: [&'static str; 8],
     /// Whether frames are drawn with line characters.
@@ -52,10 +74,15 @@ pub struct Glyphs {
 /// With UTF-8.
 pub(crate) const UTF8: Glyphs = Glyphs {
     used: "█",
-    burst: "▓",
-    claimed: "▒",
-    unclaimed: "░",
+    burst: "▒",
+    unused: "░",
     free: "·",
+    tick: ["│", "┃"],
+    wall: "┃",
+    mine: "▌",
+    sign: "▲",
+    broken: "✗",
+    arrow: "→",
     dash: "—",
     ellipsis: "…",
     dot: "·",
@@ -63,6 +90,7 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     sorted: "▾",
     pointer: "▸",
     open: "▾",
+    eighths: ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"],
     levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
     lines: true,
 };
@@ -71,9 +99,14 @@ pub(crate) const UTF8: Glyphs = Glyphs {
 pub(crate) const ASCII: Glyphs = Glyphs {
     used: "#",
     burst: "+",
-    claimed: "=",
-    unclaimed: "%",
+    unused: "=",
     free: ".",
+    tick: ["|", "|"],
+    wall: "|",
+    mine: ">",
+    sign: "!",
+    broken: "x",
+    arrow: "->",
     dash: "-",
     ellipsis: "..",
     dot: "|",
@@ -81,15 +114,18 @@ pub(crate) const ASCII: Glyphs = Glyphs {
     sorted: "*",
     pointer: ">",
     open: "v",
+    eighths: ["#"; 8],
     levels: ["_", "_", ".", ".", "-", "-", "=", "#"],
     lines: false,
 };
 
-/// Styles by meaning.
+/// Styles by meaning. Colour is for state alone: used, burst and unused are three depths of one hue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Theme {
     /// Ordinary text.
     pub(crate) text: Style,
+    /// What counts most in its line: figures in use, what is yours.
+    pub(crate) strong: Style,
     /// Names of sections and columns.
     pub(crate) heading: Style,
     /// The heading of the section that has the focus.
@@ -98,100 +134,130 @@ pub struct Theme {
     pub(crate) title: Style,
     /// Less important.
     pub(crate) dim: Style,
-    /// Used within the request.
+    /// Used within the claim.
     pub(crate) used: Style,
-    /// Used above the request.
+    /// Used above the claim.
     pub(crate) burst: Style,
     /// Claimed and not used.
-    pub(crate) claimed: Style,
-    /// Used outside claims.
-    pub(crate) unclaimed: Style,
-    /// Free.
+    pub(crate) unused: Style,
+    /// Letters on these three.
+    pub(crate) on: [Style; 3],
+    /// Free, and rules.
     pub(crate) free: Style,
-    /// Good news.
+    /// What you can have.
     pub(crate) good: Style,
-    /// Worth a look.
+    /// The sign of what is worth a look, nothing else.
     pub(crate) warn: Style,
-    /// Wrong.
+    /// What is broken, nothing else.
     pub(crate) error: Style,
     /// Keys and commands to type.
     pub(crate) key: Style,
     /// The selected row.
     pub(crate) selected: Style,
-    /// The mark of the simulated driver.
-    pub(crate) simulated: Style,
-    /// The demo's caption.
+    /// The mark of the simulated driver, and the demo's caption.
     pub(crate) caption: Style,
 }
 
 impl Theme {
-    /// The theme for a number of colours. Nobody tells which background a terminal has, so with 256 colours and more
-    /// each stands out from a white one as from a black one.
+    /// The theme for a number of colours on a background.
     #[must_use]
-    pub fn new(depth: Depth) -> Self {
-        let pick = |ansi: Color, indexed: u8, rgb: (u8, u8, u8)| match depth {
+    pub fn new(depth: Depth, background: Background) -> Self {
+        let dark = background == Background::Dark;
+        // A colour by its name, its number and its 24 bits, for a dark and a light background.
+        let pick = |named: Color, numbers: [u8; 2], bits: [u32; 2]| {
+            let at = usize::from(!dark);
+            match depth {
+                Depth::Mono => Color::Reset,
+                Depth::Ansi => named,
+                Depth::Indexed => Color::Indexed(numbers[at]),
+                Depth::Rgb => Color::from_u32(bits[at]),
+            }
+        };
+        let ink = |named, numbers, bits| match pick(named, numbers, bits) {
+            Color::Reset => Style::new(),
+            colour => Style::new().fg(colour),
+        };
+        let used = pick(Color::LightBlue, [195, 18], [0xb5_dcff, 0x0b_2f62]);
+        let burst = pick(Color::LightBlue, [32, 32], [0x35_77ba, 0x4a_86c8]);
+        let unused = pick(Color::DarkGray, [236, 254], [0x1f_2733, 0xe3_eaf2]);
+        // Many colours draw areas, few draw signs.
+        let area = |colour: Color| match depth {
             Depth::Mono => Style::new(),
-            Depth::Ansi => Style::new().fg(ansi),
-            Depth::Indexed => Style::new().fg(Color::Indexed(indexed)),
-            Depth::Rgb => Style::new().fg(Color::Rgb(rgb.0, rgb.1, rgb.2)),
+            Depth::Ansi => Style::new().fg(colour),
+            Depth::Indexed | Depth::Rgb => Style::new().fg(colour).bg(colour),
+        };
+        let letters = |ink: [Color; 2], behind: Color| {
+            let ink = ink[usize::from(!dark)];
+            Style::new().fg(ink).bg(behind)
+        };
+        let (black, white) = (
+            pick(Color::Black, [16; 2], [0; 2]),
+            pick(Color::White, [231; 2], [0xff_ffff; 2]),
+        );
+        let on = match depth {
+            Depth::Mono => [Modifier::REVERSED, Modifier::UNDERLINED, Modifier::empty()]
+                .map(|m| Style::new().add_modifier(m)),
+            Depth::Ansi => [
+                letters([Color::Black; 2], used),
+                Style::new().add_modifier(Modifier::UNDERLINED),
+                Style::new(),
+            ],
+            Depth::Indexed | Depth::Rgb => [
+                letters([black, white], used),
+                letters([white, black], burst),
+                letters([white, black], unused),
+            ],
         };
         let dim = match depth {
             Depth::Mono => Style::new().add_modifier(Modifier::DIM),
-            _ => pick(Color::DarkGray, 244, (0x80, 0x86, 0x8e)),
+            _ => ink(Color::DarkGray, [246, 242], [0x8c_95a0, 0x5c_646e]),
         };
-        let bar = |style: Style| match depth {
-            Depth::Mono => style.add_modifier(Modifier::REVERSED | Modifier::BOLD),
-            _ => style.add_modifier(Modifier::BOLD),
-        };
-        let accent = pick(Color::Cyan, 31, (0x00, 0x8c, 0xaa));
+        let bold = |style: Style| style.add_modifier(Modifier::BOLD);
+        let accent = ink(Color::Cyan, [80, 23], [0x5f_d7d7, 0x00_7080]);
         Self {
             text: Style::new(),
-            heading: pick(Color::Reset, 68, (0x4f, 0x84, 0xc8)).add_modifier(Modifier::BOLD),
-            focus: accent.add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
-            title: accent.add_modifier(Modifier::BOLD),
+            strong: bold(Style::new()),
+            heading: bold(accent),
+            focus: bold(accent).add_modifier(Modifier::UNDERLINED),
+            title: bold(accent),
             dim,
-            used: pick(Color::Green, 71, (0x4c, 0xa0, 0x4c)),
-            burst: pick(Color::Yellow, 172, (0xc4, 0x84, 0x10)),
-            claimed: pick(Color::LightBlue, 67, (0x5f, 0x87, 0xc0)),
-            unclaimed: pick(Color::Magenta, 133, (0xaa, 0x66, 0xaa)),
+            used: match depth {
+                Depth::Mono => Style::new(),
+                _ => Style::new().fg(used),
+            },
+            burst: area(burst),
+            unused: area(unused),
+            on,
             free: match depth {
                 Depth::Mono => dim,
-                _ => pick(Color::DarkGray, 240, (0x5a, 0x60, 0x68)),
+                _ => ink(Color::DarkGray, [240, 250], [0x5a_6068, 0xb0_b6be]),
             },
-            good: pick(Color::Green, 64, (0x46, 0x90, 0x46)),
-            warn: pick(Color::Yellow, 136, (0xb2, 0x7e, 0x00)),
-            error: pick(Color::Red, 167, (0xdc, 0x50, 0x50)).add_modifier(Modifier::BOLD),
-            key: accent.add_modifier(Modifier::BOLD),
+            good: bold(ink(Color::Green, [79, 22], [0x4a_cf9a, 0x0b_7450])),
+            warn: ink(Color::Yellow, [214, 94], [0xf0_b429, 0x9a_5f00]),
+            error: bold(ink(Color::Red, [203, 124], [0xff_5d5d, 0xc2_1f1f])),
+            key: bold(accent),
             // One colour for the whole row, whatever its figures have and whatever is behind the screen.
             selected: match depth {
                 Depth::Mono => Style::new()
                     .add_modifier(Modifier::REVERSED)
                     .remove_modifier(Modifier::DIM),
                 Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Cyan),
-                Depth::Indexed => Style::new()
-                    .fg(Color::Indexed(255))
-                    .bg(Color::Indexed(238))
-                    .add_modifier(Modifier::BOLD),
-                Depth::Rgb => Style::new()
-                    .fg(Color::Rgb(0xee, 0xee, 0xee))
-                    .bg(Color::Rgb(0x30, 0x3a, 0x48))
-                    .add_modifier(Modifier::BOLD),
+                Depth::Indexed => {
+                    bold(Style::new().fg(Color::Indexed(255)).bg(Color::Indexed(238)))
+                }
+                Depth::Rgb => bold(
+                    Style::new()
+                        .fg(Color::from_u32(0xee_eeee))
+                        .bg(Color::from_u32(0x30_3a48)),
+                ),
             },
-            simulated: bar(match depth {
-                Depth::Mono => Style::new(),
-                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Yellow),
-                Depth::Indexed => Style::new().fg(Color::Indexed(16)).bg(Color::Indexed(214)),
+            caption: bold(match depth {
+                Depth::Mono => Style::new().add_modifier(Modifier::REVERSED),
+                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::White),
+                Depth::Indexed => Style::new().fg(Color::Indexed(16)).bg(Color::Indexed(253)),
                 Depth::Rgb => Style::new()
-                    .fg(Color::Rgb(0x10, 0x10, 0x10))
-                    .bg(Color::Rgb(0xff, 0xc0, 0x40)),
-            }),
-            caption: bar(match depth {
-                Depth::Mono => Style::new(),
-                Depth::Ansi => Style::new().fg(Color::Black).bg(Color::Cyan),
-                Depth::Indexed => Style::new().fg(Color::Indexed(16)).bg(Color::Indexed(80)),
-                Depth::Rgb => Style::new()
-                    .fg(Color::Rgb(0x10, 0x10, 0x10))
-                    .bg(Color::Rgb(0x5f, 0xd7, 0xd7)),
+                    .fg(Color::from_u32(0x10_1010))
+                    .bg(Color::from_u32(0xe6_eaee)),
             }),
         }
     }
@@ -204,16 +270,26 @@ pub struct Look {
     pub(crate) theme: Theme,
     /// Characters.
     pub(crate) glyphs: Glyphs,
+    /// Colours.
+    depth: Depth,
 }
 
 impl Look {
-    /// A look for `depth` colours, with or without UTF-8.
+    /// A look for `depth` colours on a dark background, with or without UTF-8.
     #[must_use]
     pub fn new(depth: Depth, utf8: bool) -> Self {
         Self {
-            theme: Theme::new(depth),
+            theme: Theme::new(depth, Background::Dark),
             glyphs: if utf8 { UTF8 } else { ASCII },
+            depth,
         }
+    }
+
+    /// The same on this background.
+    #[must_use]
+    pub fn on(self, background: Background) -> Self {
+        let theme = Theme::new(self.depth, background);
+        Self { theme, ..self }
     }
 
     /// Whether characters beyond ASCII are drawn.
@@ -230,7 +306,7 @@ impl Look {
     }
 
     /// What the terminal can do, by its environment: `NO_COLOR`, `COLORTERM`, `TERM`, and the locale
-    /// (`LC_ALL`, else `LC_CTYPE`, else `LANG`) for UTF-8.
+    /// (`LC_ALL`, else `LC_CTYPE`, else `LANG`) for UTF-8, and `COLORFGBG` for the background.
     #[must_use]
     pub fn detect(env: impl Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| env(name).filter(|v| !v.is_empty());
@@ -250,7 +326,15 @@ impl Look {
             l.contains("utf-8") || l.contains("utf8")
         });
         // The kernel's console has UTF-8, but a font of 512 signs without bars and arrows.
-        Self::new(depth, utf8 && term != "linux")
+        let look = Self::new(depth, utf8 && term != "linux");
+        // `15;0`: the last number is the background, 7 and 15 are light.
+        match get("COLORFGBG")
+            .as_deref()
+            .and_then(|c| c.rsplit(';').next())
+        {
+            Some("7" | "15") => look.on(Background::Light),
+            _ => look,
+        }
     }
 }
 
@@ -337,51 +421,65 @@ mod tests {
 
     #[test]
     fn colours_are_readable_on_dark_and_on_light_terminals() {
-        let (dark, light) = ((0x1e, 0x1e, 0x1e), (0xff, 0xff, 0xff));
+        let pages = [
+            (Background::Dark, (0x1e, 0x1e, 0x1e)),
+            (Background::Light, (0xff, 0xff, 0xff)),
+        ];
         for depth in [Depth::Indexed, Depth::Rgb] {
-            let t = Theme::new(depth);
-            let texts = [
-                ("heading", t.heading),
-                ("focus", t.focus),
-                ("title", t.title),
-                ("dim", t.dim),
-                ("unclaimed", t.unclaimed),
-                ("good", t.good),
-                ("warn", t.warn),
-                ("error", t.error),
-                ("key", t.key),
-            ];
-            let bars = [("used", t.used), ("burst", t.burst), ("claimed", t.claimed)];
-            let all = texts.map(|t| (t, 3.2)).into_iter();
-            for ((name, style), least) in all.chain(bars.map(|b| (b, 2.5))) {
-                assert_eq!(style.bg, None, "{name}");
-                for behind in [dark, light] {
-                    let seen = contrast(rgb(style.fg), behind);
-                    assert!(seen >= least, "{depth:?} {name} on {behind:?}: {seen:.1}");
+            for (background, page) in pages {
+                let t = Theme::new(depth, background);
+                for (name, style) in [
+                    ("heading", t.heading),
+                    ("dim", t.dim),
+                    ("good", t.good),
+                    ("warn", t.warn),
+                    ("error", t.error),
+                    ("key", t.key),
+                ] {
+                    assert_eq!(style.bg, None, "{name}");
+                    let seen = contrast(rgb(style.fg), page);
+                    assert!(seen >= 4.5, "{depth:?} {name} on {background:?}: {seen:.1}");
                 }
-            }
-            // These bring their own background.
-            for (name, style) in [
-                ("selected", t.selected),
-                ("simulated", t.simulated),
-                ("caption", t.caption),
-            ] {
-                let seen = contrast(rgb(style.fg), rgb(style.bg));
-                assert!(seen >= 4.5, "{depth:?} {name}: {seen:.1}");
+                // Neighbours that carry a meaning.
+                let [used, burst, unused] = [t.used, t.burst, t.unused].map(|s| rgb(s.fg));
+                for (name, a, b) in [
+                    ("used and burst", used, burst),
+                    ("burst and unused", burst, unused),
+                    ("used and unused", used, unused),
+                    ("burst and page", burst, page),
+                ] {
+                    let seen = contrast(a, b);
+                    assert!(seen >= 3.0, "{depth:?} {name} on {background:?}: {seen:.1}");
+                }
+                // These bring their own background.
+                let letters = t.on.into_iter().chain([t.selected, t.caption]);
+                for (i, style) in letters.enumerate() {
+                    let seen = contrast(rgb(style.fg), rgb(style.bg));
+                    // White on the burst of 256 colours is what there is.
+                    let least = if (depth, i) == (Depth::Indexed, 1) {
+                        3.8
+                    } else {
+                        4.5
+                    };
+                    assert!(seen >= least, "{depth:?} {background:?} {i}: {seen:.1}");
+                }
             }
         }
     }
 
     #[test]
+    fn the_terminal_tells_a_light_background() {
+        let dark = detect(&[("TERM", "xterm-256color")]);
+        let told = |value| detect(&[("TERM", "xterm-256color"), ("COLORFGBG", value)]);
+        assert_eq!(told("15;0"), dark);
+        assert_eq!(told("0;default;15"), dark.clone().on(Background::Light));
+        assert_ne!(told("0;15"), dark);
+    }
+
+    #[test]
     fn bars_differ_without_colour() {
         for glyphs in [&UTF8, &ASCII] {
-            let bars = [
-                glyphs.used,
-                glyphs.burst,
-                glyphs.claimed,
-                glyphs.unclaimed,
-                glyphs.free,
-            ];
+            let bars = [glyphs.used, glyphs.burst, glyphs.unused, glyphs.free];
             for (i, a) in bars.iter().enumerate() {
                 assert!(bars.iter().skip(i + 1).all(|b| a != b), "{bars:?}");
             }

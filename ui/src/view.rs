@@ -1,25 +1,22 @@
-//! Draws the model. Every part makes lines for a width; the plan says how many rows each part gets;
-//! what does not fit is scrolled or counted, never cut silently.
+//! Draws the model into a buffer, part by part, and notes what a click on each part means. What does not fit is scrolled
+//! or counted, never cut silently.
 
 mod claims;
 mod dialog;
-mod gpus;
 mod header;
 mod health;
 mod history;
 mod keys;
 mod notes;
-mod plan;
+mod overview;
 mod queue;
-mod tabs;
 mod tree;
-mod users;
 mod waiting;
 
 use std::ops::Range;
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
@@ -33,7 +30,6 @@ use crate::model::{Model, Page, RowKey, Section, Sort};
 use crate::run::Options;
 use crate::text::{self, Clock};
 use crate::theme::Look;
-use plan::Plan;
 
 /// Where the cursor is, if something is being typed.
 pub(crate) type Cursor = Option<(u16, u16)>;
@@ -82,50 +78,92 @@ fn plain(lines: Vec<Line<'static>>) -> Vec<Row> {
     lines.into_iter().map(Row::from).collect()
 }
 
-/// The whole screen without its box: its rows, and where the cursor is.
-fn frame(
-    model: &Model,
-    look: &Look,
-    (width, height): (usize, usize),
-) -> (Vec<Row>, Option<(usize, usize)>) {
-    let plan = Plan::new(model, width, height, &look.glyphs);
-    let mut rows = body(model, look, &plan);
-    let foot = keys::lines(model, look, (width, height));
-    rows.truncate(height.saturating_sub(foot.rows.len()));
-    rows.resize(height.saturating_sub(foot.rows.len()), Row::default());
-    let cursor = foot.cursor.map(|x| (x, rows.len()));
-    rows.extend(foot.rows);
-    rows.truncate(height);
-    for row in &mut rows {
-        row.line = fit(std::mem::take(&mut row.line), width, look);
-    }
-    (rows, cursor)
+/// The room that tables have.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Columns.
+    width: usize,
+    /// Whether tables have all their columns.
+    wide: bool,
 }
 
-/// What is to be seen.
-pub(crate) enum Picture {
-    /// A line for each row.
-    Lines(Vec<Line<'static>>),
-    /// All cells, where a box lies over the rows.
-    Cells(Buffer),
+/// From this many columns on there is room for all columns.
+const WIDE: usize = 100;
+
+/// What is drawn on, and what the places on it mean to the mouse.
+struct Scene<'b> {
+    buf: &'b mut Buffer,
+    hits: Vec<(Rect, Target)>,
 }
 
-/// Everything, for a screen of this size.
-pub(crate) fn picture(
-    model: &Model,
-    look: &Look,
-    (width, height): (u16, u16),
-) -> (Picture, Cursor) {
-    let area = Rect::new(0, 0, width, height);
-    if model.dialog.is_some() || area.is_empty() {
-        let mut buf = Buffer::empty(area);
-        let cursor = draw(model, look, area, &mut buf);
-        return (Picture::Cells(buf), cursor);
+impl Scene<'_> {
+    /// A line in the first row of `area`.
+    fn line(&mut self, line: &Line<'_>, area: Rect) {
+        put(line, area, 0, self.buf);
     }
-    let (rows, cursor) = frame(model, look, (width.into(), height.into()));
-    let lines = rows.into_iter().map(|row| row.line).collect();
-    let cursor = cursor.map(|(x, y)| at(area, x, y));
-    (Picture::Lines(lines), cursor)
+
+    /// A click there means that.
+    fn hit(&mut self, area: Rect, target: Target) {
+        self.hits.push((area, target));
+    }
+
+    /// Rows from the top of `area`.
+    fn rows(&mut self, rows: Vec<Row>, area: Rect, look: &Look) {
+        for (row, at) in rows.into_iter().zip(area.rows()) {
+            self.line(&fit(row.line, at.width.into(), look), at);
+            for (cols, target) in row.hits {
+                let from = u16::try_from(cols.start).unwrap_or(u16::MAX).min(at.width);
+                let to = u16::try_from(cols.end).unwrap_or(u16::MAX).min(at.width);
+                let place = Rect {
+                    x: at.x + from,
+                    width: to.saturating_sub(from),
+                    ..at
+                };
+                self.hit(place, target);
+            }
+        }
+    }
+}
+
+/// The whole screen without its box; says where the cursor is.
+fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Cursor {
+    let (cols, rows) = (usize::from(area.width), usize::from(area.height));
+    let foot = keys::lines(model, look, (cols, rows));
+    let banner = header::banner(model, look, cols, 2);
+    let least = |n: usize| Constraint::Length(u16::try_from(n).unwrap_or(u16::MAX));
+    let head = rows.saturating_sub(foot.rows.len()).min(1);
+    let parts = [
+        least(head),
+        least(
+            banner
+                .len()
+                .min(rows.saturating_sub(foot.rows.len() + head)),
+        ),
+        Constraint::Fill(1),
+        least(foot.rows.len().min(rows)),
+    ];
+    let [head, above, body, below] = Layout::vertical(parts).areas(area);
+    header::draw(model, look, head, scene);
+    scene.rows(plain(banner), above, look);
+    let plan = Plan {
+        width: cols,
+        wide: cols >= WIDE,
+    };
+    let room = usize::from(body.height);
+    let rows = match (&model.snapshot, model.page) {
+        (None, _) => vec![Row::default(), header::waiting(model, look, cols).into()],
+        (Some(snapshot), Page::Overview) => {
+            overview::draw(model, snapshot, look, body, scene);
+            Vec::new()
+        }
+        (Some(snapshot), Page::Claims) => tree::rows(model, snapshot, look, &plan, room),
+        (Some(snapshot), Page::Queue) => waiting::rows(model, snapshot, look, &plan, room),
+        (Some(snapshot), Page::History) => history::rows(model, snapshot, look, &plan, room),
+        (Some(snapshot), Page::Health) => health::rows(model, snapshot, look, &plan, room),
+    };
+    scene.rows(rows, body, look);
+    scene.rows(foot.rows, below, look);
+    foot.cursor.map(|x| at(area, x, (below.y - area.y).into()))
 }
 
 /// Draws everything into `area`.
@@ -134,14 +172,9 @@ pub(crate) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     if area.is_empty() {
         return None;
     }
-    let (width, height) = (usize::from(area.width), usize::from(area.height));
-    let (rows, cursor) = frame(model, look, (width, height));
-    for (y, row) in rows.into_iter().enumerate() {
-        put(&row.line, area, y, buf);
-    }
-    let typed = cursor.map(|(x, y)| at(area, x, y));
-    let boxed = dialog::draw(model, look, area, buf);
-    boxed.unwrap_or(typed)
+    let hits = Vec::new();
+    let typed = frame(model, look, area, &mut Scene { buf, hits });
+    dialog::draw(model, look, area, buf).unwrap_or(typed)
 }
 
 /// What is under a cell of the screen.
@@ -149,14 +182,21 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
     // Colours take no room.
     let look = Look::new(crate::theme::Depth::Mono, true);
     let (width, height) = model.size;
-    let (rows, _) = frame(model, &look, (width.into(), height.into()));
     let foot = keys::rows(model, (width.into(), height.into()));
-    let (x, y) = (usize::from(x), usize::from(y));
-    if model.dialog.is_some() && y + foot < rows.len() {
-        return dialog::target(model, &look, (x, y));
+    if model.dialog.is_some() && usize::from(y) + foot < usize::from(height) {
+        return dialog::target(model, &look, (x.into(), y.into()));
     }
-    let hits = &rows.get(y)?.hits;
-    let hit = hits.iter().find(|(cols, _)| cols.contains(&x));
+    let area = Rect::new(0, 0, width, height);
+    let mut buf = Buffer::empty(area);
+    let mut scene = Scene {
+        buf: &mut buf,
+        hits: Vec::new(),
+    };
+    if !area.is_empty() {
+        frame(model, &look, area, &mut scene);
+    }
+    let under = |(place, _): &&(Rect, Target)| place.contains((x, y).into());
+    let hit = scene.hits.iter().find(under);
     hit.map(|(_, target)| target.clone())
 }
 
@@ -182,26 +222,6 @@ pub(crate) fn put(line: &Line<'_>, area: Rect, y: usize, buf: &mut Buffer) {
     }
 }
 
-fn body(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
-    let mut rows = vec![Row::from(header::line(model, look, plan.width))];
-    rows.push(tabs::row(model, look, plan));
-    rows.extend(plain(header::banner(model, look, plan.width, plan.banner)));
-    let Some(snapshot) = &model.snapshot else {
-        rows.push(Row::default());
-        rows.push(header::waiting(model, look, plan.width).into());
-        return rows;
-    };
-    let room = plan.body.saturating_sub(rows.len());
-    rows.extend(match model.page {
-        Page::Overview => overview(model, snapshot, look, plan),
-        Page::Claims => tree::rows(model, snapshot, look, plan, room),
-        Page::Queue => waiting::rows(model, snapshot, look, plan, room),
-        Page::History => history::rows(model, snapshot, look, plan, room),
-        Page::Health => health::rows(model, snapshot, look, plan, room),
-    });
-    rows
-}
-
 /// A rule, or an empty row where rows are short.
 fn gap(look: &Look, plan: &Plan) -> Row {
     if plan.wide {
@@ -211,43 +231,13 @@ fn gap(look: &Look, plan: &Plan) -> Row {
     }
 }
 
-fn overview(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Row> {
-    let mut rows = Vec::new();
-    // Gaps go where they help the eye most when there are not enough rows for all.
-    let gap = |rows: &mut Vec<Row>, place: usize| {
-        if place < plan.gaps {
-            rows.push(gap(look, plan));
-        }
-    };
-    rows.extend(gpus::lines(model, snapshot, look, plan));
-    gap(&mut rows, 1);
-    if plan.users > 0 {
-        rows.extend(plain(users::lines(snapshot, look, plan)));
-        gap(&mut rows, 3);
-    }
-    rows.extend(claims::lines(model, look, plan));
-    if plan.queue > 0 {
-        gap(&mut rows, 2);
-        rows.extend(queue::lines(model, look, plan));
-    }
-    let notes = notes::lines(model, snapshot, look, plan);
-    if !notes.is_empty() {
-        gap(&mut rows, 0);
-    }
-    rows.extend(plain(notes));
-    rows
-}
-
 /// Rows of the table that fit: what PgDn moves by.
 pub(crate) fn page(model: &Model) -> usize {
-    let (width, height) = model.size;
-    if model.page != Page::Overview {
-        return usize::from(height.saturating_sub(8).max(1));
+    let (_, height) = model.size;
+    match &model.snapshot {
+        Some(snapshot) if model.page == Page::Overview => overview::page(model, snapshot),
+        _ => usize::from(height.saturating_sub(8).max(1)),
     }
-    let glyphs = &crate::theme::UTF8;
-    Plan::new(model, width.into(), height.into(), glyphs)
-        .claims
-        .max(1)
 }
 
 /// The last line to which the text in the box can be scrolled.

@@ -1,7 +1,8 @@
 //! Pieces that several parts of the screen draw with.
 
+pub(crate) mod bullet;
 pub(crate) mod columns;
 pub(crate) mod heat;
 pub(crate) mod over_time;
-pub(crate) mod share_bar;
+pub(crate) mod slice_map;
 pub(crate) mod spark;

@@ -97,7 +97,7 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "e") => (EVENTFUL, FIRST, &["e"], Text("More time for c12")),
         ("On the screens", "x") => (PLAIN, FIRST, &["x", DELETE], Text("Release c12")),
         ("On the screens", "/") => (PLAIN, START, &["/"], Text("filter: ")),
-        ("On the screens", "s") => (PLAIN, START, &["s"], Text("USER▾")),
+        ("On the screens", "s") => (PLAIN, START, &["s"], Text("by user▾")),
         ("On the screens", "Tab") => (PLAIN, START, &["\t"], Text("[2 Claims]")),
         ("On the screens", "Shift-Tab") => (PLAIN, START, &[BACK_TAB], Text("[5 Health]")),
         ("On the screens", "1") => (
@@ -131,8 +131,8 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", ":") => (PLAIN, START, &[":"], Text("Commands (")),
         ("On the screens", "?") => (PLAIN, START, &["?"], Text("On the screens")),
         ("On the screens", "q") => (PLAIN, START, &["q"], Left),
-        ("On the Overview", "Right l") => (PLAIN, START, &[RIGHT, "l"], Chosen("c22")),
-        ("On the Overview", "Left h") => (PLAIN, GPUS, &[LEFT, "h"], Chosen("c22")),
+        ("On the Overview", "Right l") => (PLAIN, START, &[RIGHT, "l"], Chosen("QUEUE 1  1 c22")),
+        ("On the Overview", "Left h") => (PLAIN, GPUS, &[LEFT, "h"], Chosen("QUEUE 1  1 c22")),
         ("On Claims", "g") => (PLAIN, ("2", Text("▾ vis")), &["g"], Gone("▾ vis")),
         ("On Claims", "Right l") => {
             let folded = ("2\x1b[H\x1b[D", Text("▸ chem"));
@@ -228,7 +228,7 @@ fn run(place: &str, shown: &str, check: &Check) {
     for key in check.keys {
         let what = format!("effect of {key:?} ({shown}, {})", place.to_lowercase());
         let mut canned = Canned::start(check.of);
-        canned.until("figures", |c| c.text().contains("GiB █used"));
+        canned.until("figures", |c| c.text().contains("██ used"));
         let (keys, taken) = check.before;
         let fresh = Now::of(&canned);
         canned.press(keys);

@@ -9,8 +9,10 @@ use super::totals::{mem_used, sm_active, time_busy};
 /// Order of the claims table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// By id.
+    /// The viewer's own, then what is worth a look, then what bursts; by id where that is equal.
     #[default]
+    Need,
+    /// By id.
     Id,
     /// By owner.
     User,
@@ -28,7 +30,8 @@ impl Sort {
     /// The next one.
     pub(crate) fn next(self) -> Self {
         match self {
-            Self::Id => Self::User,
+            Self::Need => Self::User,
+            Self::Id => Self::Need,
             Self::User => Self::Gpu,
             Self::Gpu => Self::Memory,
             Self::Memory => Self::Time,
@@ -40,6 +43,7 @@ impl Sort {
     /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Need => "need: yours, then what is worth a look",
             Self::Id => "id",
             Self::User => "user",
             Self::Gpu => "GPU",
@@ -55,7 +59,7 @@ impl Sort {
         let gpus = |c: &ClaimView| c.gpus.iter().map(|g| g.gpu).collect::<Vec<_>>();
         let percent = |f: Option<Figure>| f.map(|f| f.value);
         let order = match self {
-            Self::Id => Ordering::Equal,
+            Self::Need | Self::Id => Ordering::Equal,
             Self::User => a.user.cmp(&b.user),
             Self::Gpu => gpus(a).cmp(&gpus(b)),
             Self::Memory => most(bytes(a), bytes(b)),

@@ -1,7 +1,6 @@
-//! Figures of a claim over its GPUs: bytes add up, percentages are averaged, and what is not known on
-//! one GPU is not known.
+//! Figures of a claim over its GPUs: bytes and parts of GPUs add up, and what is not known on one GPU is not known.
 
-use gshare_proto::{ClaimGpu, ClaimView, Figure};
+use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuView, Snapshot};
 
 /// Bytes used: as the driver says, else as charged.
 pub(crate) fn mem_used(claim: &ClaimView) -> Option<u64> {
@@ -9,32 +8,90 @@ pub(crate) fn mem_used(claim: &ClaimView) -> Option<u64> {
     claim.gpus.iter().map(used).sum()
 }
 
-/// The cap in bytes.
-pub(crate) fn mem_cap(claim: &ClaimView) -> u64 {
-    claim.gpus.iter().map(|g| g.mem_limit).sum()
+/// Bytes claimed.
+pub(crate) fn mem_claimed(claim: &ClaimView) -> u64 {
+    claim.gpus.iter().map(|g| g.mem_request).sum()
 }
 
-fn mean(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<Figure> {
+/// The parts of GPUs claimed, in percent of one.
+pub(crate) fn claimed(claim: &ClaimView) -> f64 {
+    claim.gpus.iter().map(|g| g.sm_request * 100.0).sum()
+}
+
+fn sum(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<Figure> {
     let figures: Vec<Figure> = claim.gpus.iter().map(of).collect::<Option<_>>()?;
     let first = figures.first()?;
     Some(Figure {
-        value: figures.iter().map(|f| f.value).sum::<f64>() / figures.len() as f64,
+        value: figures.iter().map(|f| f.value).sum::<f64>(),
         source: first.source,
         estimate: figures.iter().any(|f| f.estimate),
     })
 }
 
-/// Percent of the time of its GPUs.
+/// Percent of GPU time, all GPUs together.
 pub(crate) fn time_busy(claim: &ClaimView) -> Option<Figure> {
-    mean(claim, |g| g.time_busy.or(g.time_got))
+    sum(claim, |g| g.time_busy.or(g.time_got))
 }
 
-/// Percent of the SMs of its GPUs.
+/// Percent of the SMs, all GPUs together.
 pub(crate) fn sm_active(claim: &ClaimView) -> Option<Figure> {
-    mean(claim, |g| g.sm_active)
+    sum(claim, |g| g.sm_active)
 }
 
-/// Percent of the warps of its GPUs.
+/// Percent of the warps, all GPUs together.
 pub(crate) fn sm_occupancy(claim: &ClaimView) -> Option<Figure> {
-    mean(claim, |g| g.sm_occupancy)
+    sum(claim, |g| g.sm_occupancy)
+}
+
+/// Whether parts of a GPU are parts of its SMs, as with MPS and in an instance; in turns they are parts of its time.
+pub(crate) fn is_by_sms(gpu: &GpuView) -> bool {
+    gpu.is_instance() || matches!(gpu.mode.as_str(), "mps" | "mig")
+}
+
+/// What a claim uses of a GPU, in percent and of the kind that its size is in.
+pub(crate) fn compute(part: &ClaimGpu, snapshot: &Snapshot) -> Option<Figure> {
+    let gpu = snapshot.gpus.iter().find(|g| g.index == part.gpu);
+    match gpu.is_some_and(is_by_sms) {
+        true => part.sm_active,
+        false => part.time_busy.or(part.time_got),
+    }
+}
+
+/// The same of all its GPUs together.
+pub(crate) fn compute_of(claim: &ClaimView, snapshot: &Snapshot) -> Option<Figure> {
+    sum(claim, |g| compute(g, snapshot))
+}
+
+/// GPUs: used up to the size, unused, and burst on top. The first two are what is claimed, to the last digit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Split {
+    /// Up to the size.
+    pub(crate) used: f64,
+    /// The rest of the size.
+    pub(crate) unused: f64,
+    /// Above it.
+    pub(crate) burst: f64,
+}
+
+/// Of these claims; absent as soon as the use of one is.
+pub(crate) fn split<'a>(
+    claims: impl Iterator<Item = &'a ClaimView>,
+    snapshot: &Snapshot,
+) -> Option<Split> {
+    let mut all = Split::default();
+    for part in claims.filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus) {
+        let used = compute(part, snapshot)?.value / 100.0;
+        all.used += used.min(part.sm_request);
+        all.unused += (part.sm_request - used).max(0.0);
+        all.burst += (used - part.sm_request).max(0.0);
+    }
+    Some(all)
+}
+
+/// Bytes of a GPU that claims and programs without one divide; absent where the driver does not say.
+pub(crate) fn mem_whole(gpu: &GpuView) -> Option<u64> {
+    match gpu.mem_allocatable {
+        Some(part) => Some(part + gpu.mem_unclaimed.unwrap_or(0)),
+        None => gpu.mem_total,
+    }
 }

@@ -1,18 +1,19 @@
-//! The claims, and the processes that are in none.
+//! The claims, and the processes that are in none: what each uses beside what it has claimed.
 
 use std::ops::Range;
 
-use gshare_proto::{Caps, ClaimState, ClaimView, UnclaimedView};
+use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot, UnclaimedView};
 use ratatui::style::Style;
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 
-use super::plan::Plan;
-use super::{Row, Target, chosen, fit, window};
+use super::{Row, Target, chosen, span, window};
 use crate::model::{
-    ClaimRow, Model, Section, Sort, mem_cap, mem_used, sm_active, sm_occupancy, time_busy,
+    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, mem_whole,
+    sm_active, sm_occupancy, words,
 };
-use crate::text::{cut, figure, figure_percent, gib, gib_or, percent, seconds, share, width};
+use crate::text::{cut, figure, gib, gib_or, percent, seconds, width};
 use crate::theme::Look;
+use crate::widgets::bullet::Bullet;
 use crate::widgets::columns::{Column, GAP, row, total};
 
 /// Columns of the table.
@@ -20,96 +21,96 @@ use crate::widgets::columns::{Column, GAP, row, total};
 pub(super) enum Col {
     Id,
     User,
-    Class,
     What,
     Gpu,
-    Request,
-    Limit,
-    Memory,
-    Time,
+    Compute,
+    Used,
+    Claim,
     Sm,
     Occ,
+    Memory,
+    MemUsed,
+    MemClaim,
     State,
 }
 
-/// Heading and rows.
-pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
+/// What a table of claims is drawn with.
+#[derive(Clone, Copy)]
+pub(super) struct Table<'a> {
+    pub(super) model: &'a Model,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) look: &'a Look,
+    pub(super) width: usize,
+    /// Whether SM activity and occupancy are shown instead of bars.
+    pub(super) figures: bool,
+}
+
+/// Heading and rows, in `room` rows.
+pub(super) fn lines(table: Table<'_>, room: usize) -> Vec<Row> {
+    let Table {
+        model,
+        look,
+        width: cols,
+        ..
+    } = table;
     let rows = model.claim_rows();
-    let columns = columns(&rows, plan, look, model.sort);
+    let columns = table.columns(&rows);
     let focus = model.section == Section::Claims;
-    let shown = window(rows.len(), plan.claims, model.chosen_index(Section::Claims));
-    let place = if shown.len() < rows.len() {
-        format!(" {}-{} of {}", shown.start + 1, shown.end, rows.len())
-    } else {
-        String::new()
-    };
-    let head = row(&columns, glyphs, |c| {
-        let style = if focus && c.key == Col::Id {
-            theme.focus
-        } else {
-            theme.heading
-        };
-        let mark = mark(c.key, model.sort, look);
-        let place = if c.key == Col::What { &place } else { "" };
-        // The place matters more than the word before it.
-        let room = c.width.saturating_sub(width(place) + width(mark));
-        let title = if place.is_empty() {
-            // So does the mark.
-            c.title.chars().take(room).collect()
-        } else {
-            cut(c.title, room, glyphs)
-        };
-        (format!("{title}{mark}{place}"), style)
-    });
-    let mut out = vec![Row {
-        line: fit(head, plan.width, look),
-        hits: sort_hits(&columns),
-    }];
-    if rows.is_empty() {
-        let line = Line::styled(nothing(model), theme.dim);
-        out.push(fit(line, plan.width, look).into());
-    }
-    for claim in &rows[shown] {
-        let line = match claim {
-            ClaimRow::Claim(c) => row(&columns, glyphs, |col| claim_cell(c, col.key, plan, look)),
-            ClaimRow::Unclaimed(n, u) => {
-                row(&columns, glyphs, |col| unclaimed_cell(*n, u, col.key, look))
+    let places = room.saturating_sub(1);
+    let at = model.chosen_index(Section::Claims).filter(|_| focus);
+    let shown = window(rows.len(), places, at);
+    let place = match shown.len() < rows.len() {
+        true => format!("{}-{} of {}", shown.start + 1, shown.end, rows.len()),
+        false => {
+            let held = rows
+                .iter()
+                .filter(|r| matches!(r, ClaimRow::Claim(_)))
+                .count();
+            match rows.len() - held {
+                0 => held.to_string(),
+                n => format!("{held}, no claim {n}"),
             }
-        };
-        let line = fit(line, plan.width, look);
+        }
+    };
+    let mut out = vec![table.heading(&columns, &place, focus)];
+    for claim in &rows[shown] {
+        let line = table.row(claim, &columns);
         let is_chosen = focus && model.current() == Some(&claim.key());
         let line = if is_chosen {
-            chosen(line, plan.width, look)
+            chosen(line, cols, look)
         } else {
             line
         };
         out.push(Row::of(line, Section::Claims, claim.key()));
     }
+    // What to do where nobody has a claim yet.
+    if !rows.iter().any(|r| matches!(r, ClaimRow::Claim(_))) {
+        let hints = nothing(model)
+            .into_iter()
+            .take(room.saturating_sub(out.len()));
+        out.extend(hints.map(|text| Row::from(Line::styled(text, look.theme.dim))));
+    }
     out
 }
 
-/// What a click on each heading sorts by.
-pub(super) fn sort_hits(columns: &[Column<Col>]) -> Vec<(Range<usize>, Target)> {
-    let mut from = 0;
-    let mut hits = Vec::new();
-    for column in columns {
-        let to = from + column.width;
-        if let Some(sort) = sorted(column.key) {
-            hits.push((from..to, Target::Sort(sort)));
-        }
-        from = to + GAP;
-    }
-    hits
-}
-
-pub(super) fn nothing(model: &Model) -> String {
+/// What to do where there are no rows.
+pub(super) fn nothing(model: &Model) -> Vec<String> {
     if !model.filter.text().is_empty() {
-        return format!("no row has `{}`; Esc shows all", model.filter.text());
+        return vec![format!(
+            "no row has `{}`; Esc shows all",
+            model.filter.text()
+        )];
     }
     match model.service() {
-        Ok(()) => "no claims. Press n, or run: gshare claim -g 0.5 -- python train.py".to_owned(),
-        Err(_) => "no GPU processes".to_owned(),
+        Ok(()) => [
+            "no claims. Press n, or run:",
+            "gshare claim -g 0.5 -- python train.py   half a GPU for one program",
+            "gshare claim -g 0.25 --hold              a quarter to keep, for many programs",
+            "gshare adopt PID                         a claim for a program that runs",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        Err(_) => vec!["no GPU processes".to_owned()],
     }
 }
 
@@ -119,114 +120,256 @@ fn sorted(col: Col) -> Option<Sort> {
         Col::Id => Some(Sort::Id),
         Col::User => Some(Sort::User),
         Col::Gpu => Some(Sort::Gpu),
-        Col::Memory => Some(Sort::Memory),
-        Col::Time => Some(Sort::Time),
+        Col::MemUsed => Some(Sort::Memory),
+        Col::Used => Some(Sort::Time),
         Col::Sm => Some(Sort::Sm),
-        Col::Class | Col::What | Col::Request | Col::Limit | Col::Occ | Col::State => None,
+        _ => None,
     }
 }
 
-/// The sign of the column that the rows are sorted by, where that is another order than usual.
-pub(super) fn mark(col: Col, sort: Sort, look: &Look) -> &'static str {
-    if sort != Sort::Id && sorted(col) == Some(sort) {
-        look.glyphs.sorted
-    } else {
-        ""
-    }
-}
+/// Cells of the bars.
+const COMPUTE: usize = 18;
+const MEMORY: usize = 10;
 
-/// The columns for the width: figures get what they need, words share the rest, and when there is too
-/// little room the figures that matter less go.
-pub(super) fn columns(
-    rows: &[ClaimRow<'_>],
-    plan: &Plan,
-    look: &Look,
-    sort: Sort,
-) -> Vec<Column<Col>> {
-    let longest = |f: &dyn Fn(&ClaimRow<'_>) -> usize| rows.iter().map(f).max().unwrap_or(0);
-    let id = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&c.id),
-        ClaimRow::Unclaimed(n, _) => 1 + n.to_string().len(),
-    });
-    let user = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&c.user),
-        ClaimRow::Unclaimed(_, u) => width(u.user.as_deref().unwrap_or_default()),
-    });
-    let gpu = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&gpus(c)),
-        ClaimRow::Unclaimed(..) => 1,
-    });
-    let memory = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&memory(c, look)),
-        ClaimRow::Unclaimed(..) => 4,
-    });
-    let state = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&state(c)),
-        ClaimRow::Unclaimed(..) => 7,
-    });
-    let mut columns = vec![
-        Column::words(Col::Id, "ID", id.clamp(3, 6)),
-        Column::words(
+impl Table<'_> {
+    /// The heading, and what a click on each of its columns sorts by.
+    pub(super) fn heading(&self, columns: &[Column<Col>], place: &str, focus: bool) -> Row {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let sort = self.model.sort;
+        let names = [Col::Id, Col::User, Col::What];
+        let is_name = |c: &&Column<Col>| names.contains(&c.key);
+        let cols = total(&columns.iter().filter(is_name).cloned().collect::<Vec<_>>());
+        let by = match sort {
+            Sort::Id | Sort::User => format!("by {}{} ", sort.name(), glyphs.sorted),
+            _ => String::new(),
+        };
+        let style = if focus { theme.focus } else { theme.heading };
+        let rest = cut(&format!(" {by}{place}"), cols.saturating_sub(6), glyphs);
+        let gap = cols.saturating_sub(6 + width(&rest)) + GAP;
+        let mut spans = vec![
+            span("CLAIMS", style),
+            span(format!("{rest}{}", " ".repeat(gap)), theme.dim),
+        ];
+        let figures: Vec<Column<Col>> = columns.iter().filter(|c| !is_name(c)).cloned().collect();
+        let title = |c: &Column<Col>| {
+            let mark = if sorted(c.key) == Some(sort) {
+                glyphs.sorted
+            } else {
+                ""
+            };
+            (format!("{}{mark}", c.title), theme.dim)
+        };
+        spans.extend(row(&figures, glyphs, title).spans);
+        let mut from = 0;
+        let mut hits: Vec<(Range<usize>, Target)> = Vec::new();
+        for column in columns {
+            let to = from + column.width;
+            let by = sorted(column.key);
+            hits.extend(by.map(|sort| (from..to, Target::Sort(sort))));
+            from = to + GAP;
+        }
+        let line = Line::from(spans);
+        Row { line, hits }
+    }
+
+    /// The columns for the width: figures get what they need, words share the rest, and where there is too little room
+    /// what matters less goes.
+    pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<Column<Col>> {
+        let longest = |col: Col| rows.iter().map(|r| width(&self.cell(r, col).0)).max();
+        let longest = |col: Col| longest(col).unwrap_or(0);
+        let wide = self.width >= super::WIDE;
+        let user = longest(Col::User).clamp(4, if wide { 12 } else { 8 });
+        let mut columns = vec![
+            Column::words(Col::Id, "", longest(Col::Id).clamp(4, 7)),
+            Column::words(Col::User, "", user),
+            Column::words(Col::What, "", 0),
+            Column::figures(Col::Gpu, "GPU", longest(Col::Gpu).clamp(3, 8)),
+        ];
+        if self.width >= 110 && !self.figures {
+            columns.push(Column::words(Col::Compute, "  % of a GPU", COMPUTE + 2));
+        }
+        columns.extend([
+            Column::figures(Col::Used, "% used", 6),
+            Column::figures(Col::Claim, "claim", 5),
+        ]);
+        if self.figures {
+            columns.extend([
+                Column::figures(Col::Sm, "SM %", 6),
+                Column::figures(Col::Occ, "occ %", 6),
+            ]);
+        }
+        if self.width >= 110 && !self.figures {
+            columns.push(Column::words(Col::Memory, "  of the GPU", MEMORY + 2));
+        }
+        columns.extend([
+            Column::figures(Col::MemUsed, "GiB used", 8),
+            Column::figures(Col::MemClaim, "claim", 5),
+            Column::words(
+                Col::State,
+                " state",
+                longest(Col::State).clamp(7, if wide { 40 } else { 23 }) + 1,
+            ),
+        ]);
+        // The sign of the order stands behind a whole word.
+        for column in &mut columns {
+            if sorted(column.key) == Some(self.model.sort) {
+                let sign = width(self.look.glyphs.sorted);
+                column.width = column.width.max(width(column.title) + sign);
+            }
+        }
+        // Words have 8 columns at least.
+        let least = |columns: &[Column<Col>]| total(columns) + 8;
+        for drop in [
+            Col::Occ,
+            Col::Sm,
+            Col::State,
             Col::User,
-            "USER",
-            user.clamp(4, if plan.wide { 12 } else { 8 }),
-        ),
-    ];
-    if plan.wide {
-        columns.push(Column::words(Col::Class, "CLASS", 5));
-        columns.push(Column::words(Col::What, "NOTEBOOK / COMMAND", 0));
-    } else {
-        columns.push(Column::words(Col::What, "WHAT", 0));
+            Col::Gpu,
+            Col::Claim,
+            Col::MemClaim,
+        ] {
+            if least(&columns) <= self.width {
+                break;
+            }
+            // What is to be said of it may be cut, down to a word.
+            columns.retain(|c| c.key != drop || drop == Col::State);
+            let state = columns.iter_mut().find(|c| c.key == drop);
+            if let Some(state) = state {
+                state.width = state.width.min(13);
+            }
+        }
+        let rest = self.width.saturating_sub(total(&columns));
+        let wanted = longest(Col::What).clamp(8, if wide { 36 } else { 24 });
+        for column in &mut columns {
+            match column.key {
+                Col::What => column.width = rest.min(wanted),
+                Col::State => column.width += rest - rest.min(wanted),
+                _ => {}
+            }
+        }
+        columns
     }
-    columns.push(Column::figures(Col::Gpu, "GPU", gpu.clamp(3, 8)));
-    columns.push(Column::figures(Col::Request, "REQ", 4));
-    columns.push(Column::figures(Col::Limit, "LIM", 4));
-    columns.push(Column::figures(Col::Memory, "MEM GiB", memory.clamp(9, 13)));
-    let (sm, occ) = if plan.wide { (6, 5) } else { (4, 4) };
-    columns.push(Column::figures(Col::Time, "TIME/REQ", 8));
-    columns.push(Column::figures(
-        Col::Sm,
-        if plan.wide { "SM act" } else { "SM" },
-        sm,
-    ));
-    columns.push(Column::figures(Col::Occ, "OCC", occ));
-    columns.push(Column::words(Col::State, " STATE", state.clamp(8, 22) + 1));
-    // The sign of the order stands behind a whole word.
-    for column in &mut columns {
-        let sign = width(mark(column.key, sort, look));
-        if sign > 0 {
-            column.width = column.width.max(width(column.title) + sign);
+
+    /// A claim, or a program without one.
+    pub(super) fn row(&self, of: &ClaimRow<'_>, columns: &[Column<Col>]) -> Line<'static> {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let mut line = row(columns, glyphs, |c| self.cell(of, c.key));
+        // A cell and a gap are two spans; bars and signs have colours of their own.
+        let spans = std::mem::take(&mut line.spans);
+        for (i, drawn) in spans.into_iter().enumerate() {
+            let column = columns.get(i / 2).filter(|_| i % 2 == 0);
+            let bar = column.and_then(|c| self.bar(of, c.key));
+            match (bar, column.map(|c| c.key)) {
+                (Some((bullet, cells)), _) => {
+                    line.push_span(Span::raw("  "));
+                    line.spans.extend(bullet.spans(cells, self.look));
+                }
+                (None, Some(Col::State)) if drawn.content.contains(glyphs.sign) => {
+                    let (before, after) = drawn.content.split_once(glyphs.sign).unwrap_or_default();
+                    line.push_span(Span::raw(before.to_owned()));
+                    line.push_span(Span::styled(glyphs.sign, theme.warn));
+                    line.push_span(Span::styled(after.to_owned(), drawn.style));
+                }
+                _ => line.push_span(drawn),
+            }
+        }
+        line
+    }
+
+    /// A bar of a whole GPU, and its cells.
+    fn bar(&self, of: &ClaimRow<'_>, col: Col) -> Option<(Bullet, usize)> {
+        let ClaimRow::Claim(claim) = of else {
+            return matches!(col, Col::Compute | Col::Memory).then(|| (Bullet::default(), 0));
+        };
+        let gpus = claim.gpus.len().max(1) as f64;
+        match col {
+            Col::Compute => Some((
+                Bullet {
+                    used: compute_of(claim, self.snapshot).map(|f| f.value / gpus),
+                    claim: claimed(claim) / gpus,
+                    whole: 100.0,
+                },
+                COMPUTE,
+            )),
+            Col::Memory => {
+                let on = |g: &&gshare_proto::GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
+                let whole: Option<u64> = self.snapshot.gpus.iter().filter(on).map(mem_whole).sum();
+                let bullet = Bullet {
+                    used: mem_used(claim).map(|b| b as f64),
+                    claim: mem_claimed(claim) as f64,
+                    whole: whole.unwrap_or(0) as f64,
+                };
+                Some((bullet, MEMORY))
+            }
+            _ => None,
         }
     }
-    let least = |columns: &[Column<Col>]| total(columns) + 10;
-    for drop in [
-        Col::Occ,
-        Col::Limit,
-        Col::Gpu,
-        Col::Time,
-        Col::Request,
-        Col::User,
-        Col::Sm,
-    ] {
-        if least(&columns) > plan.width {
-            columns.retain(|c| c.key != drop);
+
+    fn cell(&self, of: &ClaimRow<'_>, col: Col) -> (String, Style) {
+        match of {
+            ClaimRow::Claim(claim) => self.claim_cell(claim, col),
+            ClaimRow::Unclaimed(n, program) => self.program_cell(*n, program, col),
         }
     }
-    let rest = plan.width.saturating_sub(total(&columns));
-    let wanted = longest(&|r| match r {
-        ClaimRow::Claim(c) => width(&what(c)),
-        ClaimRow::Unclaimed(_, u) => width(&process(u)),
-    });
-    let (least, most) = if plan.wide { (18, 48) } else { (14, 24) };
-    let wanted = wanted.clamp(least, most);
-    for column in &mut columns {
-        match column.key {
-            Col::What => column.width = rest.min(wanted),
-            Col::State => column.width += rest - rest.min(wanted),
-            _ => {}
+
+    fn claim_cell(&self, claim: &ClaimView, col: Col) -> (String, Style) {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let mine = claim.uid == self.model.viewer.uid;
+        let name = if mine { theme.strong } else { theme.text };
+        let size = |text: String| match claim.adopted {
+            true => ("-".to_owned(), theme.dim),
+            false => (text, theme.dim),
+        };
+        match col {
+            Col::Id => (
+                format!("{}{}", if mine { glyphs.mine } else { " " }, claim.id),
+                name,
+            ),
+            Col::User => (claim.user.clone(), name),
+            Col::What => (what(claim), name),
+            Col::Gpu => (gpus(claim), theme.text),
+            Col::Used => (
+                figure(compute_of(claim, self.snapshot), glyphs),
+                theme.strong,
+            ),
+            Col::Claim => size(percent(claimed(claim))),
+            Col::Sm => (figure(sm_active(claim), glyphs), theme.text),
+            Col::Occ => (figure(sm_occupancy(claim), glyphs), theme.dim),
+            Col::MemUsed => (gib_or(mem_used(claim), glyphs), theme.strong),
+            Col::MemClaim => size(gib(mem_claimed(claim))),
+            Col::State => {
+                let words = words(claim, self.snapshot, self.model.clock, glyphs.arrow);
+                let sign = if words.sign {
+                    format!(" {} ", glyphs.sign)
+                } else {
+                    " ".to_owned()
+                };
+                (format!("{sign}{}", words.text), theme.text)
+            }
+            Col::Compute | Col::Memory => (String::new(), theme.text),
         }
     }
-    columns
+
+    fn program_cell(&self, n: usize, program: &UnclaimedView, col: Col) -> (String, Style) {
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let dash = || (glyphs.dash.to_owned(), theme.dim);
+        match col {
+            Col::Id => (format!(" u{n}"), theme.text),
+            Col::User => program.user.clone().map_or_else(dash, |u| (u, theme.text)),
+            Col::What => (format!("{} {}", program.what, program.pid), theme.text),
+            Col::Gpu => (program.gpu.to_string(), theme.text),
+            // Nothing is claimed, so there is nothing to be unknown about.
+            Col::Claim | Col::MemClaim => ("-".to_owned(), theme.dim),
+            Col::MemUsed => program
+                .mem_used
+                .map_or_else(dash, |b| (gib(b), theme.strong)),
+            Col::Sm => (figure(program.sm_active, glyphs), theme.text),
+            Col::Used | Col::Occ => dash(),
+            Col::State if program.graphics => (" desktop".to_owned(), theme.dim),
+            Col::State => (format!(" {} no claim", glyphs.sign), theme.text),
+            Col::Compute | Col::Memory => (String::new(), theme.text),
+        }
+    }
 }
 
 /// `0,1`.
@@ -242,19 +385,11 @@ pub(super) fn what(claim: &ClaimView) -> String {
     match &claim.name {
         Some(name) if claim.what.is_empty() => name.clone(),
         Some(name) if *name != claim.what => format!("{name}: {}", claim.what),
-        _ if claim.what.is_empty() => "(held, no program)".to_owned(),
+        _ if claim.what.is_empty() && claim.state == ClaimState::Held => {
+            "(held, no program)".to_owned()
+        }
         _ => claim.what.clone(),
     }
-}
-
-/// `4.1/5.9`, and a mark when the claim was refused at its cap.
-fn memory(claim: &ClaimView, look: &Look) -> String {
-    let mark = if claim.refusals > 0 { "!" } else { "" };
-    let used = gib_or(mem_used(claim), &look.glyphs);
-    if claim.adopted {
-        return used;
-    }
-    format!("{mark}{used}/{}", gib(mem_cap(claim)))
 }
 
 /// Idleness from here on is told.
@@ -326,96 +461,7 @@ pub(super) fn state(claim: &ClaimView) -> String {
     }
 }
 
-pub(super) fn claim_cell(claim: &ClaimView, col: Col, plan: &Plan, look: &Look) -> (String, Style) {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let sum = |f: fn(&gshare_proto::ClaimGpu) -> f64| claim.gpus.iter().map(f).sum::<f64>();
-    let measured = |value| {
-        if plan.wide {
-            figure_percent(value, glyphs)
-        } else {
-            figure(value, glyphs)
-        }
-    };
-    let plain = if claim.adopted {
-        theme.unclaimed
-    } else {
-        theme.text
-    };
-    match col {
-        // Nothing is requested, so there is nothing to be unknown about.
-        Col::Request | Col::Limit if claim.adopted => ("-".to_owned(), theme.dim),
-        Col::Time if claim.adopted => (figure(time_busy(claim), glyphs), theme.text),
-        Col::State if claim.adopted => (format!(" {}", state(claim)), theme.unclaimed),
-        Col::Id => (claim.id.clone(), plain),
-        Col::User => (claim.user.clone(), plain),
-        Col::Class => (short_class(&claim.class), theme.dim),
-        Col::What => (what(claim), plain),
-        Col::Gpu => (gpus(claim), theme.text),
-        Col::Request => (share(sum(|g| g.sm_request)), theme.text),
-        Col::Limit => (share(sum(|g| g.sm_limit)), theme.dim),
-        Col::Memory => {
-            let style = if claim.refusals > 0 {
-                theme.warn
-            } else {
-                theme.text
-            };
-            (memory(claim, look), style)
-        }
-        Col::Time => {
-            let n = claim.gpus.len().max(1) as f64;
-            let requested = percent(sum(|g| g.sm_request) / n * 100.0);
-            let time = figure(time_busy(claim), glyphs);
-            (format!("{time}/{requested}"), theme.text)
-        }
-        Col::Sm => (measured(sm_active(claim)), theme.text),
-        Col::Occ => (measured(sm_occupancy(claim)), theme.dim),
-        Col::State => {
-            let text = state(claim);
-            let style = match claim.state {
-                ClaimState::Ending => theme.dim,
-                _ if claim.overuse.is_some()
-                    || text.contains("idle")
-                    || text.contains("at cap") =>
-                {
-                    theme.warn
-                }
-                ClaimState::Held => theme.dim,
-                ClaimState::Running => theme.good,
-            };
-            (format!(" {text}"), style)
-        }
-    }
-}
-
 /// `inter`, `batch`, `infer`.
 pub(super) fn short_class(class: &str) -> String {
     class.chars().take(5).collect()
-}
-
-fn process(process: &UnclaimedView) -> String {
-    format!("{} {}", process.what, process.pid)
-}
-
-pub(super) fn unclaimed_cell(
-    n: usize,
-    unclaimed: &UnclaimedView,
-    col: Col,
-    look: &Look,
-) -> (String, Style) {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let dash = || (glyphs.dash.to_owned(), theme.dim);
-    let text = |t: String| (t, theme.unclaimed);
-    match col {
-        Col::Id => text(format!("u{n}")),
-        Col::User => unclaimed.user.clone().map_or_else(dash, text),
-        Col::What => text(process(unclaimed)),
-        Col::Gpu => text(unclaimed.gpu.to_string()),
-        // Nothing is requested, so there is nothing to be unknown about.
-        Col::Request | Col::Limit => ("-".to_owned(), theme.dim),
-        Col::Memory => unclaimed.mem_used.map_or_else(dash, |b| text(gib(b))),
-        Col::Time | Col::Sm | Col::Occ => dash(),
-        Col::Class => ("-".to_owned(), theme.dim),
-        Col::State if unclaimed.graphics => (" desktop".to_owned(), theme.dim),
-        Col::State => (" no cap".to_owned(), theme.unclaimed),
-    }
 }

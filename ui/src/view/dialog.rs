@@ -243,9 +243,9 @@ fn outlook(form: &Form, model: &Model, look: &Look) -> (String, Style) {
         return ("no figures yet".to_owned(), theme.dim);
     };
     match form.fit(snapshot) {
-        Err(wrong) => (wrong, theme.warn),
+        Err(wrong) => (wrong, theme.text),
         Ok(Fit::Now(text)) => (text, theme.good),
-        Ok(Fit::Not(text)) => (text, theme.warn),
+        Ok(Fit::Not(text)) => (text, theme.text),
     }
 }
 
@@ -330,7 +330,7 @@ fn palette(input: &LineInput, at: usize, model: &Model, look: &Look, cols: usize
     }
     if found.is_empty() {
         let text = format!("no command is called `{}`", input.text());
-        lines.push(Line::styled(text, theme.warn));
+        lines.push(Line::styled(text, theme.text));
     }
     lines.resize(LISTED + 1, Line::default());
     Content {

@@ -1,148 +1,147 @@
-//! The first line: whose machine, which GPUs, how caps hold; and what must be said above everything.
+//! The first line: the screens, what waits or is wrong there, how limits hold; and what must be said above everything.
 
-use gshare_proto::counts::many;
 use gshare_proto::{Caps, Snapshot};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use ratatui::widgets::{Tabs, Widget};
 
-use super::{fit, span};
-use crate::model::Model;
-use crate::text::{span_width, wrap};
+use super::{Scene, Target, fit, span};
+use crate::model::{Model, Page};
+use crate::text::{span_width, width, wrap};
 use crate::theme::Look;
 
-/// `4x RTX 4090 + 2x H100`.
-fn models(snapshot: &Snapshot) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for gpu in &snapshot.gpus {
-        match counts.iter_mut().find(|(name, _)| *name == gpu.short) {
-            Some((_, n)) => *n += 1,
-            None => counts.push((&gpu.short, 1)),
-        }
-    }
-    let words: Vec<String> = counts
-        .iter()
-        .map(|(name, n)| match n {
-            1 => (*name).to_owned(),
-            n => format!("{n}x {name}"),
-        })
-        .collect();
-    if words.is_empty() {
-        "no GPU".to_owned()
+/// What a tab says; behind the name, what waits or is wrong there.
+fn tab(model: &Model, page: Page, short: bool) -> String {
+    let n = page.place() + 1;
+    let news = match (&model.snapshot, page) {
+        (Some(s), Page::Queue) if !s.queue.is_empty() => format!(" ({})", s.queue.len()),
+        (Some(s), Page::Health) if super::health::trouble(s) > 0 => " !".to_owned(),
+        _ => String::new(),
+    };
+    let hidden = short && page != model.page;
+    let text = match hidden {
+        true => format!("{n}{news}"),
+        false => format!("{n} {}{news}", page.name()),
+    };
+    if page == model.page {
+        format!("[{text}]")
     } else {
-        words.join(" + ")
+        format!(" {text} ")
     }
 }
 
-fn caps(snapshot: &Snapshot) -> &'static str {
+fn limits(snapshot: &Snapshot) -> &'static str {
     match (&snapshot.service, snapshot.caps) {
         (None, _) | (_, Caps::None) => "look only",
-        (_, Caps::Strict) => "caps: strict",
-        (_, Caps::Cooperative) => "caps: cooperative",
+        (_, Caps::Strict) => "limits: strict",
+        (_, Caps::Cooperative) => "limits: cooperative",
     }
 }
 
-/// `4 users  6 claims  1 waiting`.
-fn counts(snapshot: &Snapshot) -> String {
-    let mut words = vec![
-        many(snapshot.users.len(), "user"),
-        many(snapshot.claims.len(), "claim"),
-    ];
-    if !snapshot.queue.is_empty() {
-        words.push(format!("{} waiting", snapshot.queue.len()));
-    }
-    words.join("  ")
-}
-
-/// What may stand on the line.
-struct Item {
-    span: Span<'static>,
-    /// Dropped first: the smallest.
-    rank: u8,
-    right: bool,
-    /// Said instead when there is little room.
-    short: Option<String>,
-}
-
-/// The first line. What matters less is left out when there is no room; that the driver is simulated
-/// is always said.
-pub(super) fn line(model: &Model, look: &Look, width: usize) -> Line<'static> {
+/// What stands at the right, in at most `room` columns: the time goes first, that the driver is simulated never.
+fn right(model: &Model, look: &Look, room: usize) -> Vec<Span<'static>> {
     let theme = &look.theme;
-    let item = |text: String, style, rank, right| Item {
-        span: span(text, style),
-        rank,
-        right,
-        short: None,
+    let time = span(model.clock.time(model.clock.now_ms), theme.text);
+    let Some(snapshot) = &model.snapshot else {
+        return vec![time];
     };
-    let mut items = vec![item("gshare".to_owned(), theme.title, 9, false)];
-    if let Some(snapshot) = &model.snapshot {
-        if !snapshot.host.is_empty() {
-            items.push(item(snapshot.host.clone(), theme.text, 5, false));
-        }
-        if snapshot.simulated {
-            items.push(item(
-                " SIMULATED DRIVER ".to_owned(),
-                theme.simulated,
-                10,
-                false,
-            ));
-        }
-        let mut gpus = item(models(snapshot), theme.text, 6, false);
-        gpus.short = Some(snapshot.gpus_text());
-        items.push(gpus);
-        if let Some(driver) = &snapshot.driver {
-            items.push(item(format!("driver {driver}"), theme.dim, 3, false));
-        }
-        let style = match caps(snapshot) {
-            "look only" => theme.warn,
-            "caps: strict" => theme.good,
-            _ => theme.text,
+    let limits = limits(snapshot);
+    let word = limits.strip_prefix("limits: ").unwrap_or(limits);
+    let mark = |text: &'static str| snapshot.simulated.then(|| span(text, theme.caption));
+    let items: [Vec<Span<'static>>; 5] = [
+        [
+            Some(span(limits, theme.dim)),
+            mark(" SIMULATED DRIVER "),
+            Some(time.clone()),
+        ],
+        [
+            Some(span(word, theme.dim)),
+            mark(" SIMULATED DRIVER "),
+            Some(time.clone()),
+        ],
+        [
+            Some(span(word, theme.dim)),
+            mark(" SIM "),
+            (!snapshot.simulated).then(|| time.clone()),
+        ],
+        [mark(" SIM "), Some(time.clone()), None],
+        [mark(" SIM "), None, None],
+    ]
+    .map(|items| {
+        let items: Vec<Span<'static>> = items.into_iter().flatten().collect();
+        let gaps = items.into_iter().enumerate();
+        let gaps = gaps.flat_map(|(i, item)| [Span::raw(if i > 0 { "  " } else { "" }), item]);
+        gaps.collect()
+    });
+    let fits = |spans: &Vec<Span<'static>>| span_width(spans) <= room;
+    items.into_iter().find(fits).unwrap_or_default()
+}
+
+/// The first line.
+pub(super) fn draw(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) {
+    let theme = &look.theme;
+    let cols = usize::from(area.width);
+    let tabs = |short| Page::ALL.map(|page| (page, tab(model, page, short)));
+    let wide = |tabs: &[(Page, String); 5]| tabs.iter().map(|(_, t)| width(t)).sum::<usize>();
+    let mut shown = tabs(false);
+    let least = span_width(&right(model, look, 6));
+    if wide(&shown) + least + 1 > cols {
+        shown = tabs(true);
+    }
+    let mut at = area.x;
+    if let Some(host) = model.snapshot.as_ref().map(|s| s.host.as_str())
+        && wide(&shown) + width(host) + 44 < cols
+    {
+        let line = Line::from(vec![
+            span("gshare ", theme.title),
+            span(
+                format!("{} ", crate::text::cut(host, 20, &look.glyphs)),
+                theme.text,
+            ),
+        ]);
+        scene.line(&line, area);
+        at += line.width() as u16;
+    }
+    let taken = wide(&shown) as u16;
+    let place = Rect {
+        x: at,
+        width: taken.min(area.right().saturating_sub(at)),
+        ..area
+    };
+    let styled = shown.iter().map(|(page, text)| {
+        let wrong = *page == Page::Health && text.contains('!');
+        let style = if wrong { theme.strong } else { theme.dim };
+        Line::styled(text.clone(), style)
+    });
+    // Each brings its own blanks.
+    Tabs::new(styled)
+        .select(model.page.place())
+        .style(Style::new())
+        .highlight_style(theme.focus)
+        .divider("")
+        .padding("", "")
+        .render(place, scene.buf);
+    for (page, text) in &shown {
+        let cell = Rect {
+            x: at,
+            width: width(text) as u16,
+            ..area
         };
-        items.push(item(caps(snapshot).to_owned(), style, 7, false));
-        if snapshot.service.is_some() {
-            items.push(item(counts(snapshot), theme.dim, 2, true));
-        }
+        scene.hit(cell, Target::Page(*page));
+        at += cell.width;
     }
-    items.push(item(
-        model.clock.time(model.clock.now_ms),
-        theme.text,
-        4,
-        true,
-    ));
-    // What matters most takes its room first; the GPUs may do with their number.
-    let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(items[i].rank));
-    let mut room = width;
-    let mut kept = vec![false; items.len()];
-    for i in order {
-        let gap = if kept.contains(&true) { 2 } else { 0 };
-        if let Some(short) = items[i].short.take()
-            && items[i].span.width() + gap > room.saturating_sub(30)
-        {
-            items[i].span.content = short.into();
-        }
-        let wanted = items[i].span.width() + gap;
-        if wanted <= room {
-            room -= wanted;
-            kept[i] = true;
-        }
-    }
-    let mut kept = kept.into_iter();
-    items.retain(|_| kept.next().unwrap_or(false));
-    let (right, left): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|i| i.right);
-    let joined = |items: Vec<Item>| {
-        let mut spans: Vec<Span<'static>> = Vec::new();
-        for item in items {
-            if !spans.is_empty() {
-                spans.push(Span::raw("  "));
-            }
-            spans.push(item.span);
-        }
-        spans
-    };
-    let (mut spans, right) = (joined(left), joined(right));
-    let gap = width.saturating_sub(span_width(&spans) + span_width(&right));
-    spans.push(Span::raw(" ".repeat(gap)));
-    spans.extend(right);
-    fit(Line::from(spans), width, look)
+    let rest = usize::from(area.right().saturating_sub(at + 1));
+    let spans = right(model, look, rest.max(least));
+    let from = area.right().saturating_sub(span_width(&spans) as u16);
+    scene.line(
+        &Line::from(spans),
+        Rect {
+            x: from,
+            width: area.right() - from,
+            ..area
+        },
+    );
 }
 
 /// The banner in at most `rows` rows.
@@ -150,13 +149,16 @@ pub(super) fn banner(model: &Model, look: &Look, width: usize, rows: usize) -> V
     let Some(text) = model.banner() else {
         return Vec::new();
     };
-    let style = if model.disconnected.is_some() {
-        look.theme.error
-    } else {
-        look.theme.warn
+    let (sign, style) = match model.disconnected {
+        Some(_) => (look.glyphs.broken, look.theme.error),
+        None => (look.glyphs.sign, look.theme.warn),
     };
-    let lines = wrap(&text, width, rows, &look.glyphs);
-    lines.into_iter().map(|l| Line::styled(l, style)).collect()
+    let lines = wrap(&format!("{sign} {text}"), width, rows, &look.glyphs).into_iter();
+    let line = |(i, text): (usize, String)| match text.strip_prefix(sign) {
+        Some(rest) if i == 0 => Line::from(vec![span(sign, style), span(rest, look.theme.strong)]),
+        _ => Line::styled(text, look.theme.strong),
+    };
+    lines.enumerate().map(line).collect()
 }
 
 /// Before the first snapshot.

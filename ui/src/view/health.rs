@@ -4,8 +4,7 @@ use gshare_proto::{Check, GpuState, GpuView, Grade, HealthView, Snapshot};
 use ratatui::style::Style;
 use ratatui::text::Line;
 
-use super::plan::Plan;
-use super::{Row, chosen, fit, gap, span, window};
+use super::{Plan, Row, chosen, fit, gap, span, window};
 use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{gib_or, left, right, width};
 use crate::theme::Look;
@@ -160,7 +159,7 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
     let state = condition(gpu);
     let style = match state {
         "ok" => theme.text,
-        "drained" | "warned" => theme.warn,
+        "drained" | "warned" => theme.text,
         _ => theme.error,
     };
     let name = format!("{} {}", gpu.index, gpu.short);
@@ -193,7 +192,7 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
 fn sign(check: &Check, look: &Look) -> Style {
     match check.state.as_str() {
         "ok" => look.theme.good,
-        "limited" => look.theme.warn,
+        "limited" => look.theme.text,
         _ => look.theme.error,
     }
 }

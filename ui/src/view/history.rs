@@ -3,15 +3,14 @@
 use gshare_proto::{HistoryPoint, HistorySeries, HistoryView, Snapshot, Usage};
 use ratatui::text::{Line, Span as Words};
 
-use super::plan::Plan;
-use super::{Row, chosen, fit, span, window};
+use super::{Plan, Row, chosen, fit, span, window};
 use crate::model::{Model, RowKey, Section, Span};
 use crate::text::{hours, percent, width};
 use crate::theme::Look;
+use crate::widgets::bullet::Bullet;
 use crate::widgets::columns::{Column, row, total};
 use crate::widgets::heat;
 use crate::widgets::over_time::{Moment, OverTime};
-use crate::widgets::share_bar::ShareBar;
 use crate::widgets::spark::spark;
 
 /// The history in `room` rows.
@@ -40,7 +39,7 @@ fn last_minutes(snapshot: &Snapshot, why: &str, look: &Look, plan: &Plan, room: 
     let theme = &look.theme;
     let words = |text: String, style| Row::from(fit(Line::styled(text, style), plan.width, look));
     let mut out = vec![
-        words(why.to_owned(), theme.warn),
+        words(why.to_owned(), theme.strong),
         words(
             "LAST TEN MINUTES  SM activity, where it is known".to_owned(),
             theme.heading,
@@ -113,8 +112,8 @@ fn title(model: &Model, who: &str, look: &Look, plan: &Plan) -> Row {
     }
     let signs = [
         (glyphs.used, "used", theme.used),
-        (glyphs.burst, "above the claim", theme.burst),
-        (glyphs.claimed, "claimed", theme.claimed),
+        (glyphs.burst, "burst", theme.burst),
+        (glyphs.unused, "unused", theme.unused),
         (glyphs.dash, "use not known", theme.dim),
     ];
     for (sign, word, style) in signs {
@@ -269,11 +268,10 @@ fn table(
         plan.width,
         look,
     ))];
-    let most = users
-        .iter()
-        .map(|u| u.usage.claimed_gpu_s)
-        .fold(1.0, f64::max);
-    let line = |label: &str, usage: &Usage, whole: f64| {
+    // One scale for all users, on which the largest use has room as well as the largest claim.
+    let most = |u: &&HistorySeries| u.usage.claimed_gpu_s.max(u.usage.used_gpu_s.unwrap_or(0.0));
+    let whole = users.iter().map(most).fold(1.0, f64::max);
+    let line = |label: &str, usage: &Usage, bar: usize| {
         let mut line = row(&columns, glyphs, |c| {
             let text = cell(c.key, label, usage, look);
             let text = if c.key == Col::Why {
@@ -286,16 +284,19 @@ fn table(
         });
         if bar > 0 {
             line.push_span(Words::raw("  "));
-            let used = usage.used_gpu_s;
-            let share = ShareBar::of(used, usage.claimed_gpu_s, 0.0, whole);
-            line.spans.extend(share.spans(bar, look));
+            let bullet = Bullet {
+                used: usage.used_gpu_s,
+                claim: usage.claimed_gpu_s,
+                whole,
+            };
+            line.spans.extend(bullet.spans(bar, look));
         }
         fit(line, plan.width, look)
     };
     for user in &users[window(users.len(), room, model.chosen_index(Section::Users))] {
         let Some(uid) = user.uid else { continue };
         let key = RowKey::User(uid);
-        let line = line(&user.label, &user.usage, most);
+        let line = line(&user.label, &user.usage, bar);
         let line = if model.current() == Some(&key) {
             chosen(line, plan.width, look)
         } else {
@@ -304,8 +305,8 @@ fn table(
         out.push(Row::of(line, Section::Users, key));
     }
     if let Some(all) = model.past.all() {
-        let whole = all.usage.claimed_gpu_s.max(1.0);
-        out.push(line(&everybody, &all.usage, whole).into());
+        // Their bars are on another scale, so the sum has none.
+        out.push(line(&everybody, &all.usage, 0).into());
     }
     out
 }

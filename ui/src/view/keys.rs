@@ -57,7 +57,7 @@ pub(super) fn lines(model: &Model, look: &Look, size: (usize, usize)) -> Foot {
     } else if !model.filter.text().is_empty() {
         let shown = many(model.filtered_rows(), "row");
         let text = format!("filter `{}`: {shown}  ", model.filter.text());
-        spans.push(span(text, theme.warn));
+        spans.push(span(text, theme.text));
     }
     let before = span_width(&spans);
     let shown = shortened(keymap::line(model), cols.saturating_sub(before));

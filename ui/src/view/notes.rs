@@ -2,24 +2,13 @@
 //! that acts on it; and what has just happened.
 
 use gshare_proto::{ClaimView, Snapshot};
-use ratatui::text::Line;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
 
-use super::plan::Plan;
 use super::{fit, span};
 use crate::model::{Model, can_be_kept, ends_idle};
 use crate::text::{cut, seconds, width, wrap};
-use crate::theme::{Glyphs, Look};
-
-/// Rows, if each has one.
-pub(super) fn wanted(snapshot: &Snapshot) -> usize {
-    announced(snapshot).count() + snapshot.advice.len() + snapshot.notices.len()
-}
-
-/// Rows in which nothing is cut.
-pub(super) fn whole(model: &Model, snapshot: &Snapshot, glyphs: &Glyphs, cols: usize) -> usize {
-    let notes = notes(model, snapshot);
-    notes.map(|note| note.rows(cols, MOST, glyphs).len()).sum()
-}
+use crate::theme::{Depth, Look};
 
 /// Claims that something will be done to, with what and when.
 fn announced(snapshot: &Snapshot) -> impl Iterator<Item = (&ClaimView, String)> {
@@ -37,121 +26,139 @@ fn ended(claim: &ClaimView) -> Option<String> {
 /// Rows of one note at most.
 const MOST: usize = 3;
 
-/// A sentence, what stands before it, and the command behind it.
-struct Note {
-    /// `! ` or a time.
-    mark: String,
-    warns: bool,
+/// A sentence, and what can be done about it.
+pub(super) struct Note {
     text: String,
+    /// A command, or the user to whom it is up.
     command: String,
+    /// Whether it can be typed here.
+    key: bool,
 }
 
 impl Note {
-    /// Its text in at most `most` rows, each with whether the command stands behind it; the command may have a row
-    /// of its own.
-    fn rows(&self, cols: usize, most: usize, glyphs: &Glyphs) -> Vec<(String, bool)> {
-        let room = cols.saturating_sub(width(&self.mark));
+    /// In at most `most` rows of `cols` columns; the command stands at the right of the last.
+    fn lines(&self, cols: usize, most: usize, style: Style, look: &Look) -> Vec<Line<'static>> {
+        let (theme, glyphs) = (&look.theme, &look.glyphs);
+        let room = cols.saturating_sub(2);
         let command = width(&self.command);
-        let fits = command > 0 && command + 24 <= cols;
-        let tail = if fits { command + 2 } else { 0 };
-        if most < 2 || width(&self.text) + tail <= room {
-            return vec![(cut(&self.text, room.saturating_sub(tail), glyphs), fits)];
-        }
-        let rows = wrap(&self.text, room, most, glyphs);
-        let last = rows.last().map_or(0, |row| width(row));
-        let beside = tail == 0 || last + tail <= room;
-        if beside || rows.len() < most {
-            let mut rows: Vec<(String, bool)> = rows.into_iter().map(|r| (r, false)).collect();
-            if tail > 0 && !beside {
-                rows.push((String::new(), false));
+        let tail = if command > 0 && command + 24 <= cols {
+            command + 2
+        } else {
+            0
+        };
+        let mut texts = wrap(&self.text, room, most, glyphs);
+        let last = texts.last().map_or(0, |row| width(row));
+        if last + tail > room {
+            // The command is worth more than the end of the sentence.
+            texts = wrap(&self.text, room, most.saturating_sub(1).max(1), glyphs);
+            match most > 1 {
+                true => texts.push(String::new()),
+                false => texts = vec![cut(&self.text, room.saturating_sub(tail), glyphs)],
             }
-            if let (true, Some(last)) = (tail > 0, rows.last_mut()) {
-                last.1 = true;
-            }
-            return rows;
         }
-        // The command is worth more than the end of the sentence.
-        let mut rows: Vec<(String, bool)> = wrap(&self.text, room, most - 1, glyphs)
-            .into_iter()
-            .map(|r| (r, false))
-            .collect();
-        rows.push((String::new(), true));
-        rows
-    }
-
-    fn lines(&self, cols: usize, most: usize, look: &Look) -> Vec<Line<'static>> {
-        let theme = &look.theme;
-        let mark = if self.warns { theme.warn } else { theme.dim };
-        let indent = " ".repeat(width(&self.mark));
-        let rows = self.rows(cols, most, &look.glyphs).into_iter();
-        let line = |(i, (text, command)): (usize, (String, bool))| {
-            let before = if i == 0 { &self.mark } else { &indent };
-            let gap = if text.is_empty() { "" } else { "  " };
-            let mut line = Line::from(vec![span(before.clone(), mark), span(text, theme.text)]);
-            if command {
-                line.push_span(span(format!("{gap}{}", self.command), theme.key));
+        let n = texts.len();
+        let line = |(i, text): (usize, String)| {
+            let sign = if i == 0 { glyphs.sign } else { " " };
+            let gap = cols.saturating_sub(2 + width(&text) + command);
+            let mut line = Line::from(vec![
+                span(sign, theme.warn),
+                span(format!(" {text}"), style),
+            ]);
+            if tail > 0 && i + 1 == n {
+                let style = if self.key { theme.key } else { theme.dim };
+                line.push_span(Span::raw(" ".repeat(gap)));
+                line.push_span(span(self.command.clone(), style));
             }
             line
         };
-        rows.enumerate().map(line).collect()
+        texts.into_iter().enumerate().map(line).collect()
     }
 }
 
-/// What is announced, then advice, then the newest notices.
-fn notes(model: &Model, snapshot: &Snapshot) -> impl Iterator<Item = Note> {
-    let warning = |text: String, command: String| Note {
-        mark: "! ".to_owned(),
-        warns: true,
-        text,
-        command,
-    };
+/// What is announced, then advice.
+pub(super) fn warnings(model: &Model, snapshot: &Snapshot) -> Vec<Note> {
+    let warning = |text: String, command: String, key: bool| Note { text, command, key };
     let told = announced(snapshot).map(move |(claim, text)| {
-        let command = match model.may(claim.uid) && can_be_kept(claim) {
-            true => format!("p, or: gshare keep {}", claim.id),
-            false => String::new(),
+        let (command, key) = match (model.may(claim.uid), can_be_kept(claim)) {
+            (true, true) => (format!("p, or: gshare keep {}", claim.id), true),
+            (false, true) => (format!("{} can postpone", claim.user), false),
+            _ => (String::new(), false),
         };
-        warning(format!("{} {text}", claim.id), command)
+        warning(format!("{} {text}", claim.id), command, key)
     });
     let given = snapshot.advice.iter().map(move |advice| {
         let command = advice.command.clone().unwrap_or_default();
-        warning(advice.text.clone(), command)
+        warning(advice.text.clone(), command, true)
     });
-    let notices = snapshot.notices.iter().map(|notice| {
-        let claim = notice.claim.as_ref();
-        let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
-        let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
-        Note {
-            mark: format!("{} ", model.clock.time(notice.at_ms)),
-            warns: false,
-            text: format!("{claim}{}", notice.text),
-            command: String::new(),
-        }
-    });
-    told.chain(given).chain(notices)
+    told.chain(given).collect()
 }
 
-/// As many as there are rows for; what is left of them goes to the first that need more than one.
+/// Warnings in so many rows, the first one bold. Rows to spare go to the first that need more than one.
 pub(super) fn lines(
     model: &Model,
     snapshot: &Snapshot,
     look: &Look,
-    plan: &Plan,
+    cols: usize,
+    rows: usize,
 ) -> Vec<Line<'static>> {
-    let cols = plan.width;
-    let (mut warnings, news): (Vec<Note>, Vec<Note>) =
-        notes(model, snapshot).partition(|note| note.warns);
-    // A notice is shown even when there is much advice.
-    warnings.truncate(
-        plan.notes
-            .saturating_sub(usize::from(!news.is_empty() && plan.notes > 1)),
-    );
-    let shown: Vec<Note> = warnings.into_iter().chain(news).take(plan.notes).collect();
-    let mut spare = plan.notes - shown.len();
+    let shown: Vec<Note> = warnings(model, snapshot).into_iter().take(rows).collect();
+    let mut spare = rows - shown.len();
     let mut out = Vec::new();
-    for note in shown {
-        let lines = note.lines(cols, (1 + spare).min(MOST), look);
-        spare -= lines.len() - 1;
+    for (i, note) in shown.into_iter().enumerate() {
+        let style = if i == 0 {
+            look.theme.strong
+        } else {
+            look.theme.text
+        };
+        let lines = note.lines(cols, (1 + spare).min(MOST), style, look);
+        spare -= lines.len().saturating_sub(1);
         out.extend(lines.into_iter().map(|line| fit(line, cols, look)));
     }
     out
+}
+
+/// Rows in which nothing of them is cut.
+pub(super) fn whole(model: &Model, snapshot: &Snapshot, cols: usize, most: usize) -> usize {
+    let look = Look::new(Depth::Mono, true);
+    let notes = warnings(model, snapshot).into_iter().take(most);
+    let style = Style::new();
+    notes
+        .map(|note| note.lines(cols, MOST, style, &look).len())
+        .sum()
+}
+
+/// What has just happened, the newest first.
+pub(super) fn news(
+    model: &Model,
+    snapshot: &Snapshot,
+    look: &Look,
+    cols: usize,
+    rows: usize,
+) -> Vec<Line<'static>> {
+    let theme = &look.theme;
+    let line = |(i, notice): (usize, &gshare_proto::Notice)| {
+        let claim = notice.claim.as_ref();
+        let claim = claim.filter(|id| !notice.text.starts_with(id.as_str()));
+        let claim = claim.map(|id| format!("{id}: ")).unwrap_or_default();
+        let line = Line::from(vec![
+            span(if i == 0 { "LAST " } else { "     " }, theme.heading),
+            span(format!("{} ", model.clock.time(notice.at_ms)), theme.dim),
+            span(
+                cut(
+                    &format!("{claim}{}", notice.text),
+                    cols.saturating_sub(14),
+                    &look.glyphs,
+                ),
+                theme.text,
+            ),
+        ]);
+        fit(line, cols, look)
+    };
+    snapshot
+        .notices
+        .iter()
+        .enumerate()
+        .take(rows)
+        .map(line)
+        .collect()
 }

@@ -1,101 +1,106 @@
-//! Waiting claims: why each waits, and what would start now.
+//! Waiting claims in short: the place, what is wanted, when it starts and after what.
 
 use gshare_proto::QueueView;
 use ratatui::text::Line;
 
-use super::plan::Plan;
-use super::{Row, chosen, fit, span};
+use super::{Plan, Row, chosen, span, window};
 use crate::model::{Model, RowKey, Section};
-use crate::text::{cut, gib, share, width, wrap};
+use crate::text::{cut, gib, left, share, width};
 use crate::theme::Look;
 use crate::view::claims::short_class;
 
-/// Rows with the heading, if everything is shown.
-pub(super) fn wanted(model: &Model) -> usize {
-    match model.queue_rows().len() {
-        0 => 0,
-        n => 1 + 2 * n,
+/// What is being done for a waiting claim, else why it waits.
+fn reason(waiting: &QueueView) -> &str {
+    waiting.plan.as_deref().unwrap_or(&waiting.reason)
+}
+
+/// `1 GPU`, `2 GPUs`, `0.50`.
+fn size(waiting: &QueueView) -> String {
+    match waiting.gpus {
+        0 | 1 if waiting.share < 1.0 => share(waiting.share),
+        0 | 1 => "1 GPU".to_owned(),
+        n => format!("{n} GPUs"),
     }
 }
 
-/// Whether a reason does not fit into one row.
-pub(super) fn long(model: &Model, cols: usize) -> bool {
-    let text = |q: &QueueView| {
-        let start = q.would_start.as_ref().map_or(0, |s| width(s) + 15);
-        width(&reason(q)) + start + INDENT
-    };
-    model.queue_rows().into_iter().any(|q| text(q) > cols)
-}
-
-/// What is being done for a waiting claim, then why it waits.
-fn reason(waiting: &QueueView) -> String {
-    match &waiting.plan {
-        Some(plan) if waiting.reason.is_empty() => plan.clone(),
-        Some(plan) => format!("{plan}; {}", waiting.reason),
-        None => waiting.reason.clone(),
+/// When it starts: `in 12m`, `in ~12m` by experience alone, or a dash.
+fn start(model: &Model, waiting: &QueueView, look: &Look) -> String {
+    match (waiting.expected_ms, waiting.likely_ms) {
+        (Some(at), _) if at <= model.clock.now_ms => "at once".to_owned(),
+        (Some(at), _) => format!("in {}", model.clock.until(at)),
+        (None, Some(at)) if waiting.plan.is_none() => format!("in ~{}", model.clock.until(at)),
+        _ => look.glyphs.dash.to_owned(),
     }
 }
 
-/// Columns before a reason.
-const INDENT: usize = 5;
-
-/// Heading and waiting claims, two rows each: who, and why.
-pub(super) fn lines(model: &Model, look: &Look, plan: &Plan) -> Vec<Row> {
-    let theme = &look.theme;
+/// A row for each, the heading beside the first; those that are out of sight are counted.
+pub(super) fn list(model: &Model, look: &Look, cols: usize, room: usize) -> Vec<Row> {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
     let rows = model.queue_rows();
     let focus = model.section == Section::Queue;
-    let room = plan.queue.saturating_sub(1);
-    let each = if room >= 2 { 1 + plan.why } else { 1 };
-    let shown = super::window(rows.len(), room / each, model.chosen_index(Section::Queue));
-    let mut head = Line::from(vec![
-        span("QUEUE", if focus { theme.focus } else { theme.heading }),
-        span(format!(" {}", rows.len()), theme.text),
-    ]);
-    if shown.len() < rows.len() {
-        let place = match shown.len() {
-            0 => "none".to_owned(),
-            1 => (shown.start + 1).to_string(),
-            _ => format!("{}-{}", shown.start + 1, shown.end),
-        };
-        let note = format!("  {place} shown, all on 3");
-        head.push_span(span(note, theme.dim));
-    }
-    let mut out = vec![Row::from(fit(head, plan.width, look))];
-    for waiting in &rows[shown] {
-        let line = fit(who(model, waiting, look, plan, true), plan.width, look);
-        let key = RowKey::Waiting(waiting.id.clone());
-        let line = if focus && model.current() == Some(&key) {
-            chosen(line, plan.width, look)
+    let at = model.chosen_index(Section::Queue).filter(|_| focus);
+    let shown = window(rows.len(), room, at);
+    let hidden = rows.len() - shown.len();
+    let longest = |f: &dyn Fn(&QueueView) -> usize| rows.iter().map(|q| f(q)).max().unwrap_or(0);
+    let head = format!("QUEUE {}  ", rows.len());
+    let place = longest(&|q| q.position.to_string().len());
+    let id = longest(&|q| width(&q.id)).min(7);
+    let user = longest(&|q| width(&q.user)).clamp(4, 10);
+    let what = longest(&|q| width(&q.what)).clamp(6, 16);
+    let sizes = longest(&|q| width(&size(q)));
+    let starts = longest(&|q| width(&start(model, q, look)));
+    let fixed = width(&head) + place + id + user + sizes + starts + 9;
+    let what = if cols >= fixed + what + 14 { what } else { 0 };
+    let mut out = Vec::new();
+    for (i, waiting) in rows[shown.clone()].iter().enumerate() {
+        let mine = waiting.uid == model.viewer.uid;
+        let name = if mine { theme.strong } else { theme.text };
+        let style = if focus { theme.focus } else { theme.heading };
+        let head = if i == 0 {
+            head.clone()
         } else {
-            line
+            " ".repeat(width(&head))
         };
-        out.push(Row::of(line, Section::Queue, key.clone()));
-        if each > 1 {
-            let reasons = why(waiting, look, plan).into_iter();
-            out.extend(reasons.map(|line| Row::of(line, Section::Queue, key.clone())));
+        let program = match what {
+            0 => String::new(),
+            n => format!("{} ", left(&waiting.what, n, glyphs)),
+        };
+        let when = left(&start(model, waiting, look), starts, glyphs);
+        let mut line = Line::from(vec![
+            span(head, style),
+            span(format!("{:>place$} ", waiting.position), theme.dim),
+            span(format!("{} ", left(&waiting.id, id, glyphs)), theme.dim),
+            span(
+                format!("{} {program}", left(&waiting.user, user, glyphs)),
+                name,
+            ),
+            span(
+                format!("{}  ", left(&size(waiting), sizes, glyphs)),
+                theme.text,
+            ),
+            span(format!("{when}  "), theme.strong),
+        ]);
+        let more = match hidden > 0 && i + 1 == shown.len() {
+            true => format!("  +{hidden} on 3"),
+            false => String::new(),
+        };
+        let rest = cols.saturating_sub(line.width() + width(&more));
+        line.push_span(span(
+            left(&cut(reason(waiting), rest, glyphs), rest, glyphs),
+            theme.dim,
+        ));
+        line.push_span(span(more, theme.key));
+        let key = RowKey::Waiting(waiting.id.clone());
+        if focus && model.current() == Some(&key) {
+            line = chosen(line, cols, look);
         }
+        out.push(Row::of(line, Section::Queue, key));
     }
     out
 }
 
-/// When it starts, where that is known: `starts in 12m`, `starts in ~12m` by experience alone.
-fn start(model: &Model, waiting: &QueueView) -> Option<String> {
-    match (waiting.expected_ms, waiting.likely_ms) {
-        (Some(at), _) if at <= model.clock.now_ms => Some("starts at any moment".to_owned()),
-        (Some(at), _) => Some(format!("starts in {}", model.clock.until(at))),
-        (None, Some(at)) => Some(format!("starts in ~{}", model.clock.until(at))),
-        (None, None) => None,
-    }
-}
-
-/// A waiting claim's owner, what it wants, since when; with `starts`, also when it starts.
-pub(super) fn who(
-    model: &Model,
-    waiting: &QueueView,
-    look: &Look,
-    plan: &Plan,
-    starts: bool,
-) -> Line<'static> {
+/// A waiting claim's owner, what it wants, since when.
+pub(super) fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
     let theme = &look.theme;
     let name = waiting.name.as_ref().filter(|n| **n != waiting.what);
     let what = match name {
@@ -109,17 +114,14 @@ pub(super) fn who(
         Some(bytes) => format!("needs {} GiB", gib(bytes)),
         None => String::new(),
     };
-    let mut wait = format!("waits {}", model.clock.since(waiting.since_ms));
-    if let Some(start) = start(model, waiting).filter(|_| starts && plan.wide) {
-        wait.push_str(&format!(", {start}"));
-    }
+    let wait = format!("waits {}", model.clock.since(waiting.since_ms));
     let glyphs = &look.glyphs;
     let class = if plan.wide {
         format!("{:<6}", short_class(&waiting.class))
     } else {
         String::new()
     };
-    let who = crate::text::left(&waiting.user, width(&waiting.user).clamp(4, 12), glyphs);
+    let who = left(&waiting.user, width(&waiting.user).clamp(4, 12), glyphs);
     let figures = match waiting.gpus {
         0 | 1 if waiting.share < 1.0 => format!("  {} GPU  {memory}", share(waiting.share)),
         0 | 1 => format!("  1 GPU  {memory}"),
@@ -129,7 +131,7 @@ pub(super) fn who(
     let room = plan
         .width
         .saturating_sub(fixed + width(&figures) + 2 + width(&wait));
-    let what = crate::text::left(&what, room.min(width(&what).max(14)), glyphs);
+    let what = left(&what, room.min(width(&what).max(14)), glyphs);
     let mut line = Line::from(vec![
         span(format!("{:<3} {who} ", waiting.id), theme.text),
         span(class, theme.dim),
@@ -140,45 +142,7 @@ pub(super) fn who(
     let gap = edge.saturating_sub(line.width() + width(&wait));
     if gap >= 2 {
         line.push_span(span(" ".repeat(gap), theme.text));
-        line.push_span(span(wait, theme.warn));
+        line.push_span(span(wait, theme.text));
     }
     line
-}
-
-fn why(waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Line<'static>> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let start = waiting.would_start.as_ref();
-    let start = start.map(|args| format!("{args} starts now"));
-    let start = start.map(|s| (format!(" {} ", glyphs.dot), s));
-    let tail = start.as_ref().map_or(0, |(gap, s)| width(gap) + width(s));
-    let cols = plan.width.saturating_sub(INDENT);
-    let mut rows = wrap(&reason(waiting), cols, plan.why, glyphs);
-    // What would start now is never cut, and stands at the end of the reason.
-    if let Some(last) = rows.pop() {
-        let fits = width(&last) + tail <= cols;
-        if fits || rows.len() + 1 == plan.why {
-            rows.push(cut(&last, cols.saturating_sub(tail), glyphs));
-        } else {
-            rows.push(last);
-            rows.push(String::new());
-        }
-    }
-    rows.resize(plan.why, String::new());
-    let at = rows.iter().rposition(|r| !r.is_empty()).unwrap_or(0);
-    let at = if width(&rows[at]) + tail <= cols {
-        at
-    } else {
-        plan.why - 1
-    };
-    let lines = rows.into_iter().enumerate().map(|(i, row)| {
-        let mut line = Line::styled(format!("{}{row}", " ".repeat(INDENT)), theme.dim);
-        if let (true, Some((gap, start))) = (i == at, &start) {
-            if !row.is_empty() {
-                line.push_span(span(gap.clone(), theme.dim));
-            }
-            line.push_span(span(start.clone(), theme.key));
-        }
-        fit(line, plan.width, look)
-    });
-    lines.collect()
 }

@@ -3,14 +3,15 @@
 use gshare_proto::{ClaimGpu, ClaimView, Figure, GpuView, ProcessView, Snapshot};
 use ratatui::text::{Line, Span};
 
-use super::claims::{self, Col, claim_cell, unclaimed_cell};
-use super::plan::Plan;
-use super::{Row, chosen, fit, gap, span, window};
-use crate::model::{Grouping, Model, RowKey, Section, TreeRow, can_be_kept, mem_used, sm_active};
+use super::claims;
+use super::{Plan, Row, chosen, fit, gap, span, window};
+use crate::model::{
+    ClaimRow, Grouping, Model, RowKey, Section, TreeRow, can_be_kept, mem_used, mem_whole,
+    sm_active,
+};
 use crate::text::{figure_percent, gib, gib_or, parts, percent, width};
 use crate::theme::Look;
-use crate::widgets::columns::{Column, row};
-use crate::widgets::share_bar::ShareBar;
+use crate::widgets::bullet::Bullet;
 
 /// Columns before a claim.
 const INDENT: usize = 2;
@@ -33,33 +34,28 @@ pub(super) fn rows(
     let room = room.saturating_sub(below);
     let tree = model.tree();
     let claims = model.claim_rows();
-    let inner = Plan {
+    let table = claims::Table {
+        model,
+        snapshot,
+        look,
         width: plan.width.saturating_sub(INDENT),
-        ..plan.clone()
+        figures: true,
     };
-    let columns = claims::columns(&claims, &inner, look, model.sort);
+    let columns = table.columns(&claims);
     let shown = window(
         tree.len(),
         room.saturating_sub(1),
         model.chosen_index(Section::Tree),
     );
-    let mut head = vec![span(" ".repeat(INDENT), theme.heading)];
-    let title = |c: &Column<Col>| {
-        let mark = claims::mark(c.key, model.sort, look);
-        (format!("{}{mark}", c.title), theme.heading)
-    };
-    head.extend(row(&columns, glyphs, title).spans);
-    let mut hits = claims::sort_hits(&columns);
-    for (cols, _) in &mut hits {
+    let mut head = table.heading(&columns, &claims.len().to_string(), true);
+    head.line.spans.insert(0, Span::raw(" ".repeat(INDENT)));
+    for (cols, _) in &mut head.hits {
         *cols = cols.start + INDENT..cols.end + INDENT;
     }
-    let mut out = vec![Row {
-        line: fit(Line::from(head), plan.width, look),
-        hits,
-    }];
+    let mut out = vec![head];
     if tree.is_empty() {
-        let line = Line::styled(claims::nothing(model), theme.dim);
-        out.push(fit(line, plan.width, look).into());
+        let hints = claims::nothing(model).into_iter();
+        out.extend(hints.map(|text| Row::from(Line::styled(text, theme.dim))));
     }
     for item in &tree[shown] {
         let cells = |line: Line<'static>| {
@@ -79,16 +75,12 @@ pub(super) fn rows(
                     let n = group.unclaimed.len();
                     let bytes: Option<u64> = group.unclaimed.iter().map(|(_, u)| u.mem_used).sum();
                     let text = format!(", {n} outside claims with {} GiB", gib_or(bytes, glyphs));
-                    spans.push(span(text, theme.unclaimed));
+                    spans.push(span(text, theme.text));
                 }
                 Line::from(spans)
             }
-            TreeRow::Claim(c, _) => cells(row(&columns, glyphs, |col| {
-                claim_cell(c, col.key, &inner, look)
-            })),
-            TreeRow::Unclaimed(n, u) => cells(row(&columns, glyphs, |col| {
-                unclaimed_cell(*n, u, col.key, look)
-            })),
+            TreeRow::Claim(c, _) => cells(table.row(&ClaimRow::Claim(c), &columns)),
+            TreeRow::Unclaimed(n, u) => cells(table.row(&ClaimRow::Unclaimed(*n, u), &columns)),
             TreeRow::Process(p) => process(p, look),
         };
         let line = fit(line, plan.width, look);
@@ -158,7 +150,7 @@ fn added(claims: &[&ClaimView]) -> Option<Figure> {
     let mut sum: Option<Figure> = None;
     for claim in claims {
         let figure = sm_active(claim)?;
-        let value = figure.value / 100.0 * claim.gpus.len() as f64;
+        let value = figure.value / 100.0;
         sum = Some(match sum {
             None => Figure { value, ..figure },
             Some(s) => Figure {
@@ -217,8 +209,8 @@ fn pane(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan) -> Vec<Lin
     let mut lines = Vec::new();
     if let Some(text) = &claim.announced {
         let mut words = vec![
-            span("! ", theme.warn),
-            span(format!("{} {text}", claim.id), theme.warn),
+            span(format!("{} ", look.glyphs.sign), theme.warn),
+            span(format!("{} {text}", claim.id), theme.strong),
         ];
         if model.may(claim.uid) && can_be_kept(claim) {
             words.push(span(
@@ -259,22 +251,19 @@ fn claim_gpu(
             theme.text,
         ),
     ]);
-    let whole = gpu.and_then(|g| g.mem_allocatable.or(g.mem_total));
-    let memory = ShareBar::of(
-        part.mem_used.or(part.mem_charge).map(|b| b as f64),
-        part.mem_request as f64,
-        0.0,
-        whole.map_or(0.0, |b| b as f64),
-    );
-    let active = part.sm_active.map(|f| f.value);
-    let sms = ShareBar::of(active, part.sm_request * 100.0, 0.0, 100.0);
+    let whole = gpu.and_then(mem_whole);
+    let memory = Bullet {
+        used: part.mem_used.or(part.mem_charge).map(|b| b as f64),
+        claim: part.mem_request as f64,
+        whole: whole.map_or(0.0, |b| b as f64),
+    };
+    let of_gpu = |used: Option<Figure>| Bullet {
+        used: used.map(|f| f.value),
+        claim: part.sm_request * 100.0,
+        whole: 100.0,
+    };
     let time_got = part.time_busy.or(part.time_got);
-    let time = ShareBar::of(
-        time_got.map(|f| f.value),
-        part.sm_request * 100.0,
-        0.0,
-        100.0,
-    );
+    let (sms, time) = (of_gpu(part.sm_active), of_gpu(time_got));
     let percents = |used: Option<Figure>| {
         let claimed = percent(part.sm_request * 100.0);
         format!("{} of {claimed}% claimed", figure_percent(used, glyphs))

@@ -3,8 +3,7 @@
 use gshare_proto::{GpuState, GpuView, QueueView, Snapshot};
 use ratatui::text::Line;
 
-use super::plan::Plan;
-use super::{Row, chosen, fit, gap, queue, span};
+use super::{Plan, Row, chosen, fit, gap, queue, span};
 use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{gib, share, wrap};
 use crate::theme::Look;
@@ -80,11 +79,7 @@ pub(super) fn rows(
 fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Row> {
     let theme = &look.theme;
     let key = RowKey::Waiting(waiting.id.clone());
-    let who = fit(
-        queue::who(model, waiting, look, plan, false),
-        plan.width,
-        look,
-    );
+    let who = fit(queue::who(model, waiting, look, plan), plan.width, look);
     let who = if model.current() == Some(&key) {
         chosen(who, plan.width, look)
     } else {
@@ -135,7 +130,7 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
         None if !waiting.alone.is_empty() => format!("start {}", look.glyphs.dash),
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
-    let mut words = vec![span(indent.clone(), theme.text), span(start, theme.warn)];
+    let mut words = vec![span(indent.clone(), theme.text), span(start, theme.text)];
     if waiting.entitled {
         let text = format!(
             " {} within what {} is guaranteed",

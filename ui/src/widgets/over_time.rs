@@ -74,7 +74,7 @@ impl OverTime {
                 Cell::Nothing | Cell::Free => (" ", theme.free),
                 Cell::Used => (glyphs.used, theme.used),
                 Cell::Burst => (glyphs.burst, theme.burst),
-                Cell::Claimed => (glyphs.claimed, theme.claimed),
+                Cell::Claimed => (glyphs.unused, theme.unused),
                 Cell::Unknown => (glyphs.dash, theme.dim),
             };
             Span::styled(glyph.repeat(n), style)
@@ -127,7 +127,7 @@ mod tests {
         };
         let look = Look::new(Depth::Mono, true);
         let text: Vec<String> = chart.lines(4, &look).iter().map(Line::to_string).collect();
-        assert_eq!(text, ["▒     ", "▒▓—   ", "██    ", "██   █"]);
+        assert_eq!(text, ["░     ", "░▒—   ", "██    ", "██   █"]);
         assert!(chart.lines(0, &look).is_empty());
     }
 }

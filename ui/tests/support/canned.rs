@@ -3,14 +3,16 @@
 #![allow(dead_code, reason = "each user draws some of them")]
 
 mod crowd;
+mod lab;
 mod recorded;
 
 pub(crate) use crowd::{crowd, monitor};
+pub(crate) use lab::{first_day, lab, mig, nothing_free};
 pub(crate) use recorded::recorded;
 
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, Figure, GpuState, GpuView, Notice, QueueView,
-    ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
+    ModelRoomView, Notice, QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
 };
 
 /// 14:32:07 UTC on a day in 2026.
@@ -156,6 +158,19 @@ impl Claim {
     }
 }
 
+/// What could be claimed, by model: the largest part of one GPU, and whole ones.
+fn claimable(models: &[(&str, f64, u32)]) -> Option<ClaimableView> {
+    let model = |(model, largest, whole): &(&str, f64, u32)| ModelRoomView {
+        model: format!("NVIDIA {model}"),
+        largest: *largest,
+        whole: *whole,
+    };
+    Some(ClaimableView {
+        sum: models.iter().map(|(_, largest, _)| largest).sum(),
+        models: models.iter().map(model).collect(),
+    })
+}
+
 fn user(uid: u32, name: &str, claimed: f64, used: Option<Figure>, waiting: f64) -> UserView {
     UserView {
         uid,
@@ -281,7 +296,7 @@ pub(crate) fn workstation() -> Snapshot {
     claims[0].idle_s = Some(41 * 60);
     claims[1].refusals = 2;
     Snapshot {
-        claimable_now: None,
+        claimable_now: claimable(&[("RTX 4090", 1.0, 1)]),
         taken_ms: NOW_MS,
         host: "lab-ws1".to_owned(),
         driver: Some("580.95".to_owned()),
@@ -392,6 +407,7 @@ pub(crate) fn demo() -> Snapshot {
         .view()
     };
     base.gpus.truncate(2);
+    base.claimable_now = claimable(&[("H100 80GB", 0.5, 0), ("RTX 4090", 0.25, 0)]);
     base.gpus.push(h100(
         2,
         33.0,

@@ -8,6 +8,7 @@ use super::{gib, measured, workstation};
 pub(crate) fn monitor() -> Snapshot {
     let mut base = workstation();
     base.service = None;
+    base.claimable_now = None;
     base.caps = Caps::None;
     base.claims.clear();
     base.queue.clear();
@@ -32,6 +33,7 @@ pub(crate) fn monitor() -> Snapshot {
 /// words, figures that are not known.
 pub(crate) fn crowd() -> Snapshot {
     let mut base = workstation();
+    base.claimable_now = None;
     let first = base.gpus[0].clone();
     base.gpus = (0..16)
         .map(|index| GpuView {

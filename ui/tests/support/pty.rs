@@ -128,7 +128,8 @@ impl Canned {
             };
             let row = (0..rows).find(is_chosen);
             row.map_or_else(String::new, |row| {
-                screen.contents_between(row, 0, row, cols)
+                let text = screen.contents_between(row, 0, row, cols);
+                text.trim_start_matches([' ', '▌', '>']).to_owned()
             })
         })
     }

@@ -282,7 +282,7 @@ fn place(m: &Model, text: &str) -> (u16, u16) {
 #[test]
 fn a_click_does_what_is_under_it() {
     let mut m = at_work();
-    let (x, y) = place(&m, "c15 chem");
+    let (x, y) = place(&m, " c15 chem");
     click(&mut m, x + 3, y);
     assert_eq!(m.current(), Some(&claim_key("c15")));
     click(&mut m, x + 3, y);
@@ -291,7 +291,7 @@ fn a_click_does_what_is_under_it() {
         "a second click opens it"
     );
     press(&mut m, "<esc>");
-    let (x, y) = place(&m, "MEM GiB");
+    let (x, y) = place(&m, "GiB used");
     click(&mut m, x, y);
     assert_eq!(m.sort, Sort::Memory);
     let (x, y) = place(&m, "2 4090");

@@ -10,7 +10,7 @@ use crate::model::{Model, RowKey, can_be_kept};
 use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
 use crate::theme::Look;
 use crate::view::claims::{self, gpus, state};
-use crate::view::gpus::is_on;
+use crate::view::overview::is_on;
 use crate::view::span;
 
 /// Label and text.

@@ -49,44 +49,33 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
     out.push(Line::default());
     out.push(Line::styled("Signs", theme.heading));
     let signs = [
-        (glyphs.used, "used, within what is claimed"),
+        (glyphs.used, "used, up to the claim"),
         (
             glyphs.burst,
-            "used above what is claimed: borrowed while others leave it free",
+            "burst: used above the claim while others leave room",
         ),
-        (glyphs.claimed, "claimed and not used"),
-        (
-            glyphs.unclaimed,
-            "used by processes that are in no claim (u1, u2)",
-        ),
-        (glyphs.free, "free"),
+        (glyphs.unused, "claimed and not used"),
+        (glyphs.free, "nobody's"),
+        (glyphs.tick[0], "in a bar: where the claim ends"),
+        (glyphs.mine, "yours"),
+        (glyphs.sign, "worth a look"),
+        (glyphs.broken, "broken"),
         (glyphs.dash, "not known (never drawn as 0)"),
         ("~", "an estimate"),
         (
-            "!",
-            "before a line: advice; before memory: the claim was refused at its cap",
+            "time %",
+            "GPU time in use, as shares of a GPU are shares of its time; with MPS and MIG of its SMs (comp %)",
         ),
         (
-            "a/b/c",
-            "memory in GiB: used, claimed, all that can be claimed or is used outside claims",
+            "SM %",
+            "SMs with work on them, and below (occ) resident warps, of the most possible",
         ),
         (
-            "SM active",
-            "percent of the SMs with work on them, against the percent claimed",
+            "% used",
+            "GPU time (with MPS and MIG: SMs) that the claim uses, and its claim, in percent of one GPU",
         ),
-        ("occ", "resident warps of the most possible, percent"),
-        (
-            "busy",
-            "percent of the time with any kernel on the GPU; says nothing about how many SMs work",
-        ),
-        (
-            "TIME/REQ",
-            "percent of the GPU's time that the claim got, against its request",
-        ),
-        (
-            "REQ LIM",
-            "guaranteed part of the GPU, and the most while others leave it free",
-        ),
+        ("GiB used", "memory in use, and claimed"),
+        ("u1", "a program without a claim"),
     ];
     for (sign, text) in signs {
         entry(sign, text, &mut out);

@@ -22,14 +22,14 @@ fn words(text: &str) -> String {
 
 #[test]
 fn advice_is_told_whole_where_there_is_room() {
-    for size in [(120, 44), (100, 50), (200, 50)] {
+    for size in [(120, 44), (100, 50), (158, 50)] {
         let text = screen(&advised(size));
         let told = words(&text);
-        assert!(told.contains(&format!("! {LONG} {COMMAND}")), "{text}");
+        assert!(told.contains(&format!("▲ {LONG} {COMMAND}")), "{text}");
     }
     // Where there is none the sentence is cut, the command never.
     let text = screen(&advised((80, 24)));
-    let line = text.lines().find(|l| l.starts_with("! GPU 1")).unwrap();
+    let line = text.lines().find(|l| l.starts_with("▲ GPU 1")).unwrap();
     assert!(line.contains('…') && line.ends_with(COMMAND), "{text}");
 }
 
@@ -40,7 +40,7 @@ fn what_is_on_its_way_cannot_be_kept() {
     claim.place.on_its_way = Some(true);
     let mut m = model(NLP, (120, 40), snapshot);
     let text = screen(&m);
-    assert!(text.contains("! c12 moves from GPU 0"), "{text}");
+    assert!(text.contains("▲ c12 moves from GPU 0"), "{text}");
     assert!(
         !text.contains("gshare keep") && !text.contains("p keep"),
         "{text}"
@@ -57,7 +57,7 @@ fn of_a_service_that_does_not_say_whether_a_claim_is_on_its_way_the_key_is_not_o
     claim.place = serde_json::from_str(r#"{"levers":{}}"#).unwrap();
     let mut m = model(NLP, (120, 40), snapshot);
     let text = screen(&m);
-    assert!(text.contains("! c12 moves from GPU 0"), "{text}");
+    assert!(text.contains("▲ c12 moves from GPU 0"), "{text}");
     assert!(!text.contains("gshare keep"), "{text}");
     assert!(press(&mut m, "jp").is_empty());
     let text = screen(&m);
@@ -77,18 +77,18 @@ fn that_an_idle_claim_is_ended_is_told_at_a_glance() {
     });
     let mut m = model(NLP, (80, 24), snapshot);
     let text = screen(&m);
-    let told = "! c12 is ended in 24s: idle 22m, and others wait  p, or: gshare keep c12";
-    assert!(text.contains(told), "{text}");
+    let told = "▲ c12 is ended in 24s: idle 22m, and others wait p, or: gshare keep c12";
+    assert!(words(&text).contains(told), "{text}");
     assert_eq!(press(&mut m, "p").len(), 1, "{}", screen(&m));
 }
 
 #[test]
 fn the_sign_of_the_order_stands_behind_a_whole_word() {
     for (keys, title) in [
-        ("s", "USER▾"),
+        ("s", "by user▾"),
         ("ss", "GPU▾"),
-        ("sss", "MEM GiB▾"),
-        ("ssss", "TIME/REQ▾"),
+        ("sss", "GiB used▾"),
+        ("ssss", "% used▾"),
     ] {
         for page in ["1", "2"] {
             for size in [(80, 24), (120, 40)] {
@@ -138,26 +138,32 @@ fn a_box_leaves_the_keys_and_the_caption_alone() {
         // Its last line can be read.
         press(&mut m, &"j".repeat(200));
         let text = screen(&m);
-        assert!(text.contains("REQ LIM"), "{text}");
+        assert!(text.contains("a program without a claim"), "{text}");
     }
 }
 
 #[test]
-fn the_bars_keep_their_length_when_all_sms_are_active() {
+fn the_maps_keep_their_length_when_figures_grow() {
     let mut snapshot = canned::workstation();
-    let bars = |s: &gshare_proto::Snapshot| {
+    let maps = |s: &gshare_proto::Snapshot| {
         let text = screen(&model(NLP, (80, 24), s.clone()));
         let line = text.lines().find(|l| l.starts_with("0 4090")).unwrap();
-        line.chars().position(|c| c == ']')
+        line.chars()
+            .collect::<Vec<_>>()
+            .iter()
+            .rposition(|c| *c == '┃')
     };
-    let before = bars(&snapshot);
+    let before = maps(&snapshot);
     for active in [3.0, 100.0] {
         for gpu in &mut snapshot.gpus {
-            if let Some(figure) = &mut gpu.sm_active {
+            for figure in [&mut gpu.sm_active, &mut gpu.time_busy]
+                .into_iter()
+                .flatten()
+            {
                 figure.value = active;
             }
         }
-        assert_eq!(before, bars(&snapshot));
+        assert_eq!(before, maps(&snapshot));
     }
     assert!(before.is_some());
 }
@@ -179,11 +185,12 @@ fn what_is_in_host_memory_is_on_no_gpu() {
     claim.state_text = "detached, 4.0 GiB in host RAM".to_owned();
     let mut m = model(NLP, (120, 40), snapshot);
     let text = screen(&m);
-    let row = text.lines().find(|l| l.starts_with("c12")).unwrap();
+    let row = text.lines().find(|l| l.starts_with("▌c12")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells[4], "-", "{text}");
-    // It stands beside GPU 0 no more, and its part is not claimed.
-    assert_eq!(text.matches("c12 nlp vit").count(), 0, "{text}");
+    assert_eq!(cells[3], "-", "{text}");
+    // It has no slice of GPU 0 any more, and its part is not claimed.
+    let gpu = text.lines().find(|l| l.starts_with("0 RTX")).unwrap();
+    assert!(gpu.contains("┃c14") && !gpu.contains("c12"), "{text}");
     press(&mut m, "2");
     let text = screen(&m);
     assert!(text.contains("nlp  1 claim: .00 GPU claimed"), "{text}");

@@ -65,10 +65,9 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     let told = "c12 moves from GPU 0 to GPU 3 in 12s for c22";
     let keep = "gshare keep c12";
     let overview = text(Page::Overview);
-    assert!(
-        overview.contains(told) && overview.contains(keep),
-        "{overview}"
-    );
+    let line = overview.lines().find(|l| l.starts_with("▲ c12 moves"));
+    let line = line.unwrap_or_else(|| panic!("{overview}"));
+    assert!(line.contains(told) && line.ends_with(keep), "{overview}");
     let mut claims = model(NLP, (120, 40), canned::eventful());
     claims.page = Page::Claims;
     press(&mut claims, "/nlp<enter>");
@@ -91,11 +90,12 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     let other = screen(&model(other, (80, 24), canned::eventful()));
     assert!(other.contains(told) && !other.contains("p keep"), "{other}");
     assert!(!other.contains(keep), "{other}");
+    assert!(other.contains("nlp can postpone"), "{other}");
     let nothing = screen(&model(NLP, (80, 24), canned::workstation()));
     assert!(!nothing.contains("p keep"), "{nothing}");
     // The plan of who waits is on the Overview, too.
     assert!(
-        overview.contains("c12 moves from GPU 0 to GPU 3 in 12s; needs 23.5"),
+        overview.contains("1 GPU  —  c12 moves from GPU 0 to GPU 3 in 12s"),
         "{overview}"
     );
     // Enter shows both.

@@ -1,0 +1,97 @@
+//! What is to be said of a claim in a few words.
+
+use gshare_proto::counts::many;
+use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot};
+
+use super::totals::compute_of;
+use super::{Viewer, totals};
+use crate::text::{Clock, percent};
+
+/// From so many percent of the time on a claim counts as throttled.
+const THROTTLED: f64 = 5.0;
+
+/// Use above the size counts as burst from here on, in percent of a GPU.
+const BURST: f64 = 3.0;
+
+/// The state of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// Whether it is worth a look.
+    pub(crate) sign: bool,
+    /// In a few words; none where it simply runs.
+    pub(crate) text: String,
+}
+
+/// Percent of the time in which the claim is throttled on the GPU where it is most.
+pub(crate) fn throttled(claim: &ClaimView) -> Option<f64> {
+    let figures = claim.gpus.iter().filter_map(|g| g.throttled);
+    let most = figures.map(|f| f.value).fold(0.0, f64::max);
+    (most >= THROTTLED).then_some(most)
+}
+
+pub(crate) fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
+    let used = compute_of(claim, snapshot);
+    !claim.adopted && used.is_some_and(|u| u.value > totals::claimed(claim) + BURST)
+}
+
+pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow: &str) -> Words {
+    let look = |text: String| Words { sign: true, text };
+    let plain = |text: String| Words { sign: false, text };
+    let state = claim.state_text.as_str();
+    if let Some(text) = &claim.announced {
+        let moved = text.strip_prefix("moves from GPU ");
+        let to = moved.and_then(|t| t.split_once(" to ")).map(|(_, to)| to);
+        return plain(to.map_or_else(|| text.clone(), |to| format!("{arrow} {to}")));
+    }
+    if claim.overuse.is_some() {
+        return look("uses more than it has".to_owned());
+    }
+    if claim.adopted {
+        return look("no claim".to_owned());
+    }
+    if claim.place.word.is_some() || claim.state != ClaimState::Running {
+        return plain(if state.is_empty() {
+            "held".to_owned()
+        } else {
+            state.to_owned()
+        });
+    }
+    if state.starts_with("idle") {
+        return look(state.to_owned());
+    }
+    if let Some(stuck) = claim.turns.and_then(|t| t.stuck) {
+        return look(format!("waits for a kernel of c{}", stuck.claim));
+    }
+    if let Some(most) = throttled(claim) {
+        return look(format!("throttled {} %", percent(most)));
+    }
+    if claim.refusals > 0 {
+        let n = usize::try_from(claim.refusals).unwrap_or(usize::MAX);
+        return look(format!("{} refused", many(n, "allocation")));
+    }
+    let mut parts = Vec::new();
+    if bursts(claim, snapshot) {
+        parts.push("bursts".to_owned());
+    }
+    if let Some(at) = claim.ends_ms {
+        parts.push(format!("ends {}", clock.short_time(at)));
+    }
+    if claim.caps == Caps::None {
+        parts.push("no limits".to_owned());
+    }
+    let known = ["run", "burst", "ends", "at cap"];
+    if parts.is_empty() && !known.iter().any(|k| state.starts_with(k)) {
+        parts.push(state.to_owned());
+    }
+    plain(parts.join(", "))
+}
+
+/// What is looked at first: the viewer's own, then what is worth a look, then what bursts.
+pub(crate) fn rank(claim: &ClaimView, viewer: &Viewer, snapshot: &Snapshot) -> u8 {
+    match claim {
+        c if c.uid == viewer.uid => 0,
+        c if c.announced.is_some() || words(c, snapshot, Clock::default(), "").sign => 1,
+        c if bursts(c, snapshot) => 2,
+        _ => 3,
+    }
+}
