@@ -250,7 +250,7 @@ fn what_the_driver_does_not_say_is_a_dash() {
     let hangs = until("the driver hangs", Duration::from_secs(20), || {
         line("health", "1 RTX").filter(|l| l.contains("hangs"))
     });
-    assert!(hangs.contains("—/24.0"), "{hangs}");
+    assert!(hangs.contains("—/"), "{hangs}");
     board.set_nvml_hang(false).expect("set");
 }
 

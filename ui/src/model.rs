@@ -21,9 +21,11 @@ use crate::text::Clock;
 pub use page::Page;
 pub(crate) use past::{Past, Span};
 pub(crate) use sort::Sort;
+#[cfg(test)]
+pub(crate) use totals::Split;
 pub(crate) use totals::{
-    claimed, compute, compute_of, is_by_sms, mem_claimed, mem_used, mem_whole, sm_active,
-    sm_occupancy, split,
+    AtLeast, claimed, compute, compute_of, is_by_sms, least, mem_claimed, mem_used, mem_whole,
+    sm_active, sm_occupancy, sm_of_gpu, split,
 };
 pub(crate) use tree::{Grouping, TreeRow, turn_name};
 pub(crate) use words::words;

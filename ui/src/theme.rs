@@ -49,6 +49,8 @@ pub struct Glyphs {
     pub(crate) broken: &'static str,
     /// Goes there.
     pub(crate) arrow: &'static str,
+    /// This much is known, the rest is not.
+    pub(crate) at_least: &'static str,
     /// Not known.
     pub(crate) dash: &'static str,
     /// Something was cut off.
@@ -83,6 +85,7 @@ pub(crate) const UTF8: Glyphs = Glyphs {
     sign: "▲",
     broken: "✗",
     arrow: "→",
+    at_least: "≥",
     dash: "—",
     ellipsis: "…",
     dot: "·",
@@ -107,6 +110,7 @@ pub(crate) const ASCII: Glyphs = Glyphs {
     sign: "!",
     broken: "x",
     arrow: "->",
+    at_least: ">=",
     dash: "-",
     ellipsis: "..",
     dot: "|",

@@ -43,6 +43,43 @@ pub(crate) fn sm_occupancy(claim: &ClaimView) -> Option<Figure> {
     sum(claim, |g| g.sm_occupancy)
 }
 
+/// Percent of the SMs of a GPU: its own figure, else what the claims that are known use of it, which is the least.
+pub(crate) fn sm_of_gpu(gpu: &GpuView, snapshot: &Snapshot) -> AtLeast {
+    if gpu.sm_active.is_some() {
+        return AtLeast::Known(gpu.sm_active);
+    }
+    let parts = snapshot.claims.iter().flat_map(|c| &c.gpus);
+    least(parts.filter(|g| g.gpu == gpu.index).map(|g| g.sm_active))
+}
+
+/// A sum of which a part may not be known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum AtLeast {
+    /// All of it, or nothing.
+    Known(Option<Figure>),
+    /// So much is.
+    Some(f64),
+}
+
+/// The sum of what is known.
+pub(crate) fn least(figures: impl Iterator<Item = Option<Figure>>) -> AtLeast {
+    let (mut sum, mut all): (Option<Figure>, bool) = (None, true);
+    for figure in figures {
+        match (figure, &mut sum) {
+            (None, _) => all = false,
+            (Some(f), None) => sum = Some(f),
+            (Some(f), Some(s)) => {
+                s.value += f.value;
+                s.estimate |= f.estimate;
+            }
+        }
+    }
+    match sum {
+        Some(s) if !all => AtLeast::Some(s.value),
+        sum => AtLeast::Known(sum),
+    }
+}
+
 /// Whether parts of a GPU are parts of its SMs, as with MPS and in an instance; in turns they are parts of its time.
 pub(crate) fn is_by_sms(gpu: &GpuView) -> bool {
     gpu.is_instance() || matches!(gpu.mode.as_str(), "mps" | "mig")

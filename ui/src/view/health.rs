@@ -5,7 +5,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::{Plan, Row, chosen, fit, gap, span, window};
-use crate::model::{Model, RowKey, Section, condition};
+use crate::model::{Model, RowKey, Section, condition, mem_whole};
 use crate::text::{gib_or, left, right, width};
 use crate::theme::Look;
 
@@ -167,7 +167,7 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
     let memory = format!(
         "{}/{}",
         gib_or(gpu.mem_used, glyphs),
-        gib_or(gpu.mem_total, glyphs)
+        gib_or(mem_whole(gpu), glyphs)
     );
     let degrees = gpu.temperature_c.map_or_else(dash, |t| format!("{t}C"));
     let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0}"));

@@ -634,4 +634,5 @@ fn a_new_snapshot_redraws_the_figures() {
 
 mod foot;
 mod themes;
+mod truth;
 mod unknown;

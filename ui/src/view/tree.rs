@@ -6,8 +6,8 @@ use ratatui::text::{Line, Span};
 use super::claims;
 use super::{Plan, Row, chosen, fit, gap, span, window};
 use crate::model::{
-    ClaimRow, Grouping, Model, RowKey, Section, TreeRow, can_be_kept, mem_used, mem_whole,
-    sm_active,
+    AtLeast, ClaimRow, Grouping, Model, RowKey, Section, TreeRow, can_be_kept, least, mem_used,
+    mem_whole, sm_active,
 };
 use crate::text::{figure_percent, gib, gib_or, parts, percent, width};
 use crate::theme::Look;
@@ -122,17 +122,16 @@ fn sums(
     // The service's own sum where there is one.
     let user = snapshot.users.iter().find(|u| u.user == title);
     let user = user.filter(|_| model.grouping == Grouping::User);
-    let used = match user {
-        Some(user) => user.sm_used,
+    let used = match user.and_then(|u| u.sm_used) {
+        Some(known) => AtLeast::Known(Some(known)),
         None => added(claims),
     };
-    let used = used.map_or_else(
-        || glyphs.dash.to_owned(),
-        |f| {
-            let about = if f.estimate { "~" } else { "" };
-            format!("{about}{}", parts(f.value))
-        },
-    );
+    let used = match used {
+        AtLeast::Known(None) => glyphs.dash.to_owned(),
+        AtLeast::Known(Some(f)) if f.estimate => format!("~{}", parts(f.value)),
+        AtLeast::Known(Some(f)) => parts(f.value),
+        AtLeast::Some(sum) => format!("{}{}", glyphs.at_least, parts(sum)),
+    };
     let n = claims.len();
     let many = if n == 1 { "" } else { "s" };
     if n == 0 {
@@ -145,22 +144,13 @@ fn sums(
     )
 }
 
-/// SM activity of several claims, in GPUs; not known as soon as one is not.
-fn added(claims: &[&ClaimView]) -> Option<Figure> {
-    let mut sum: Option<Figure> = None;
-    for claim in claims {
-        let figure = sm_active(claim)?;
-        let value = figure.value / 100.0;
-        sum = Some(match sum {
-            None => Figure { value, ..figure },
-            Some(s) => Figure {
-                value: s.value + value,
-                estimate: s.estimate || figure.estimate,
-                ..s
-            },
-        });
-    }
-    sum
+/// SM activity of several claims, in GPUs.
+fn added(claims: &[&ClaimView]) -> AtLeast {
+    let in_gpus = |figure: Figure| Figure {
+        value: figure.value / 100.0,
+        ..figure
+    };
+    least(claims.iter().map(|c| sm_active(c).map(in_gpus)))
 }
 
 fn process(process: &ProcessView, look: &Look) -> Line<'static> {

@@ -5,8 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline, Widget};
 
-use crate::model::{Model, RowKey, Section, compute, condition, is_by_sms, mem_whole, words};
-use crate::text::{cut, figure, gib_or, left, right, share, width};
+use crate::model::{
+    AtLeast, Model, RowKey, Section, compute, condition, is_by_sms, mem_whole, sm_of_gpu, words,
+};
+use crate::text::{cut, figure, gib_or, left, percent, right, share, width};
 use crate::theme::Look;
 use crate::view::claims::what;
 use crate::view::{Scene, Target, fit, span, window};
@@ -331,6 +333,15 @@ impl<'a> Table<'a> {
         Some(word)
     }
 
+    /// SM activity: `61`, `~61`, `≥15`, or a dash.
+    fn sm_active(&self, gpu: &GpuView) -> String {
+        let glyphs = &self.look.glyphs;
+        match sm_of_gpu(gpu, self.snapshot) {
+            AtLeast::Known(known) => figure(known, glyphs),
+            AtLeast::Some(sum) => format!("{}{}", glyphs.at_least, percent(sum)),
+        }
+    }
+
     /// The sign and the word, in the colours of both.
     fn signed(&self, gpu: &GpuView, word: &str) -> Vec<Span<'static>> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
@@ -413,10 +424,7 @@ impl<'a> Table<'a> {
             theme.strong,
         )];
         if self.sm {
-            first.push(span(
-                right(&figure(gpu.sm_active, glyphs), 7, glyphs),
-                theme.text,
-            ));
+            first.push(span(right(&self.sm_active(gpu), 7, glyphs), theme.text));
         }
         first.push(span(
             right(&gib_or(gpu.mem_used, glyphs), GIB, glyphs),
@@ -468,11 +476,7 @@ impl<'a> Table<'a> {
                 right("occ", COMPUTE, glyphs),
                 right(&figure(gpu.sm_occupancy, glyphs), 7, glyphs)
             ),
-            false => right(
-                &format!("SM {}", figure(gpu.sm_active, glyphs)),
-                COMPUTE,
-                glyphs,
-            ),
+            false => right(&format!("SM {}", self.sm_active(gpu)), COMPUTE, glyphs),
         };
         let cells = (2 * GIB).min(usize::from(figures.width).saturating_sub(width(&second) + 1));
         let bullet = Bullet {

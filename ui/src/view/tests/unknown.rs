@@ -78,7 +78,7 @@ fn a_gpu_that_hangs_or_is_lost_has_no_figures() {
         let m = on(Page::Health, &snapshot);
         let health = row(&m, "1 RTX");
         assert!(
-            health.contains("—/24.0") && health.contains("—/—"),
+            health.contains("—/23.5") && health.contains("—/—"),
             "{health}"
         );
         assert!(screen(&m).contains("[5 Health !]"), "{}", screen(&m));
