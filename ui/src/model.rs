@@ -322,6 +322,12 @@ impl Model {
         }
     }
 
+    /// Whether the figures are not those of now.
+    pub(crate) fn is_stale(&self) -> bool {
+        let age = self.clock.now_ms.saturating_sub(self.received_ms);
+        self.disconnected.is_some() || age > STALE_MS
+    }
+
     /// What must be said above everything: the source is gone, silent, or look only.
     pub(crate) fn banner(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
@@ -329,7 +335,7 @@ impl Model {
         if let Some(why) = &self.disconnected {
             return Some(format!("{why}; figures of {taken}"));
         }
-        if self.clock.now_ms.saturating_sub(self.received_ms) > STALE_MS {
+        if self.is_stale() {
             let age = self.clock.since(self.received_ms);
             return Some(format!("no news for {age}; figures of {taken}"));
         }

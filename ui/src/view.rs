@@ -162,6 +162,11 @@ fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Curso
         (Some(snapshot), Page::Health) => health::rows(model, snapshot, look, &plan, room),
     };
     scene.rows(rows, body, look);
+    // Old figures are grey; the banner says since when.
+    if model.is_stale() {
+        let grey = Style::reset().patch(look.theme.dim);
+        scene.buf.set_style(body.intersection(scene.buf.area), grey);
+    }
     scene.rows(foot.rows, below, look);
     foot.cursor.map(|x| at(area, x, (below.y - area.y).into()))
 }

@@ -6,8 +6,9 @@ mod help;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use ratatui::symbols::border;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Clear, Widget};
+use ratatui::widgets::{Block, Clear, Padding, Widget};
 
 use super::{Cursor, Target, at, fit, put, span};
 use crate::form::{Fit, Form, Value};
@@ -156,32 +157,32 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     let shown = rows.saturating_sub(2);
     let scroll = content.scrolled(shown);
     let more = content.lines.len() > scroll + shown;
-    edge(look, frame, 0, &content.title, buf);
     // A dialog with lines goes with the line that is typed.
     let foot = if (more || scroll > 0) && content.focus.is_none() {
         "Down, Up: more"
     } else {
         ""
     };
-    edge(look, frame, rows - 1, foot, buf);
-    let side = if look.glyphs.lines { "│" } else { "|" };
-    for (i, line) in content
-        .lines
-        .into_iter()
-        .skip(scroll)
-        .take(shown)
-        .enumerate()
-    {
-        let line = fit(line, cols, look);
-        let gap = cols.saturating_sub(line.width());
-        let mut spans = vec![span(format!("{side} "), look.theme.heading)];
-        spans.extend(line.spans.into_iter().map(|s| {
-            let style = line.style.patch(s.style);
-            s.style(style)
-        }));
-        spans.push(Span::raw(" ".repeat(gap)));
-        spans.push(span(format!(" {side}"), look.theme.heading));
-        put(&Line::from(spans), frame, i + 1, buf);
+    let (signs, bar) = match look.glyphs.lines {
+        true => (border::ROUNDED, "─"),
+        false => (ASCII_EDGES, "-"),
+    };
+    let words = |words: &str| match words {
+        "" => String::new(),
+        words => crate::text::cut(&format!("{bar} {words} "), cols + 2, &look.glyphs),
+    };
+    let block = Block::bordered()
+        .border_set(signs)
+        .style(look.theme.heading)
+        .padding(Padding::horizontal(1))
+        .title_top(words(&content.title))
+        .title_bottom(words(foot));
+    let inside = block.inner(frame);
+    block.render(frame, buf);
+    buf.set_style(inside, Style::reset());
+    let lines = content.lines.into_iter().skip(scroll).take(shown);
+    for (i, line) in lines.enumerate() {
+        put(&fit(line, cols, look), inside, i, buf);
     }
     Some(
         content
@@ -190,24 +191,17 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     )
 }
 
-/// The top (row 0) or bottom edge of a box, with words in it.
-fn edge(look: &Look, frame: Rect, row: usize, words: &str, buf: &mut Buffer) {
-    let (corners, bar) = match (look.glyphs.lines, row) {
-        (true, 0) => (("╭", "╮"), "─"),
-        (true, _) => (("╰", "╯"), "─"),
-        (false, _) => (("+", "+"), "-"),
-    };
-    let cols = usize::from(frame.width).saturating_sub(2);
-    let words = if words.is_empty() {
-        String::new()
-    } else {
-        format!("{bar} {words} ")
-    };
-    let words = crate::text::cut(&words, cols, &look.glyphs);
-    let rest = bar.repeat(cols.saturating_sub(width(&words)));
-    let line = format!("{}{words}{rest}{}", corners.0, corners.1);
-    put(&Line::styled(line, look.theme.heading), frame, row, buf);
-}
+/// The edges of a box without line characters.
+const ASCII_EDGES: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
 
 /// Columns of a label and of a field of a dialog with lines.
 const LABEL: usize = 9;

@@ -448,8 +448,19 @@ fn a_lost_service_is_told_with_the_age_of_the_figures() {
     m.disconnected = None;
     m.clock.now_ms += 12_000;
     assert!(screen(&m).contains("no news for 12s; figures of 14:32:07"));
+    // What is old has one colour.
+    let look = Look::new(Depth::Rgb, true);
+    let old = buffer(&m, &look);
+    let figures = (2..28).flat_map(|y| (0..100).map(move |x| (x, y)));
+    assert!(
+        figures
+            .clone()
+            .all(|at| Some(old[at].fg) == look.theme.dim.fg)
+    );
     m.clock.now_ms -= 8_000;
     assert!(!screen(&m).contains("no news"));
+    let new = buffer(&m, &look);
+    assert!(figures.clone().any(|at| new[at].bg != Color::Reset));
 }
 
 #[test]
