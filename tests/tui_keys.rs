@@ -66,7 +66,11 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     screen.send("a");
     settles(&station, pid, None);
     assert_eq!(raw.ask("sum 0"), sum, "its memory is as it was");
-    row_says(&screen, id, "run");
+    screen.wait("it is said to be back", SOON, |text| {
+        let begins = |l: &&str| l.trim_start_matches([' ', '▌']).starts_with(id.as_str());
+        let row = text.lines().find(begins)?;
+        (!row.contains("tach")).then_some(())
+    });
     screen.send("a");
     screen.shows(&[&format!("{id} is on its GPU already")], SOON);
 

@@ -18,7 +18,7 @@ use crate::widgets::columns::{Column, row};
 pub(super) use gpus::is_on;
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
-const SIDE: u16 = 160;
+const SIDE: u16 = 180;
 const LEFT: u16 = 122;
 
 /// Warnings at most.
