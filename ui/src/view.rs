@@ -292,6 +292,14 @@ fn fit(line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
     out
 }
 
+/// A figure below 1 with its zero, for where there is room: `0.25`.
+fn zero(figure: String) -> String {
+    match figure.starts_with('.') {
+        true => format!("0{figure}"),
+        false => figure,
+    }
+}
+
 /// A span without more words.
 fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)

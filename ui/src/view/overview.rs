@@ -10,7 +10,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Widget};
 
-use super::{Row, Scene, claims, notes, plain, queue, span};
+use super::{Row, Scene, claims, notes, plain, queue, span, zero};
 use crate::model::{Model, Section};
 use crate::text::{figure, parts};
 use crate::theme::Look;
@@ -335,15 +335,19 @@ fn by_user(snapshot: &Snapshot, look: &Look, room: usize) -> Vec<Row> {
         (c.title.to_owned(), style)
     });
     let used = |user: &UserView| match user.sm_used {
-        Some(f) => format!("{}{}", if f.estimate { "~" } else { "" }, parts(f.value)),
+        Some(f) => format!(
+            "{}{}",
+            if f.estimate { "~" } else { "" },
+            zero(parts(f.value))
+        ),
         None => figure(None, glyphs),
     };
     let line = |user: &UserView| {
         row(&columns, glyphs, |c| match c.key {
             'u' => (user.user.clone(), theme.text),
-            'c' => (parts(user.claimed), theme.dim),
+            'c' => (zero(parts(user.claimed)), theme.dim),
             's' => (used(user), theme.strong),
-            _ if user.waiting > 0.0 => (parts(user.waiting), theme.text),
+            _ if user.waiting > 0.0 => (zero(parts(user.waiting)), theme.text),
             _ => (String::new(), theme.text),
         })
     };

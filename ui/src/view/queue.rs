@@ -3,7 +3,7 @@
 use gshare_proto::QueueView;
 use ratatui::text::Line;
 
-use super::{Plan, Row, chosen, span, window};
+use super::{Plan, Row, chosen, span, window, zero};
 use crate::model::{Model, RowKey, Section};
 use crate::text::{cut, gib, left, share, width};
 use crate::theme::Look;
@@ -17,7 +17,7 @@ fn reason(waiting: &QueueView) -> &str {
 /// `1 GPU`, `2 GPUs`, `0.50`.
 fn size(waiting: &QueueView) -> String {
     match waiting.gpus {
-        0 | 1 if waiting.share < 1.0 => share(waiting.share),
+        0 | 1 if waiting.share < 1.0 => zero(share(waiting.share)),
         0 | 1 => "1 GPU".to_owned(),
         n => format!("{n} GPUs"),
     }

@@ -178,7 +178,7 @@ impl SliceMap<'_> {
         }
         let fits = slice.names.iter().find(|n| width(n) <= cells);
         match (fits, slice.names.iter().rev().find(|n| width(n) >= LEAST)) {
-            (Some(name), _) => name.clone(),
+            (Some(name), _) => cut(name, cells, &self.look.glyphs),
             (None, Some(name)) if cells >= LEAST_CUT => cut(name, cells, &self.look.glyphs),
             _ => String::new(),
         }

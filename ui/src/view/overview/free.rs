@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use crate::model::{Model, split, words};
 use crate::text::{gib, parts, share, width};
 use crate::theme::Look;
-use crate::view::{Scene, fit, span};
+use crate::view::{Scene, fit, span, zero};
 
 /// What there is of one model.
 struct Answer {
@@ -48,7 +48,7 @@ fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
         format!("{bytes}, GPU {}", g.index)
     });
     Answer {
-        amount: share(room.largest),
+        amount: zero(share(room.largest)),
         of: format!("{short}{place}"),
         size: room.largest,
     }
@@ -223,7 +223,7 @@ fn large(
     let sizes = [
         Constraint::Length(cells + 2),
         Constraint::Fill(1),
-        Constraint::Length(46),
+        Constraint::Length(54),
     ];
     let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(below);
     let mut lines = vec![Line::from(span(all[0].of.clone(), theme.strong))];
@@ -254,15 +254,15 @@ fn yours(model: &Model, snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> 
     }
     let on_gpus = mine().filter(|c| !c.place.in_host()).flat_map(|c| &c.gpus);
     let claimed: f64 = on_gpus.map(|g| g.sm_request).sum();
-    let mut text = format!("claimed {}", parts(claimed));
+    let mut text = format!("claimed {}", zero(parts(claimed)));
     if let Some(sum) = split(mine(), snapshot) {
         text.push_str(&format!(
             ": used {}, unused {}",
-            parts(sum.used),
-            parts(sum.unused)
+            zero(parts(sum.used)),
+            zero(parts(sum.unused))
         ));
         if sum.burst >= 0.005 {
-            text.push_str(&format!(", burst {}", parts(sum.burst)));
+            text.push_str(&format!(", burst {}", zero(parts(sum.burst))));
         }
     }
     let mut lines = vec![Line::from(vec![

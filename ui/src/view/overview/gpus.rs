@@ -11,7 +11,7 @@ use crate::model::{
 use crate::text::{cut, figure, gib_or, left, percent, right, share, width};
 use crate::theme::Look;
 use crate::view::claims::what;
-use crate::view::{Scene, Target, fit, span, window};
+use crate::view::{Scene, Target, fit, span, window, zero};
 use crate::widgets::bullet::Bullet;
 use crate::widgets::slice_map::{Kind, Slice, SliceMap};
 
@@ -291,7 +291,8 @@ impl<'a> Table<'a> {
                 ),
                 (true, None) => {
                     let size = share(claimable);
-                    (Kind::Free, vec![format!("free {size}"), size])
+                    let full = zero(size.clone());
+                    (Kind::Free, vec![format!("free {full}"), full, size])
                 }
                 (false, None) => (Kind::Rest, Vec::new()),
             };
