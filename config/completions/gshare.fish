@@ -68,6 +68,9 @@ mono\t'None'
 16\t'The 16 named ones'
 256\t'256'
 rgb\t'All'"
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l theme -d 'Colours for a dark or a light background' -r -f -a "auto\t'As `COLORFGBG` says, else dark'
+dark\t'Dark'
+light\t'Light'"
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l interval -d 'Shortest time between two looks, for slow lines [default: 0.2s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l record -d 'Write all that is shown into this file; without a terminal, nothing is shown' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l for -d 'Record for this time, then exit' -r

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, Client};
 use gshare_ui::{
-    Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text, last_day,
-    run_blocking, service_source, service_source_every,
+    Background, Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text,
+    last_day, run_blocking, service_source, service_source_every,
 };
 
-use super::args::top::{Colours, TopArgs};
+use super::args::top::{Colours, Theme, TopArgs};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 use crate::daemon::unix_ms;
@@ -85,12 +85,18 @@ fn options(args: &TopArgs) -> Options {
     let detected = base.look.clone();
     let utf8 = detected.is_utf8() && !args.ascii;
     let look = match args.colours {
-        Colours::Auto => detected.with_utf8(utf8),
-        Colours::Mono => Look::new(Depth::Mono, utf8),
-        Colours::Ansi => Look::new(Depth::Ansi, utf8),
-        Colours::Indexed => Look::new(Depth::Indexed, utf8),
-        Colours::Rgb => Look::new(Depth::Rgb, utf8),
+        Colours::Auto => detected,
+        Colours::Mono => detected.with_depth(Depth::Mono),
+        Colours::Ansi => detected.with_depth(Depth::Ansi),
+        Colours::Indexed => detected.with_depth(Depth::Indexed),
+        Colours::Rgb => detected.with_depth(Depth::Rgb),
     };
+    let look = match args.theme {
+        Theme::Auto => look,
+        Theme::Dark => look.on(Background::Dark),
+        Theme::Light => look.on(Background::Light),
+    };
+    let look = look.with_utf8(utf8);
     Options {
         look,
         page: args.screen.unwrap_or_default(),

@@ -274,8 +274,8 @@ pub struct Look {
     pub(crate) theme: Theme,
     /// Characters.
     pub(crate) glyphs: Glyphs,
-    /// Colours.
     depth: Depth,
+    background: Background,
 }
 
 impl Look {
@@ -286,6 +286,7 @@ impl Look {
             theme: Theme::new(depth, Background::Dark),
             glyphs: if utf8 { UTF8 } else { ASCII },
             depth,
+            background: Background::Dark,
         }
     }
 
@@ -293,7 +294,22 @@ impl Look {
     #[must_use]
     pub fn on(self, background: Background) -> Self {
         let theme = Theme::new(self.depth, background);
-        Self { theme, ..self }
+        Self {
+            theme,
+            background,
+            ..self
+        }
+    }
+
+    /// The same with so many colours.
+    #[must_use]
+    pub fn with_depth(self, depth: Depth) -> Self {
+        let theme = Theme::new(depth, self.background);
+        Self {
+            theme,
+            depth,
+            ..self
+        }
     }
 
     /// Whether characters beyond ASCII are drawn.

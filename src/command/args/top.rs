@@ -27,6 +27,18 @@ pub enum Colours {
     Rgb,
 }
 
+/// The background of the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
+    /// As `COLORFGBG` says, else dark
+    #[default]
+    Auto,
+    /// Dark
+    Dark,
+    /// Light
+    Light,
+}
+
 /// `gshare top`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TopArgs {
@@ -42,6 +54,9 @@ pub struct TopArgs {
     /// Colours
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub colours: Colours,
+    /// Colours for a dark or a light background
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub theme: Theme,
     /// Only ASCII characters
     #[arg(long)]
     pub ascii: bool,
