@@ -7,6 +7,8 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 /// Bytes of its header.
 pub(crate) const HEADER: usize = 64;
 
+/// Bytes of the header of a section.
+const SECTION: usize = 64;
 const NOBITS: u32 = 8;
 
 fn u16_at(b: &[u8], at: usize) -> Option<u16> {
@@ -38,6 +40,10 @@ struct Section<'a> {
 
 fn sections(b: &[u8]) -> Option<Vec<Section<'_>>> {
     let (start, size) = (offset_at(b, 40)?, usize::from(u16_at(b, 58)?));
+    // Shorter headers would lie over one another: then there are as many as the file says, however short it is.
+    if size < SECTION {
+        return None;
+    }
     let count = usize::from(u16_at(b, 60)?);
     let names = usize::from(u16_at(b, 62)?);
     let header = |i: usize| b.get(start.checked_add(i * size)?..);
@@ -218,5 +224,18 @@ mod tests {
         for cut in 0..whole.len() - 64 {
             assert!(kernels(&whole[..cut]).is_none(), "cut at {cut}");
         }
+    }
+
+    /// A file of 262 bytes took seventeen minutes.
+    #[test]
+    fn a_header_of_a_section_has_its_whole_length() {
+        let mut whole = file(&[(".text.k", 1, 0, b"code"), (".nv.constant0.k", 1, 0, b"")]);
+        assert_eq!(kernels(&whole).map(|k| k.len()), Some(1));
+        // All of them are the second one.
+        let table = offset_at(&whole, 40).unwrap() as u64 + 64;
+        whole[40..48].copy_from_slice(&table.to_le_bytes());
+        whole[58..60].copy_from_slice(&0_u16.to_le_bytes());
+        whole[60..62].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert!(kernels(&whole).is_none());
     }
 }
