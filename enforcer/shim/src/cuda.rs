@@ -132,4 +132,8 @@ pub(crate) struct Helpers {
     pub(crate) kernel_node: Option<unsafe extern "C" fn(Handle, *mut KernelNode) -> CuResult>,
     pub(crate) mem_free: Option<unsafe extern "C" fn(DevicePtr) -> CuResult>,
     pub(crate) mem_free_async: Option<unsafe extern "C" fn(DevicePtr, Handle) -> CuResult>,
+    pub(crate) mem_release: Option<unsafe extern "C" fn(u64) -> CuResult>,
+    pub(crate) array_destroy: Option<unsafe extern "C" fn(u64) -> CuResult>,
+    pub(crate) levels_destroy: Option<unsafe extern "C" fn(u64) -> CuResult>,
+    pub(crate) init: Option<unsafe extern "C" fn(u32) -> CuResult>,
 }

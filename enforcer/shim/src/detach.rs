@@ -9,7 +9,7 @@ use std::{
 
 use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
-use crate::{exit, hooks, paths, process, process::Process, say, trampoline, waiting::Ear};
+use crate::{exit, held, hooks, mark::Inside, paths, process, process::Process, say, waiting::Ear};
 
 /// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
 /// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
@@ -31,7 +31,7 @@ static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether calls have to wait now.
 #[inline]
 pub(crate) fn is_due() -> bool {
-    trampoline::gate().load(Ordering::Relaxed) >= WAITS_FROM
+    held::word().load(Ordering::Relaxed) >= WAITS_FROM
 }
 
 /// Whether a function only asks: a watchdog may call it now and then without a wish to use the GPU.
@@ -100,13 +100,13 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
     let begun = monotonic_ns();
     let mut was_detached = false;
     loop {
-        let gate = trampoline::gate();
+        let gate = held::word();
         let word = gate.load(Ordering::SeqCst);
         if word < WAITS_FROM {
             enter();
             // As in a call: the mark first, then the look.
             std::sync::atomic::fence(Ordering::SeqCst);
-            if trampoline::gate().load(Ordering::SeqCst) < WAITS_FROM {
+            if held::word().load(Ordering::SeqCst) < WAITS_FROM {
                 break;
             }
             continue;
@@ -146,6 +146,18 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
     }
     KNOCKED_NS.store(0, Ordering::Relaxed);
     true
+}
+
+/// Waits outside of a hook while the claim is detached; false if the call is not to be made.
+#[cold]
+#[inline(never)]
+pub(crate) fn hold_back(inside: &Inside, name: &str) -> bool {
+    let mark = inside.step_out();
+    let wait = || wait(name, || inside.step_in(mark));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).unwrap_or_else(|_| {
+        inside.step_in(mark);
+        true
+    })
 }
 
 /// Whether this is the thread that the process began with.

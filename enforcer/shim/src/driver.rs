@@ -1,44 +1,34 @@
-//! The real driver: found by the path that staging wrote, resolved once. Each hooked name keeps the
-//! address of its own original, so that a version or per-thread twin never reaches another one's.
+//! The real driver: found by the path that staging wrote, resolved once.
 
 use std::{
     ffi::{CStr, CString, c_void},
     ptr,
-    sync::{
-        OnceLock,
-        atomic::{AtomicPtr, Ordering},
-    },
+    sync::OnceLock,
 };
 
-use crate::{
-    cuda::Helpers,
-    paths,
-    table::{self, COUNT, Entry, passed},
-};
+use crate::{cuda::Helpers, paths};
 
-static ORIGINALS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
 static LOADED: OnceLock<Loaded> = OnceLock::new();
+/// Original and hook of each name that this driver has, by address of the original.
+static ROUTES: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
 
 struct Loaded {
     helpers: Helpers,
-    /// Original and hook of each row that this driver has, by address of the original.
-    routes: Vec<(usize, usize)>,
+    /// What `dlopen` gave; null where there is no driver.
+    handle: usize,
 }
 
-/// The driver's own function behind a hooked name, or null where this driver has none.
-#[inline]
-pub(crate) fn original(entry: Entry) -> *mut c_void {
-    let known = ORIGINALS[entry as usize].load(Ordering::Relaxed);
-    if known.is_null() {
-        return original_slow(entry);
+/// The driver's own function of a name, or null where this driver has none.
+pub(crate) fn find(name: &CStr) -> *mut c_void {
+    find_in(loaded().handle as *mut c_void, name)
+}
+
+fn find_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    if handle.is_null() {
+        return ptr::null_mut();
     }
-    known
-}
-
-#[cold]
-fn original_slow(entry: Entry) -> *mut c_void {
-    loaded();
-    ORIGINALS[entry as usize].load(Ordering::Acquire)
+    // SAFETY: an open handle that is never closed, and a string that ends in NUL.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
 /// Functions that are called and not hooked.
@@ -48,14 +38,19 @@ pub(crate) fn helpers() -> &'static Helpers {
 
 /// The hook that stands for the driver's function at this address, if it is a hooked one.
 pub(crate) fn route(original: *mut c_void) -> Option<*mut c_void> {
-    let routes = &loaded().routes;
+    let routes = ROUTES.get()?;
     let found = routes.binary_search_by_key(&(original as usize), |(from, _)| *from);
     found.ok().map(|at| routes[at].1 as *mut c_void)
 }
 
-/// Finds the driver's functions, once.
-pub(crate) fn find_all() {
-    loaded();
+/// Says which hook stands for which of the driver's functions; once.
+pub(crate) fn set_routes(mut routes: Vec<(usize, usize)>) {
+    ROUTES.get_or_init(|| {
+        // Stable: of two names for one address the first counts, which is the hooked one.
+        routes.sort_by_key(|(from, _)| *from);
+        routes.dedup_by_key(|(from, _)| *from);
+        routes
+    });
 }
 
 fn loaded() -> &'static Loaded {
@@ -75,27 +70,7 @@ fn load() -> Loaded {
         .map_or(ptr::null_mut(), |path| unsafe {
             libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL)
         });
-    if handle.is_null() {
-        return Loaded {
-            helpers: Helpers::default(),
-            routes: Vec::new(),
-        };
-    }
-    // SAFETY: the handle is valid and the name NUL-terminated.
-    let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
-    let mut routes = Vec::with_capacity(COUNT + passed::NAMES.len());
-    let hooks = table::rows().into_iter().zip(&ORIGINALS);
-    let passed = passed::rows().into_iter().zip(&passed::ORIGINALS);
-    for ((name, hook), place) in hooks.chain(passed) {
-        let original = find(name);
-        place.store(original, Ordering::Release);
-        if !original.is_null() {
-            routes.push((original as usize, hook as usize));
-        }
-    }
-    // Stable: of two names for one address the hooked one counts.
-    routes.sort_by_key(|(from, _)| *from);
-    routes.dedup_by_key(|(from, _)| *from);
+    let find = |name: &CStr| find_in(handle, name);
     macro_rules! helper {
         ($($name:literal),+) => {{
             let mut found: *mut c_void = ptr::null_mut();
@@ -143,6 +118,13 @@ fn load() -> Loaded {
         ),
         mem_free: helper!(c"cuMemFree_v2"),
         mem_free_async: helper!(c"cuMemFreeAsync"),
+        mem_release: helper!(c"cuMemRelease"),
+        array_destroy: helper!(c"cuArrayDestroy"),
+        levels_destroy: helper!(c"cuMipmappedArrayDestroy"),
+        init: helper!(c"cuInit"),
     };
-    Loaded { helpers, routes }
+    Loaded {
+        helpers,
+        handle: handle as usize,
+    }
 }

@@ -2,10 +2,9 @@
 //! stream captures: they are made under the relaxed mode, and none touches a stream that captures.
 
 use crate::{
+    capture::any_capture,
     cuda::{CuResult, Handle, NOT_READY, SUCCESS},
-    driver,
-    hooks::graph::any_capture,
-    mark, table,
+    driver, mark,
 };
 
 /// `CU_EVENT_BLOCKING_SYNC`: whoever waits sleeps.
@@ -48,7 +47,7 @@ pub(crate) fn context() -> Option<Handle> {
 /// legacy stream while any stream captures, because it would drag that one along.
 pub(crate) fn recordable(stream: Handle) -> Option<Handle> {
     let stream = match stream {
-        0 if table::is_per_thread(mark::entry()?) => PER_THREAD,
+        0 if mark::is_per_thread()? => PER_THREAD,
         0 => LEGACY,
         other => other,
     };

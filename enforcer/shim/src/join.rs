@@ -1,34 +1,23 @@
-//! How a process becomes a member: registration, and the state that dies with a fork.
-//!
-//! Everything hangs on one pointer in a page that the kernel wipes in a forked child. The child thus
-//! begins as a stranger without any handler of the proxy having run, whichever way it was forked,
-//! and registers when it initialises the driver itself.
-//!
-//! The service is asked before the driver is initialised: a process that may not use the GPU then has a
-//! driver that answers nothing. The devices are looked at afterwards.
+//! Registration: the service is asked on behalf of this process, and its pages are mapped.
 
 use std::{
     io::Read as _,
     os::fd::{AsFd, AsRawFd as _},
-    panic::{AssertUnwindSafe, catch_unwind},
     ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use gshare_abi::wire::Waits as _;
 use gshare_abi::{
-    Bell, CHOSE_DEVICES, GpuUuid, LimitsMap, UsageMap, move_fd_up,
+    Bell, GpuUuid, LimitsMap, UsageMap, move_fd_up,
     wire::{Answer, register},
 };
 
 use crate::{
-    cuda::{CuResult, NO_DEVICE, NOT_PERMITTED},
-    environment,
+    forked::{MARK, wiped},
     ledger::Seat,
-    mps, paths,
-    process::Process,
-    say, trampoline,
+    paths, say,
     waiting::Waiting,
 };
 
@@ -45,210 +34,6 @@ const TOLD_AFTER: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Longest wait for a service that has started anew; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
-
-/// Begins the page of a copy of the proxy that has asked the service.
-const MARK: u64 = u64::from_le_bytes(*b"gshrcopy");
-
-/// Wiped in a forked child.
-#[repr(C, align(4096))]
-struct Wiped {
-    /// [`MARK`] once this copy of the proxy has asked the service on behalf of this process.
-    mark: AtomicU64,
-    process: AtomicPtr<Process>,
-    /// How far this process has come, and the futex on which others wait for it.
-    stage: AtomicU32,
-    /// What the service answered, until the driver is initialised; null for a process that is in
-    /// no claim.
-    answer: AtomicPtr<Joined>,
-    /// This process may not use the driver: it belongs to a claim that cannot count it.
-    barred: AtomicBool,
-}
-
-/// Stages of a process on its way to being a member.
-mod stage {
-    /// Nobody has asked the service.
-    pub(super) const STRANGER: u32 = 0;
-    /// A thread is asking it.
-    pub(super) const ASKING: u32 = 1;
-    /// It has answered, or there is none to ask.
-    pub(super) const ANSWERED: u32 = 2;
-    /// A thread looks at the devices.
-    pub(super) const SETTLING: u32 = 3;
-    /// The process is a member, or never will be one.
-    pub(super) const SETTLED: u32 = 4;
-}
-
-impl Wiped {
-    /// Waits while another thread is at a stage.
-    fn wait_through(&self, stage: u32) {
-        while self.stage.load(Ordering::Acquire) == stage {
-            // SAFETY: the word lives for the rest of the process; the kernel looks at it again
-            // before it puts the thread to sleep.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.stage.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    stage,
-                    ptr::null::<libc::timespec>(),
-                );
-            }
-        }
-    }
-
-    fn reach(&self, stage: u32) {
-        self.stage.store(stage, Ordering::Release);
-        // SAFETY: as above.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.stage.as_ptr(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                i32::MAX,
-            );
-        }
-    }
-
-    fn begin(&self, from: u32, to: u32) -> Result<(), u32> {
-        self.stage
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .map(drop)
-    }
-}
-
-static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
-
-/// This process as a member, if it is one.
-#[inline]
-pub(crate) fn current() -> Option<&'static Process> {
-    let page = WIPED.load(Ordering::Acquire);
-    if page.is_null() {
-        return None;
-    }
-    // SAFETY: the page stays mapped for the rest of the process, and zeroes are a valid `Wiped`.
-    let process = unsafe { &(*page).process }.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked `Process`.
-    unsafe { process.as_ref() }
-}
-
-/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
-/// panicked: either way the program's call goes on as if the proxy were not there.
-pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
-    let process = current()?;
-    catch_unwind(AssertUnwindSafe(|| part(process))).ok()
-}
-
-fn wiped() -> Option<&'static Wiped> {
-    let present = WIPED.load(Ordering::Acquire);
-    if let Some(page) = ptr::NonNull::new(present) {
-        // SAFETY: stays mapped for the rest of the process.
-        return Some(unsafe { page.as_ref() });
-    }
-    let bytes = size_of::<Wiped>();
-    // SAFETY: a fresh anonymous mapping touches no existing memory.
-    let page = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the range is the mapping just made.
-    let marked = unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) };
-    let page = page.cast::<Wiped>();
-    let won = marked == 0
-        && WIPED
-            .compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
-    if !won {
-        // SAFETY: nobody else has seen this mapping.
-        unsafe { libc::munmap(page.cast(), bytes) };
-    }
-    // SAFETY: null, or the page that stays mapped.
-    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
-}
-
-/// Asks the service about this process, once; called before the driver is initialised. A claim that has no GPU
-/// yet is waited for.
-///
-/// # Errors
-/// `CUDA_ERROR_NOT_PERMITTED` when it may not use the driver: it belongs to a claim that cannot count it.
-/// `CUDA_ERROR_NO_DEVICE` when its claim gets no GPU now; the next call asks again.
-pub(crate) fn enter() -> Result<(), CuResult> {
-    let barred = Err(NOT_PERMITTED);
-    let Some(page) = wiped() else {
-        return if paths::strict() { barred } else { Ok(()) };
-    };
-    match page.begin(stage::STRANGER, stage::ASKING) {
-        Ok(()) => {
-            page.mark.store(MARK, Ordering::Release);
-            let standing = catch_unwind(ask).unwrap_or(match paths::strict() {
-                true => Standing::Barred,
-                false => Standing::Open,
-            });
-            match standing {
-                Standing::Member(joined) => {
-                    environment::fill(&joined);
-                    mps::before_init(&joined);
-                    page.answer.store(Box::into_raw(joined), Ordering::Release);
-                }
-                Standing::Open => {}
-                Standing::Barred => page.barred.store(true, Ordering::Release),
-                Standing::Later => {
-                    trampoline::put_off(true);
-                    page.reach(stage::STRANGER);
-                    return Err(NO_DEVICE);
-                }
-            }
-            trampoline::put_off(false);
-            page.reach(stage::ANSWERED);
-        }
-        Err(stage::ASKING) => {
-            page.wait_through(stage::ASKING);
-            if page.stage.load(Ordering::Acquire) == stage::STRANGER {
-                return Err(NO_DEVICE);
-            }
-        }
-        Err(_) => {}
-    }
-    if page.barred.load(Ordering::Acquire) {
-        return barred;
-    }
-    Ok(())
-}
-
-/// Makes this process a member if the service's answer was that it is one; called when the driver
-/// has been initialised.
-pub(crate) fn settle() {
-    let Some(page) = wiped() else { return };
-    if page.begin(stage::ANSWERED, stage::SETTLING).is_err() {
-        page.wait_through(stage::SETTLING);
-        return;
-    }
-    let answer = page.answer.swap(ptr::null_mut(), Ordering::AcqRel);
-    if !answer.is_null() {
-        // SAFETY: came from a box, and the swap gave it to this thread alone.
-        let answer = unsafe { Box::from_raw(answer) };
-        if let Ok(process) = catch_unwind(|| Box::new(Process::new(*answer))) {
-            let process = Box::leak(process);
-            if let Some(gpu) = process.gpus.first() {
-                trampoline::watch(gpu);
-            }
-            if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
-                process.note(CHOSE_DEVICES);
-            }
-            let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
-            page.process.store(process, Ordering::Release);
-        }
-    }
-    page.reach(stage::SETTLED);
-}
 
 /// Makes this copy of the proxy the one that counts for the process; false where another copy does already. `dlmopen`
 /// loads any number of them beside each other, and each knows only of the memory that was taken through it: the second
@@ -297,7 +82,7 @@ pub(crate) fn again() -> Option<Joined> {
 }
 
 /// How a process stands to the service.
-enum Standing {
+pub(crate) enum Standing {
     /// It is a member.
     Member(Box<Joined>),
     /// It is none: the driver is untouched.
@@ -431,7 +216,7 @@ fn knock_patiently(
     }
 }
 
-fn ask() -> Standing {
+pub(crate) fn ask() -> Standing {
     let strict = paths::strict();
     if paths::socket().is_empty() {
         return Standing::Open;

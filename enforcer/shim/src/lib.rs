@@ -21,16 +21,20 @@
 )]
 
 mod blocks;
+mod capture;
 mod contexts;
 mod cuda;
 mod detach;
 mod driver;
+mod enter;
 mod environment;
 mod events;
 mod exit;
+mod forked;
 mod gate;
 mod gpu;
 mod graphs;
+mod held;
 mod hooks;
 mod join;
 mod ledger;

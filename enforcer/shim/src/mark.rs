@@ -8,13 +8,11 @@
 //! room for it and, unlike the fixed form, never makes loading the library fail where it has none.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use gshare_abi::{HAS_CROWD, MARKS, Mark, STRIPES};
-
-use crate::{detach, process};
+use gshare_abi::{MARKS, Mark, STRIPES};
 
 /// Where the words lie from every thread's pointer, where that is the same for all threads; 0 as long as nobody has
 /// looked, and where it differs.
@@ -109,10 +107,13 @@ static TAKEN: Mutex<(u32, u128)> = Mutex::new((0, 0));
 /// The last place is for all threads that come when the others are taken: their marks say little.
 const CROWD: u32 = MARKS as u32 - 1;
 static CROWDED: AtomicBool = AtomicBool::new(false);
+/// To be called when a thread comes that has no place of its own.
+static WHEN_CROWDED: OnceLock<fn()> = OnceLock::new();
 
 /// From now on the marks are in these places.
-pub(crate) fn put_in(marks: &'static [Mark; MARKS]) {
+pub(crate) fn put_in(marks: &'static [Mark; MARKS], when_crowded: fn()) {
     PLACES.store(before(marks), Ordering::Release);
+    WHEN_CROWDED.get_or_init(|| when_crowded);
 }
 
 /// Gives the place back when its thread ends.
@@ -148,7 +149,9 @@ fn take_place() -> u32 {
     let place = free.unwrap_or(CROWD);
     if free.is_none() {
         CROWDED.store(true, Ordering::Relaxed);
-        let _ = process::with(|process| process.note(HAS_CROWD));
+        if let Some(tell) = WHEN_CROWDED.get() {
+            tell();
+        }
     } else {
         taken.1 |= 1 << place;
         // A thread that is ending cannot give it back any more: it stays taken.
@@ -173,6 +176,23 @@ fn place(words: *mut u32) -> &'static AtomicU32 {
     unsafe { &(*before.wrapping_byte_add(offset as usize)).entry }
 }
 
+/// Bits of a thread's first word: its function's default stream is that of the thread; it copies bytes.
+const PER_THREAD: u32 = 1 << 31;
+const COPIES: u32 = 1 << 30;
+
+/// What the name of a function says about it.
+pub(crate) const fn kind(name: &str) -> u32 {
+    let name = name.as_bytes();
+    let mut kind = 0;
+    if let [.., b'_', b'p', b't', b's' | b'd', b'z' | b's'] = name {
+        kind |= PER_THREAD;
+    }
+    if let [b'c', b'u', b'M', b'e', b'm', b'c', b'p', b'y', ..] = name {
+        kind |= COPIES;
+    }
+    kind
+}
+
 /// The place of the calling thread, for a trampoline.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn own_place() -> &'static AtomicU32 {
@@ -189,13 +209,13 @@ pub(crate) struct Inside {
 
 impl Inside {
     #[inline]
-    pub(crate) fn new(entry: u32) -> Self {
+    pub(crate) fn new(entry: u32, kind: u32) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             let words = word();
             let place = place(words);
             // SAFETY: the thread's own word.
-            unsafe { words.write_volatile(entry + 1) };
+            unsafe { words.write_volatile((entry + 1) | kind) };
             place.store(entry + 1, Ordering::Relaxed);
             // The service orders this store before what follows, see `gshare_abi::barrier`; the compiler must not.
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
@@ -203,26 +223,24 @@ impl Inside {
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            let _ = entry;
+            let _ = (entry, kind);
             Self {}
         }
     }
 
-    /// Waits outside while the claim is detached; false if the call is not to be made.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn hold_back(&self, name: &str) -> bool {
+    /// Takes the mark away; what [`Inside::step_in`] is to put back.
+    pub(crate) fn step_out(&self) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        {
-            let entry = self.place.swap(0, Ordering::SeqCst);
-            let wait = || detach::wait(name, || self.place.store(entry, Ordering::SeqCst));
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).unwrap_or_else(|_| {
-                self.place.store(entry, Ordering::SeqCst);
-                true
-            })
-        }
+        return self.place.swap(0, Ordering::SeqCst);
         #[cfg(not(target_arch = "x86_64"))]
-        std::panic::catch_unwind(|| detach::wait(name, || {})).unwrap_or(true)
+        0
+    }
+
+    pub(crate) fn step_in(&self, mark: u32) {
+        #[cfg(target_arch = "x86_64")]
+        self.place.store(mark, Ordering::SeqCst);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = mark;
     }
 }
 
@@ -313,13 +331,36 @@ impl Thread {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn entry() -> Option<u32> {
     // SAFETY: the thread's own word.
-    unsafe { word().read_volatile() }.checked_sub(1)
+    unsafe { word().read_volatile() & !(PER_THREAD | COPIES) }.checked_sub(1)
+}
+
+/// Whether the calling thread is inside a function of this kind; `None` where that is not known.
+#[cfg(target_arch = "x86_64")]
+fn is_of(kind: u32) -> Option<bool> {
+    // SAFETY: the thread's own word.
+    let word = unsafe { word().read_volatile() };
+    (word != 0).then_some(word & kind != 0)
 }
 
 /// The hook that the calling thread is in, by its place in the table.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn entry() -> Option<u32> {
     None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_of(_kind: u32) -> Option<bool> {
+    None
+}
+
+/// Whether the default stream of the function that the calling thread is inside is that of the thread.
+pub(crate) fn is_per_thread() -> Option<bool> {
+    is_of(PER_THREAD)
+}
+
+/// Whether that function copies bytes, rather than fill memory.
+pub(crate) fn is_copy() -> bool {
+    is_of(COPIES) == Some(true)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -421,8 +462,28 @@ mod tests {
     }
 
     #[test]
+    fn names_say_what_functions_are() {
+        for (name, is) in [
+            ("cuMemcpy_ptds", PER_THREAD | COPIES),
+            ("cuMemcpyDtoDAsync_v2_ptsz", PER_THREAD | COPIES),
+            ("cuLaunchKernel_ptsz", PER_THREAD),
+            ("cuMemcpy2D_v2", COPIES),
+            ("cuMemsetD8_v2", 0),
+        ] {
+            assert_eq!(kind(name), is, "{name}");
+        }
+        let inside = Inside::new(6, PER_THREAD);
+        assert_eq!(
+            (entry(), is_per_thread(), is_copy()),
+            (Some(6), Some(true), false)
+        );
+        drop(inside);
+        assert_eq!((entry(), is_per_thread()), (None, None));
+    }
+
+    #[test]
     fn calls_are_marked_while_they_last_in_places_that_are_used_again() {
-        let inside = Inside::new(6);
+        let inside = Inside::new(6, 0);
         assert_eq!((read(), own_place().load(Ordering::Relaxed)), (7, 7));
         let elsewhere = std::thread::spawn(|| (read(), own_place().load(Ordering::Relaxed))).join();
         assert_eq!(elsewhere.ok(), Some((0, 0)), "each thread has its own");
@@ -445,7 +506,7 @@ mod tests {
         );
         // Places are given back, and threads that come too late share one.
         for _ in 0..3 * MARKS {
-            let used = std::thread::spawn(|| drop(Inside::new(1))).join();
+            let used = std::thread::spawn(|| drop(Inside::new(1, 0))).join();
             assert!(used.is_ok());
         }
         assert!(!CROWDED.load(Ordering::Relaxed), "ended threads leave room");
@@ -453,7 +514,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..MARKS + 8 {
                 scope.spawn(|| {
-                    let _inside = Inside::new(2);
+                    let _inside = Inside::new(2, 0);
                     all.wait();
                 });
             }

@@ -5,9 +5,9 @@
 use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
 use crate::{
+    capture::any_capture,
     cuda::{Handle, POOL_RESERVED_NOW, SUCCESS},
     driver,
-    hooks::graph::any_capture,
     ledger::Refusal,
     process::{Live, Process},
 };

@@ -1,27 +1,45 @@
 //! The process as a member: what it holds on each of its claim's GPUs.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
-use gshare_abi::{GpuUuid, monotonic_ns};
-
-pub(crate) use crate::join::{current, with};
+use gshare_abi::{GpuUuid, HAS_CROWD, monotonic_ns};
 
 use crate::{
     contexts::Contexts,
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS},
-    driver,
+    driver, forked,
     gpu::{Charge, Gpu},
     graphs::Graphs,
+    held,
     join::{self, Joined},
     ledger::Refusal,
     live::LiveMap,
+    mark,
     pools::Pools,
-    say, trampoline,
+    say,
     vmm::Virtual,
 };
+
+/// This process as a member, if it is one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Process> {
+    let process = forked::known()?.process.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked `Process`.
+    unsafe { process.cast::<Process>().as_ref() }
+}
+
+/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
+/// panicked: either way the program's call goes on as if the proxy were not there.
+pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
+    let process = current()?;
+    catch_unwind(AssertUnwindSafe(|| part(process))).ok()
+}
 
 /// What is known of an allocation that the program holds.
 #[derive(Debug, Clone, Copy)]
@@ -275,9 +293,18 @@ impl Process {
                 gpu.move_to(seat);
             }
         }
-        if let Some(gpu) = self.gpus.first() {
-            trampoline::watch(gpu);
+        self.watch();
+    }
+
+    /// From now on calls look at the page of the first GPU, and mark threads there.
+    pub(crate) fn watch(&self) {
+        let Some(gpu) = self.gpus.first() else { return };
+        if let Some(marks) = gpu.marks() {
+            mark::put_in(marks, || {
+                let _ = with(|process| process.note(HAS_CROWD));
+            });
         }
+        held::look_at(gpu.limits().state_word());
     }
 }
 

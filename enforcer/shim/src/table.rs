@@ -3,7 +3,14 @@
 //! trampoline each (`passed`). The exported functions, the list of names and the routes of
 //! `cuGetProcAddress` come from these two lists alone.
 
-use std::ffi::{CStr, c_void};
+use std::{
+    ffi::{CStr, c_void},
+    ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicPtr, Ordering},
+    },
+};
 
 use crate::{
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_FOUND, NOT_READY, PlacedProps},
@@ -13,8 +20,46 @@ use crate::{
         array::{Deep, Flat},
         share::IpcHandle,
     },
-    mark::Inside,
+    mark::{self, Inside},
 };
+
+/// Each hooked name keeps the address of its own original, so that a version or per-thread twin never reaches another
+/// one's.
+static ORIGINALS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
+
+/// The driver's own function behind a hooked name, or null where this driver has none.
+#[inline]
+fn original(entry: Entry) -> *mut c_void {
+    let known = ORIGINALS[entry as usize].load(Ordering::Relaxed);
+    if known.is_null() {
+        return original_slow(entry);
+    }
+    known
+}
+
+#[cold]
+fn original_slow(entry: Entry) -> *mut c_void {
+    find_all();
+    ORIGINALS[entry as usize].load(Ordering::Acquire)
+}
+
+/// Finds the driver's function behind each name, once.
+pub(crate) fn find_all() {
+    static FOUND: OnceLock<()> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let mut routes = Vec::with_capacity(COUNT + passed::NAMES.len());
+        let hooks = rows().into_iter().zip(&ORIGINALS);
+        let passed = passed::rows().into_iter().zip(&passed::ORIGINALS);
+        for ((name, hook), place) in hooks.chain(passed) {
+            let original = driver::find(name);
+            place.store(original, Ordering::Release);
+            if !original.is_null() {
+                routes.push((original as usize, hook as usize));
+            }
+        }
+        driver::set_routes(routes);
+    });
+}
 
 macro_rules! export {
     ($name:ident, ($($arg:ident: $kind:ty),*), $hook:path) => {
@@ -24,14 +69,17 @@ macro_rules! export {
         /// As the driver's function of this name demands.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
-            let inside = Inside::new(Entry::$name as u32);
+            let inside = Inside::new(
+                Entry::$name as u32,
+                const { mark::kind(stringify!($name)) },
+            );
             if const { !detach::is_free(stringify!($name)) }
                 && detach::is_due()
-                && !inside.hold_back(stringify!($name))
+                && !detach::hold_back(&inside, stringify!($name))
             {
                 return NOT_READY;
             }
-            let original = driver::original(Entry::$name);
+            let original = original(Entry::$name);
             if original.is_null() {
                 return NOT_FOUND;
             }
@@ -85,20 +133,6 @@ macro_rules! hooks {
 
         $($(export!($name, $args, $hook);)+)*
     };
-}
-
-/// Whether a hooked name's default stream is that of the calling thread.
-pub(crate) fn is_per_thread(entry: u32) -> bool {
-    NAMES
-        .get(entry as usize)
-        .is_some_and(|name| name.ends_with("_ptsz") || name.ends_with("_ptds"))
-}
-
-/// Whether a hooked name copies bytes, rather than fill memory.
-pub(crate) fn is_copy(entry: u32) -> bool {
-    NAMES
-        .get(entry as usize)
-        .is_some_and(|name| name.starts_with("cuMemcpy"))
 }
 
 /// Entry points without a hook.

@@ -4,41 +4,16 @@
 
 use std::{
     ffi::c_void,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use gshare_abi::State;
 
 use crate::{
     cuda::{CuResult, NOT_FOUND, NOT_READY},
-    detach, driver,
-    gpu::Gpu,
-    mark, process,
-    table::passed,
+    detach, held, mark, process,
+    table::{self, passed},
 };
-
-/// The state word of a process that is in no claim.
-static OPEN: AtomicU32 = AtomicU32::new(State::Granted as u32);
-
-/// The state word that the trampolines look at. The GPUs of a claim are granted and taken together,
-/// so that of the first one speaks for all.
-pub(crate) static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const OPEN).cast_mut());
-
-/// From now on the trampolines look at the pages of this GPU, and mark threads there.
-pub(crate) fn watch(gpu: &Gpu) {
-    if let Some(marks) = gpu.marks() {
-        mark::put_in(marks);
-    }
-    let word = std::ptr::from_ref(gpu.limits().state_word()).cast_mut();
-    GATE.store(word, Ordering::Release);
-}
-
-/// Whether calls of a process that is no member must ask first: its `cuInit` was put off, and some programs (Numba)
-/// take that for done.
-pub(crate) fn put_off(on: bool) {
-    let state = if on { State::Detached } else { State::Granted };
-    OPEN.store(state as u32, Ordering::SeqCst);
-}
 
 /// Bits of a number handed to [`resolve`]: the entry needs the GPU; nothing is marked, because the trampoline does not
 /// come back; it waits for nothing.
@@ -58,7 +33,7 @@ extern "C" fn resolve(number: u32) -> Resolved {
     let entry = number & !(NEEDS_GPU | UNMARKED | FREE);
     let place = mark::own_place();
     if number & UNMARKED == 0 {
-        place.store(entry + 1 + crate::table::COUNT as u32, Ordering::SeqCst);
+        place.store(entry + 1 + table::COUNT as u32, Ordering::SeqCst);
     }
     let pick = std::panic::catch_unwind(|| {
         if number & FREE == 0 && detach::is_due() {
@@ -77,10 +52,10 @@ extern "C" fn resolve(number: u32) -> Resolved {
         let mut original =
             place.map_or(std::ptr::null_mut(), |place| place.load(Ordering::Acquire));
         if original.is_null() {
-            driver::find_all();
+            table::find_all();
             original = place.map_or(original, |place| place.load(Ordering::Acquire));
         }
-        let refuse = number & NEEDS_GPU != 0 && state() == State::NotGranted;
+        let refuse = number & NEEDS_GPU != 0 && held::state() == State::NotGranted;
         if refuse && process::current().is_some() {
             refused as *mut c_void
         } else if original.is_null() {
@@ -93,17 +68,6 @@ extern "C" fn resolve(number: u32) -> Resolved {
         call: pick.unwrap_or(missing as *mut c_void),
         place,
     }
-}
-
-/// The state word that the trampolines look at.
-#[inline]
-pub(crate) fn gate() -> &'static AtomicU32 {
-    // SAFETY: points to a static or to a page that stays mapped for the rest of the process.
-    unsafe { &*GATE.load(Ordering::Acquire) }
-}
-
-fn state() -> State {
-    State::from_word(gate().load(Ordering::Relaxed))
 }
 
 extern "C" fn missing() -> CuResult {
@@ -224,7 +188,7 @@ macro_rules! trampoline {
                 "movl ${number}, %eax",
                 "callq {slow}",
                 "jmpq *%rax",
-                gate = sym crate::trampoline::GATE,
+                gate = sym crate::held::WORD,
                 originals = sym ORIGINALS,
                 offset = const Passed::$name as usize * 8,
                 number = const (Passed::$name as u32 | $flags | crate::trampoline::UNMARKED) as i32,
@@ -280,7 +244,7 @@ macro_rules! trampoline {
                 mark = const Passed::$name as u32 + 1 + crate::table::COUNT as u32,
                 words = sym crate::mark::WORDS,
                 places = sym crate::mark::PLACES,
-                gate = sym crate::trampoline::GATE,
+                gate = sym crate::held::WORD,
                 originals = sym ORIGINALS,
                 offset = const Passed::$name as usize * 8,
                 number = const (Passed::$name as u32 | $flags) as i32,

@@ -3,7 +3,7 @@
 use super::memory::{free_by, judged, take_unaddressed};
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
-    table::Entry,
+    driver,
 };
 
 /// Sets an array's handle apart from the addresses that the ledger knows memory by.
@@ -121,7 +121,7 @@ unsafe fn charged(
     handle: *mut Handle,
     shape: Option<Shape>,
     levels: u32,
-    undo: Entry,
+    undo: Option<unsafe extern "C" fn(u64) -> CuResult>,
     call: impl Fn() -> CuResult,
 ) -> CuResult {
     let bytes = shape.map_or(0, |shape| shape.bytes(levels));
@@ -154,7 +154,7 @@ pub(crate) unsafe fn create<D: Described>(
     let shape = unsafe { descriptor.as_ref() }.map(Described::shape);
     // SAFETY: the caller's own arguments.
     unsafe {
-        charged(handle, shape, 1, Entry::cuArrayDestroy, || {
+        charged(handle, shape, 1, driver::helpers().array_destroy, || {
             original(handle, descriptor)
         })
     }
@@ -174,7 +174,7 @@ pub(crate) unsafe fn create_levels<D: Described>(
             handle,
             shape,
             levels,
-            Entry::cuMipmappedArrayDestroy,
+            driver::helpers().levels_destroy,
             || original(handle, descriptor, levels),
         )
     }

@@ -1,60 +1,16 @@
 //! Captures and graphs. Nothing is inserted while a stream captures: what is recorded runs later, so
 //! it is neither counted nor charged before a graph with it is launched.
 
-use std::{
-    ffi::c_void,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::ffi::c_void;
 
 use crate::{
+    capture::{ask_whether_captured, began, ended, is_captured},
     cuda::{CuResult, Device, Handle, SUCCESS},
-    driver, gate,
+    gate,
     graphs::Work,
     process::{self, Process},
     work::Work as Launched,
 };
-
-/// Captures that this process has begun and not ended; a forked child inherits the number, and with
-/// it only a question more per call.
-static CAPTURES: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether any stream of this process may be capturing now.
-#[inline]
-pub(crate) fn any_capture() -> bool {
-    CAPTURES.load(Ordering::Relaxed) > 0
-}
-
-/// Whether what is put into this stream now is recorded instead of done.
-#[inline]
-pub(crate) fn is_captured(stream: Handle) -> bool {
-    any_capture() && ask_whether_captured(stream)
-}
-
-/// The calling thread's default stream. The default stream of all threads, which 0 means elsewhere,
-/// cannot be captured.
-const PER_THREAD: Handle = 2;
-
-#[cold]
-fn ask_whether_captured(stream: Handle) -> bool {
-    let stream = if stream == 0 { PER_THREAD } else { stream };
-    let mut status = 0;
-    let ask = driver::helpers().stream_is_capturing;
-    // SAFETY: the program's own stream, and a valid place for the result.
-    ask.is_some_and(|ask| unsafe { ask(stream, &raw mut status) } == SUCCESS && status != 0)
-}
-
-fn began(result: CuResult) -> CuResult {
-    if result == SUCCESS {
-        CAPTURES.fetch_add(1, Ordering::Relaxed);
-    }
-    result
-}
-
-fn ended() {
-    let one_less = |captures: usize| captures.checked_sub(1);
-    // Fails when the capture began before the proxy counted.
-    let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-}
 
 pub(crate) unsafe fn begin(
     original: unsafe extern "C" fn(Handle) -> CuResult,

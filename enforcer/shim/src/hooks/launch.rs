@@ -5,10 +5,10 @@
 
 use std::ffi::c_void;
 
-use super::graph::is_captured;
 use gshare_gate::Key;
 
 use crate::{
+    capture::is_captured,
     cuda::{CuResult, Handle, SUCCESS},
     gate::{self, Pass, Quick},
     gpu::Gpu,

@@ -5,19 +5,18 @@ use std::ffi::{c_char, c_void};
 
 use crate::{
     cuda::{CuResult, SUCCESS},
-    driver, exit, join, process,
-    table::Entry,
+    driver, enter, exit, process,
 };
 
 pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags: u32) -> CuResult {
     let stranger = process::current().is_none();
-    if stranger && let Err(code) = join::enter() {
+    if stranger && let Err(code) = enter::enter() {
         return code;
     }
     // SAFETY: the caller's own argument.
     let result = unsafe { original(flags) };
     if result == SUCCESS && stranger {
-        join::settle();
+        enter::settle();
         exit::hear();
     }
     result
@@ -25,13 +24,8 @@ pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags
 
 /// What the program's own `cuInit` would have done, had it not been put off.
 pub(crate) fn init_late() {
-    let original = driver::original(Entry::cuInit);
-    if original.is_null() {
+    let Some(original) = driver::helpers().init else {
         return;
-    }
-    // SAFETY: the driver's `cuInit` has this signature (cuda.h).
-    let original = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32) -> CuResult>(original)
     };
     // SAFETY: no flags are known; the call may be made at any time.
     let _ = unsafe { init(original, 0) };

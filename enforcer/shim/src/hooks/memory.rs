@@ -1,7 +1,5 @@
 //! Plain, pitched and managed memory.
 
-use std::ffi::c_void;
-
 use gshare_abi::USES_MANAGED;
 
 use crate::{
@@ -11,7 +9,6 @@ use crate::{
     gpu::Charge,
     ledger::{Refusal, Reservation},
     process::{self, Family, Live, Process},
-    table::Entry,
 };
 
 /// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
@@ -109,18 +106,13 @@ fn settle(asked: &Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
 pub(crate) fn judged(
     call: impl FnOnce() -> CuResult,
     made: impl FnOnce() -> u64,
-    undo: Entry,
+    undo: Option<unsafe extern "C" fn(u64) -> CuResult>,
 ) -> Option<CuResult> {
     let code = call();
     if code != SUCCESS {
         return Some(code);
     }
-    let undo = driver::original(undo);
-    if !undo.is_null() {
-        // SAFETY: these functions of the driver's take a handle or pointer alone (cuda.h).
-        let undo = unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> CuResult>(undo)
-        };
+    if let Some(undo) = undo {
         // SAFETY: the driver gave it a moment ago, and nobody else has it.
         let _ = unsafe { undo(made()) };
     }
@@ -246,7 +238,7 @@ pub(crate) unsafe fn alloc_pitch(
     // SAFETY: read only after the driver has written there.
     let made = || unsafe { *pointer };
     if !ELEMENTS.contains(&element)
-        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+        && let Some(code) = judged(call, made, driver::helpers().mem_free)
     {
         return code;
     }
@@ -277,7 +269,7 @@ pub(crate) unsafe fn alloc_pitch_v1(
     // SAFETY: read only after the driver has written there.
     let made = || u64::from(unsafe { *pointer });
     if !ELEMENTS.contains(&element)
-        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+        && let Some(code) = judged(call, made, driver::helpers().mem_free)
     {
         return code;
     }
@@ -306,7 +298,7 @@ pub(crate) unsafe fn alloc_managed(
     // SAFETY: read only after the driver has written there.
     let made = || unsafe { *pointer };
     if !ATTACH.contains(&flags)
-        && let Some(code) = judged(call, made, Entry::cuMemFree_v2)
+        && let Some(code) = judged(call, made, driver::helpers().mem_free)
     {
         return code;
     }

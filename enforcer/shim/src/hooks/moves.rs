@@ -10,7 +10,7 @@ use gshare_gate::Key;
 use super::launch::{counted_as, let_through, note_copy};
 use crate::{
     cuda::{CuResult, Handle},
-    mark, table,
+    mark,
     work::Work,
 };
 
@@ -31,7 +31,7 @@ fn moved(
 ) -> CuResult {
     let bytes = bytes();
     let entry = mark::entry().unwrap_or(0);
-    let copied = if table::is_copy(entry) && bytes != UNKNOWN {
+    let copied = if mark::is_copy() && bytes != UNKNOWN {
         bytes as u64
     } else {
         0

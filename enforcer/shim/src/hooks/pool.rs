@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{graph::is_captured, memory::free_by};
+use super::memory::free_by;
 use crate::{
+    capture::is_captured,
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
     driver,
     ledger::Refusal,

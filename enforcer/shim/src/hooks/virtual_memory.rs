@@ -11,9 +11,9 @@ use gshare_abi::SHARES_MEMORY;
 use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, NOT_PERMITTED, PlacedProps, SUCCESS},
+    driver,
     ledger::Reservation,
     process::{self, Process},
-    table::Entry,
     vmm::{Gone, Virtual},
 };
 
@@ -56,7 +56,7 @@ pub(crate) unsafe fn create(
     // SAFETY: read only after the driver has written there.
     let made = || unsafe { *handle };
     if flags != 0
-        && let Some(code) = judged(call, made, Entry::cuMemRelease)
+        && let Some(code) = judged(call, made, driver::helpers().mem_release)
     {
         return code;
     }

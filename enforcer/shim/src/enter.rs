@@ -1,0 +1,98 @@
+//! How a process becomes a member.
+//!
+//! The service is asked before the driver is initialised: a process that may not use the GPU then has a
+//! driver that answers nothing. The devices are looked at afterwards.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::atomic::Ordering,
+};
+
+use gshare_abi::CHOSE_DEVICES;
+
+use crate::{
+    cuda::{CuResult, NO_DEVICE, NOT_PERMITTED},
+    environment,
+    forked::{MARK, stage, wiped},
+    held,
+    join::{self, Joined, Standing},
+    mps, paths,
+    process::Process,
+};
+
+/// Asks the service about this process, once; called before the driver is initialised. A claim that has no GPU
+/// yet is waited for.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_PERMITTED` when it may not use the driver: it belongs to a claim that cannot count it.
+/// `CUDA_ERROR_NO_DEVICE` when its claim gets no GPU now; the next call asks again.
+pub(crate) fn enter() -> Result<(), CuResult> {
+    let barred = Err(NOT_PERMITTED);
+    let Some(page) = wiped() else {
+        return if paths::strict() { barred } else { Ok(()) };
+    };
+    match page.begin(stage::STRANGER, stage::ASKING) {
+        Ok(()) => {
+            page.mark.store(MARK, Ordering::Release);
+            let standing = catch_unwind(join::ask).unwrap_or(match paths::strict() {
+                true => Standing::Barred,
+                false => Standing::Open,
+            });
+            match standing {
+                Standing::Member(joined) => {
+                    environment::fill(&joined);
+                    mps::before_init(&joined);
+                    page.answer
+                        .store(Box::into_raw(joined).cast(), Ordering::Release);
+                }
+                Standing::Open => {}
+                Standing::Barred => page.barred.store(true, Ordering::Release),
+                Standing::Later => {
+                    held::put_off(true);
+                    page.reach(stage::STRANGER);
+                    return Err(NO_DEVICE);
+                }
+            }
+            held::put_off(false);
+            page.reach(stage::ANSWERED);
+        }
+        Err(stage::ASKING) => {
+            page.wait_through(stage::ASKING);
+            if page.stage.load(Ordering::Acquire) == stage::STRANGER {
+                return Err(NO_DEVICE);
+            }
+        }
+        Err(_) => {}
+    }
+    if page.barred.load(Ordering::Acquire) {
+        return barred;
+    }
+    Ok(())
+}
+
+/// Makes this process a member if the service's answer was that it is one; called when the driver
+/// has been initialised.
+pub(crate) fn settle() {
+    let Some(page) = wiped() else { return };
+    if page.begin(stage::ANSWERED, stage::SETTLING).is_err() {
+        page.wait_through(stage::SETTLING);
+        return;
+    }
+    let answer = page.answer.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !answer.is_null() {
+        // SAFETY: came from a box, and the swap gave it to this thread alone.
+        let answer = unsafe { Box::from_raw(answer.cast::<Joined>()) };
+        if let Ok(process) = catch_unwind(|| Box::new(Process::new(*answer))) {
+            let process = Box::leak(process);
+            process.watch();
+            if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
+                process.note(CHOSE_DEVICES);
+            }
+            let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
+            page.process
+                .store(ptr::from_ref(process).cast_mut().cast(), Ordering::Release);
+        }
+    }
+    page.reach(stage::SETTLED);
+}

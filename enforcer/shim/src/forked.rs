@@ -1,0 +1,125 @@
+//! What a forked child does not have: one page, which the kernel wipes there. The child thus begins as a stranger without
+//! any handler of the proxy having run, whichever way it was forked, and registers when it initialises the driver itself.
+
+use std::{
+    ffi::c_void,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+/// Begins the page of a copy of the proxy that has asked the service.
+pub(crate) const MARK: u64 = u64::from_le_bytes(*b"gshrcopy");
+
+/// Wiped in a forked child.
+#[repr(C, align(4096))]
+pub(crate) struct Wiped {
+    /// [`MARK`] once this copy of the proxy has asked the service on behalf of this process.
+    pub(crate) mark: AtomicU64,
+    /// Its [`Process`](crate::process::Process), leaked.
+    pub(crate) process: AtomicPtr<c_void>,
+    /// How far this process has come, and the futex on which others wait for it.
+    pub(crate) stage: AtomicU32,
+    /// What the service answered, until the driver is initialised; null for a process that is in
+    /// no claim.
+    pub(crate) answer: AtomicPtr<c_void>,
+    /// This process may not use the driver: it belongs to a claim that cannot count it.
+    pub(crate) barred: AtomicBool,
+}
+
+/// Stages of a process on its way to being a member.
+pub(crate) mod stage {
+    /// Nobody has asked the service.
+    pub(crate) const STRANGER: u32 = 0;
+    /// A thread is asking it.
+    pub(crate) const ASKING: u32 = 1;
+    /// It has answered, or there is none to ask.
+    pub(crate) const ANSWERED: u32 = 2;
+    /// A thread looks at the devices.
+    pub(crate) const SETTLING: u32 = 3;
+    /// The process is a member, or never will be one.
+    pub(crate) const SETTLED: u32 = 4;
+}
+
+impl Wiped {
+    /// Waits while another thread is at a stage.
+    pub(crate) fn wait_through(&self, stage: u32) {
+        while self.stage.load(Ordering::Acquire) == stage {
+            // SAFETY: the word lives for the rest of the process; the kernel looks at it again
+            // before it puts the thread to sleep.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.stage.as_ptr(),
+                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                    stage,
+                    ptr::null::<libc::timespec>(),
+                );
+            }
+        }
+    }
+
+    pub(crate) fn reach(&self, stage: u32) {
+        self.stage.store(stage, Ordering::Release);
+        // SAFETY: as above.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.stage.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                i32::MAX,
+            );
+        }
+    }
+
+    pub(crate) fn begin(&self, from: u32, to: u32) -> Result<(), u32> {
+        self.stage
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+}
+
+/// The page, if there is one.
+#[inline]
+pub(crate) fn known() -> Option<&'static Wiped> {
+    // SAFETY: null, or a page that stays mapped for the rest of the process; zeroes are a valid `Wiped`.
+    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
+}
+
+static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
+
+/// The page, made by the first who asks.
+pub(crate) fn wiped() -> Option<&'static Wiped> {
+    let present = WIPED.load(Ordering::Acquire);
+    if let Some(page) = ptr::NonNull::new(present) {
+        // SAFETY: stays mapped for the rest of the process.
+        return Some(unsafe { page.as_ref() });
+    }
+    let bytes = size_of::<Wiped>();
+    // SAFETY: a fresh anonymous mapping touches no existing memory.
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    let marked = unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) };
+    let page = page.cast::<Wiped>();
+    let won = marked == 0
+        && WIPED
+            .compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+    if !won {
+        // SAFETY: nobody else has seen this mapping.
+        unsafe { libc::munmap(page.cast(), bytes) };
+    }
+    // SAFETY: null, or the page that stays mapped.
+    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
+}
