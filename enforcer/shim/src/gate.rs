@@ -187,6 +187,36 @@ impl std::fmt::Debug for Gate {
     }
 }
 
+/// The gate of a GPU, made when it is first asked for.
+#[inline]
+pub(crate) fn of(gpu: &Gpu) -> &'static Gate {
+    if_used(gpu).unwrap_or_else(|| make(gpu))
+}
+
+/// The gate of a GPU that is or was shared.
+#[inline]
+fn if_used(gpu: &Gpu) -> Option<&'static Gate> {
+    // SAFETY: null, or a leaked gate that `make` has put there.
+    unsafe { gpu.gate.load(Ordering::Acquire).cast::<Gate>().as_ref() }
+}
+
+#[cold]
+fn make(gpu: &Gpu) -> &'static Gate {
+    let made = Box::into_raw(Box::<Gate>::default());
+    let none = std::ptr::null_mut();
+    let place = &gpu.gate;
+    match place.compare_exchange(none, made.cast(), Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: leaked above.
+        Ok(_) => unsafe { &*made },
+        Err(other) => {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(made) });
+            // SAFETY: the leaked gate of whoever was quicker.
+            unsafe { &*other.cast::<Gate>() }
+        }
+    }
+}
+
 /// What the gate says to a launch.
 pub(crate) enum Pass {
     /// Go.
@@ -225,13 +255,13 @@ pub(crate) struct Trial {
 #[inline(never)]
 pub(crate) fn leave(gpu: &'static Gpu, trial: Box<Trial>, result: CuResult) {
     // What panicked has been said nowhere and changes nothing for the program.
-    let _ = catch_unwind(AssertUnwindSafe(|| gpu.gate().end(gpu, &trial, result)));
+    let _ = catch_unwind(AssertUnwindSafe(|| of(gpu).end(gpu, &trial, result)));
     drop(trial);
 }
 
 /// A context is about to go, and the gate's events in it with it.
 pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
-    if let Some(gate) = gpu.gate_if_used() {
+    if let Some(gate) = if_used(gpu) {
         let _ = catch_unwind(AssertUnwindSafe(|| gate.forget_context(gpu, context)));
     }
 }
@@ -240,7 +270,7 @@ pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
 pub(crate) fn forget_graph(process: &Process, exec: Handle) {
     for gpu in &process.gpus {
         gpu.tally.forget(Key::graph(exec));
-        if let Some(gate) = gpu.gate_if_used() {
+        if let Some(gate) = if_used(gpu) {
             gate.durations.forget(Key::graph(exec));
         }
     }

@@ -1,9 +1,12 @@
 //! One GPU of the claim as this process uses it: reserve before the driver is asked, commit or roll
 //! back after.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-    atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    ffi::c_void,
+    sync::{
+        Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use gshare_abi::{
@@ -14,8 +17,7 @@ use gshare_gate::{Flags, Frame, Signals, Tally, View, Word};
 
 use crate::{
     blocks::shares,
-    gate::Gate,
-    ledger::{Ledger, Refusal, Reservation, Seat},
+    ledger::{Charge, Ledger, Refusal, Reservation, Seat},
     mark::Thread,
 };
 
@@ -33,8 +35,8 @@ pub(crate) struct Gpu {
     number: AtomicUsize,
     /// By which the arbiter is called; null where the service gave none.
     bell: AtomicPtr<Bell>,
-    /// Made when the GPU is shared for the first time.
-    gate: OnceLock<&'static Gate>,
+    /// The layer above's own ([`crate::gate::of`]); null until the GPU is shared for the first time.
+    pub(crate) gate: AtomicPtr<c_void>,
     /// What launches come to.
     pub(crate) tally: Tally,
     /// SMs that the driver shows to this process; 0 before it was asked.
@@ -62,15 +64,6 @@ fn bell_of(seat: &Seat) -> *mut Bell {
     bell.map_or(std::ptr::null_mut(), <*const Bell>::cast_mut)
 }
 
-/// How an allocation that lives is charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Charge {
-    /// With others in a block.
-    Shared,
-    /// So many bytes of its own.
-    Own(u64),
-}
-
 impl Gpu {
     pub(crate) fn new(uuid: GpuUuid, seat: Seat) -> Self {
         let ledger = Ledger::new(seat);
@@ -82,7 +75,7 @@ impl Gpu {
             usage: AtomicPtr::new(std::ptr::from_ref(seat.usage).cast_mut()),
             number: AtomicUsize::new(seat.slot),
             bell: AtomicPtr::new(bell_of(&seat)),
-            gate: OnceLock::new(),
+            gate: AtomicPtr::new(std::ptr::null_mut()),
             tally: Tally::default(),
             sms: AtomicU32::new(0),
             generation: AtomicU64::new(seat.generation),
@@ -219,15 +212,6 @@ impl Gpu {
     #[inline]
     pub(crate) fn turn(&self) -> Word {
         Word(self.limits().turn.word.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(crate) fn gate(&self) -> &'static Gate {
-        self.gate.get_or_init(|| Box::leak(Box::default()))
-    }
-
-    pub(crate) fn gate_if_used(&self) -> Option<&'static Gate> {
-        self.gate.get().copied()
     }
 
     fn bell(&self) -> Option<&'static Bell> {

@@ -7,6 +7,15 @@ use gshare_abi::{Bell, LimitsPage, Outcome, Slot, Stripes, UsagePage, monotonic_
 
 use crate::blocks::Blocks;
 
+/// How an allocation that lives is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Charge {
+    /// With others in a block.
+    Shared,
+    /// So many bytes of its own.
+    Own(u64),
+}
+
 /// Where the process sits on a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seat {

@@ -20,35 +20,42 @@
     reason = "speaks the driver's C interface; every block states why it is sound"
 )]
 
-mod blocks;
-mod capture;
-mod contexts;
+// Layers, the lowest first: a file imports from its own and from those above it here, none in a circle (`tests/layers.rs`).
+
+// What needs nothing of the proxy's own.
 mod cuda;
-mod detach;
-mod driver;
-mod enter;
-mod environment;
-mod events;
 mod exit;
 mod forked;
-mod gate;
-mod gpu;
-mod graphs;
 mod held;
-mod hooks;
-mod join;
-mod ledger;
-mod live;
 mod map;
 mod mark;
-mod mps;
 mod paths;
-mod pools;
-mod process;
 mod say;
-#[macro_use]
-mod trampoline;
-pub mod table;
-mod vmm;
 mod waiting;
+// The driver.
+mod capture;
+mod driver;
+mod events;
+// What is charged, and the pages that say so.
+mod blocks;
+mod contexts;
+mod gpu;
+mod graphs;
+mod grid;
+mod ledger;
+mod live;
+mod pools;
+mod vmm;
+// The process as a member.
+mod enter;
+mod environment;
+mod join;
+mod mps;
+mod process;
 mod work;
+// Whose turn it is.
+mod gate;
+// What each function of the driver does here, and the functions themselves.
+mod detach;
+mod hooks;
+pub mod table;

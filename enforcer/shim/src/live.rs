@@ -14,12 +14,33 @@ use std::{
 
 use gshare_abi::STRIPES;
 
-use crate::{
-    cuda::Handle,
-    gpu::Charge,
-    mark::Thread,
-    process::{Family, Live},
-};
+use crate::{cuda::Handle, ledger::Charge, mark::Thread};
+
+/// What is known of an allocation that the program holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) bytes: u64,
+    pub(crate) gpu: usize,
+    pub(crate) context: Handle,
+    pub(crate) family: Family,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Family {
+    Plain(Charge),
+    /// From the pool with this number.
+    Pool(u64),
+}
+
+impl Live {
+    /// Stands where none was found.
+    pub(crate) const NONE: Self = Self {
+        bytes: 0,
+        gpu: 0,
+        context: 0,
+        family: Family::Plain(Charge::Shared),
+    };
+}
 
 /// Shards of each home.
 const SHARDS: usize = 4;

@@ -1,5 +1,8 @@
 //! The process as a member: what it holds on each of its claim's GPUs.
 
+mod graphs;
+mod pools;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -14,12 +17,12 @@ use crate::{
     contexts::Contexts,
     cuda::{CuResult, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS},
     driver, forked,
-    gpu::{Charge, Gpu},
+    gpu::Gpu,
     graphs::Graphs,
     held,
     join::{self, Joined},
     ledger::Refusal,
-    live::LiveMap,
+    live::{Family, Live, LiveMap},
     mark,
     pools::Pools,
     say,
@@ -39,32 +42,6 @@ pub(crate) fn current() -> Option<&'static Process> {
 pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
     let process = current()?;
     catch_unwind(AssertUnwindSafe(|| part(process))).ok()
-}
-
-/// What is known of an allocation that the program holds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Live {
-    pub(crate) bytes: u64,
-    pub(crate) gpu: usize,
-    pub(crate) context: Handle,
-    pub(crate) family: Family,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Family {
-    Plain(Charge),
-    /// From the pool with this number.
-    Pool(u64),
-}
-
-impl Live {
-    /// Stands where none was found.
-    pub(crate) const NONE: Self = Self {
-        bytes: 0,
-        gpu: 0,
-        context: 0,
-        family: Family::Plain(Charge::Shared),
-    };
 }
 
 /// A member of a claim.

@@ -135,6 +135,9 @@ macro_rules! hooks {
     };
 }
 
+#[macro_use]
+mod trampoline;
+
 /// Entry points without a hook.
 #[cfg(target_arch = "x86_64")]
 pub mod passed;

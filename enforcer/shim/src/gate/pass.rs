@@ -34,7 +34,7 @@ pub(crate) fn quick(
     let number = thread.number();
     let is_shared = word.mode() != Mode::Free;
     if is_shared {
-        let gate = gpu.gate();
+        let gate = super::of(gpu);
         let spent = gate.durations.get(key);
         if !spent.is_some_and(|ns| gate.cells.spend(word, stream, number, ns)) {
             return Quick::Ask;
@@ -70,8 +70,7 @@ pub(crate) fn closer(
         Quick::Ask => ask(process, gpu, launch),
         Quick::Measure => measure(process, gpu, launch),
         Quick::Unmeasured => {
-            gpu.gate()
-                .add_unmeasured(process, gpu, &work, stream, thread);
+            super::of(gpu).add_unmeasured(process, gpu, &work, stream, thread);
             Pass::Go
         }
     };
@@ -80,7 +79,7 @@ pub(crate) fn closer(
 
 /// Asks the gate for a launch on a GPU that is shared.
 fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
-    let gate = gpu.gate();
+    let gate = super::of(gpu);
     let fills = launch.work.counts() && launch.work.meet(process, gpu);
     match gate.wait_for_turn(process, gpu, &launch) {
         Outcome::Free => Pass::Go,
@@ -97,7 +96,7 @@ fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
 
 /// Measures a launch on a GPU that nobody shares.
 fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
-    let gate = gpu.gate();
+    let gate = super::of(gpu);
     let wanted = launch.work.meet(process, gpu) && gate.wants(gpu, &launch);
     let pair = if wanted {
         gate.begin(launch.stream)

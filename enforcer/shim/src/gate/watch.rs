@@ -323,7 +323,7 @@ fn start_watcher(gpu: &'static Gpu) -> bool {
         std::thread::Builder::new()
             .name("gshare-gate".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || gpu.gate().watch(gpu))
+            .spawn(move || super::of(gpu).watch(gpu))
             .is_ok()
     })
 }

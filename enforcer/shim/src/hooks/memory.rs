@@ -1,14 +1,16 @@
 //! Plain, pitched and managed memory.
 
+use std::sync::atomic::Ordering;
+
 use gshare_abi::USES_MANAGED;
 
 use crate::{
     blocks::NO_HEAP,
     cuda::{CuResult, DevicePtr, Handle, SUCCESS},
     driver,
-    gpu::Charge,
-    ledger::{Refusal, Reservation},
-    process::{self, Family, Live, Process},
+    ledger::{Charge, Refusal, Reservation},
+    live::{Family, Live},
+    process::{self, Process},
 };
 
 /// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
@@ -314,6 +316,16 @@ pub(crate) unsafe fn alloc_managed(
     result
 }
 
+/// After a synchronisation a pool may have given back what was freed before.
+pub(super) fn after_sync(result: CuResult) {
+    if result == SUCCESS
+        && let Some(process) = process::current()
+        && process.pools_changed.load(Ordering::Relaxed)
+    {
+        process::with(Process::refresh_pools);
+    }
+}
+
 /// Runs `call`, which frees the pointer in whatever way. A pointer that the proxy does not know is
 /// the driver's to judge.
 pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult {
@@ -338,7 +350,7 @@ pub(crate) unsafe fn free(
 ) -> CuResult {
     // SAFETY: the caller's own argument.
     let result = free_by(pointer, || unsafe { original(pointer) });
-    super::pool::after_sync(result);
+    after_sync(result);
     result
 }
 

@@ -1,15 +1,14 @@
 //! Stream-ordered memory and its pools.
 
-use std::sync::atomic::Ordering;
-
-use super::memory::free_by;
+use super::memory::{after_sync, free_by};
 use crate::{
     capture::is_captured,
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
     driver,
     ledger::Refusal,
+    live::{Family, Live},
     pools::{Asked, PoolTicket},
-    process::{self, Family, Live, Process},
+    process::{self, Process},
 };
 
 /// The GPU on whose behalf a stream runs, and the current context.
@@ -202,16 +201,6 @@ pub(crate) unsafe fn trim(
         process::with(Process::refresh_pools);
     }
     result
-}
-
-/// After a synchronisation a pool may have given back what was freed before.
-pub(super) fn after_sync(result: CuResult) {
-    if result == SUCCESS
-        && let Some(process) = process::current()
-        && process.pools_changed.load(Ordering::Relaxed)
-    {
-        process::with(Process::refresh_pools);
-    }
 }
 
 /// Waits for a stream, an event or a context.

@@ -144,13 +144,13 @@ macro_rules! trampoline {
         trampoline!(@call $name, 0, ["cmpl $3, (%rax)", "jae 2f",], [], []);
     };
     (work $name:ident) => {
-        trampoline!(@call $name, crate::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",], [], []);
+        trampoline!(@call $name, crate::table::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",], [], []);
     };
     (ask_wide $name:ident) => {
         trampoline!(@wide $name, 0, ["cmpl $3, (%rax)", "jae 2f",]);
     };
     (work_wide $name:ident) => {
-        trampoline!(@wide $name, crate::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",]);
+        trampoline!(@wide $name, crate::table::trampoline::NEEDS_GPU, ["cmpl $1, (%rax)", "jne 2f",]);
     };
     (@wide $name:ident, $needs:expr, [$($look:literal,)*]) => {
         trampoline!(@call $name, $needs, [$($look,)*], [
@@ -164,10 +164,10 @@ macro_rules! trampoline {
         ]);
     };
     (free $name:ident) => {
-        trampoline!(@jump $name, crate::trampoline::FREE, ["/* {gate} */",]);
+        trampoline!(@jump $name, crate::table::trampoline::FREE, ["/* {gate} */",]);
     };
     (plain $name:ident) => {
-        trampoline!(@jump $name, crate::trampoline::NEEDS_GPU, [
+        trampoline!(@jump $name, crate::table::trampoline::NEEDS_GPU, [
             "movq {gate}(%rip), %rax",
             "cmpl $1, (%rax)",
             "jne 2f",
@@ -191,8 +191,8 @@ macro_rules! trampoline {
                 gate = sym crate::held::WORD,
                 originals = sym ORIGINALS,
                 offset = const Passed::$name as usize * 8,
-                number = const (Passed::$name as u32 | $flags | crate::trampoline::UNMARKED) as i32,
-                slow = sym crate::trampoline::slow,
+                number = const (Passed::$name as u32 | $flags | crate::table::trampoline::UNMARKED) as i32,
+                slow = sym crate::table::trampoline::slow,
                 options(att_syntax),
             );
         }
@@ -248,7 +248,7 @@ macro_rules! trampoline {
                 originals = sym ORIGINALS,
                 offset = const Passed::$name as usize * 8,
                 number = const (Passed::$name as u32 | $flags) as i32,
-                slow = sym crate::trampoline::slow,
+                slow = sym crate::table::trampoline::slow,
                 options(att_syntax),
             );
         }

@@ -1,0 +1,266 @@
+//! What a member's graphs do, read from their nodes, and what their memory is charged.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use gshare_gate::{Fill, Key, Load};
+
+use super::Process;
+use crate::{
+    cuda::{
+        AllocNode, CuResult, GRAPH_RESERVED_NOW, GRAPH_USED_NOW, Handle, KernelNode, NODE_ALLOC,
+        NODE_GRAPH, NODE_KERNEL, SUCCESS,
+    },
+    driver,
+    graphs::{Graphs, Work},
+    grid::Grid,
+    ledger::Refusal,
+};
+
+/// What the kernels of a graph fill, added up over the time that each takes.
+#[derive(Debug, Default)]
+struct Mean {
+    total: Load,
+    /// The same without what was measured elsewhere: kernels count by their rounds of blocks.
+    rounds: Load,
+    unknown: bool,
+}
+
+impl Mean {
+    fn fill(&self) -> Option<Fill> {
+        let load = if self.unknown {
+            self.rounds
+        } else {
+            self.total
+        };
+        let part = |ns: u64| (u128::from(ns) * 1000).checked_div(u128::from(load.busy_ns));
+        Some(Fill {
+            sms_milli: u64::try_from(part(load.sm_ns)?).ok()?,
+            warps_milli: u64::try_from(part(load.warp_ns)?).ok()?,
+            full_milli: 0,
+        })
+    }
+}
+
+/// Depth to which graphs within graphs are followed.
+const DEEPEST: u32 = 16;
+
+impl Work {
+    /// Reads a graph's nodes.
+    pub(crate) fn of(process: &Process, graph: Handle) -> Self {
+        let mut work = Self::default();
+        let mut mean = Mean::default();
+        work.add(process, graph, DEEPEST, &mut mean);
+        work.fill = mean.fill();
+        work
+    }
+
+    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, mean: &mut Mean) {
+        let helpers = driver::helpers();
+        let (Some(nodes_of), Some(kind_of)) = (helpers.graph_nodes, helpers.node_kind) else {
+            return;
+        };
+        let mut count = 0;
+        // SAFETY: without a place for nodes the driver gives their number.
+        if unsafe { nodes_of(graph, std::ptr::null_mut(), &raw mut count) } != SUCCESS {
+            return;
+        }
+        let mut nodes = vec![0; count];
+        // SAFETY: room for `count` nodes.
+        if count == 0 || unsafe { nodes_of(graph, nodes.as_mut_ptr(), &raw mut count) } != SUCCESS {
+            return;
+        }
+        nodes.truncate(count);
+        for node in nodes {
+            let mut kind = -1;
+            // SAFETY: a node that the driver named, and a valid place for the result.
+            if unsafe { kind_of(node, &raw mut kind) } != SUCCESS {
+                continue;
+            }
+            match kind {
+                NODE_KERNEL => {
+                    self.kernels += 1;
+                    mean.add(process, node);
+                }
+                NODE_ALLOC => self.add_memory(process, node),
+                NODE_GRAPH if deeper > 0 => {
+                    let mut inner = 0;
+                    let ask = helpers.child_graph;
+                    // SAFETY: as above.
+                    if ask.is_some_and(|ask| unsafe { ask(node, &raw mut inner) } == SUCCESS) {
+                        self.add(process, inner, deeper - 1, mean);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_memory(&mut self, process: &Process, node: Handle) {
+        let mut params = AllocNode::default();
+        let ask = driver::helpers().alloc_node;
+        // SAFETY: an allocation node, and room for more than its parameters.
+        if ask.is_none_or(|ask| unsafe { ask(node, &raw mut params) } != SUCCESS) {
+            return;
+        }
+        let index = params
+            .props
+            .device()
+            .and_then(|device| process.gpu_of_device(device));
+        if let Some(gpu) = index.and_then(|index| process.gpus.get(index)) {
+            self.gpu = index.unwrap_or(0);
+            self.bytes = self.bytes.saturating_add(gpu.rounded(params.bytes));
+        }
+    }
+}
+
+impl Mean {
+    /// Adds a kernel: for as long as it was seen to take outside graphs, else by its rounds of blocks.
+    fn add(&mut self, process: &Process, node: Handle) {
+        let gpu = match process.gpus.as_slice() {
+            [gpu] => Some(gpu),
+            gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
+        };
+        let mut params = KernelNode::default();
+        let ask = driver::helpers().kernel_node;
+        // SAFETY: a kernel node, and room for more than its parameters.
+        let told = ask.is_some_and(|ask| unsafe { ask(node, &raw mut params) } == SUCCESS);
+        let Some(gpu) = gpu.filter(|_| told) else {
+            self.unknown = true;
+            return;
+        };
+        let volume = |of: [u32; 3]| {
+            of.iter()
+                .fold(1, |v: u64, n| v.saturating_mul(u64::from(*n)))
+        };
+        let grid = Grid {
+            function: params.function(),
+            blocks: volume(params.grid),
+            threads: volume(params.block),
+            shared: params.shared,
+        };
+        let key = Key::kernel(grid.function, grid.blocks, grid.threads);
+        let known = gpu.tally.known(key);
+        let fill = known.map(|(fill, _)| fill).or_else(|| grid.fill(gpu));
+        let Some(fill) = fill else { return };
+        let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
+        let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
+        self.rounds = self.rounds.plus(fill.during(rounds));
+        match gpu.tally.needs(key) {
+            Some(load) => self.total = self.total.plus(load),
+            None => self.unknown = true,
+        }
+    }
+}
+
+impl Process {
+    pub(crate) fn graphs(&self) -> MutexGuard<'_, Graphs> {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A figure of the driver on a GPU's memory for graphs, in bytes.
+    fn graph_memory(&self, gpu: usize, attribute: i32) -> Option<u64> {
+        let device = self.device_of_gpu(gpu)?;
+        let mut bytes: u64 = 0;
+        // SAFETY: these attributes are 64-bit numbers, and `bytes` is valid for one.
+        let result = unsafe {
+            driver::helpers().graph_attribute?(device, attribute, (&raw mut bytes).cast())
+        };
+        (result == SUCCESS).then_some(bytes)
+    }
+
+    /// Charges a launch as if the driver had to take all of the graph's memory anew; where the cap
+    /// forbids that, what it holds unused counts. Gives the bytes charged; an error is the
+    /// program's code.
+    pub(crate) fn reserve_graph_memory(&self, work: Work) -> Result<u64, CuResult> {
+        self.keep_up();
+        let Some(gpu) = self.gpus.get(work.gpu) else {
+            return Ok(0);
+        };
+        let reserve = |bytes: u64, unused: u64| {
+            let mut graphs = self.graphs();
+            let pool = &mut graphs.pools[work.gpu];
+            let spare = if pool.pending == 0 { unused } else { 0 };
+            let bytes = bytes.saturating_sub(spare);
+            gpu.ledger().grow(bytes)?;
+            pool.pending += bytes;
+            pool.launches += 1;
+            pool.changes += 1;
+            Ok(bytes)
+        };
+        let refusal = match reserve(work.bytes, 0) {
+            Ok(bytes) => return Ok(bytes),
+            Err(refusal @ Refusal::SeatLost) => refusal,
+            Err(Refusal::AtCap { .. }) => {
+                self.squeeze_pools(work.gpu);
+                let used = self.graph_memory(work.gpu, GRAPH_USED_NOW);
+                let held = self.graph_memory(work.gpu, GRAPH_RESERVED_NOW);
+                let unused = match (held, used) {
+                    (Some(held), Some(used)) => held.saturating_sub(used),
+                    _ => 0,
+                };
+                match reserve(work.bytes, unused) {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(refusal) => refusal,
+                }
+            }
+        };
+        Err(self.refuse(work.gpu, refusal, work.bytes))
+    }
+
+    /// The driver has decided on a launch that was charged so many bytes.
+    pub(crate) fn settle_graph_memory(&self, gpu: usize, bytes: u64) {
+        {
+            let mut graphs = self.graphs();
+            let pool = &mut graphs.pools[gpu];
+            pool.pending = pool.pending.saturating_sub(bytes);
+            pool.launches = pool.launches.saturating_sub(1);
+            pool.charged = pool.charged.saturating_add(bytes);
+            pool.changes += 1;
+        }
+        self.refresh_graph_memory(gpu);
+    }
+
+    /// Charges what the driver holds for graphs on a GPU now. While a launch is in flight the
+    /// charge stays an upper bound, and whoever settles last makes it exact.
+    pub(crate) fn refresh_graph_memory(&self, gpu: usize) {
+        let (changes, charged) = match self.graphs().pools.get(gpu) {
+            Some(pool) => (pool.changes, pool.charged),
+            None => return,
+        };
+        if charged == 0 {
+            return;
+        }
+        let Some(now) = self.graph_memory(gpu, GRAPH_RESERVED_NOW) else {
+            return;
+        };
+        let mut graphs = self.graphs();
+        let (Some(pool), Some(gpu)) = (graphs.pools.get_mut(gpu), self.gpus.get(gpu)) else {
+            return;
+        };
+        if pool.launches > 0 || pool.changes != changes {
+            return;
+        }
+        let holds = gpu.rounded(now);
+        let mut ledger = gpu.ledger();
+        if holds > pool.charged {
+            ledger.force(holds - pool.charged);
+        } else {
+            ledger.shrink(pool.charged - holds);
+        }
+        pool.charged = holds;
+    }
+
+    /// Has the driver give back what it holds for graphs and does not use.
+    pub(crate) fn squeeze_graphs(&self, gpu: usize) {
+        let charged = self.graphs().pools.get(gpu).map_or(0, |pool| pool.charged);
+        let (Some(trim), Some(device)) = (driver::helpers().graph_trim, self.device_of_gpu(gpu))
+        else {
+            return;
+        };
+        if charged > 0 {
+            // SAFETY: a device that the driver numbered.
+            unsafe { trim(device) };
+            self.refresh_graph_memory(gpu);
+        }
+    }
+}

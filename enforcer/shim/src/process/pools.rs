@@ -1,0 +1,259 @@
+//! What a member's pools are charged: asked of the driver after every growth and whenever one may have given something
+//! back.
+
+use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
+
+use super::Process;
+use crate::{
+    capture::any_capture,
+    cuda::{Handle, SUCCESS},
+    driver,
+    ledger::Refusal,
+    live::Live,
+    pools::{Asked, PoolTicket, Pools, reserved_now, units},
+};
+
+impl Process {
+    fn pools(&self) -> MutexGuard<'_, Pools> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pool_created(&self, handle: Handle, gpu: Option<usize>) {
+        self.pools().add(handle, gpu);
+    }
+
+    /// Sees to it that a pool is known; `here` stands for the GPU of one that the proxy has not seen being made.
+    #[cold]
+    fn meet_pool(&self, handle: Handle, here: usize) {
+        // A device's default pool is never made by the program.
+        let gpu = self.default_pool_device(handle).unwrap_or(here);
+        let mut pools = self.pools();
+        // Another thread may have met it meanwhile.
+        if pools.by_handle(handle).is_none() {
+            pools.add(handle, Some(gpu));
+        }
+    }
+
+    fn default_pool_device(&self, handle: Handle) -> Option<usize> {
+        let default = driver::helpers().default_pool?;
+        self.devices().find_map(|(device, gpu)| {
+            let mut pool: Handle = 0;
+            // SAFETY: `pool` is valid for the result.
+            let result = unsafe { default(&raw mut pool, device) };
+            (result == SUCCESS && pool == handle).then_some(gpu)
+        })
+    }
+
+    /// Charges an allocation from a pool as if the pool had to grow for all of it. Where the cap
+    /// forbids that and the pool has been squeezed, one that fits into the rest of the pool's last
+    /// block may still be tried: the pool need not grow for it. `here` stands for the GPU of a pool that
+    /// the proxy has not seen being made.
+    pub(crate) fn reserve_in_pool(
+        &self,
+        handle: Handle,
+        here: usize,
+        bytes: u64,
+        squeezed: bool,
+        ticket: &mut PoolTicket,
+    ) -> Result<Asked, Refusal> {
+        let mut pools = self.pools();
+        if pools.by_handle(handle).is_none() {
+            drop(pools);
+            self.meet_pool(handle, here);
+            pools = self.pools();
+        }
+        let Some(pool) = pools.by_handle(handle) else {
+            return Ok(Asked::Free);
+        };
+        let Some((index, gpu)) = pool
+            .gpu
+            .and_then(|index| Some((index, self.gpus.get(index)?)))
+        else {
+            return Ok(Asked::Free);
+        };
+        ticket.gpu = index;
+        if !gpu.granted() {
+            return Ok(Asked::NotGranted);
+        }
+        let whole = gpu.rounded(bytes).max(pool.step);
+        let unused = pool.charged.saturating_sub(pool.used);
+        let fits = unused >= units(bytes) && bytes < gpu.rounded(1).max(pool.step);
+        let growth = match gpu.ledger().grow(whole) {
+            Ok(()) => whole,
+            // A second one in flight could be after the same unused bytes.
+            Err(_) if squeezed && pool.pending == 0 && fits => 0,
+            Err(refusal) => return Err(refusal),
+        };
+        pool.pending += growth;
+        pool.used = pool.used.saturating_add(units(bytes));
+        pool.live += 1;
+        pool.changes += 1;
+        ticket.pool = pool.id;
+        ticket.handle = handle;
+        ticket.bytes = growth;
+        Ok(Asked::Charged)
+    }
+
+    /// The driver has decided; with `made`, charges what the pool holds now. An error means that
+    /// the pool grew beyond the cap and the allocation has to go back.
+    pub(crate) fn settle_in_pool(
+        &self,
+        ticket: &PoolTicket,
+        bytes: u64,
+        made: bool,
+    ) -> Result<u64, Refusal> {
+        let now = reserved_now(ticket.handle);
+        let mut pools = self.pools();
+        let (Some(pool), Some(gpu)) = (pools.by_id(ticket.pool), self.gpus.get(ticket.gpu)) else {
+            return Ok(ticket.pool);
+        };
+        pool.pending = pool.pending.saturating_sub(ticket.bytes);
+        pool.changes += 1;
+        let mut ledger = gpu.ledger();
+        if !made {
+            pool.used = pool.used.saturating_sub(units(bytes));
+            pool.live = pool.live.saturating_sub(1);
+            ledger.shrink(ticket.bytes);
+            return Ok(ticket.pool);
+        }
+        // Without the driver's figure each growth counts, and nothing is known to come back
+        // before the pool is empty.
+        let holds = now.map_or(pool.charged + ticket.bytes, |now| gpu.rounded(now));
+        let mut growth = holds.saturating_sub(pool.charged);
+        if pool.pending > 0 {
+            // The figure may hold the growth of allocations in flight; whoever is last takes all.
+            growth = growth.min(ticket.bytes);
+            self.pools_changed.store(true, Ordering::Relaxed);
+        }
+        let outcome = if growth > ticket.bytes {
+            ledger.grow(growth - ticket.bytes)
+        } else {
+            ledger.shrink(ticket.bytes - growth);
+            Ok(())
+        };
+        if growth > gpu.rounded(bytes) && pool.pending == 0 {
+            pool.step = pool.step.max(growth);
+        }
+        if let Err(refusal) = outcome {
+            ledger.shrink(ticket.bytes);
+            pool.used = pool.used.saturating_sub(units(bytes));
+            pool.live = pool.live.saturating_sub(1);
+            return Err(refusal);
+        }
+        pool.charged += growth;
+        ledger.born(bytes);
+        Ok(ticket.pool)
+    }
+
+    /// An allocation went back to its pool.
+    pub(crate) fn left_pool(&self, id: u64, live: &Live) {
+        let mut pools = self.pools();
+        let Some(gpu) = self.gpus.get(live.gpu) else {
+            return;
+        };
+        let mut empty = false;
+        if let Some(pool) = pools.by_id(id) {
+            pool.used = pool.used.saturating_sub(units(live.bytes));
+            pool.live = pool.live.saturating_sub(1);
+            pool.changes += 1;
+            if pool.destroyed {
+                let keeps = if pool.live == 0 { 0 } else { pool.charged };
+                gpu.ledger().shrink(pool.charged - keeps);
+                pool.charged = keeps;
+                empty = pool.live == 0;
+            }
+        }
+        if empty {
+            pools.pools.retain(|pool| pool.id != id);
+        }
+        gpu.ledger().died(live.bytes);
+        self.pools_changed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pool_destroyed(&self, handle: Handle) {
+        let mut pools = self.pools();
+        let mut gone = None;
+        if let Some(pool) = pools.by_handle(handle) {
+            pool.destroyed = true;
+            if pool.live == 0 {
+                gone = Some((pool.id, pool.gpu, pool.charged));
+            }
+        }
+        if let Some((id, gpu, charged)) = gone {
+            pools.pools.retain(|pool| pool.id != id);
+            if let Some(gpu) = gpu.and_then(|gpu| self.gpus.get(gpu)) {
+                gpu.ledger().shrink(charged);
+            }
+        }
+    }
+
+    /// Asks the driver what each pool holds now and charges that.
+    pub(crate) fn refresh_pools(&self) {
+        self.pools_changed.store(false, Ordering::Relaxed);
+        let known: Vec<(u64, Handle, u64)> = self
+            .pools()
+            .pools
+            .iter()
+            .filter(|pool| pool.gpu.is_some() && !pool.destroyed)
+            .map(|pool| (pool.id, pool.handle, pool.changes))
+            .collect();
+        for (id, handle, changes) in known {
+            let now = reserved_now(handle);
+            let mut pools = self.pools();
+            let Some(pool) = pools.by_id(id) else {
+                continue;
+            };
+            let Some(gpu) = pool.gpu.and_then(|gpu| self.gpus.get(gpu)) else {
+                continue;
+            };
+            if pool.pending > 0 || pool.changes != changes || pool.destroyed {
+                self.pools_changed.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let holds = match now {
+                Some(now) => gpu.rounded(now),
+                None if pool.live == 0 => 0,
+                None => continue,
+            };
+            let mut ledger = gpu.ledger();
+            if holds < pool.charged {
+                ledger.shrink(pool.charged - holds);
+            } else if holds > pool.charged {
+                ledger.force(holds - pool.charged);
+            }
+            pool.charged = holds;
+            // What is freed and not yet given back goes at a later synchronisation.
+            if holds > gpu.rounded(pool.used) {
+                self.pools_changed.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Before a refusal: has the GPU's pools give back what they hold unused, as the driver does
+    /// when it runs short itself.
+    pub(crate) fn squeeze_pools(&self, gpu: usize) {
+        // Nothing that a capture could stumble over.
+        if any_capture() {
+            return;
+        }
+        self.squeeze_graphs(gpu);
+        let Some(trim) = driver::helpers().pool_trim else {
+            return;
+        };
+        let unused: Vec<Handle> = self
+            .pools()
+            .pools
+            .iter()
+            .filter(|pool| pool.gpu == Some(gpu) && !pool.destroyed && pool.charged > 0)
+            .map(|pool| pool.handle)
+            .collect();
+        if unused.is_empty() {
+            return;
+        }
+        for handle in unused {
+            // SAFETY: a pool that the driver named and that the program has not destroyed.
+            unsafe { trim(handle, 0) };
+        }
+        self.refresh_pools();
+    }
+}
