@@ -102,7 +102,7 @@ impl Rig {
         };
         // SAFETY: one valid entry.
         unsafe { libc::poll(&raw mut entry, 1, 20_000) };
-        bell.drain()
+        bell.drain() > 0
     }
 
     fn launches(&self) -> u64 {
