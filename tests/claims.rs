@@ -101,7 +101,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     // One RTX 4090 is whole and half of the other is free; a quarter of each H100 is.
     assert_eq!(models, [("RTX 4090", 1.0, 1), ("H100 80GB", 0.25, 0)]);
     assert_eq!(room["sum"].as_f64(), Some(2.0));
-    assert_eq!(status["gpus"][0]["claimable_now"].as_f64(), Some(0.5));
+    assert_eq!(status["gpus"][0]["claimable"].as_f64(), Some(0.5));
     let ps = text(&run(&station, &["ps"]));
     assert!(ps.contains("2,3") && ps.contains("2x0.75"), "{ps}");
     let waits = run(

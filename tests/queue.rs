@@ -48,7 +48,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     );
     for words in [
         "1st in the queue, within what is guaranteed",
-        "at the earliest",
+        "time limit of",
     ] {
         assert!(text(&full).contains(words), "{words}: {}", text(&full));
     }
@@ -95,7 +95,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         &held_id,
         "guaranteed",
         "-g 0.25 starts now",
-        "at the earliest",
+        "time limit of",
     ] {
         assert!(text(&why).contains(words), "{words}: {}", text(&why));
     }

@@ -142,10 +142,12 @@ fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mu
     for raw in [&mut *a, &mut *b] {
         assert_eq!(raw.line(), format!("ok {LAUNCHES}"));
     }
-    until("a full GPU is claimable beside them", SOON, || {
-        let claimable = station.snapshot().ok()?.claimable_now?;
-        let model = claimable.models.first()?;
-        (model.whole == 1 && (model.largest - 1.0).abs() < 1e-9).then_some(())
+    until("a full GPU can be had by a move", SOON, || {
+        let asked = ["claim", "-g", "1", "--dry-run", "--json"];
+        let tried = station.command().args(asked).output().ok()?;
+        let tried: serde_json::Value = serde_json::from_slice(&tried.stdout).ok()?;
+        let takings = tried["takings"].as_array()?;
+        (takings.len() == 1 && !takings[0]["to"].as_array()?.is_empty()).then_some(())
     });
 }
 

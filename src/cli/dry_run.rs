@@ -86,6 +86,10 @@ fn text(tried: &Tried, now_ms: u64) -> String {
         Some(at) if tried.by_hours => {
             Some(format!("it would start in {} at the earliest", span(at)))
         }
+        _ if tried.expected.is_some() && tried.takings.is_empty() => tried
+            .expected
+            .as_ref()
+            .map(|expected| format!("it would start {}", expected.text())),
         Some(at) if tried.takings.is_empty() => Some(format!(
             "it would start in {} at the earliest, when leases end",
             span(at)

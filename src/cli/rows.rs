@@ -258,12 +258,11 @@ pub(crate) fn queue(snapshot: &Snapshot) -> Table {
             format!("{:.2}", waiting.sm_limit),
             waiting.mem_request.map_or_else(unknown, gib),
             age(waiting.since_ms, snapshot.taken_ms),
-            match (waiting.expected_ms, waiting.likely_ms) {
+            match (waiting.expected_ms, &waiting.expected) {
                 (Some(at), _) if at <= snapshot.taken_ms => "now".to_owned(),
+                (_, Some(expected)) if !waiting.by_hours => expected.when(),
                 (Some(at), _) => format!("in {}", left(snapshot.taken_ms, at)),
-                // By experience, not by leases.
-                (None, Some(at)) => format!("~in {}", left(snapshot.taken_ms, at)),
-                (None, None) => unknown(),
+                (None, _) => unknown(),
             },
             waiting.what.clone(),
         ]);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::{Call, ClaimView, QueueView, Reply, Snapshot};
+use gshare_proto::{Call, ClaimView, ExpectedView, QueueView, Reply, Snapshot};
 use serde_json::json;
 
 use super::args::sizes::{ClaimIdArgs, KeepArgs};
@@ -128,13 +128,13 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
             "it starts in {} at the earliest",
             left(snapshot.taken_ms, at)
         ),
+        _ if waiting.expected.is_some() => {
+            let expected = waiting.expected.as_ref().map(ExpectedView::text);
+            format!("it starts {}", expected.unwrap_or_default())
+        }
         Some(at) => format!(
             "it starts in {} at the earliest, when leases end",
             left(snapshot.taken_ms, at)
-        ),
-        None if waiting.likely_ms.is_some() => format!(
-            "it starts in about {}, by how long earlier runs of those who hold took",
-            left(snapshot.taken_ms, waiting.likely_ms.unwrap_or_default())
         ),
         None if !waiting.alone.is_empty() => "when it starts is not known".to_owned(),
         None => "when it starts is not known: what it waits for has no known end".to_owned(),

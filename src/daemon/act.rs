@@ -30,7 +30,7 @@ impl Service {
         self.driving = true;
         while let Some(event) = self.todo.pop_front() {
             let actions = self.decide(event);
-            self.forget_likely_starts();
+            self.forget_looks();
             for action in actions {
                 match action {
                     Action::Cap { id, slice } => self.write_cap(id, &slice),

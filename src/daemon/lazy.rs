@@ -191,8 +191,13 @@ impl Service {
 
     /// Tells those who wait their place.
     pub(crate) fn tell_wanting(&mut self, id: ClaimId, position: usize, reason: &Reason) {
-        let no_start = self.start_known(id, reason).is_none().then(Instant::now);
-        let text = self.waits_and_start(id, reason);
+        let start = self.start_known(id, reason);
+        self.tell_start(id, position, reason, start);
+    }
+
+    fn tell_start(&mut self, id: ClaimId, position: usize, reason: &Reason, start: Option<String>) {
+        let no_start = start.is_none().then(Instant::now);
+        let text = self.waits_and_start(id, reason, start.as_deref());
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
@@ -211,24 +216,28 @@ impl Service {
         live.told_no_start = no_start;
     }
 
-    /// Those who were told that nobody knows when they start, until somebody has idled for long enough.
-    pub(crate) fn tell_what_idling_promises(&mut self) {
+    /// Those who were told that nobody knows when they start are told as soon as somebody does.
+    pub(crate) fn tell_starts(&mut self) {
         let untold = |live: &Live| {
             let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
             live.told_wait.is_some() && heard
         };
         let ids = self.claims.iter().filter(|(_, live)| untold(live));
-        let promised: Vec<(ClaimId, usize, Reason)> = ids
-            .filter_map(|(&id, _)| {
-                let (position, reason) = self.machine.place(id)?;
-                let promised =
-                    |h: &ClaimId| self.features.idle.promise(&self.world(), *h).is_some();
-                let any = reason.holders().iter().any(promised);
-                any.then(|| (id, position, reason.clone()))
-            })
-            .collect();
-        for (id, position, reason) in promised {
-            self.tell_wanting(id, position, &reason);
+        let ids: Vec<ClaimId> = ids.map(|(&id, _)| id).collect();
+        for id in ids {
+            let Some((position, reason)) = self.machine.place(id) else {
+                continue;
+            };
+            let (position, reason) = (position, reason.clone());
+            let known = self.start_known(id, &reason);
+            match known.or_else(|| self.start_expected(id)) {
+                Some(start) => self.tell_start(id, position, &reason, Some(start)),
+                None => {
+                    let live = self.claims.get_mut(&id);
+                    live.into_iter()
+                        .for_each(|l| l.told_no_start = Some(Instant::now()));
+                }
+            }
         }
     }
 

@@ -251,8 +251,7 @@ impl Service {
         alone.iter().map(text).collect()
     }
 
-    /// When a waiting claim starts, as far as anybody knows: by its plan, by leases that end, by claims that idle, else by
-    /// how long earlier runs took.
+    /// When a waiting claim starts, as far as that is known at once: by its plan, by leases that end, by claims that idle.
     pub(crate) fn start_known(&self, id: ClaimId, reason: &Reason) -> Option<String> {
         if let Some(plan) = self.plan_text(id) {
             let left = self
@@ -272,21 +271,25 @@ impl Service {
             let left = self.features.idle.promise(&self.world(), *h)?;
             Some((left, format!("when {h}, which idles, is detached")))
         });
-        if let Some((left, how)) = leases.chain(idle).min() {
-            let left = show_duration(Duration::from_secs(left.as_secs()));
-            return Some(format!("expected start in {left}, {how}"));
-        }
-        let likely = self.likely_start(id)?;
-        let left = show_duration(whole(likely.saturating_sub(self.now())));
-        Some(format!(
-            "starts in about {left}, by how long earlier runs of those who hold took"
-        ))
+        let (left, how) = leases.chain(idle).min()?;
+        let left = show_duration(Duration::from_secs(left.as_secs()));
+        Some(format!("expected start in {left}, {how}"))
+    }
+
+    /// The same by how long earlier runs took, which takes long to find out.
+    pub(crate) fn start_expected(&self, id: ClaimId) -> Option<String> {
+        let expected = *self.expected_starts().get(&id)?;
+        Some(format!("starts {}", self.expected_view(expected).text()))
     }
 
     /// Why a program waits that has been started already, and when that ends.
-    pub(crate) fn waits_and_start(&self, id: ClaimId, reason: &Reason) -> String {
-        let start = self.start_known(id, reason);
-        let start = start.as_deref().unwrap_or(UNKNOWN_START);
+    pub(crate) fn waits_and_start(
+        &self,
+        id: ClaimId,
+        reason: &Reason,
+        start: Option<&str>,
+    ) -> String {
+        let start = start.unwrap_or(UNKNOWN_START);
         format!("{}; {start}", self.waits_text(id, reason))
     }
 

@@ -533,7 +533,7 @@ impl Service {
         self.watch_claims();
         let tick = self.tick_of_claims();
         self.tell(Fact::Tick(tick));
-        self.tell_what_idling_promises();
+        self.tell_starts();
         self.tell_levers();
         self.tidy_lingering();
         self.write_ends();
@@ -581,7 +581,8 @@ impl Service {
             }
             Call::Snapshot => {
                 let viewer = self.viewer(&peer);
-                Ok(Reply::Snapshot(Box::new(viewer.sees(self.snapshot()))))
+                let snapshot = self.with_room(viewer.uid(), self.snapshot());
+                Ok(Reply::Snapshot(Box::new(viewer.sees(snapshot))))
             }
             Call::History(spec) => {
                 self.ask_history(Ask::History(spec), out, turn);

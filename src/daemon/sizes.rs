@@ -7,22 +7,27 @@ mod track;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use gshare_config::ShareRuns;
+use gshare_core::machine::{Claimable, Event, Expected, Until};
 use gshare_core::predict::Shape;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
-use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, SuggestSpec, WireError};
+use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, ExpectedView, SuggestSpec, WireError};
 
 use self::say::Facts;
 use self::track::RunTrack;
 use super::history::runs::{Told, Whose};
 use super::history::worker::{Order, Question, SizeAsk};
+use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
 use super::server::{ConnId, Sender, Turn};
 use super::service::Service;
+
+/// Of so many of those who wait it is said when they start.
+const FORESEEN: usize = 16;
 
 /// What the service remembers of claims that run, for their sizes.
 #[derive(Debug, Default)]
@@ -30,8 +35,10 @@ pub(crate) struct Sizes {
     runs: BTreeMap<ClaimId, RunTrack>,
     /// Connections that wait for a size.
     asking: BTreeSet<ConnId>,
-    /// [`Service::likely_starts`] of the decision that is being carried out, once somebody has asked.
-    likely: OnceLock<BTreeMap<ClaimId, Duration>>,
+    /// [`Service::expected_starts`] since the last decision, once somebody has asked.
+    expected: OnceLock<BTreeMap<ClaimId, Expected>>,
+    /// [`Service::room_of`] since then, of each user who has asked.
+    room: Mutex<BTreeMap<u32, Arc<Claimable>>>,
 }
 
 /// What the thread says of a claim that is to be made.
@@ -209,8 +216,20 @@ impl Service {
         }
     }
 
-    /// What earlier runs say of a claim that runs.
+    /// How long it will run is looked up for a claim that is about to wait or start.
+    pub(crate) fn ask_run_time(&mut self, id: ClaimId, record: &ClaimRecord, gpus: u32) {
+        if !record.command.is_empty() {
+            let shape = Shape::of(&record.command);
+            let order = Order::Learn(id.0, self.whose_runs(record.uid), shape, gpus);
+            let _ = self.tell_history(order);
+        }
+    }
+
+    /// What earlier runs say of a claim that waits or runs.
     pub(crate) fn learned(&mut self, id: ClaimId, told: Told) {
+        if let Some(span) = told.time.clone() {
+            self.drive(Event::RunTime { id, span });
+        }
         if let Some(track) = self.sizes.runs.get_mut(&id) {
             track.learn(&told);
         }
@@ -237,38 +256,47 @@ impl Service {
         let _ = self.tell_history(Order::Run(Box::new(run), self.whose_runs(record.uid)));
     }
 
-    /// When each claim that holds GPUs ends about, by how long such runs took before.
-    pub(crate) fn likely_starts(&self) -> BTreeMap<ClaimId, Duration> {
-        let now = self.now();
-        let ends = self.sizes.runs.iter().filter_map(|(id, track)| {
-            let live = self.claims.get(id)?;
-            let ran =
-                Duration::from_millis(super::unix_ms().saturating_sub(live.record.granted_ms));
-            let left = track.time()?.median.checked_sub(ran)?;
-            Some((*id, now + left))
-        });
-        let ends: BTreeMap<ClaimId, Duration> = ends.collect();
-        if ends.is_empty() || self.waiting.is_empty() {
-            return BTreeMap::new();
-        }
-        self.machine.likely_starts(now, &ends)
+    /// When the first of those who wait start. It is looked for once after each decision.
+    pub(crate) fn expected_starts(&self) -> &BTreeMap<ClaimId, Expected> {
+        self.sizes.expected.get_or_init(|| {
+            let first = self.machine.queue().take(FORESEEN).map(|(id, _)| id);
+            let charges = self.measure();
+            self.machine
+                .expected_starts(self.now(), &first.collect(), &charges)
+        })
     }
 
-    /// When a claim that waits starts about. It is told to many after one decision and looked for once.
-    pub(crate) fn likely_start(&self, id: ClaimId) -> Option<Duration> {
-        match self.driving {
-            true => self
-                .sizes
-                .likely
-                .get_or_init(|| self.likely_starts())
-                .get(&id)
-                .copied(),
-            false => self.likely_starts().get(&id).copied(),
+    /// In words, from now on.
+    pub(crate) fn expected_view(&self, expected: Expected) -> ExpectedView {
+        let left = |at: Duration| at.saturating_sub(self.now()).as_secs_f64().round() as u64;
+        ExpectedView {
+            low_s: left(expected.low),
+            high_s: expected.high.map(left),
+            certain: expected.certain,
+            cause: match expected.until {
+                Until::Countdown => "others make room".to_owned(),
+                Until::MinRun(id) => format!("minimum run time of {id}"),
+                Until::Limit(id) => format!("time limit of {id}"),
+                Until::Ends(id) => format!("earlier runs such as {id}"),
+                Until::Turn => "slot in its turn: others make room for an hour".to_owned(),
+            },
+        }
+    }
+
+    /// What a user could claim now by a plain `gshare claim`. It is looked for once after each decision.
+    pub(crate) fn room_of(&self, uid: u32) -> Arc<Claimable> {
+        let look = || Arc::new(self.claimable_by(&self.plain_caller(uid)));
+        match self.sizes.room.lock() {
+            Ok(mut known) => Arc::clone(known.entry(uid).or_insert_with(look)),
+            Err(_) => look(),
         }
     }
 
     /// The core decides anew.
-    pub(crate) fn forget_likely_starts(&mut self) {
-        self.sizes.likely.take();
+    pub(crate) fn forget_looks(&mut self) {
+        self.sizes.expected.take();
+        if let Ok(known) = self.sizes.room.get_mut() {
+            known.clear();
+        }
     }
 }

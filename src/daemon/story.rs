@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gshare_core::machine::{Event, Rehearsal, Taking};
+use gshare_core::machine::{Caller, Event, Rehearsal, Taking};
+use gshare_core::place::candidates;
 use gshare_core::sched::fair::History;
-use gshare_core::{ClaimId, Reason, Slice};
+use gshare_core::{ClaimId, Party, Reason, Request, Share, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError};
 
 use super::grant::show_until;
@@ -31,9 +32,12 @@ impl Service {
         }
         let parties = self.parties_of(record.uid, &record.project);
         let only = request.only_gpus.clone();
-        let told = self
-            .machine
-            .rehearse(self.now(), request, parties, &self.measure());
+        let told = self.machine.rehearse(
+            self.now(),
+            request.clone(),
+            parties.clone(),
+            &self.measure(),
+        );
         Ok(Reply::Tried(match told {
             Rehearsal::Starts(slices) => would_start(&slices),
             Rehearsal::Refused(reason) => Tried {
@@ -46,6 +50,7 @@ impl Service {
                 reason,
                 entitled,
                 expected,
+                likely,
                 takings,
                 alone,
             } => {
@@ -56,15 +61,24 @@ impl Service {
                     entitled,
                     expected_ms: expected.map(|at| self.unix_at(at)).or(hours),
                     by_hours: hours.is_some(),
-                    would_start: reason
-                        .would_start()
-                        .map(|share| format!("-g {}", convert::short_share(share))),
+                    expected: likely.map(|e| self.expected_view(e)),
+                    would_start: self.smaller(request, parties),
                     takings: takings.iter().map(|t| self.taking_view(t)).collect(),
                     alone: self.alone_texts(&alone),
                     ..Tried::default()
                 }
             }
         }))
+    }
+
+    /// What of the same kind would start now instead.
+    fn smaller(&self, request: Request, parties: Vec<Party>) -> Option<String> {
+        let open = candidates(self.machine.ledger(), &request);
+        let share = (request.gpus == 1 && request.mem.is_none()).then_some(request.share);
+        let room = self.claimable_by(&Caller { request, parties });
+        let most = open.into_iter().map(|g| room.by_gpu[g]).max()?;
+        let helps = most > Share::ZERO && share.is_none_or(|asked| most < asked);
+        helps.then(|| format!("-g {}", convert::short_share(most)))
     }
 
     fn taking_view(&self, taking: &Taking) -> TakingView {

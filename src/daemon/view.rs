@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 
 use gshare_abi::host::SlotView;
+use gshare_core::machine::{Caller, Claimable, ModelRoom};
 use gshare_core::place::candidates;
-use gshare_core::{Bytes, ClaimId, GpuFacts};
+use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
 use gshare_proto::{
-    Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView, ModelRoomView,
-    PlaceView, ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView, UserView,
+    Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
+    ModelRoomView, PlaceView, ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView,
+    UserView,
 };
 
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
 use super::service::{Live, Service};
 use super::whose::Whose;
-use super::{millis, rules, unix_ms};
+use super::{convert, millis, rules, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -66,12 +68,7 @@ impl Service {
             .collect();
         claims.extend(self.auto_views());
         let queue = self.queue_views();
-        let room = self.machine.claimable_now(self.measure());
         let mut gpus = shown.gpus;
-        for (gpu, (direct, moved)) in gpus.iter_mut().zip(room.direct.iter().zip(&room.by_gpu)) {
-            gpu.claimable = direct.as_f64();
-            gpu.claimable_now = Some(moved.as_f64());
-        }
         // Instances that were removed keep their numbers for others, and are not shown.
         while gpus
             .last()
@@ -103,7 +100,7 @@ impl Service {
                 looks: self.policy.looks,
                 uid: nix::unistd::Uid::effective().as_raw(),
             }),
-            claimable_now: Some(claimable_view(&room)),
+            claimable_now: None,
             gpus,
             claims,
             queue,
@@ -111,6 +108,52 @@ impl Service {
             unclaimed,
             notices: features.notices.show(),
             advice,
+        }
+    }
+
+    /// With what this user could claim now, by a plain `gshare claim`.
+    pub(crate) fn with_room(&self, uid: u32, mut snapshot: Snapshot) -> Snapshot {
+        let room = self.room_of(uid);
+        for (g, gpu) in snapshot.gpus.iter_mut().enumerate() {
+            let part = room.by_gpu.get(g).copied();
+            gpu.claimable = part.unwrap_or_default().as_f64();
+            let planned = room.planned.get(g).copied().flatten();
+            let planned = planned.map(|id| (id, self.uid_of(id)));
+            gpu.planned_for = planned.map(|(id, uid)| match uid {
+                Some(uid) => format!("{id} {}", self.names.user(uid)),
+                None => id.to_string(),
+            });
+        }
+        let model = |m: &ModelRoom| ModelRoomView {
+            model: figures::short_name(&m.model),
+            largest: m.largest.as_f64(),
+            whole: m.whole,
+        };
+        snapshot.claimable_now = Some(ClaimableView {
+            sum: room.by_gpu.iter().map(|part| part.as_f64()).sum(),
+            models: room.models.iter().map(model).collect(),
+        });
+        snapshot
+    }
+
+    /// What somebody could claim now.
+    pub(crate) fn claimable_by(&self, caller: &Caller) -> Claimable {
+        self.machine
+            .claimable_now(self.now(), caller, &self.measure())
+    }
+
+    pub(crate) fn plain_caller(&self, uid: u32) -> Caller {
+        let defaults = &self.config.defaults;
+        let size = Size {
+            gpus: 1,
+            each: Share::ONE,
+        };
+        let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
+        request.uid = uid;
+        let project = convert::project(self, uid, None).unwrap_or_default();
+        Caller {
+            request,
+            parties: self.parties_of(uid, &project),
         }
     }
 
@@ -177,7 +220,6 @@ impl Service {
             })),
             mem_unclaimed: self.unclaimed_bytes(g),
             sm_claimed: ledger.sm_requested(g).as_f64(),
-            claimable: self.machine.claimable(g).as_f64(),
             history: gpu.history.iter().copied().collect(),
             health: self.health_view(g),
             ..measured
@@ -377,9 +419,9 @@ impl Service {
 
     fn queue_views(&self) -> Vec<QueueView> {
         let queue = self.machine.queue().enumerate();
-        let likely = self.likely_starts();
+        let expected = self.expected_starts();
         let alone = self.machine.left_alone(self.now());
-        let view = |(i, (id, request)): (usize, (ClaimId, &gshare_core::Request))| {
+        let view = |(i, (id, request)): (usize, (ClaimId, &Request))| {
             let asked = self.waiting.get(&id)?;
             let live = self.claims.get(&id);
             let identity = live.map(|live| self.identity_of(id, live));
@@ -412,8 +454,16 @@ impl Service {
                 reason: reason.map(|r| self.waits_text(id, r)).unwrap_or_default(),
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
-                    .map(|s| format!("-g {}", super::convert::short_share(s))),
-                likely_ms: likely.get(&id).map(|at| self.unix_at(*at)),
+                    .map(|s| format!("-g {}", convert::short_share(s))),
+                expected: expected.get(&id).map(|e| {
+                    let view = self.expected_view(*e);
+                    let kept = self.machine.is_reserved(id);
+                    let kept = if kept { "reservation: " } else { "" };
+                    ExpectedView {
+                        cause: format!("{kept}{}", view.cause),
+                        ..view
+                    }
+                }),
                 plan: self.plan_text(id),
                 alone: self.alone_texts(&alone.by(&self.machine, id)),
                 entitled: self.machine.is_entitled(id),
@@ -553,18 +603,6 @@ fn users(
         }
     }
     users.into_values().collect()
-}
-
-fn claimable_view(room: &gshare_core::machine::Claimable) -> ClaimableView {
-    let model = |m: &gshare_core::machine::ModelRoom| ModelRoomView {
-        model: figures::short_name(&m.model),
-        largest: m.largest.as_f64(),
-        whole: m.whole,
-    };
-    ClaimableView {
-        sum: room.sum.as_f64(),
-        models: room.models.iter().map(model).collect(),
-    }
 }
 
 fn index(g: usize) -> u32 {

@@ -12,7 +12,7 @@ use crate::identity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Viewer {
     /// Root and the service's own user.
-    All,
+    All(u32),
     /// Any other user.
     User(u32),
 }
@@ -22,7 +22,7 @@ impl Service {
     pub(crate) fn viewer(&self, peer: &Peer) -> Viewer {
         let own = nix::unistd::Uid::effective().as_raw();
         if peer.is_root() || (own != 0 && peer.uid == own) {
-            Viewer::All
+            Viewer::All(peer.uid)
         } else {
             Viewer::User(peer.uid)
         }
@@ -30,6 +30,13 @@ impl Service {
 }
 
 impl Viewer {
+    /// Whose claims theirs would be.
+    pub(crate) fn uid(self) -> u32 {
+        match self {
+            Self::All(uid) | Self::User(uid) => uid,
+        }
+    }
+
     /// The snapshot as it is for this viewer.
     pub(crate) fn sees(self, mut snapshot: Snapshot) -> Snapshot {
         let Self::User(uid) = self else {
@@ -98,7 +105,7 @@ mod tests {
             ..Snapshot::default()
         };
         assert_eq!(Viewer::User(1).sees(snapshot.clone()), snapshot);
-        assert_eq!(Viewer::All.sees(snapshot.clone()), snapshot);
+        assert_eq!(Viewer::All(0).sees(snapshot.clone()), snapshot);
         let seen = Viewer::User(2).sees(snapshot);
         assert_eq!(seen.claims[0].what, "[trainer] python3 t.py");
         assert_eq!(seen.claims[0].command, ["python3", "t.py"]);

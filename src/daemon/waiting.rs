@@ -78,6 +78,7 @@ impl Service {
     ) {
         let (uid, project) = (asked.record.uid, asked.record.project.clone());
         let request = asked.request.clone();
+        self.ask_run_time(id, &asked.record, request.gpus);
         self.waiting.insert(id, asked);
         self.tell_parties(id, uid, &project);
         self.drive(Event::Submit {

@@ -81,12 +81,17 @@ impl Service {
             *screens.entry(watcher.uid).or_default() += 1;
         }
         let mut lines: BTreeMap<Viewer, Arc<[u8]>> = BTreeMap::new();
+        let is_due = |w: &&Watcher| w.due().is_some_and(|at| at <= now);
+        for viewer in self.watchers.values().filter(is_due).map(|w| w.viewer) {
+            lines.entry(viewer).or_insert_with(|| {
+                let seen = self.with_room(viewer.uid(), snapshot.clone());
+                Sender::encode(&Reply::Snapshot(Box::new(viewer.sees(seen)))).into()
+            });
+        }
         for watcher in self.watchers.values_mut() {
-            if watcher.due().is_some_and(|at| at <= now) {
-                let line = lines.entry(watcher.viewer).or_insert_with(|| {
-                    let seen = Box::new(watcher.viewer.sees(snapshot.clone()));
-                    Sender::encode(&Reply::Snapshot(seen)).into()
-                });
+            if let Some(line) = lines.get(&watcher.viewer)
+                && watcher.due().is_some_and(|at| at <= now)
+            {
                 watcher.out.line(Arc::clone(line));
                 watcher.sent = Some(now);
                 let all = screens.get(&watcher.uid).copied().unwrap_or(1);

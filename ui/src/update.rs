@@ -224,7 +224,9 @@ const STRANGE: &str = "the service gave an answer that this screen does not unde
 /// Why a claim would not start now, when it would, what would be done to others for it, and what would start.
 fn would_wait(tried: Tried, clock: text::Clock) -> Failure {
     let mut message = tried.message;
-    if let Some(at) = tried.expected_ms {
+    if let Some(expected) = tried.expected.filter(|_| !tried.by_hours) {
+        message.push_str(&format!("; starts {}", expected.text()));
+    } else if let Some(at) = tried.expected_ms {
         message.push_str(&format!("; about {} at the earliest", clock.short_time(at)));
     }
     for taking in &tried.takings {

@@ -175,7 +175,7 @@ pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &m
         let newest = |list: &[Duration]| -> Vec<Duration> {
             list.iter().rev().take(RUNS).copied().collect()
         };
-        let off = |span: Span| (span.median.as_secs_f64() / run.run_s).ln().abs();
+        let off = |span: Span| (span.at(0.5).as_secs_f64() / run.run_s).ln().abs();
         if let Some(span) = duration(&newest(&own[run.family]), &newest(user)) {
             said.push(off(span));
         }

@@ -1,6 +1,6 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--asks] [--blind] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
@@ -22,6 +22,8 @@ struct Args {
     full: bool,
     gaming: bool,
     steps: bool,
+    asks: bool,
+    blind: bool,
 }
 
 fn args() -> Args {
@@ -35,6 +37,8 @@ fn args() -> Args {
         full: false,
         gaming: false,
         steps: false,
+        asks: false,
+        blind: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -51,6 +55,8 @@ fn args() -> Args {
             "--full" => found.full = true,
             "--gaming" => found.gaming = true,
             "--steps" => found.steps = true,
+            "--asks" => found.asks = true,
+            "--blind" => found.blind = true,
             dir => found.dir = PathBuf::from(dir),
         }
     }
@@ -76,25 +82,38 @@ fn cpu_ns() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
-/// How long a step of the machine takes.
+/// How long a step of the machine takes, and a look at it.
 fn steps(size: Size) {
     let mut desk = Desk::new(size, 1, cpu_ns);
     let began = desk.steps_us.len();
-    (0..size.rounds).for_each(|_| desk.round());
-    let mut us = desk.steps_us.split_off(began);
-    us.sort_by(f64::total_cmp);
-    let at = |q: f64| us[(q * (us.len() - 1) as f64).round() as usize];
+    let mut looks: Vec<[f64; 2]> = Vec::new();
+    for round in 0..size.rounds {
+        desk.round();
+        looks.extend((round % 3 == 0).then(|| desk.look()));
+    }
     println!(
-        "{} GPUs, {} claims: a step takes p50 {:.0}, p90 {:.0}, p99 {:.0}, at most {:.0} us; {} announced, {} done",
-        size.gpus,
-        size.claims,
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(1.0),
-        desk.announced,
-        desk.pulled
+        "{} GPUs, {} claims: processor time in us, p50, p90, p99, at most",
+        size.gpus, size.claims
     );
+    let steps = desk.steps_us.split_off(began);
+    let of = |i: usize| looks.iter().map(|l| l[i]).collect();
+    let rows: [(&str, Vec<f64>); 3] = [
+        ("a step", steps),
+        ("claimable now", of(0)),
+        ("expected starts", of(1)),
+    ];
+    for (name, mut us) in rows {
+        us.sort_by(f64::total_cmp);
+        let at = |q: f64| us[(q * (us.len() - 1) as f64).round() as usize];
+        println!(
+            "  {name:<16}{:>8.0}{:>8.0}{:>8.0}{:>8.0}",
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(1.0)
+        );
+    }
+    println!("  {} announced, {} done", desk.announced, desk.pulled);
 }
 
 fn main() {
@@ -118,13 +137,19 @@ fn main() {
             [] => cases::cases(!full),
             named => named.iter().map(|p| cases::Case::of(*p)).collect(),
         };
-        for case in rows_of(args.full) {
+        for mut case in rows_of(args.full) {
+            case.setup.asks = args.asks;
+            case.setup.predicts = !args.blind;
             if !case.name.contains(&args.row) {
                 continue;
             }
             let blocks = two_at_a_time(seeds.clone(), |seed| case.play(&trace, seed));
             let sums = cases::sums(&case, &blocks);
-            println!("{}", sums.line(&format!("{name}: {}", case.name)));
+            let name = format!("{name}: {}", case.name);
+            println!("{}", sums.line(&name));
+            if args.asks {
+                println!("{}", cases::Foreseen::of(&blocks).line(&name));
+            }
             rows.insert(case.name, sums);
         }
         for goal in cases::goals(name, name != "default", &rows) {

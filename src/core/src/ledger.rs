@@ -135,6 +135,8 @@ pub const GRANULARITY: u64 = 2 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     gpus: Vec<GpuFacts>,
+    /// The most memory that claims could divide on one of them.
+    largest: Option<Bytes>,
     held: BTreeMap<ClaimId, Vec<Slice>>,
     /// Where claims go that are on their way: theirs as well.
     reserved: BTreeMap<ClaimId, Vec<Slice>>,
@@ -170,7 +172,13 @@ impl Ledger {
 
     /// Takes fresh facts. GPUs are matched by position; their number does not change while the service runs.
     pub fn set_gpus(&mut self, gpus: Vec<GpuFacts>) {
+        self.largest = gpus.iter().filter_map(GpuFacts::capacity).max();
         self.gpus = gpus;
+    }
+
+    /// The most memory that claims could divide on one GPU, if nobody outside them used it.
+    pub(crate) fn largest_gpu(&self) -> Option<Bytes> {
+        self.largest
     }
 
     /// Takes a GPU (by its UUID) out of service for new claims, or puts it back. What is held stays held.
@@ -439,7 +447,13 @@ impl Ledger {
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
         let first = self.first_on(gpu);
-        let fits = |share| self.fit(&Request::anybody(share, first), gpu).is_some();
+        self.largest(gpu, |share| {
+            self.fit(&Request::anybody(share, first), gpu).is_some()
+        })
+    }
+
+    /// Largest share of `gpu` for which `fits` holds: of smaller ones it holds too.
+    pub(crate) fn largest(&self, gpu: usize, fits: impl Fn(Share) -> bool) -> Share {
         match self.gpus.get(gpu).map(|g| g.sharing) {
             // One claim has it whole, if it asks for no more than its nominal part of a GPU.
             Some(Sharing::Instance { mem, sm }) => {
@@ -561,7 +575,11 @@ impl Ledger {
 /// The largest share in hundredths of a GPU for which `fits` holds: of smaller ones it holds too.
 pub(crate) fn largest_part(fits: impl Fn(Share) -> bool) -> Share {
     let part = |hundredths: u32| Share::from_milli(hundredths * 10);
-    let (mut low, mut high) = (0, 100);
+    // On a machine in use there is mostly nothing.
+    if !fits(part(1)) {
+        return Share::ZERO;
+    }
+    let (mut low, mut high) = (1, 100);
     while low < high {
         let middle = u32::midpoint(low, high + 1);
         if fits(part(middle)) {

@@ -18,8 +18,9 @@ mod serve;
 mod swap;
 
 pub use alone::{Alone, LeftAlone};
-pub use claimable::{Claimable, ModelRoom};
+pub use claimable::{Caller, Claimable, ModelRoom};
 pub use event::{Action, Event};
+pub use foresee::{Expected, Until, carry};
 pub use memory::{ABSENCE, Kept, Memory, Standing};
 pub use moves::rebind;
 pub use order::DUE;
@@ -32,8 +33,8 @@ mod alone;
 mod claimable;
 mod classes;
 mod event;
+mod foresee;
 mod lease;
-mod likely;
 mod rehearse;
 mod wake;
 
@@ -48,7 +49,9 @@ use crate::predict::Span;
 use crate::quota::Quotas;
 use crate::reason::{self, Reason};
 use crate::resize::{self, Change, ResizeError};
-use crate::units::{Bytes, Share};
+use crate::units::Bytes;
+#[cfg(test)]
+use crate::units::Share;
 
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
@@ -179,16 +182,6 @@ impl Machine {
             Ask::Claim { id, request, .. } => Some((*id, request)),
             Ask::Resize { .. } => None,
         })
-    }
-
-    /// The largest share of a GPU that a claim made now would get there at once, with the charges that were read last,
-    /// if it came after all who wait.
-    #[must_use]
-    pub fn claimable(&self, gpu: usize) -> Share {
-        if self.queue.is_empty() && self.reclaim.transit.is_empty() {
-            return self.ledger.claimable(gpu);
-        }
-        self.left(gpu, &self.behind_all())
     }
 
     /// Why a waiting claim waits, as last told.
@@ -362,6 +355,11 @@ impl Machine {
             Event::Parties { id, parties } => self.quotas.enter(id, parties),
             Event::RunTime { id, span } => {
                 self.run_times.insert(id, span);
+                let known =
+                    self.ledger.slices(id).is_some() || self.queue.iter().any(|w| w.id() == id);
+                if known && !self.queue.is_empty() {
+                    self.settle(&mut actions);
+                }
             }
             Event::Drain { uuid, on } => {
                 self.ledger.set_drained(&uuid, on);

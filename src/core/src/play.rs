@@ -22,15 +22,10 @@ pub use policy::{POLICIES, Policy};
 
 use crate::units::Bytes;
 
-/// Bytes that go between a GPU and the host in a second.
-const CARRIED: f64 = 4e9;
-/// Seconds of each way beside that.
-const EACH_WAY_S: f64 = 2.0;
-
 /// Seconds that it takes to bring a claim's memory to the host, or back.
 #[must_use]
 pub fn carry_s(mem: Bytes) -> f64 {
-    EACH_WAY_S + mem.0 as f64 / CARRIED
+    crate::machine::carry(mem).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -192,7 +192,10 @@ impl Service {
         let text = match holding {
             Some(HoldingRecord::Unparking { .. }) => "it is on its way back".to_owned(),
             Some(HoldingRecord::Parked(_)) => match self.machine.reason(id) {
-                Some(reason) => self.waits_and_start(id, reason),
+                Some(reason) => {
+                    let start = self.start_known(id, reason);
+                    self.waits_and_start(id, reason, start.as_deref())
+                }
                 None => "there is no room on a GPU".to_owned(),
             },
             _ => String::new(),
@@ -231,10 +234,11 @@ impl Service {
     }
 
     fn lever_place(&self, id: ClaimId, position: usize, reason: &Reason) -> Queued {
+        let start = self.start_known(id, reason);
         Queued {
             id: id.to_string(),
             position: u32::try_from(position).unwrap_or(u32::MAX),
-            reason: self.waits_and_start(id, reason),
+            reason: self.waits_and_start(id, reason, start.as_deref()),
             would_start: None,
         }
     }

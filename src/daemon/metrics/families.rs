@@ -14,7 +14,7 @@ const MIB: f64 = 1_048_576.0;
 impl Service {
     /// All figures at this moment.
     pub(super) fn metrics_page(&self) -> String {
-        let snapshot = self.snapshot();
+        let snapshot = self.with_room(u32::MAX, self.snapshot());
         let mut page = Page::default();
         self.dcgm(&mut page, &snapshot);
         gpus(&mut page, &snapshot);

@@ -121,11 +121,11 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         gib(e.bound.0)
     ));
     said.extend(share_reason(records, told.share()));
-    if let Some(time) = told.time {
+    if let Some(time) = &told.time {
         said.push(format!(
             "half of {} runs took less than {}",
-            time.runs,
-            show_duration(time.median)
+            time.runs(),
+            show_duration(time.at(0.5))
         ));
     }
     said
@@ -186,7 +186,8 @@ pub(crate) fn suggest(told: &Told, facts: &Facts, command: &[String]) -> Suggest
     }
     out.seconds = told
         .time
-        .map(|t| [t.short, t.median, t.long].map(|d| d.as_secs_f64()));
+        .as_ref()
+        .map(|t| [0.1, 0.5, 0.9].map(|q| t.at(q)).map(|d| d.as_secs_f64()));
     if let Some(last) = told.records.first() {
         frees(&mut out, last.asked_mem, last.asked_sm);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_core::predict::{Busy, Phase, Place, Span, Track, phases};
+use gshare_core::predict::{Busy, Phase, Place, Track, phases};
 use gshare_proto::ClaimGpu;
 
 use crate::daemon::history::runs::{PARTS, RunRecord, Told};
@@ -29,7 +29,6 @@ pub(crate) struct Experience {
     pub(crate) phases: Vec<Vec<Phase>>,
     /// Part of the SMs that was enough.
     pub(crate) share: Option<f64>,
-    time: Option<Span>,
 }
 
 /// A run that goes on.
@@ -211,12 +210,7 @@ impl RunTrack {
             runs: e.runs.len(),
             phases: followed.map(|r| phases(&r.parts, r.seconds)).collect(),
             share: told.share(),
-            time: told.time,
         });
-    }
-
-    pub(crate) fn time(&self) -> Option<Span> {
-        self.experience.as_ref()?.time
     }
 
     /// Seconds since it was first looked at.

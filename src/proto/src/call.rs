@@ -374,6 +374,9 @@ pub struct Tried {
     /// That is by the hours of its class.
     #[serde(default)]
     pub by_hours: bool,
+    /// When it would start, as far as run times, announcements and earlier runs say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<crate::ExpectedView>,
     /// Arguments that would start now: `-g 0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_start: Option<String>,

@@ -38,7 +38,7 @@ pub use history::{
     IdleHolding, ReportSpec, ReportView, Usage, UserReport,
 };
 pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
-pub use queue::QueueView;
+pub use queue::{ExpectedView, QueueView};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
     Identity, Named, Notice, ProcessView, ServiceView, Snapshot, Source, StuckView, TurnsView,

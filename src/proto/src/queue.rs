@@ -47,13 +47,47 @@ pub struct QueueView {
     /// That is by the hours of its class.
     #[serde(default)]
     pub by_hours: bool,
-    /// When it starts about, by how long earlier runs of those who hold took, Unix milliseconds.
+    /// When it starts, as far as run times, announcements and earlier runs say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub likely_ms: Option<u64>,
+    pub expected: Option<ExpectedView>,
     /// How it gets its room: what is announced to whom, and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     /// Why others who would give way to it are left alone, a sentence for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alone: Vec<String>,
+}
+
+/// When a waiting claim starts, counted from the moment of the answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectedView {
+    /// Not before, in seconds.
+    pub low_s: u64,
+    /// Mostly by then, in seconds; absent where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_s: Option<u64>,
+    /// Both are the same, whatever those do who run.
+    pub certain: bool,
+    /// What it waits for: `minimum run time of c3`.
+    pub cause: String,
+}
+
+impl ExpectedView {
+    /// `in 54s`, `in 5m to 12m`, `in 5m or later`.
+    #[must_use]
+    pub fn when(&self) -> String {
+        let span = |s| gshare_core::units::show_duration(std::time::Duration::from_secs(s));
+        let low = span(self.low_s);
+        match self.high_s {
+            Some(high) if span(high) == low => format!("in {low}"),
+            Some(high) => format!("in {low} to {}", span(high)),
+            None => format!("in {low} or later"),
+        }
+    }
+
+    /// The same with its cause: `in 54s (minimum run time of c3)`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{} ({})", self.when(), self.cause)
+    }
 }

@@ -89,7 +89,7 @@ pub struct Snapshot {
     pub advice: Vec<Advice>,
 }
 
-/// What could be claimed now, if claims that can be moved are moved (packed on paper). Parts of GPUs.
+/// What the viewer would get at once: a claim of this size is granted, a larger one is not. Parts of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimableView {
     /// Free parts, all GPUs together.
@@ -172,11 +172,11 @@ pub struct GpuView {
     pub mem_unclaimed: Option<u64>,
     /// Part of the SMs that claims requested, 0 to 1.
     pub sm_claimed: f64,
-    /// Largest share that a new claim could get here now (memory and SMs), 0 to 1.
+    /// Largest share that the viewer would get here at once (memory and SMs), 0 to 1.
     pub claimable: f64,
-    /// The same if claims that can be moved are moved; absent without a service.
+    /// For which claim more than that is planned, and whose it is: `c7 bio`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimable_now: Option<f64>,
+    pub planned_for: Option<String>,
     /// Percent of SMs active, averaged over time.
     pub sm_active: Option<Figure>,
     /// Resident warps over the maximum, percent.

@@ -23,13 +23,13 @@ fn size(waiting: &QueueView) -> String {
     }
 }
 
-/// When it starts: `in 12m`, `in ~12m` by experience alone, or a dash.
+/// When it starts: `in 12m`, `in 5m to 12m`, or a dash.
 fn start(model: &Model, waiting: &QueueView, look: &Look) -> String {
-    match (waiting.expected_ms, waiting.likely_ms) {
+    match (waiting.expected_ms, &waiting.expected) {
         (Some(at), _) if at <= model.clock.now_ms => "at once".to_owned(),
+        (_, Some(expected)) if !waiting.by_hours => expected.when(),
         (Some(at), _) => format!("in {}", model.clock.until(at)),
-        (None, Some(at)) if waiting.plan.is_none() => format!("in ~{}", model.clock.until(at)),
-        _ => look.glyphs.dash.to_owned(),
+        (None, _) => look.glyphs.dash.to_owned(),
     }
 }
 

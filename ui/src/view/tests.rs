@@ -1,6 +1,8 @@
 use ratatui::style::{Color, Modifier};
 use ratatui::text::{Line, Span};
 
+use gshare_proto::ExpectedView;
+
 use crate::keymap;
 use crate::model::{Model, Page, Viewer};
 use crate::testing::{NLP, ROOT, buffer, canned, check_screen, model, press, screen, show};
@@ -272,31 +274,35 @@ fn rows_without_room_are_counted() {
 }
 
 #[test]
-fn the_start_that_is_likely_by_experience_is_told_as_such() {
-    let shown = |expected, likely, keys: &str, size| {
+fn when_a_claim_starts_is_told_with_its_spread_and_its_cause() {
+    let shown = |at: Option<u64>, low_s: Option<u64>, keys: &str, size| {
         let mut snapshot = canned::workstation();
         let waiting = &mut snapshot.queue[0];
-        (waiting.expected_ms, waiting.likely_ms) = (expected, likely);
+        waiting.expected_ms = at;
+        waiting.expected = low_s.map(|low_s| ExpectedView {
+            low_s,
+            high_s: Some(720),
+            certain: low_s == 720,
+            cause: "minimum run time of c3".to_owned(),
+        });
         waiting.plan = None;
         let mut m = model(NLP, size, snapshot);
         press(&mut m, keys);
         screen(&m)
     };
     let at = |minutes: u64| Some(canned::NOW_MS + minutes * 60_000);
-    let queue = shown(None, at(12), "3", (120, 40));
+    let queue = shown(None, Some(720), "3", (120, 40));
+    let words = "starts in 12m (minimum run time of c3)";
+    assert!(queue.contains(words), "{queue}");
+    // What leases say at the earliest is less than what is expected.
+    let queue = shown(at(5), Some(300), "3", (120, 40));
+    assert!(queue.contains("starts in 5m to 12m ("), "{queue}");
+    let overview = shown(at(5), Some(300), "", (120, 40));
     assert!(
-        queue.contains("(in ~12m), by how long earlier runs"),
-        "{queue}"
+        overview.contains("1 GPU  in 5m to 12m  needs"),
+        "{overview}"
     );
-    let overview = shown(None, at(12), "", (120, 40));
-    assert!(overview.contains("1 GPU  in ~12m  needs"), "{overview}");
-    // What leases say is sure, and comes first.
-    let queue = shown(at(5), at(12), "3", (120, 40));
-    assert!(
-        queue.contains("(in 5m)") && !queue.contains("~12m"),
-        "{queue}"
-    );
-    let overview = shown(at(5), at(12), "", (120, 40));
+    let overview = shown(at(5), None, "", (120, 40));
     assert!(overview.contains("1 GPU  in 5m  needs"), "{overview}");
     // Its time has come.
     let overview = shown(at(0), None, "", (120, 40));
@@ -313,7 +319,7 @@ fn the_start_that_is_likely_by_experience_is_told_as_such() {
 fn why_others_are_left_alone_is_told_who_waits() {
     let mut snapshot = canned::workstation();
     let waiting = &mut snapshot.queue[0];
-    (waiting.expected_ms, waiting.likely_ms) = (None, None);
+    waiting.expected_ms = None;
     waiting.plan = None;
     waiting.alone = vec!["c5 (ada) cannot make room: it uses managed memory".to_owned()];
     let mut m = model(NLP, (120, 40), snapshot);

@@ -1,6 +1,6 @@
 //! Waiting claims: why each waits, when it starts, what would start now; then what is free and what ends next.
 
-use gshare_proto::{GpuState, GpuView, QueueView, Snapshot};
+use gshare_proto::{ExpectedView, GpuState, GpuView, QueueView, Snapshot};
 use ratatui::text::Line;
 
 use super::{Plan, Row, chosen, fit, gap, queue, span};
@@ -113,20 +113,16 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
     }
     let start = match waiting.expected_ms {
         Some(at) if at <= model.clock.now_ms => "starts at any moment".to_owned(),
+        _ if waiting.expected.is_some() && !waiting.by_hours => {
+            let expected = waiting.expected.as_ref().map(ExpectedView::text);
+            format!("starts {}", expected.unwrap_or_default())
+        }
         Some(at) => format!(
             "starts about {} at the earliest (in {})",
             model.clock.short_time(at),
             model.clock.until(at)
         ),
         None if waiting.plan.is_some() => "starts when that is done".to_owned(),
-        None if waiting.likely_ms.is_some() => {
-            let at = waiting.likely_ms.unwrap_or_default();
-            format!(
-                "starts about {} (in ~{}), by how long earlier runs of those who hold took",
-                model.clock.short_time(at),
-                model.clock.until(at)
-            )
-        }
         None if !waiting.alone.is_empty() => format!("start {}", look.glyphs.dash),
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
@@ -152,6 +148,12 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
         .collect()
 }
 
+/// For whom the rest is.
+fn planned(gpu: &GpuView) -> String {
+    let planned = gpu.planned_for.as_ref();
+    planned.map_or_else(String::new, |id| format!(", planned for {id}"))
+}
+
 fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
     let theme = &look.theme;
     if snapshot.service.is_none() {
@@ -164,9 +166,10 @@ fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
         match (g.state, &g.drain) {
             (GpuState::Ok, _) if condition(g) == "sick" => "sick: no new claims".to_owned(),
             (GpuState::Ok, None) => format!(
-                "{} claimable; {bytes} GiB and {:.0}% of the SMs unclaimed",
+                "{} claimable; {bytes} GiB and {:.0}% of the SMs unclaimed{}",
                 share(g.claimable),
-                ((1.0 - g.sm_claimed) * 100.0).max(0.0)
+                ((1.0 - g.sm_claimed) * 100.0).max(0.0),
+                planned(g)
             ),
             (GpuState::Ok, Some(_)) => "drained: no new claims".to_owned(),
             (GpuState::Lost, _) => "lost".to_owned(),

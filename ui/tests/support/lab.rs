@@ -1,6 +1,8 @@
 //! A laboratory with eight GPUs of one kind: before anybody claims, at work, and full. And a GPU in instances.
 
-use gshare_proto::{Caps, ClaimView, GpuView, QueueView, Snapshot, Source, UnclaimedView};
+use gshare_proto::{
+    Caps, ClaimView, ExpectedView, GpuView, QueueView, Snapshot, Source, UnclaimedView,
+};
 
 use super::{Claim, Gpu, NOW_MS, advice, claimable, estimate, gib, measured, workstation};
 
@@ -151,9 +153,8 @@ pub(crate) fn lab() -> Snapshot {
     base.gpus[3].claimable = 0.0;
     base.gpus[7].claimable = 0.0;
     base.claimable_now = claimable(&[("RTX 4090", 0.4, 0)]);
-    for gpu in &mut base.gpus {
-        gpu.claimable_now = Some(if gpu.index == 6 { 0.4 } else { gpu.claimable });
-    }
+    base.gpus[6].claimable = 0.4;
+    base.gpus[7].planned_for = Some("c21 ben".to_owned());
     base.claims = claims;
     base.unclaimed = vec![UnclaimedView {
         pid: 48_211,
@@ -175,7 +176,12 @@ pub(crate) fn lab() -> Snapshot {
     base.queue[0].expected_ms = Some(NOW_MS + 3000);
     base.queue[1].expected_ms = Some(NOW_MS + 2_640_000);
     base.queue[2].expected_ms = Some(NOW_MS + 9_300_000);
-    base.queue[3].likely_ms = Some(NOW_MS + 11_700_000);
+    base.queue[3].expected = Some(ExpectedView {
+        low_s: 9300,
+        high_s: Some(11_700),
+        certain: false,
+        cause: "c21 ends".to_owned(),
+    });
     base.caps = Caps::Cooperative;
     base.users.clear();
     base.advice = vec![
@@ -206,7 +212,7 @@ pub(crate) fn nothing_free() -> Snapshot {
     }
     base.queue.remove(0);
     for gpu in &mut base.gpus {
-        (gpu.claimable, gpu.claimable_now) = (0.0, Some(0.0));
+        (gpu.claimable, gpu.planned_for) = (0.0, None);
     }
     base.claimable_now = claimable(&[("RTX 4090", 0.0, 0)]);
     base
@@ -248,7 +254,7 @@ pub(crate) fn first_day() -> Snapshot {
             gpu.time_busy = measured(0.0, Source::TimeBusy);
         }
         let is_empty = gpu.mem_unclaimed == Some(0);
-        (gpu.claimable, gpu.claimable_now) = (0.0, Some(f64::from(u8::from(is_empty))));
+        gpu.claimable = f64::from(u8::from(is_empty));
     }
     base
 }

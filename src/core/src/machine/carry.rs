@@ -53,6 +53,13 @@ impl Machine {
         room
     }
 
+    /// Whether carrying out what is due may make room at once.
+    pub(super) fn shares_at_once(&self, now: Now) -> bool {
+        let due = self.reclaim.plans.iter().filter(|p| p.due <= now);
+        let lowers = |s: &Step| s.lever == Lever::Share && s.stage == Stage::Announced;
+        due.flat_map(|p| &p.steps).any(lowers)
+    }
+
     /// Does one step if that is possible now.
     fn pull(&mut self, step: &Step, cause: Cause, actions: &mut Vec<Action>) -> bool {
         let id = step.id;

@@ -1,15 +1,24 @@
-//! What could be claimed now, with the claims that can be moved packed on paper: in fact they may be spread. Asked of
-//! what decides, so that both cannot disagree.
+//! What somebody could claim now: the size that would be granted at once, found by letting a copy of the machine
+//! decide up to the turn of a claim of theirs, so that this and the decision cannot disagree.
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 
-use super::board::Problem;
-use super::plan::{Future, Who};
-use super::{Ask, Machine, Now};
+use super::plan::Future;
+use super::{Action, Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Request};
-use crate::ledger::largest_part;
-use crate::sched::solve::MAX_GPUS;
+use crate::place;
+use crate::quota::Party;
+use crate::reason::Reason;
 use crate::units::{Bytes, Share};
+
+/// Somebody who could claim now.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// What they would ask for; its sizes and GPUs are put in.
+    pub request: Request,
+    /// Whom it would count for.
+    pub parties: Vec<Party>,
+}
 
 /// What could be claimed of the GPUs of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,243 +31,276 @@ pub struct ModelRoom {
     pub whole: u32,
 }
 
-/// What could be claimed now.
+/// What a caller could claim now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claimable {
-    /// The largest part of each GPU that is free as it is.
-    pub direct: Vec<Share>,
-    /// The largest part of each GPU.
+    /// The largest part of each GPU, in hundredths.
     pub by_gpu: Vec<Share>,
+    /// For whom the room is that a GPU has beyond that; none where it has none, or a rule is the cause.
+    pub planned: Vec<Option<ClaimId>>,
     /// By model.
     pub models: Vec<ModelRoom>,
-    /// Parts that are free, all GPUs together.
-    pub sum: Share,
+    /// The rule of a quota or of the class that keeps the caller from more.
+    pub rule: Option<Reason>,
 }
 
-/// Somebody who would come after all who wait, and what the decision about him would look at.
-#[derive(Debug)]
-struct Asker<'m> {
-    machine: &'m Machine,
+impl Caller {
+    /// A claim of this part of each of so many of these GPUs.
+    pub(super) fn asks(&self, of: &[usize], part: Share, count: u32) -> Request {
+        let gpus = of.iter().filter_map(|g| u32::try_from(*g).ok());
+        Request {
+            gpus: count,
+            share: part,
+            mem: None,
+            sm: part,
+            sm_limit: self.request.sm_limit.max(part),
+            only_gpus: gpus.collect(),
+            ..self.request.clone()
+        }
+    }
+}
+
+/// A claim of the caller in the queue of a copy of the machine. What it would get depends on its size also by its place in
+/// the queue and by what is left of its owner's guarantee for others: sizes for which these are the same are of one kind,
+/// and one decision tells of all of them.
+struct Probe<'m> {
+    copy: Machine,
     now: Now,
-    blocked: Vec<bool>,
-    future: Future,
-    /// Those who could be moved.
-    problem: Option<Problem>,
-    /// Steps of the searches so far.
-    steps: Cell<u32>,
+    caller: &'m Caller,
+    /// GPUs by model.
+    models: Vec<(&'m str, Vec<usize>)>,
+    /// Kinds of the sizes that were asked for.
+    sizes: BTreeMap<Share, u64>,
+    kinds: BTreeMap<u64, Found>,
 }
 
-/// Steps of all searches. Where they are used up no more is told than is known: a few milliseconds on 16 full GPUs.
-const STEPS: u32 = 60_000;
+/// What a claim of a kind finds when it is its turn.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    /// The largest part of each GPU.
+    by_gpu: Vec<Share>,
+    /// Whole GPUs of each model at a time.
+    whole: Vec<usize>,
+    /// For whom the rest of each GPU is.
+    planned: Vec<Option<ClaimId>>,
+    rule: Option<Reason>,
+}
+
+/// Of one that has just gone something may be planned still: no number that was given is taken.
+pub(super) const NOBODY: ClaimId = ClaimId(u64::MAX >> 16);
+/// Sizes are told in these steps.
+const STEP: Share = Share::from_milli(10);
+/// More decisions than any event takes.
+const ROUNDS: usize = 8;
 
 impl Machine {
-    /// What a claim made now could have: at once, or as soon as others have been moved for it. Found by what decides
-    /// about claims that wait, so a claim of this size is granted or gets a plan of moves, and a larger one does not, unless
-    /// more is done to others: two that change places (one waits in the host), or something that is taken for whoever is
-    /// guaranteed that much. It comes after all who wait. While somebody does, it is what it would get at once: of a GPU
-    /// that is kept there is nothing, and where room is made, there is what will be left. Of moves nothing is promised
-    /// then, since those who are suspended for somebody come back before it. `charges` are those of this moment: while
-    /// nobody waits the machine has none that are as fresh.
+    /// What a claim of this caller would get at once: one of this size is granted, a larger one is not. `charges` are
+    /// those of this moment: while nobody waits the machine has none that are as fresh.
     #[must_use]
-    pub fn claimable_now(&self, charges: Vec<(ClaimId, usize, Bytes)>) -> Claimable {
-        let mut fresh = self.clone();
-        fresh.charge(charges);
-        fresh.borrowers_now();
-        fresh.room()
-    }
-
-    fn room(&self) -> Claimable {
-        let gpus = self.ledger.gpus().len().min(MAX_GPUS);
-        let asker = self.asker();
-        let direct: Vec<Share> = (0..gpus).map(|g| asker.direct(g)).collect();
-        let sum = direct
-            .iter()
-            .fold(Share::ZERO, |sum, s| sum.saturating_add(*s));
+    pub fn claimable_now(
+        &self,
+        now: Now,
+        caller: &Caller,
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> Claimable {
+        let gpus = self.ledger.gpus();
         let mut models: Vec<(&str, Vec<usize>)> = Vec::new();
-        for (g, facts) in self.ledger.gpus().iter().enumerate().take(gpus) {
+        for (g, facts) in gpus.iter().enumerate() {
             match models.iter_mut().find(|(model, _)| *model == facts.model) {
                 Some((_, of)) => of.push(g),
                 None => models.push((&facts.model, vec![g])),
             }
         }
         models.sort_unstable();
-        let by_gpu: Vec<Share> = (0..gpus).map(|g| asker.largest(&[g], direct[g])).collect();
-        let room = |(model, of): (&str, Vec<usize>)| {
-            let most = of.iter().map(|g| direct[*g]).max().unwrap_or_default();
-            let whole = |count: &u32| asker.starts(&of, Share::ONE, *count);
-            let count = u32::try_from(of.len()).unwrap_or(u32::MAX);
-            ModelRoom {
-                whole: (1..=count).take_while(whole).last().unwrap_or(0),
-                largest: asker.largest(&of, most),
-                model: model.to_owned(),
-            }
-        };
-        Claimable {
-            models: models.into_iter().map(room).collect(),
-            direct,
-            by_gpu,
-            sum,
+        let mut probe = Probe::new(self, now, caller, charges, models);
+        let mut found = Claimable::default();
+        let most = probe.found(STEP).by_gpu.iter().max().copied();
+        probe.found(most.unwrap_or_default().max(STEP));
+        for g in 0..gpus.len() {
+            let (part, planned, rule) = probe.largest(g);
+            found.by_gpu.push(part);
+            found.planned.push(planned);
+            found.rule = found.rule.or(rule);
         }
-    }
-
-    pub(super) fn left(&self, gpu: usize, future: &Future) -> Share {
-        let reserved = future.reserved.as_ref();
-        let beside = reserved.map_or(Share::ONE, |r| r.ledger.claimable(gpu));
-        let now = self.ledger.claimable(gpu);
-        now.min(future.ledger.claimable(gpu)).min(beside)
-    }
-
-    /// The machine as whoever comes after all who wait finds it: where those for whom room is made will be, and what is
-    /// kept for another.
-    pub(super) fn behind_all(&self) -> Future {
-        let now = self.past.at();
-        let mut future = self.all_arrived(now);
-        for waiting in &self.queue {
-            let plan = self.plan_of(waiting.id());
-            let planned = match (&waiting.ask, plan) {
-                (Ask::Claim { request, .. }, Some(plan)) => future.take(plan, request),
-                _ => false,
-            };
-            if !planned && !waiting.blocks.is_empty() && future.reserved.is_none() {
-                future.reserved = self.reserve(now, waiting, &future);
-            }
-        }
-        future
-    }
-
-    fn asker(&self) -> Asker<'_> {
-        let now = self.past.at();
-        let future = self.behind_all();
-        let blocked = vec![false; self.ledger.gpus().len()];
-        let nobody = Request::anybody(Share::ZERO, 0);
-        let problem = (self.queue.is_empty() && self.reclaim.rules.enabled)
-            .then(|| self.problem(now, &future))
-            .map(|mut p| {
-                p.asked_by(&Who::last(&nobody), &blocked);
-                p
+        found.models = (0..probe.models.len())
+            .map(|model| {
+                let parts = probe.models[model].1.iter().map(|g| found.by_gpu[*g]);
+                ModelRoom {
+                    largest: parts.max().unwrap_or_default(),
+                    whole: u32::try_from(probe.whole(model)).unwrap_or(u32::MAX),
+                    model: probe.models[model].0.to_owned(),
+                }
             })
-            .filter(|p| p.board.items.iter().any(|i| i.mask.count_ones() > i.parts));
-        Asker {
-            machine: self,
+            .collect();
+        found
+    }
+}
+
+impl<'m> Probe<'m> {
+    fn new(
+        machine: &Machine,
+        now: Now,
+        caller: &'m Caller,
+        charges: &[(ClaimId, usize, Bytes)],
+        models: Vec<(&'m str, Vec<usize>)>,
+    ) -> Self {
+        let mut copy = machine.clone();
+        copy.account(now);
+        copy.quotas.enter(NOBODY, caller.parties.clone());
+        copy.charge(charges.to_vec());
+        copy.adopt(now, &mut Vec::new());
+        copy.forget_absent(now);
+        let ask = Ask::Claim {
+            id: NOBODY,
+            request: caller.asks(&[], Share::ONE, 1),
+            told: None,
+        };
+        copy.enqueue(now, ask, None);
+        Self {
+            copy,
             now,
-            blocked,
-            future,
-            problem,
-            steps: Cell::new(0),
+            caller,
+            models,
+            sizes: BTreeMap::new(),
+            kinds: BTreeMap::new(),
         }
+    }
+
+    /// What a claim of this size finds.
+    fn found(&mut self, size: Share) -> &Found {
+        // Between two sizes of one kind there is no other.
+        let less = self.sizes.range(..=size).next_back().map(|(_, kind)| *kind);
+        let more = self.sizes.range(size..).next().map(|(_, kind)| *kind);
+        let between = less.filter(|_| less == more);
+        let copy = &mut self.copy;
+        let kind = *self.sizes.entry(size).or_insert_with(|| {
+            if let Some(kind) = between {
+                return kind;
+            }
+            let mut queue = copy.queue.iter_mut();
+            let own = queue.find(|w| w.id() == NOBODY).map(|w| &mut w.ask);
+            if let Some(Ask::Claim { request, .. }) = own {
+                (request.share, request.sm) = (size, size);
+            }
+            copy.order(self.now);
+            copy.fingerprint(self.now)
+        });
+        if !self.kinds.contains_key(&kind) {
+            let found = self.decide();
+            self.kinds.insert(kind, found);
+        }
+        &self.kinds[&kind]
+    }
+
+    /// What the claim finds, as its size is now.
+    fn decide(&self) -> Found {
+        let mut copy = self.copy.clone();
+        let mut found = Found::default();
+        for round in 0..ROUNDS {
+            if round > 0 {
+                copy.order(self.now);
+            }
+            let mut actions = Vec::new();
+            let mut look = |machine: &Machine, waiting: &Waiting, future: &Future| {
+                let own = waiting.id() == NOBODY;
+                if own {
+                    found.add(self.turn(machine, waiting, future));
+                }
+                own
+            };
+            copy.serve(self.now, &mut look, &mut actions);
+            if !actions.contains(&Action::Measure) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// What it finds when it is its turn.
+    fn turn(&self, machine: &Machine, waiting: &Waiting, future: &Future) -> Found {
+        let ledger = &machine.ledger;
+        let asks = |of: &[usize], part, count| self.caller.asks(of, part, count);
+        let gone = machine.gone(self.now, NOBODY, &asks(&[], Share::ONE, 1));
+        let rule = |request: &Request| {
+            let never = machine.quotas.never(ledger, NOBODY, request);
+            let kept = || machine.kept_by_rule(NOBODY, request, waiting.entitled);
+            never.map(Reason::Quota).or_else(kept)
+        };
+        let mut found = Found::default();
+        for g in 0..ledger.gpus().len() {
+            let ask = |part| asks(&[g], part, 1);
+            let free = ledger.largest(g, |part| ledger.fit(&ask(part), g).is_some());
+            let starts = |part| {
+                let ask = ask(part);
+                part <= free && rule(&ask).is_none() && !future.is_kept(&ask, gone, g)
+            };
+            let part = ledger.largest(g, starts);
+            found.by_gpu.push(part);
+            let kept = (part < free).then(|| rule(&ask(part.saturating_add(STEP))));
+            let planned = kept.as_ref().is_some_and(Option::is_none);
+            found
+                .planned
+                .push(planned.then(|| future.comes(ledger, g)).flatten());
+            found.rule = found.rule.or(kept.flatten());
+        }
+        let whole = |(_, of): &(&str, Vec<usize>)| {
+            let most = of
+                .iter()
+                .filter(|g| found.by_gpu[**g] == Share::ONE)
+                .count();
+            let starts = |n: &usize| {
+                let ask = asks(of, Share::ONE, u32::try_from(*n).unwrap_or(u32::MAX));
+                let blocked = future.block(&ask, gone);
+                rule(&ask).is_none() && place::best_fit(ledger, &ask, &blocked).is_some()
+            };
+            (1..=most).rev().find(starts).unwrap_or(0)
+        };
+        found.whole = self.models.iter().map(whole).collect();
+        found
+    }
+
+    /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more.
+    fn largest(&mut self, gpu: usize) -> (Share, Option<ClaimId>, Option<Reason>) {
+        let most = self.found(STEP).by_gpu[gpu];
+        let (mut low, mut high) = (0, most.milli() / STEP.milli());
+        // Mostly a larger claim is of the same kind as the smallest.
+        let mut middle = high;
+        while low < high {
+            let part = Share::from_milli(middle * STEP.milli());
+            match self.found(part).by_gpu[gpu] >= part {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+            middle = u32::midpoint(low, high + 1);
+        }
+        let part = Share::from_milli(low * STEP.milli());
+        let same = part == Share::ZERO || self.found(part).by_gpu[gpu] == part;
+        let next = part.saturating_add(STEP).min(Share::ONE);
+        let found = self.found(if same { part.max(STEP) } else { next });
+        (part, found.planned[gpu], found.rule.clone())
+    }
+
+    /// Whole GPUs of a model at a time.
+    fn whole(&mut self, model: usize) -> usize {
+        let size = |n: usize| Share::from_milli(u32::try_from(n * 1000).unwrap_or(u32::MAX));
+        let most = self.found(STEP).whole[model];
+        let starts = |n: &usize| self.found(size(*n)).whole[model] >= *n;
+        (1..=most).rev().find(starts).unwrap_or(0)
     }
 }
 
-impl Asker<'_> {
-    /// Whether a claim of so many of these GPUs, this part of each, would start, now or after moves.
-    fn starts(&self, of: &[usize], part: Share, count: u32) -> bool {
-        let first = of.first().map_or(0, |g| self.machine.ledger.first_on(*g));
-        let gpus = of.iter().filter_map(|g| u32::try_from(*g).ok());
-        let request = Request {
-            gpus: count,
-            only_gpus: gpus.collect(),
-            ..Request::anybody(part, first)
-        };
-        let now = self.machine.place_now(&request, None, &self.future);
-        now.is_some() || self.moves(&request)
-    }
-
-    fn moves(&self, request: &Request) -> bool {
-        let Some(problem) = self.problem.as_ref().filter(|_| self.steps.get() < STEPS) else {
-            return false;
-        };
-        let ledger = &self.future.ledger;
-        let Some(item) = problem.item(ledger, request, &self.blocked) else {
-            return false;
-        };
-        let who = Who::last(request);
-        let (plan, steps) = self
-            .machine
-            .by_moves(self.now, &who, problem, &item, &self.future);
-        self.steps.set(self.steps.get() + steps);
-        // Who changes places with another waits in the host meanwhile: that is more than a move.
-        plan.is_some_and(|plan| {
-            self.machine.goes_in_turn(ledger, &plan.steps)
-                && self.future.after(&plan, request).is_some()
-        })
-    }
-
-    /// The largest part of a GPU that is free as it is.
-    fn direct(&self, gpu: usize) -> Share {
-        self.machine.left(gpu, &self.future)
-    }
-
-    /// The largest part of one of these GPUs; `direct` of it without a move.
-    fn largest(&self, of: &[usize], direct: Share) -> Share {
-        if self.problem.is_none() || direct == Share::ONE {
-            return direct;
-        }
-        largest_part(|part| part <= direct || self.starts(of, part, 1)).max(direct)
-    }
-}
-
-#[cfg(test)]
-mod agrees;
-#[cfg(test)]
-mod tests {
-    use super::super::Event;
-    use super::super::lever::{Holding, Levers};
-    use super::super::tests::World;
-    use super::*;
-    use crate::claim::Class;
-
-    fn notebook(w: &mut World, id: u64, gpu: u32, movable: bool) {
-        let half = Share::from_milli(500);
-        let mut r = Request::from_gpus(half, Share::ONE, Class::Interactive).unwrap();
-        r.only_gpus = vec![gpu];
-        w.submit_request(id, r, None);
-        // It may go elsewhere now that it is there.
-        let mut r = Request::from_gpus(half, Share::ONE, Class::Interactive).unwrap();
-        r.movable = movable;
-        let slices = w.machine.ledger().slices(ClaimId(id)).unwrap().to_vec();
-        w.send(Event::Restore {
-            id: ClaimId(id),
-            request: Some(Box::new(r)),
-            holding: Holding::Here(slices),
-            ends: None,
-        });
-        w.send(Event::Levers {
-            id: ClaimId(id),
-            levers: Levers {
-                movable: Ok(()),
-                park: Ok(()),
-                ..Levers::default()
-            },
-        });
-    }
-
-    #[test]
-    fn two_halves_that_are_spread_leave_a_whole_gpu_claimable_on_paper() {
-        let mut w = World::new(&[24, 24]);
-        let half = Share::from_milli(500);
-        assert_eq!(w.machine.claimable_now(Vec::new()).models[0].whole, 2);
-        notebook(&mut w, 1, 0, true);
-        notebook(&mut w, 2, 1, true);
-        let now = w.machine.claimable_now(Vec::new());
-        assert_eq!(now.by_gpu, [half; 2], "they have just started");
-        w.now += std::time::Duration::from_secs(30);
-        w.send(Event::Tick);
-        let direct = [0, 1].map(|g| w.machine.claimable(g).milli());
-        assert_eq!(direct, [500, 500], "in fact half of each is free");
-        let now = w.machine.claimable_now(Vec::new());
-        assert_eq!(now.by_gpu, [Share::ONE, Share::ONE]);
-        let model = &now.models[0];
-        assert_eq!((model.largest, model.whole), (Share::ONE, 1));
-        assert_eq!(now.sum, Share::ONE);
-    }
-
-    #[test]
-    fn who_stays_where_he_is_leaves_what_is_free() {
-        let mut w = World::new(&[24, 24]);
-        notebook(&mut w, 1, 0, false);
-        notebook(&mut w, 2, 1, false);
-        let now = w.machine.claimable_now(Vec::new());
-        assert_eq!(now.by_gpu, [Share::from_milli(500); 2]);
-        assert_eq!(now.models[0].whole, 0);
+impl Found {
+    /// The same of another decision for the same event.
+    fn add(&mut self, later: Self) {
+        let before = std::mem::replace(self, later);
+        let most = |now: &mut Share, before: Share| *now = before.max(*now);
+        self.by_gpu
+            .iter_mut()
+            .zip(before.by_gpu)
+            .for_each(|(now, before)| most(now, before));
+        self.whole
+            .iter_mut()
+            .zip(before.whole)
+            .for_each(|(now, before)| *now = before.max(*now));
     }
 }

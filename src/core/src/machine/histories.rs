@@ -86,7 +86,7 @@ fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
         uuid: "GPU-24".into(),
         on: true,
     });
-    assert_eq!(w.machine.claimable(0), Share::ZERO);
+    assert_eq!(w.machine.ledger().claimable(0), Share::ZERO);
     w.submit(2, 500);
     assert_eq!(w.machine.ledger().slices(ClaimId(2)).unwrap()[0].gpu, 1);
     w.submit(3, 2000);

@@ -80,10 +80,6 @@ fn size(most: Option<Bytes>, request: &Request) -> f64 {
     memory.max(request.sm.as_f64()) * f64::from(request.gpus)
 }
 
-fn largest(ledger: &Ledger) -> Option<Bytes> {
-    ledger.gpus().iter().filter_map(GpuFacts::capacity).max()
-}
-
 impl Past {
     /// The time of the last event.
     pub(super) fn at(&self) -> Now {
@@ -190,18 +186,19 @@ impl Machine {
 
     /// Who waits for how much, in the order in which they asked. Who waits for an hour asks for nothing yet.
     fn asks(&self) -> Vec<Asks> {
-        let most = largest(&self.ledger);
+        let most = self.ledger.largest_gpu();
         let queue = self.queue.iter().enumerate();
         let mut asks: Vec<Asks> = queue
             .filter_map(|(place, waiting)| match &waiting.ask {
                 Ask::Claim { id, request, .. } if !self.waits_for_hours(*id, request) => {
+                    let level = self.level_of(*id);
                     Some(Asks {
                         id: *id,
                         place,
                         seq: waiting.seq,
                         owner: self.owner(*id, request.uid),
-                        priority: self.priority_of(*id, request.class),
-                        level: self.level_of(*id),
+                        priority: self.priority_at(level, request.class),
+                        level,
                         size: size(most, request),
                     })
                 }
@@ -238,13 +235,6 @@ impl Machine {
         demand.into_keys().zip(guarantees(gpus, &parties)).collect()
     }
 
-    /// Says anew who borrows.
-    pub(super) fn borrowers_now(&mut self) {
-        let asks = self.asks();
-        let sure = self.guaranteed(&asks);
-        self.divide(&asks, &sure);
-    }
-
     /// Divides what each owner is guaranteed among the claims of theirs that hold and those that wait: whoever has had
     /// least comes first, then whoever asked first. Those that hold and find no place in it are on loan; the places in
     /// the queue of those that find one are returned. Claims from which nothing can be taken fill it before others.
@@ -252,15 +242,10 @@ impl Machine {
         let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
             let granted = self.reclaim.granted.get(&id);
-            let priority = granted.map_or(0, |g| self.priority_of(id, g.request.class));
+            let level = granted.map_or(0, |g| level(self.ran_of(g).as_secs_f64()));
+            let priority = granted.map_or(0, |g| self.priority_at(level, g.request.class));
             let seq = granted.map_or(0, |g| g.seq);
-            let rank = (
-                !self.is_fixed(id),
-                Reverse(priority),
-                self.level_of(id),
-                seq,
-                id,
-            );
+            let rank = (!self.is_fixed(id), Reverse(priority), level, seq, id);
             let own = all.entry(self.owner(id, uid)).or_default();
             own.push(Demand {
                 rank,
@@ -308,7 +293,7 @@ impl Machine {
     }
 
     fn ran_of(&self, granted: &Granted) -> Duration {
-        let size = size(largest(&self.ledger), &granted.request);
+        let size = size(self.ledger.largest_gpu(), &granted.request);
         Duration::try_from_secs_f64(granted.attained_s / size).unwrap_or_default()
     }
 
@@ -320,8 +305,12 @@ impl Machine {
     /// Priority of a claim: its class's until it has run for an hour, then a batch claim's at most. A long job gains little
     /// by another class.
     pub(super) fn priority_of(&self, id: ClaimId, class: Class) -> u16 {
+        self.priority_at(self.level_of(id), class)
+    }
+
+    fn priority_at(&self, level: u8, class: Class) -> u16 {
         let priority = self.rules_of(class).priority;
-        match self.level_of(id) < LONG {
+        match level < LONG {
             true => priority,
             false => priority.min(self.rules_of(Class::Batch).priority),
         }

@@ -228,7 +228,7 @@ impl Machine {
     }
 
     /// What decides a search: who is where with how much, and what may be done to him.
-    fn fingerprint(&self, now: Now) -> u64 {
+    pub(super) fn fingerprint(&self, now: Now) -> u64 {
         let mut print = 0u64;
         let mut add = |n: u64| {
             print = (print.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -393,6 +393,7 @@ pub(super) struct Who<'a> {
 }
 
 impl<'a> Who<'a> {
+    #[cfg(test)]
     /// Somebody who comes after all others and is guaranteed nothing.
     pub(super) fn last(request: &'a Request) -> Self {
         Self {
@@ -430,11 +431,8 @@ impl<'a> Who<'a> {
 impl Future {
     /// GPUs on which a request that is gone then has no place: room there is promised to others.
     pub(super) fn block(&self, request: &Request, gone: Option<Now>) -> Vec<bool> {
-        let past = |from| is_gone(gone, from);
-        let differs = self.differs && !self.from.is_some_and(past);
-        let kept = self.kept(request, gone).into_iter().enumerate();
-        kept.map(|(g, kept)| kept || (differs && self.ledger.fit(request, g).is_none()))
-            .collect()
+        let gpus = 0..self.ledger.gpus().len();
+        gpus.map(|g| self.is_kept(request, gone, g)).collect()
     }
 
     /// GPUs on which it would be in the way of a reservation.
@@ -442,6 +440,22 @@ impl Future {
         let reserved = self.reserved.as_ref().filter(|r| !is_gone(gone, r.at));
         let kept = |g| reserved.is_some_and(|r| r.ledger.fit(request, g).is_none());
         (0..self.ledger.gpus().len()).map(kept).collect()
+    }
+
+    /// Whether that is so of this GPU.
+    pub(super) fn is_kept(&self, request: &Request, gone: Option<Now>, g: usize) -> bool {
+        let differs = self.differs && !self.from.is_some_and(|from| is_gone(gone, from));
+        let reserved = self.reserved.as_ref().filter(|r| !is_gone(gone, r.at));
+        let full = |ledger: &Ledger| ledger.fit(request, g).is_none();
+        (differs && full(&self.ledger)) || reserved.is_some_and(|r| full(&r.ledger))
+    }
+
+    /// For whom room on a GPU is: who comes there.
+    pub(super) fn comes(&self, here: &Ledger, g: usize) -> Option<ClaimId> {
+        let reserved = self.reserved.as_ref().map(|r| &r.ledger);
+        let later = std::iter::once(&self.ledger).chain(reserved);
+        let mut comes = later.flat_map(|ledger| ledger.on(g)).map(|(id, _)| id);
+        comes.find(|id| here.on(g).all(|(there, _)| there != *id))
     }
 
     /// Whether nothing more is searched for in this decision.

@@ -108,6 +108,8 @@ mod alone;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod free;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod idle;

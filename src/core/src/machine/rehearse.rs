@@ -2,7 +2,11 @@
 //! given the claim, and its actions are looked at. Whatever decides for real decides here.
 
 use super::alone::Alone;
+use super::claimable::NOBODY;
 use super::lever::Lever;
+use std::collections::BTreeSet;
+
+use super::foresee::Expected;
 use super::{Action, Event, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::Slice;
@@ -38,6 +42,8 @@ pub enum Rehearsal {
         entitled: bool,
         /// When it would start at the earliest, where that is known.
         expected: Option<Now>,
+        /// From when to when it would start.
+        likely: Option<Expected>,
         /// What would be done to others for it.
         takings: Vec<Taking>,
         /// Who would give way to it, and is left alone all the same.
@@ -60,17 +66,7 @@ impl Machine {
         parties: Vec<Party>,
         charges: &[(ClaimId, usize, Bytes)],
     ) -> Rehearsal {
-        let mut copy = self.clone();
-        // Larger than any that was given.
-        let known = self.holdings().into_keys();
-        let last = known.chain(self.queue.iter().map(|w| w.id())).max();
-        let id = ClaimId(last.map_or(0, |last| last.0).saturating_add(1));
-        let submit = Event::Submit {
-            id,
-            request,
-            patience: None,
-        };
-        let told = copy.play(now, vec![Event::Parties { id, parties }, submit], charges);
+        let (copy, id, told) = self.asked(now, request, parties, charges);
         let mut takings: Vec<Taking> = Vec::new();
         let (mut waits, mut end) = (None, None);
         for action in told {
@@ -102,6 +98,9 @@ impl Machine {
                 reason,
                 entitled: copy.is_entitled(id),
                 expected: copy.expected_start(id),
+                likely: copy
+                    .expected_starts(now, &BTreeSet::from([id]), charges)
+                    .remove(&id),
                 takings,
                 alone: copy.left_alone(now).by(&copy, id),
             }
@@ -110,6 +109,25 @@ impl Machine {
 }
 
 impl Machine {
+    /// This machine when somebody has asked for a claim and waits for it, the claim, and what was decided.
+    fn asked(
+        &self,
+        now: Now,
+        request: Request,
+        parties: Vec<Party>,
+        charges: &[(ClaimId, usize, Bytes)],
+    ) -> (Self, ClaimId, Vec<Action>) {
+        let mut copy = self.clone();
+        let id = NOBODY;
+        let submit = Event::Submit {
+            id,
+            request,
+            patience: None,
+        };
+        let told = copy.play(now, vec![Event::Parties { id, parties }, submit], charges);
+        (copy, id, told)
+    }
+
     /// As few of these claims as let somebody who waits start if they end now; none where all of them together would
     /// not. Earlier ones are taken first.
     #[must_use]

@@ -1,9 +1,10 @@
 //! Reservations: when the first of those who wait could start by the ends that are known, and who is let past until
 //! then.
 //!
-//! A claim ends at its time limit, or by when nine in ten of such runs had ended (told with
-//! [`super::Event::RunTime`]). The first claim that can neither start nor have room made for it is promised the
-//! earliest place that these ends allow. Whoever is gone by then, or fits beside it, starts before; nobody else does.
+//! A claim ends at its time limit. One from which nothing can be taken also ends by when nine in ten of such runs had
+//! ended (told with [`super::Event::RunTime`]); of others no such end is waited for, since room can be made. The first
+//! claim that can neither start nor have room made for it is promised the earliest place that these ends allow. Whoever
+//! is gone by then (nine in ten of such runs are), or fits beside it, starts before; nobody else does.
 //! Where nobody knows when others end nothing is promised and nothing is kept, until a claim has waited for twelve hours.
 
 use std::time::Duration;
@@ -17,6 +18,9 @@ use crate::place;
 
 /// Of a claim that has run for longer, and of which nothing is known, no end is guessed: nothing is kept for so long.
 const GUESSED: Duration = Duration::from_secs(3600);
+
+/// A predicted end is one by which this part of earlier runs had ended, of those that had not ended before.
+const LONG: f64 = 0.9;
 
 /// Where a claim has its place in a machine.
 type Place<'a> = dyn Fn(&Ledger) -> Option<Vec<Slice>> + 'a;
@@ -46,10 +50,11 @@ impl Machine {
         [limit, predicted].into_iter().flatten().min()
     }
 
-    /// By when nine in ten of such runs have ended; `None` where nothing is known, or this one has run for longer.
+    /// By when nine in ten of such runs have ended, of those that ran for as long as this one has; `None` where nothing is
+    /// known, or none did.
     fn predicted_end(&self, now: Now, id: ClaimId) -> Option<Now> {
         let span = self.run_times.get(&id)?;
-        Some(now.saturating_add(span.long.checked_sub(self.ran(id))?))
+        Some(now.saturating_add(span.left(self.ran(id), LONG)?))
     }
 
     /// Who ends when, of those who hold; the first one first.
@@ -59,7 +64,8 @@ impl Machine {
             let at = match self.over.contains(&id) {
                 true => Some(now),
                 false => {
-                    let ends = [self.lease_end(id), self.predicted_end(now, id)];
+                    let predicted = self.predicted_end(now, id).filter(|_| self.is_fixed(id));
+                    let ends = [self.lease_end(id), predicted];
                     ends.into_iter().flatten().min()
                 }
             };

@@ -10,6 +10,9 @@ use crate::place;
 use crate::reason;
 use crate::resize::{self, ResizeError};
 
+/// The turn of a claim in a decision: true if that is all that is wanted of it, and it neither starts nor has room made.
+pub(super) type Look<'a> = dyn FnMut(&Machine, &Waiting, &Future) -> bool + 'a;
+
 impl Machine {
     pub(super) fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
         // A machine that is started anew first hears of claims, and then what there is.
@@ -19,12 +22,27 @@ impl Machine {
         self.forget_absent(now);
         self.order(now);
         self.foresee(now);
+        self.serve(now, &mut |_, _, _| false, actions);
+    }
+
+    /// Serves the queue in its order.
+    pub(super) fn serve(&mut self, now: Now, look: &mut Look<'_>, actions: &mut Vec<Action>) {
         let mut future = self.future(now);
         self.go_on_from_host(actions);
         let mut round = Round::new(&self.ledger);
         let mut still = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter();
         while let Some(waiting) = queue.next() {
+            if look(self, &waiting, &future) {
+                // Only these make room for it in this decision once its turn is over.
+                let mut behind = queue.as_slice().iter();
+                let resizes = behind.any(|w| matches!(w.ask, Ask::Resize { .. }));
+                if !resizes && !self.shares_at_once(now) {
+                    return;
+                }
+                still.push(waiting);
+                continue;
+            }
             match waiting.ask {
                 Ask::Claim { .. } => {
                     let kept = {

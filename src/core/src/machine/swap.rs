@@ -99,15 +99,7 @@ impl Machine {
     /// Whether steps can be taken one after the other, so that each finds the room that it needs, on GPUs and in the
     /// host.
     pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
-        self.ordered(ledger, steps, |id| self.may_wait_in_host(id, entitled))
-    }
-
-    /// The same where nobody waits in the host on his way: two do not change places.
-    pub(super) fn goes_in_turn(&self, ledger: &Ledger, steps: &[Step]) -> bool {
-        self.ordered(ledger, steps, |_| false)
-    }
-
-    fn ordered(&self, ledger: &Ledger, steps: &[Step], waits: impl Fn(ClaimId) -> bool) -> bool {
+        let waits = |id| self.may_wait_in_host(id, entitled);
         let mut later = ledger.clone();
         let mut room = self.host_room();
         let mut left: Vec<&Step> = steps.iter().collect();

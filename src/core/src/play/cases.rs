@@ -246,6 +246,76 @@ pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
     }
 }
 
+/// From when to when it was told that a claim starts, in seconds, and whether that was certain.
+type Told = Option<(f64, f64, bool)>;
+
+/// How true it was when claims that began to wait were told when they would start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Foreseen {
+    /// Claims that waited.
+    pub waited: usize,
+    /// Those that were told a certain time.
+    pub certain: usize,
+    /// Of these, in percent, those that started within ten seconds of it.
+    pub close: f64,
+    /// Those that were told from when to when, in percent those that started then.
+    pub holds: f64,
+    /// Half of these spans were no wider than this many times the wait.
+    pub width: f64,
+    /// Of those that waited for more than two minutes those that were told nothing, in percent.
+    pub silent: f64,
+}
+
+impl Foreseen {
+    /// Of blocks that were played with [`Setup::asks`].
+    #[must_use]
+    pub fn of(blocks: &[Block]) -> Self {
+        let all = blocks.iter().flat_map(|b| &b.played.claims);
+        let waited: Vec<(f64, Told)> = all
+            .filter_map(|c| Some((c.granted_s.filter(|wait| *wait > 0.0)?, c.expected)))
+            .map(|(wait, told)| {
+                (
+                    wait,
+                    told.and_then(|(low, high, sure)| Some((low, high?, sure))),
+                )
+            })
+            .collect();
+        let percent = |part: usize, of: usize| part as f64 / of.max(1) as f64 * 100.0;
+        let told = |sure: bool| {
+            let told = waited
+                .iter()
+                .filter_map(|(wait, told)| Some((*wait, (*told)?)));
+            told.filter(move |(_, (.., s))| *s == sure)
+        };
+        let close = told(true).filter(|(wait, (_, at, _))| (wait - at).abs() <= 10.0);
+        let holds = told(false).filter(|(wait, (low, high, _))| *low <= *wait && *wait <= *high);
+        let mut widths: Vec<f64> = told(false)
+            .map(|(wait, (low, high, _))| (high - low) / wait)
+            .collect();
+        let long = || waited.iter().filter(|(wait, _)| *wait > 120.0);
+        Self {
+            waited: waited.len(),
+            certain: told(true).count(),
+            close: percent(close.count(), told(true).count()),
+            holds: percent(holds.count(), told(false).count()),
+            width: quantile(&mut widths, 0.5),
+            silent: percent(
+                long().filter(|(_, told)| told.is_none()).count(),
+                long().count(),
+            ),
+        }
+    }
+
+    /// As a line.
+    #[must_use]
+    pub fn line(&self, name: &str) -> String {
+        format!(
+            "{name:<46} waited {}, certain {} ({:.1} % within 10 s); else {:.1} % in the span, width {:.2} of the wait; {:.1} % of waits over 2 min without",
+            self.waited, self.certain, self.close, self.holds, self.width, self.silent
+        )
+    }
+}
+
 /// The heads of the columns of [`Sums::line`].
 #[must_use]
 pub fn head() -> String {

@@ -1,18 +1,20 @@
 //! A large machine with many claims: a random history of events as the service sends them, answered as the service
 //! answers, with the time that each step of the machine takes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::list::Dice;
 use crate::claim::{ClaimId, Class, Request};
 use crate::ledger::{GpuFacts, Sharing, Slice};
 use crate::machine::lever::{Failure, Holding, Levers, Wish};
-use crate::machine::{Action, Event, Machine, ReclaimRules};
+use crate::machine::{Action, Caller, Event, Machine, ReclaimRules};
 use crate::quota::{Party, Quota};
 use crate::resize::Change;
 use crate::units::{Bytes, Share};
 
+/// Of so many of those who wait it is asked when they start.
+const FIRST: usize = 16;
 /// Users who ask.
 pub const USERS: usize = 12;
 const MEM: Bytes = Bytes::gib(80);
@@ -214,6 +216,34 @@ impl Desk {
             }
             _ => None,
         }
+    }
+
+    /// Microseconds that it takes to say what one of the users could claim now, and when the first in the queue start.
+    pub fn look(&mut self) -> [f64; 2] {
+        let uid = self.dice.below(USERS);
+        let mut request = Request::of_size(
+            crate::size::Size {
+                gpus: 1,
+                each: Share::ONE,
+            },
+            Share::ONE,
+            Class::Batch,
+        );
+        request.uid = u32::try_from(uid).unwrap_or_default();
+        let parties = vec![party(uid)];
+        let caller = Caller { request, parties };
+        let charges = self.read();
+        let first: BTreeSet<ClaimId> = self.machine.queue().map(|(id, _)| id).take(FIRST).collect();
+        let (machine, now, clock) = (&self.machine, self.now, self.clock);
+        let timed = |look: &dyn Fn()| {
+            let from = clock();
+            look();
+            clock().saturating_sub(from) as f64 / 1e3
+        };
+        [
+            timed(&|| drop(machine.claimable_now(now, &caller, &charges))),
+            timed(&|| drop(machine.expected_starts(now, &first, &charges))),
+        ]
     }
 
     /// What the pages say: each uses a part of its own of what it may have, some more than was guaranteed.

@@ -21,6 +21,10 @@ pub struct Outcome {
     pub moves: u32,
     /// It was ended before it was done: its time limit was over, or somebody else came first.
     pub cut_short: bool,
+    /// When it was said that it starts, once it waited: from and to (if that was known), and whether that was certain.
+    pub expected: Option<(f64, Option<f64>, bool)>,
+    /// Until it was granted.
+    pub granted_s: Option<f64>,
     /// From the moment at which it was within its owner's guarantee until it began to run; none if it never waited so.
     pub guaranteed_wait_s: Option<f64>,
 }

@@ -13,6 +13,7 @@ use crate::ledger::{GpuFacts, Sharing, Slice};
 use crate::machine::lever::{Failure, Holding, Levers, Wish};
 use crate::machine::{Action, Event, Machine, Now, ReclaimRules};
 use crate::place;
+use crate::predict::{RUNS, Span, duration};
 use crate::quota::{Party, Quota};
 use crate::size::Size;
 use crate::units::{Bytes, Share};
@@ -44,6 +45,10 @@ pub struct Setup {
     pub warning: Duration,
     /// The service looks at its machine so often beside what the machine asks for; never where it is zero.
     pub tick: Duration,
+    /// It is asked when those who wait will start.
+    pub asks: bool,
+    /// The machine is told how long earlier runs took.
+    pub predicts: bool,
 }
 
 impl Default for Setup {
@@ -65,6 +70,8 @@ impl Default for Setup {
             minute: 12 * 60,
             warning: Duration::from_secs(600),
             tick: Duration::ZERO,
+            asks: false,
+            predicts: true,
         }
     }
 }
@@ -142,6 +149,8 @@ struct Player<'a> {
     due: BinaryHeap<Reverse<(Now, Due, usize, u32)>>,
     /// Levers that were pulled.
     pulled: u32,
+    /// Run times of those that have ended, newest first: by user and size, and by user and number of GPUs.
+    ended: BTreeMap<(usize, u32, Option<u32>), VecDeque<Duration>>,
     minute: u16,
     useful_s: f64,
     kept_s: f64,
@@ -193,6 +202,7 @@ impl<'a> Player<'a> {
             runs: list.iter().map(run).collect(),
             due: BinaryHeap::new(),
             pulled: 0,
+            ended: BTreeMap::new(),
             minute: setup.minute,
             useful_s: 0.0,
             kept_s: 0.0,
@@ -354,11 +364,56 @@ impl<'a> Player<'a> {
         let id = id_of(index);
         let parties = vec![party(entry.user)];
         self.send(Event::Parties { id, parties });
+        if let Some(span) = self.run_time(index) {
+            self.send(Event::RunTime { id, span });
+        }
         self.send(Event::Submit {
             id,
             request,
             patience: None,
         });
+        if self.setup.asks && self.machine.queue().any(|(waits, _)| waits == id) {
+            let of = std::iter::once(id).collect();
+            let charges = self.measure();
+            let starts = self.machine.expected_starts(self.now, &of, &charges);
+            let secs = |at: Now| at.saturating_sub(self.now).as_secs_f64();
+            let expected = starts.get(&id);
+            let expected = expected.map(|e| (secs(e.low), e.high.map(secs), e.certain));
+            self.runs[index].outcome.expected = expected;
+        }
+    }
+
+    /// How long earlier claims of the list took that were as this one.
+    fn run_time(&self, index: usize) -> Option<Span> {
+        if !self.setup.predicts {
+            return None;
+        }
+        let Entry {
+            user, gpus, milli, ..
+        } = self.list[index];
+        let of = |size| {
+            let ended = self.ended.get(&(user, gpus, size));
+            ended
+                .map(|e| e.iter().copied().collect())
+                .unwrap_or_default()
+        };
+        let (same, user): (Vec<_>, Vec<_>) = (of(Some(milli)), of(None));
+        duration(&same, &user)
+    }
+
+    fn note_run_time(&mut self, index: usize) {
+        let Entry {
+            user,
+            gpus,
+            milli,
+            run_s,
+            ..
+        } = self.list[index];
+        for size in [Some(milli), None] {
+            let ended = self.ended.entry((user, gpus, size)).or_default();
+            ended.push_front(secs(run_s));
+            ended.truncate(RUNS);
+        }
     }
 
     /// Gives the machine an event and does what it says.
@@ -382,6 +437,8 @@ impl<'a> Player<'a> {
                 let index = index_of(id);
                 let run = &mut self.runs[index];
                 run.began = true;
+                let granted_s = self.now.as_secs_f64() - run.outcome.asked_s;
+                run.outcome.granted_s = Some(granted_s);
                 let since = run.guaranteed_since.take();
                 run.outcome.guaranteed_wait_s =
                     since.map(|s| self.now.saturating_sub(s).as_secs_f64());
@@ -527,6 +584,7 @@ impl<'a> Player<'a> {
         match due {
             Due::Ends => {
                 self.stop(index);
+                self.note_run_time(index);
                 let gone = self.over(index);
                 self.send(gone);
                 let after =

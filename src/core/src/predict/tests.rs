@@ -254,14 +254,28 @@ fn durations_are_medians_of_the_same_script_else_of_the_user() {
     };
     assert_eq!(duration(&s(&[10]), &s(&[1, 2])), None);
     let user = duration(&s(&[10]), &s(&[100, 200, 300])).unwrap();
-    assert_eq!((user.median, user.runs), (Duration::from_secs(200), 3));
+    assert_eq!((user.at(0.5), user.runs()), (Duration::from_secs(200), 3));
     let same = duration(&s(&[10, 12, 11]), &s(&[100, 200, 300])).unwrap();
     assert_eq!(
-        (same.median, same.short, same.long),
+        (same.at(0.5), same.at(0.1), same.at(0.9)),
         (
             Duration::from_secs(11),
             Duration::from_secs(10),
             Duration::from_secs(12)
         )
     );
+}
+
+#[test]
+fn a_run_goes_on_as_those_did_that_were_as_long() {
+    let s = Duration::from_secs;
+    let span = Span::of([10, 20, 100, 200, 300].map(s).to_vec()).unwrap();
+    assert_eq!(span.left(s(0), 0.5), Some(s(100)));
+    assert_eq!(
+        span.left(s(50), 0.5),
+        Some(s(150)),
+        "half of 100, 200 and 300"
+    );
+    assert_eq!(span.left(s(250), 0.9), Some(s(50)));
+    assert_eq!(span.left(s(300), 0.9), None, "none was longer");
 }

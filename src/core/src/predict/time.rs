@@ -1,38 +1,60 @@
-//! How long a run takes: the median of what the same user ran on as many GPUs, which is hard to beat.
+//! How long a run takes: as long as the last runs of the same program, else of the same user on as many GPUs.
 
 use std::time::Duration;
 
-/// Quantiles of run times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// A tenth is shorter.
-    pub short: Duration,
-    /// Half is.
-    pub median: Duration,
-    /// Nine tenths are.
-    pub long: Duration,
-    /// Of so many runs.
-    pub runs: usize,
-}
+/// Run times of earlier runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span(Vec<Duration>);
 
 /// Fewer runs say nothing.
 const FEW: usize = 3;
 
-/// The quantiles of run times of the same user with as many GPUs, newest first. `same` are those of the same script: they
-/// are taken alone where they are enough.
+impl Span {
+    /// From the times of runs; none where they are too few to say anything.
+    #[must_use]
+    pub fn of(mut times: Vec<Duration>) -> Option<Self> {
+        times.sort_unstable();
+        (times.len() >= FEW).then_some(Self(times))
+    }
+
+    /// How many runs.
+    #[must_use]
+    pub const fn runs(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A part `q` of the runs was no longer.
+    #[must_use]
+    pub fn at(&self, q: f64) -> Duration {
+        quantile(&self.0, q)
+    }
+
+    /// How much longer a run goes on that has gone on for `ran`, by those that went on for longer: a part `q` of them
+    /// had ended by then. None where no run ever was as long.
+    #[must_use]
+    pub fn left(&self, ran: Duration, q: f64) -> Option<Duration> {
+        let longer = &self.0[self.0.partition_point(|t| *t <= ran)..];
+        (!longer.is_empty()).then(|| quantile(longer, q) - ran)
+    }
+
+    /// How probable it is that a run that has gone on for `ran` ends within some time, where `alone` is how probable that
+    /// is of any run.
+    #[must_use]
+    pub fn ends_within(&self, ran: Duration, within: Duration, alone: f64) -> f64 {
+        let longer = self.0.len() - self.0.partition_point(|t| *t <= ran);
+        let after = self.0.len() - self.0.partition_point(|t| *t <= ran + within);
+        ((longer - after) as f64 + alone) / (longer as f64 + 1.0)
+    }
+}
+
+fn quantile(sorted: &[Duration], q: f64) -> Duration {
+    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
+}
+
+/// How long a run takes. `same` are earlier runs of the same program: they are taken alone where they are enough, else
+/// those of the user on as many GPUs.
 #[must_use]
 pub fn duration(same: &[Duration], user: &[Duration]) -> Option<Span> {
     let runs = if same.len() >= FEW { same } else { user };
-    if runs.len() < FEW {
-        return None;
-    }
-    let mut sorted = runs.to_vec();
-    sorted.sort();
-    let at = |q: f64| sorted[((sorted.len() - 1) as f64 * q).round() as usize];
-    Some(Span {
-        short: at(0.1),
-        median: at(0.5),
-        long: at(0.9),
-        runs: sorted.len(),
-    })
+    Span::of(runs.to_vec())
 }

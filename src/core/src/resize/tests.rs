@@ -111,7 +111,7 @@ fn smaller_and_larger_again() {
     assert_eq!(small.sm_limit, Share::ONE, "the limit stays");
     assert_eq!(w.resize(1, share("0.8")), None);
     assert_eq!(w.slice(1).mem_cap, w.slice(1).mem);
-    assert_eq!(w.machine.claimable(0), Share::from_milli(200));
+    assert_eq!(w.machine.ledger().claimable(0), Share::from_milli(200));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_patient_wish_is_met_in_its_turn_and_can_be_taken_back() {
     w.send(Event::Unwish { ticket: w.tickets });
     w.send(Event::Gone { id: ClaimId(3) });
     assert_eq!(w.slice(1).sm, Share::from_milli(500));
-    assert_eq!(w.machine.claimable(0), Share::from_milli(500));
+    assert_eq!(w.machine.ledger().claimable(0), Share::from_milli(500));
 }
 
 #[test]

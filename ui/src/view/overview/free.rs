@@ -38,7 +38,7 @@ fn answer(snapshot: &Snapshot, room: &ModelRoomView) -> Answer {
         };
     }
     // Of several that have it, the first.
-    let has = |g: &&GpuView| g.claimable_now.unwrap_or(g.claimable) + 1e-6 >= room.largest;
+    let has = |g: &&GpuView| g.claimable + 1e-6 >= room.largest;
     let gpu = gpus().find(has).filter(|_| room.largest > 0.0);
     let place = gpu.map_or_else(String::new, |g| {
         let bytes = g

@@ -273,7 +273,7 @@ impl<'a> Table<'a> {
         let taken: f64 = out.iter().map(|s| s.size).sum();
         let rest = 1.0 - taken;
         let claimable = match self.snapshot.service {
-            Some(_) => gpu.claimable_now.unwrap_or(gpu.claimable),
+            Some(_) => gpu.claimable,
             None => 0.0,
         };
         if rest > 0.005 || claimable > 0.0 || out.is_empty() {
@@ -294,7 +294,18 @@ impl<'a> Table<'a> {
                     let full = zero(size.clone());
                     (Kind::Free, vec![format!("free {full}"), full, size])
                 }
-                (false, None) => (Kind::Rest, Vec::new()),
+                (false, None) => {
+                    let planned = gpu.planned_for.as_ref();
+                    let names = planned.map(|who| {
+                        let id = who.split(' ').next().unwrap_or_default();
+                        vec![
+                            format!("planned for {who}"),
+                            format!("for {id}"),
+                            id.to_owned(),
+                        ]
+                    });
+                    (Kind::Rest, names.unwrap_or_default())
+                }
             };
             let size = rest.max(claimable).max(0.001);
             out.push(Slice {

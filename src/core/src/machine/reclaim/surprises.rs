@@ -1,7 +1,7 @@
 //! What happens while something is planned: GPUs that fall out, clocks that jump, owners and administrators who change
 //! their minds, and predictions that do not come true.
 
-use super::super::lever::{Holding, Lever, Wish};
+use super::super::lever::{Holding, Lever, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::tests::{Bench, s};
@@ -183,12 +183,7 @@ fn a_guarantee_lowered_under_a_plan_withdraws_what_only_it_allowed() {
 #[test]
 fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
     let mut w = World::new(&[24]);
-    let span = |long| Span {
-        short: s(10),
-        median: s(100),
-        long: s(long),
-        runs: 5,
-    };
+    let span = |long| Span::of([10, 50, 100, 300, long].map(s).to_vec()).expect("enough");
     let claim = |share: &str| {
         let mut r = Request::from_gpus(share.parse().unwrap(), Share::ONE, Class::Batch).unwrap();
         r.uid = 7;
@@ -198,6 +193,17 @@ fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
     w.send(Event::RunTime {
         id: ClaimId(1),
         span: span(600),
+    });
+    // Nothing can be taken from it, so its end is waited for.
+    let no = || Err("it uses managed memory".to_owned());
+    let levers = Levers {
+        park: no(),
+        movable: no(),
+        ..Levers::default()
+    };
+    w.send(Event::Levers {
+        id: ClaimId(1),
+        levers,
     });
     w.submit_request(2, claim("1"), None);
     assert_eq!(w.machine.expected_start(ClaimId(2)), Some(s(600)));

@@ -116,12 +116,7 @@ fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
         first.lease = Some(s(600));
         w.submit_request(1, first, None);
         w.submit_request(2, claim("1", 7), None);
-        let span = Span {
-            short: s(10),
-            median: s(100),
-            long: s(590),
-            runs: 5,
-        };
+        let span = Span::of([10, 50, 100, 300, 590].map(s).to_vec()).unwrap();
         let id = ClaimId(3);
         if known {
             w.send(Event::RunTime { id, span });
