@@ -1,6 +1,6 @@
 //! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
 //!
-//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--asks] [--blind] [--policy NAME ...]`
+//! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT] [--list TEXT] [--full] [--gaming] [--steps] [--asks] [--bounds] [--blind] [--policy NAME ...]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gshare_core::play::desk::{Desk, SIZES, Size};
-use gshare_core::play::figures::mean;
-use gshare_core::play::{Policy, Setup, cases, gaming, list};
+use gshare_core::play::figures::{Outcome, Played, jain, mean};
+use gshare_core::play::{Entry, Policy, Setup, cases, gaming, list};
 use nix::time::{ClockId, clock_gettime};
 
 struct Args {
@@ -23,6 +23,7 @@ struct Args {
     gaming: bool,
     steps: bool,
     asks: bool,
+    bounds: bool,
     blind: bool,
 }
 
@@ -38,6 +39,7 @@ fn args() -> Args {
         gaming: false,
         steps: false,
         asks: false,
+        bounds: false,
         blind: false,
     };
     let mut words = std::env::args().skip(1);
@@ -56,6 +58,7 @@ fn args() -> Args {
             "--gaming" => found.gaming = true,
             "--steps" => found.steps = true,
             "--asks" => found.asks = true,
+            "--bounds" => found.bounds = true,
             "--blind" => found.blind = true,
             dir => found.dir = PathBuf::from(dir),
         }
@@ -80,6 +83,87 @@ fn two_at_a_time<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + 
 fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
+}
+
+/// Time from request to end of each claim on a machine without borders between GPUs, by somebody who knows how long each
+/// runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`), then those with the
+/// least left.
+fn clairvoyant(list: &[Entry], gpus: f64, shielded: bool) -> Vec<f64> {
+    let mut took = vec![0.0; list.len()];
+    let mut active: Vec<(usize, f64)> = Vec::new();
+    let (mut now, mut next) = (0.0, 0);
+    while next < list.len() || !active.is_empty() {
+        active.sort_by(|(a, left), (b, other)| {
+            let last = |i: &usize| shielded && list[*i].user == 0;
+            last(a).cmp(&last(b)).then(left.total_cmp(other))
+        });
+        let mut free = gpus;
+        let rate = |(i, _): &(usize, f64)| {
+            let part = list[*i].size().min(free);
+            free -= part;
+            part / list[*i].size()
+        };
+        let rates: Vec<f64> = active.iter().map(rate).collect();
+        let ends = active
+            .iter()
+            .zip(&rates)
+            .map(|((_, left), rate)| now + left / rate);
+        let arrives = list.get(next).map_or(f64::INFINITY, |e| e.arrival_s);
+        let at = ends.fold(arrives, f64::min);
+        for ((_, left), rate) in active.iter_mut().zip(&rates) {
+            *left -= (at - now) * rate;
+        }
+        now = at;
+        active.retain(|(i, left)| {
+            if *left <= 1e-6 {
+                took[*i] = now - list[*i].arrival_s;
+            }
+            *left > 1e-6
+        });
+        while list.get(next).is_some_and(|e| e.arrival_s <= now) {
+            active.push((next, list[next].run_s));
+            next += 1;
+        }
+    }
+    took
+}
+
+/// Jain's index of users' speeds and the speed of the slowest, for the played blocks and for somebody clairvoyant.
+fn bounds(name: &str, blocks: &[cases::Block], gpus: f64) {
+    let told = |what: &str, of: &dyn Fn(&cases::Block) -> Vec<f64>| {
+        let speeds: Vec<Vec<f64>> = blocks.iter().map(of).collect();
+        let over =
+            |f: &dyn Fn(&[f64]) -> f64| mean(&speeds.iter().map(|s| f(s)).collect::<Vec<_>>());
+        let least = over(&|s| s.iter().copied().fold(1.0, f64::min));
+        let second = over(&|s| {
+            let mut s = s.to_vec();
+            s.sort_by(f64::total_cmp);
+            s.get(1).copied().unwrap_or(1.0)
+        });
+        println!(
+            "{name}: {what:<32} Jain {:.3}, slowest user {least:.3}, next {second:.3}",
+            over(&jain)
+        );
+    };
+    told("as played", &|b| b.played.speeds(&b.list));
+    for (what, shielded) in [
+        ("clairvoyant, others first", true),
+        ("clairvoyant, least left first", false),
+    ] {
+        told(what, &|b| {
+            let took = clairvoyant(&b.list, gpus, shielded);
+            let claim = |t: f64| Outcome {
+                done_s: Some(t),
+                ..Outcome::default()
+            };
+            let claims = took.into_iter().map(claim).collect();
+            Played {
+                claims,
+                ..Played::default()
+            }
+            .speeds(&b.list)
+        });
+    }
 }
 
 /// How long a step of the machine takes, and a look at it.
@@ -150,6 +234,9 @@ fn main() {
             if args.asks {
                 println!("{}", cases::Foreseen::of(&blocks).line(&name));
             }
+            if args.bounds {
+                bounds(&name, &blocks, case.setup.gpus as f64);
+            }
             rows.insert(case.name, sums);
         }
         for goal in cases::goals(name, name != "default", &rows) {
@@ -165,9 +252,11 @@ fn main() {
                     mean(&played.iter().map(|p| f(&p[i])).collect::<Vec<_>>())
                 };
                 println!(
-                    "{name}: {way:<42} done {:.2} h, others wait {:.1} min",
+                    "{name}: {way:<42} done {:.2} h, others wait {:.1} min; mean completion of the user's other claims {:.3} h, of others' {:.3} h",
                     of(|g| g.task_h),
-                    of(|g| g.others_min)
+                    of(|g| g.others_min),
+                    of(|g| g.own_h),
+                    of(|g| g.others_h)
                 );
             }
         }

@@ -106,6 +106,10 @@ pub struct Gain {
     pub task_h: f64,
     /// Mean wait of the others, in minutes.
     pub others_min: f64,
+    /// Mean time from the request to the end of the same user's other claims, in hours.
+    pub own_h: f64,
+    /// The same of the claims of all other users.
+    pub others_h: f64,
 }
 
 /// Plays the block of a seed with the task in the middle, asked for in each way.
@@ -136,12 +140,18 @@ pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Ve
             done.map_or(f64::INFINITY, |done| claim.asked_s + done)
         });
         let task_s = ends.fold(0.0, f64::max) - at;
-        let others = played.claims.iter().enumerate();
-        let others = others.filter(|(i, _)| !own.contains(i));
-        let waits: Vec<f64> = others.filter_map(|(_, c)| c.wait_s).collect();
+        let others = list.iter().zip(&played.claims).enumerate();
+        let others = others.filter(|(i, _)| !own.contains(i)).map(|(_, of)| of);
+        let waits: Vec<f64> = others.clone().filter_map(|(_, c)| c.wait_s).collect();
+        let done = |same: bool| {
+            let of = others.clone().filter(|(e, _)| (e.user == 0) == same);
+            mean(&of.filter_map(|(_, c)| c.done_s).collect::<Vec<_>>()) / 3600.0
+        };
         Gain {
             task_h: task_s / 3600.0,
             others_min: mean(&waits) / 60.0,
+            own_h: done(true),
+            others_h: done(false),
         }
     };
     WAYS.iter().map(one).collect()
