@@ -99,7 +99,7 @@ pub(crate) use strict::lib_dir;
 pub(crate) enum Msg {
     /// A request.
     Call {
-        /// Who asks.
+        /// The caller.
         peer: Peer,
         /// What.
         call: Call,
@@ -110,7 +110,7 @@ pub(crate) enum Msg {
     },
     /// A process with the shim wants its pages.
     Register {
-        /// Who asks.
+        /// The caller.
         peer: Peer,
         /// What it says of itself.
         register: Register,
@@ -121,7 +121,7 @@ pub(crate) enum Msg {
     },
     /// The launcher is about to become a command.
     Launch {
-        /// Who asks.
+        /// The caller.
         peer: Peer,
         /// For which claim.
         launch: Launch,
@@ -141,7 +141,7 @@ pub(crate) enum Msg {
         /// The file is gone.
         shut_down: bool,
     },
-    /// What the Jupyter servers of a user say of his kernels.
+    /// What the Jupyter servers of a user say of that user's kernels.
     Notebooks {
         /// Whose.
         uid: u32,

@@ -33,7 +33,7 @@ use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, PartArgs, ReplayArgs, ResizeArgs}
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error, 75 not available now,
-77 not permitted, 78 configuration, 124 lease ended, 126 command cannot run, 127 command not found.";
+77 not permitted, 78 configuration, 124 time limit, 126 command cannot run, 127 command not found.";
 
 /// Share the GPUs of one workstation: claim parts of GPUs, be held to them, see what is really used.
 #[derive(Debug, Parser)]
@@ -83,14 +83,14 @@ pub enum Command {
         visible_alias = "run",
         override_usage = "gshare claim [OPTIONS] [-- CMD...]",
         after_long_help = "Examples:\n  \
-            gshare claim -g 0.5 -- python train.py         half a GPU, freed when the command has ended\n  \
-            gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, for four hours at most\n  \
+            gshare claim -g 0.5 -- python train.py         half a GPU, freed at the command's end\n  \
+            gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, for at most four hours\n  \
             gshare claim -g 2x0.5 --model h100 -- ./job    half of each of two H100\n  \
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \
             gshare claim -g 0.5 --nonblock -- ./job        exit 75 instead of waiting\n  \
-            gshare claim -g 0.25 --short                   hold without a command and print the id\n\n\
+            gshare claim -g 0.25 --short                   print the id, run no command\n\n\
             The command takes gshare's place: same process, terminal, job control, signals and exit status. \
-            What the flags do not say comes from .gshare.toml, then from the service."
+            Defaults come from .gshare.toml, then from the service."
     )]
     Claim(ClaimArgs),
     /// Open a shell in a new claim
@@ -171,13 +171,13 @@ pub enum Command {
             that nobody holds or waits for; without --wait it is refused with what would fit. A limit below what the \
             programs have is refused too, so nothing is ever taken from a program.")]
     Resize(ResizeArgs),
-    /// Put the end of a claim's lease (-t) off
+    /// Extend a claim's time limit (-t)
     #[command(after_long_help = sizes::EXTEND)]
     Extend(ExtendArgs),
     /// Jupyter kernels that claim a part of a GPU
     #[command(after_long_help = kernel::EXAMPLES)]
     Kernel(kernel::KernelArgs),
-    /// Put off what was announced for a claim of yours, once
+    /// Postpone an announced action on your claim, once
     #[command(after_long_help = sizes::KEEP)]
     Keep(KeepArgs),
     /// Free a claim's GPU memory while its programs live on
@@ -195,7 +195,7 @@ pub enum Command {
     /// Move a claim to another GPU while its programs run
     #[command(after_long_help = levers::MOVE)]
     Move(MoveArgs),
-    /// Show what this machine and this service can enforce, and what would mend the rest
+    /// Show what this machine and this service can enforce, and how to mend the rest
     Doctor(DoctorArgs),
     /// For administrators: drain GPUs, end claims, read the audit log
     #[command(
@@ -342,13 +342,13 @@ pub struct ClaimArgs {
     /// Keep the claim after the command has ended, until it is released or its time is over
     #[arg(long)]
     pub hold: bool,
-    /// The command may be ended when others come first, and is started anew when there is room
+    /// Allow gshare to end the command for other claims and to restart it later
     #[arg(long, requires = "command", conflicts_with = "hold")]
     pub requeue: bool,
     /// Print only the id (without a command)
     #[arg(long)]
     pub short: bool,
-    /// Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits
+    /// Start the command at once, and claim at its first CUDA call, which waits for the GPU
     #[arg(long, conflicts_with_all = ["hold", "dry_run", "short"], requires = "command")]
     pub lazy: bool,
     /// Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would
@@ -426,7 +426,7 @@ pub struct ListArgs {
 /// `gshare ps`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PsArgs {
-    /// Also waiting claims and GPU processes outside claims
+    /// Also waiting claims, and GPU processes without a claim
     #[arg(short, long)]
     pub all: bool,
     /// Print comma-separated values, memory in bytes

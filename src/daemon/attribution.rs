@@ -212,7 +212,7 @@ impl Attribution {
                 let all = last.sm_count.map(f64::from);
                 sums.work.most = told.zip(all).map(|(sms, all)| sms.value / all.max(1.0));
             }
-            // Whom the driver sees and nobody counts.
+            // Processes that the driver sees and nobody counts.
             let uncounted = listed.into_iter().flatten().filter(|p| {
                 p.compute
                     && world.whose(p.pid) == Whose::Claim(*id)

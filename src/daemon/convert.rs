@@ -252,7 +252,7 @@ pub(crate) fn gpu_ids(
     Ok(found)
 }
 
-/// The project a claim counts for: the one named, if its owner may use it; else his primary group.
+/// The project a claim counts for: the one named, if its owner may use it; else the owner's primary group.
 pub(crate) fn project(
     service: &Service,
     uid: u32,

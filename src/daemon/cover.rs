@@ -273,7 +273,7 @@ impl Service {
     }
 
     /// Makes the mounts in a member's view, by a process of its own. Only in views that the launcher made: what
-    /// somebody arranged in a user namespace is his.
+    /// users arrange in a user namespace is theirs.
     fn cover(&self, pid: i32) -> anyhow::Result<()> {
         let space = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/user")).map(|m| m.ino());
         anyhow::ensure!(

@@ -381,7 +381,7 @@ impl Service {
         }
     }
 
-    /// Who may administrate, and what is closed by them.
+    /// The administrators, and what they have closed.
     fn administrators_row(&self) -> Check {
         let groups = &self.config.admin.groups;
         let who = if groups.is_empty() {

@@ -59,7 +59,7 @@ impl Service {
         let Some(asked) = self.waiting.remove(&id) else {
             return false;
         };
-        // Who has left in the meantime would hold what nobody uses.
+        // A caller that has left in the meantime would hold what nobody uses.
         if asked.out.gone() {
             return false;
         }
@@ -484,7 +484,7 @@ impl Service {
                 )
                 .with_hint(format!("a new one can: gshare join {id}")));
             }
-            // Whoever asks becomes the launcher, and that one is moved.
+            // The caller becomes the launcher, and that one is moved.
             if let Some(process) = peer.process {
                 self.may_leave(process.pid, owner)?;
             }

@@ -331,7 +331,7 @@ impl Service {
         let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
         let known =
             part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
-        // Who is moved does nothing because of that, and not by himself.
+        // A claim that is moved does nothing because of that, and not by itself.
         let live = self.claims.get(&id);
         let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
         let idle = known

@@ -41,7 +41,7 @@ const FREEZE: Duration = Duration::from_secs(5);
 pub(crate) enum LeverMsg {
     /// A member of a detached claim needs its memory.
     Want {
-        /// Who asks.
+        /// The caller.
         peer: Peer,
         /// What it says.
         want: Want,
@@ -417,7 +417,7 @@ impl Service {
         };
         let (ending, holding) = (live.ending.is_some(), live.record.holding.clone());
         if ending {
-            // Whoever is to end must be able to run; the rest is the end's.
+            // A claim that is to end must be able to run; the rest is the end's.
             self.set_states(id, State::NotGranted);
             return;
         }

@@ -95,7 +95,7 @@ fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
 impl Service {
     /// Answers a scrape.
     pub(crate) fn scrape(&self, out: Scrape) {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = out.send(self.metrics_page());
     }
 }

@@ -101,7 +101,7 @@ impl Service {
         super::mig::commands(g, &self.gpus[g].model)
     }
 
-    /// Who still holds a part of a GPU, for people: `c3 (ada), c4 (bob)`.
+    /// The claims that still hold a part of a GPU, for people: `c3 (ada), c4 (bob)`.
     pub(crate) fn holders_text(&self, g: usize) -> String {
         let who: Vec<String> = self
             .machine

@@ -146,7 +146,7 @@ impl Service {
             let fits = match on.control.access() {
                 Ok(Access::One(uid)) => !self.config.mps.multi_user && users.contains(&uid),
                 Ok(Access::Owner) => true,
-                // Who runs through it goes on.
+                // A user who runs through it goes on.
                 Ok(Access::Everybody) => self.config.mps.multi_user || !users.is_empty(),
                 Err(error) => {
                     tracing::warn!("MPS on GPU {g} begins anew: {error}");
@@ -328,7 +328,7 @@ impl Service {
             .filter(|(_, live)| through_mps(&live.record))
             .map(|(id, _)| *id)
             .filter(|id| {
-                // Who had nothing on the GPU has lost nothing.
+                // A claim with nothing on the GPU has lost nothing.
                 let had = clients.iter().any(|p| self.claim_of(*p) == Some(*id));
                 had || !self.holders(*id).is_empty()
             })

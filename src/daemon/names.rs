@@ -24,7 +24,7 @@ impl Names {
         Self(Mutex::new(pairs.collect()))
     }
 
-    /// The name of a user, or his number where he has none.
+    /// The name of a user, or the number where there is none.
     pub(crate) fn user(&self, uid: u32) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names

@@ -26,8 +26,8 @@ const NAME: usize = 300;
 /// So long after a line of gshare's its server has taken note of it at the latest, in milliseconds.
 const HEARD: u64 = 3_000;
 
-/// A line of gshare's in a notebook. Jupyter takes any output for activity of the kernel: whoever is warned that he idles
-/// would never idle for longer.
+/// A line of gshare's in a notebook. Jupyter takes any output for activity of the kernel: an owner who is warned
+/// of an idle kernel would never have it idle for longer.
 #[derive(Debug)]
 struct Line {
     /// When it was written, in Unix milliseconds.
@@ -256,7 +256,7 @@ mod tests {
                 "{state} {active:?}"
             );
         }
-        // Who was never seen before counts as active: it is not known since when he idles.
+        // A kernel never seen before counts as active: it is not known since when it idles.
         let first = Line {
             active_ms: None,
             ..line

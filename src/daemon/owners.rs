@@ -1,11 +1,11 @@
-//! Whom the processes on the GPUs belong to.
+//! The owners of processes on the GPUs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gshare_core::ClaimId;
 use gshare_enforcer::proc::ProcessKey;
 
-/// Whom a process on a GPU belongs to.
+/// The owner of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// A member.

@@ -1,4 +1,4 @@
-//! Who is at the other end of the socket: the one place that says for whom a connection counts, and whether it may
+//! The peer at the other end of the socket: the one place that says for whom a connection counts, and whether it may
 //! have an administrator's rights. By the kernel's word alone.
 
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use super::server::ConnId;
 use super::service::Service;
 
-/// Who is at the other end.
+/// The process at the other end, and its user.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// The connection.
@@ -42,7 +42,7 @@ fn peer_handles() -> bool {
 }
 
 impl Peer {
-    /// Who has connected.
+    /// The peer that has connected.
     ///
     /// # Errors
     /// The kernel's; inside, what a user is told that nobody stands for.
@@ -124,7 +124,7 @@ fn counts_for(
 }
 
 impl Service {
-    /// Who a peer is where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
+    /// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
     /// programs that run as root, and a claim hands nobody the machine.
     pub(crate) fn standing(&self, peer: Peer) -> Peer {
         let claim = peer.process.filter(|_| peer.uid == 0);

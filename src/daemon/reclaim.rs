@@ -58,7 +58,7 @@ impl Service {
         self.drive(Event::Reclaim(rules));
     }
 
-    /// The owner learns what happens to his claim, when and for whom; whoever waits for it, that it does.
+    /// The owner learns what happens to the claim, when and for whom; the claim that waits for it, that it does.
     pub(crate) fn announce(
         &mut self,
         id: ClaimId,
@@ -116,7 +116,7 @@ impl Service {
                 continue;
             };
             let (due, last) = (plan.due, reminded.get(&id).copied());
-            // Who was told within a moment of a mark needs no reminder of that one.
+            // An owner told within a moment of a mark needs no reminder of that one.
             let long = self.config.reclaim.countdown > REMINDERS[mark] + HEARD;
             let said = last.is_some_and(|(d, m)| d == due && m >= mark);
             reminded.insert(id, (due, mark));
@@ -146,7 +146,7 @@ impl Service {
         self.tell_owner(id, &format!("{id} {what} after all"));
     }
 
-    /// Who waits hears of his plan at once.
+    /// A claim that waits hears of its plan at once.
     fn tell_waiter(&mut self, waiter: Option<ClaimId>) {
         let Some(id) = waiter else { return };
         let position = self.machine.queue().position(|(i, _)| i == id);
@@ -157,7 +157,7 @@ impl Service {
         self.touch();
     }
 
-    /// Who is guaranteed what a claim is served from, if that is not its owner himself: `project vision`.
+    /// The party that is guaranteed what a claim is served from, if that is not its owner: `project vision`.
     pub(crate) fn party_of(&self, id: ClaimId) -> Option<String> {
         match self.machine.guaranteed_by(id)? {
             Party::User(_) => None,

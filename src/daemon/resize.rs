@@ -329,7 +329,7 @@ impl Service {
         if used == 0 || used >= asked {
             return;
         }
-        // The part of a client of MPS is fixed while it runs, and that of who has the GPU for himself.
+        // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
         let fixed = slices.iter().any(|s| s.held != HeldRecord::Timeslice);
         let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
         let before = self.size_text(&live.record).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Sizes from experience: what claims that run use is noted, runs that end are recorded, and sizes are said and applied.
-//! Who looks into the records is the thread that has the history's file; nobody waits for it.
+//! The thread that has the history's file looks into the records; nobody waits for it.
 
 mod follow;
 pub(crate) mod say;

@@ -1,6 +1,6 @@
 //! Strict launches: what the launcher is told to lay over what, who may ask, and the move into the claim. The
-//! launcher is the only one that is moved: whoever asked for the claim runs without a GPU until he has become
-//! it, so that no process is in a claim's cgroup with the driver's own library in reach of its loader.
+//! launcher is the only one that is moved: the caller runs without a GPU until it has become
+//! the launcher, so that no process is in a claim's cgroup with the driver's own library in reach of its loader.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

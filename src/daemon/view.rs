@@ -383,7 +383,7 @@ impl Service {
             mps_sms: self
                 .world()
                 .mps_figure(slice, slots)
-                // Who is no client has the SMs of nobody's choice.
+                // A process that is no client has the SMs of nobody's choice.
                 .filter(|sms| !sms.estimate || beside_mps.is_empty()),
             beside_mps,
             mem_request: slice.mem,

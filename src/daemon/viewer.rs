@@ -8,7 +8,7 @@ use super::service::Service;
 use crate::figures;
 use crate::identity;
 
-/// Who looks at a snapshot.
+/// The one who looks at a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Viewer {
     /// Root and the service's own user.

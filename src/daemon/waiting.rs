@@ -24,7 +24,7 @@ pub(crate) struct Remembered {
     /// What was written down last, without what grows by itself, and the places of those who wait by number.
     written: Memory,
     places: BTreeMap<ClaimId, Kept>,
-    /// Who waits, by the journal.
+    /// The claims that wait, by the journal.
     waiting: BTreeSet<ClaimId>,
     at: Now,
     /// Those who waited when the service before this one ended, with the time since when.
@@ -53,8 +53,8 @@ fn plain(mut memory: Memory) -> Memory {
 }
 
 impl Service {
-    /// The number of somebody who asks, and since when he waits: that of before, if he waited when the service before
-    /// this one ended.
+    /// The number of a claim that is asked for, and since when it waits: that of before, if it waited when the service
+    /// before this one ended.
     pub(crate) fn number_of(&mut self, record: &ClaimRecord) -> (ClaimId, u64) {
         let absent = &mut self.remembered.absent;
         let again = absent.iter().find(|(_, (old, _))| old.asks_as(record));

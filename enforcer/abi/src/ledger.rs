@@ -5,8 +5,8 @@
 //! charges together never pass the cap. `reserving` is read before `charge` and cleared after
 //! `charge` is written: a reservation that settles meanwhile is seen once or twice, never not at all.
 //!
-//! The cap is read after the announcement. Whoever lowers it and then reads the announcements and
-//! the charges ([`most_charged`]) so has an upper bound: a member that still counts on the old cap is
+//! The cap is read after the announcement. Lowering it and then reading the announcements and
+//! the charges ([`most_charged`]) so gives an upper bound: a member that still counts on the old cap is
 //! seen.
 //!
 //! A refusal that only other announcements caused is tried again: the lowest slot keeps its

@@ -326,7 +326,7 @@ pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     ready == 1 && entry.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Who shares a futex.
+/// The processes that share a futex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// The threads of this process.

@@ -320,7 +320,7 @@ impl Answer {
     }
 }
 
-/// Somebody who waits for the GPUs of his claim.
+/// A process that waits for the GPUs of its claim.
 pub trait Waits {
     /// What is waited for now.
     fn told(&mut self, claim: u64, position: u32, reason: &str);

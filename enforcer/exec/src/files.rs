@@ -12,7 +12,7 @@ use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal, USAGE};
 use crate::sys;
 
 /// Where this program lies, if nobody but root can have put it there: a link to it in a directory of the
-/// user's would let him choose the files beside it.
+/// user's would let that user choose the files beside it.
 pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
     let refuse =
         |why: String| {

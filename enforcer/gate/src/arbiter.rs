@@ -1,4 +1,4 @@
-//! Who may launch on one GPU, and when.
+//! Which claims may launch on one GPU, and when.
 //!
 //! While all claims together need less than the GPU gives, everybody launches at once. When it becomes scarce, a claim
 //! that needs less than its guarantee (a *light* one) still launches whenever it likes, and says so; the others (the

@@ -349,7 +349,7 @@ impl Member {
         if spent >= earned {
             let missing = u128::from(spent - earned + 1) * u128::from(Frame::LENGTH_NS);
             let until = now.saturating_add((missing / u128::from(window)) as u64);
-            // Whoever has a little too much in its place loses a part of that place, not the whole.
+            // A claim with a little too much in its place loses a part of that place, not the whole.
             let inside = view.frame.end_if_inside(until).is_some();
             let next = view.frame.next_start(until);
             return Rule::Wait(if inside { until } else { next });
@@ -727,7 +727,7 @@ impl Member {
         if now < end.max(called) {
             return Rest::At(end.max(called));
         }
-        // Who waits for the next turn has launched all that it may.
+        // A member that waits for the next turn has launched all that it may.
         let since = if self.queue.is_empty() {
             if self.activity != activity {
                 self.activity = activity;

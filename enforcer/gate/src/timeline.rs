@@ -97,7 +97,7 @@ struct Stretch {
     lane: usize,
     from_ns: u64,
     to_ns: u64,
-    /// When it began: 0 for several launches of which no single one is known. Who began first has the SMs first.
+    /// When it began: 0 for several launches of which no single one is known. The launch that began first has the SMs first.
     began_ns: u64,
     /// Mean over that time: parts of it in which anything and in which all SMs are in use, SMs, warps.
     busy: f64,
@@ -198,7 +198,7 @@ impl Timeline {
 
     /// Whether a launch of a stream is worth measuring that may be left out: the further a stream is ahead of the
     /// GPU, the more launches lie between two that are measured.
-    /// Whoever leaves it out says so with [`Self::left_out`].
+    /// A caller that leaves it out says so with [`Self::left_out`].
     pub fn wants(&mut self, place: u64, known: bool) -> bool {
         let lane = self.lane(place);
         let lane = &self.lanes[lane];
@@ -471,7 +471,7 @@ impl Timeline {
                 }
             }
             if many > 0 {
-                // Who began first has the SMs first.
+                // The launch that began first has the SMs first.
                 let active = &mut active[..many];
                 active.sort_unstable();
                 let (mut taken, mut warps) = (0.0, 0.0);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Who may launch.
+/// The claims that may launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {

@@ -125,7 +125,7 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
                     process.name
                 ));
             }
-            // Whoever asks again is told again.
+            // A caller that asks again is told again.
             for last in [&KNOCKED_NS, &SPOKE_NS] {
                 last.store(0, Ordering::Relaxed);
             }

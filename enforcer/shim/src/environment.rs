@@ -94,7 +94,7 @@ fn write_over(entry: Entry, name: &str, value: &str, block: Option<&Range<usize>
         return true;
     };
     // SAFETY: `room` bytes of the block, which is the process's own to write and stays mapped; an atomic byte has the
-    // layout of a byte. Who reads the list meanwhile finds a string that ends in the same NUL at the latest.
+    // layout of a byte. A reader of the list meanwhile finds a string that ends in the same NUL at the latest.
     let place = unsafe { slice::from_raw_parts(text.cast::<AtomicU8>(), room) };
     // The first byte last: until then this is a variable that nobody looks for, with whatever behind it.
     for (at, byte) in place.iter().zip(&bytes).rev() {

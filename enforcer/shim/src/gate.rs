@@ -367,7 +367,7 @@ impl Gate {
             let until = match verdict {
                 Verdict::Wait { until_ns } => until_ns,
                 through => {
-                    // Whoever is first now waits for something else than before.
+                    // The first one now waits for something else than before.
                     if others && waited.is_some() {
                         self.stir();
                     }
@@ -410,7 +410,7 @@ impl Gate {
         let known = gpu.tally.known(launch.work.key);
         let known = known.is_some_and(|(_, ns)| ns.is_some());
         let place = place(launch.stream, launch.thread.number());
-        // Who has to wait for the lock would hold up a launch.
+        // Waiting for the lock would hold up a launch.
         self.inner.try_lock().is_ok_and(|mut inner| {
             inner.flights.len() < MEASURED && inner.timeline.wants(place, known)
         })

@@ -94,9 +94,9 @@ impl Gpu {
     }
 
     /// The ledger is held for less than it takes to bring its cache lines to another processor, let alone than a call
-    /// of the kernel. Who meets it held leaves it for some microseconds to the processor that has it, which is then
+    /// of the kernel. A thread that meets it held leaves it for some microseconds to the processor that has it, which is then
     /// as quick as if it were alone; threads that take it from each other at every call are several times as slow.
-    /// Who comes in vain for long sleeps.
+    /// A thread that comes in vain for long sleeps.
     #[cold]
     #[inline(never)]
     fn contended_ledger(&self) -> MutexGuard<'_, Ledger> {

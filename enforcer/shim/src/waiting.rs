@@ -1,6 +1,6 @@
-//! A process that waits for the GPU of its claim: what its person is told, and how he ends the wait.
+//! A process that waits for the GPU of its claim: what its user is told, and how the user ends the wait.
 //!
-//! Whoever presses Ctrl-C, or interrupts the cell of a notebook, must get an answer although a thread stands in a
+//! Ctrl-C, or an interrupt of a notebook's cell, must be answered although a thread stands in a
 //! call of the driver. So while one waits the program's own handler of SIGINT is called through one that takes a note.
 
 use std::{

@@ -176,7 +176,7 @@ fn nvml_shows_a_member_the_claims_memory_where_the_driver_will_not_say() {
     let mut client = desk.client_with(&[("FAKE_NVML_CODE", "15")]);
     client.must("nvml_init");
     assert_eq!(client.ask("nvml_total 0").0, 15, "the GPU is lost");
-    // Who is in no claim is told what the driver says.
+    // A process in no claim is told what the driver says.
     desk.refuse_all();
     let mut client = desk.client_with(&refusal);
     client.must("nvml_init");

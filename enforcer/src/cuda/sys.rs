@@ -350,7 +350,7 @@ impl Context {
             .map(|p| std::ptr::from_mut(p).cast())
             .collect();
         // SAFETY: `pointers` has one valid pointer per parameter of the kernel, as its caller vouches for the
-        // kernel he names; the driver copies them before it returns.
+        // kernel it names; the driver copies them before it returns.
         let code = unsafe {
             (self.driver.functions.launch)(
                 kernel.0,

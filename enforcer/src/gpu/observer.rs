@@ -270,7 +270,7 @@ impl Coordinator {
     fn run(&mut self) {
         self.load();
         while !self.stop {
-            // Who asked during a round wants a reading from after the question.
+            // A question during a round wants a reading from after it.
             let wait = if self.machine.is_some() && !self.asked.is_empty() {
                 Duration::ZERO
             } else if self.closing.is_some() {
@@ -379,7 +379,7 @@ impl Coordinator {
             return;
         }
         for reply in self.closing.take().into_iter().flat_map(|(_, r)| r) {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = reply.send(());
         }
         self.load();
@@ -447,7 +447,7 @@ impl Coordinator {
                         continue;
                     }
                     Job::Limit(order, reply) => {
-                        // Who asked may have given up.
+                        // The caller may have given up.
                         let _ = reply.send(eye.limit(&library, &order));
                         continue;
                     }

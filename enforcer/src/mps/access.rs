@@ -1,4 +1,4 @@
-//! Who may pass into a directory of the service's own user, beside that user: by an access list (acl(5)), so that the
+//! The users who may pass into a directory of the service's own user, beside that user: by an access list (acl(5)), so that the
 //! directory itself is never another user's.
 
 use std::fs::Permissions;

@@ -164,7 +164,7 @@ impl Control {
             .map_err(failed("make the directory", &self.pipe))
     }
 
-    /// Who may pass into the directory of the sockets; an error if somebody else may have written there.
+    /// The users who may pass into the directory of the sockets; an error if somebody else may have written there.
     ///
     /// # Errors
     /// [`MpsError::Untrusted`], [`MpsError::Io`].
@@ -174,7 +174,7 @@ impl Control {
     }
 
     /// Lets a user pass into the directory of the sockets, where the daemon serves one user at a time, or everybody.
-    /// Whoever may connect may also give commands; nobody but the service's user can change the directory.
+    /// A user who may connect may also give commands; nobody but the service's user can change the directory.
     ///
     /// # Errors
     /// [`MpsError::Untrusted`] where another user was let in before: see [`Self::renew`].

@@ -37,7 +37,7 @@ pub struct ProcessKey {
 /// The user ids of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uids {
-    /// Who started it.
+    /// The user who started it.
     pub real: u32,
     /// With whose rights it acts.
     pub effective: u32,

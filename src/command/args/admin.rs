@@ -21,9 +21,9 @@ pub enum AdminCommand {
             gshare admin drain 1 --reason \"new fan at noon\"\n  \
             gshare admin drain 0 1 --wait          return when both are empty\n  \
             gshare admin drain 1 --wait=30m        exit 75 if claims still run there then\n\n\
-            It stays so over restarts, until gshare admin undrain.")]
+            A drain survives restarts, until gshare admin undrain.")]
     Drain(DrainArgs),
-    /// Let claims start on drained GPUs again
+    /// Undo a drain, and clear old errors of a GPU
     Undrain(UndrainArgs),
     /// End claims with all their processes, whoever they belong to
     #[command(

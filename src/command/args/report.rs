@@ -11,7 +11,7 @@ pub struct ReportArgs {
     /// How far back: 5w, 3d, 12h, 30m
     #[arg(long, value_name = "TIME", default_value = "1w", value_parser = back)]
     pub since: Duration,
-    /// Until how long ago [default: now]
+    /// Ends this long ago [default: now]
     #[arg(long, value_name = "TIME", value_parser = back)]
     pub until: Option<Duration>,
     /// Only this user's

@@ -24,14 +24,14 @@ pub struct PartArgs {
     /// Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]
     #[arg(long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
-    /// Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook:
+    /// Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook:
     /// the service's]
     #[arg(long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
     /// Guaranteed share of each GPU's SMs, in percent [default: the same part as -g]
     #[arg(long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
-    /// Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service's, normally all]
+    /// Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service's, normally all]
     #[arg(long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,
 }

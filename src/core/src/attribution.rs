@@ -198,7 +198,7 @@ pub struct Interval {
     pub counters: Option<Counters>,
 }
 
-/// Who is on a GPU, from look to look.
+/// The claims on a GPU, from look to look.
 #[derive(Clone, Debug)]
 pub struct Present<Id> {
     were: Vec<Id>,
@@ -376,7 +376,7 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
         interval,
         counters.and_then(|c| c.sm_active),
     );
-    // Who has fewer SMs than he seemed to has fewer warps as well.
+    // A claim with fewer SMs than it seemed to have has fewer warps as well.
     let occupancy = scale(
         figures(&|times| times.warp_ns / (ns * warps) * active.fit),
         interval,

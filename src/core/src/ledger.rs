@@ -1,4 +1,4 @@
-//! Who holds what on which GPU, and what is left.
+//! What each claim holds on which GPU, and what is left.
 //!
 //! The rule that every grant keeps: on each GPU, requests plus what is borrowed above them stay within
 //! the allocatable, for memory; requests stay within the whole, for SMs.
@@ -278,7 +278,7 @@ impl Ledger {
             })
     }
 
-    /// Whose claim is on a GPU: where MPS serves one user at a time, his are those that fit.
+    /// Whose claim is on a GPU: where MPS serves one user at a time, that user's are those that fit.
     pub(crate) fn first_on(&self, gpu: usize) -> u32 {
         self.on(gpu).next().map_or(0, |(_, s)| s.uid)
     }
@@ -533,7 +533,7 @@ impl Ledger {
             let borrowed: BTreeMap<ClaimId, Bytes> =
                 on.iter().map(|(id, s)| (*id, s.borrowed())).collect();
             let mut extra: BTreeMap<ClaimId, Bytes>;
-            // Who already borrows more than an equal part keeps it; the others divide the rest.
+            // A claim that already borrows more than an equal part keeps it; the others divide the rest.
             loop {
                 extra = water_fill(spare, &wants);
                 let over = wants

@@ -70,7 +70,7 @@ struct Waiting {
     priority: u16,
     /// Level of what it has had itself.
     level: u8,
-    /// What its owner has had lately by his weight, in GPU-minutes.
+    /// What its owner has had lately by the owner's weight, in GPU-minutes.
     had: u64,
     /// It fits into what its owner is guaranteed. A resize is served as if it did.
     entitled: bool,
@@ -129,7 +129,7 @@ impl Waiting {
         }
     }
 
-    /// Who is kept by a quota or by rules of his class waits for no GPU.
+    /// A claim kept by a quota or by rules of its class waits for no GPU.
     fn by_rule(&self) -> bool {
         matches!(&self.ask, Ask::Claim { told: Some((_, reason)), .. } if reason.is_rule())
     }
@@ -461,7 +461,7 @@ impl Machine {
         actions.push(Action::Measure);
     }
 
-    /// Who wants a lower limit must not grow above it while that is decided.
+    /// A claim that asks for a lower limit must not grow above it while that is decided.
     fn lower_to_wishes(&mut self, actions: &mut Vec<Action>) {
         for waiting in &self.queue {
             let Ask::Resize { id, change, .. } = &waiting.ask else {

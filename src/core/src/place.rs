@@ -77,7 +77,7 @@ pub(crate) fn item(
             continue;
         };
         let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
-        // Who shares through MPS is in nobody's way but that of other users.
+        // A claim shared through MPS is in nobody's way but that of other users.
         let mixes = whole || ledger.held_as(request, g).is_some();
         let Some(mem) = Ledger::mem_needed(facts, request, of).filter(|m| m.0 > 0) else {
             continue;

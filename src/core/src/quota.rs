@@ -154,7 +154,7 @@ impl Quotas {
         Some((entry, *gpus, *weight))
     }
 
-    /// Who is guaranteed what a claim is served from, where an entry says that.
+    /// The party that is guaranteed what a claim is served from, where an entry says that.
     #[must_use]
     pub fn guarantees(&self, id: ClaimId) -> Option<&Party> {
         let (party, gpus, _) = self.sure.get(*self.served.get(&id)?)?;

@@ -66,7 +66,7 @@ pub enum Reason {
         free: Bytes,
         /// That GPU.
         gpu: usize,
-        /// Who holds parts of it.
+        /// The claims that hold parts of it.
         holders: Vec<ClaimId>,
         /// Bytes that processes outside claims use there.
         unclaimed: Bytes,
@@ -81,7 +81,7 @@ pub enum Reason {
         free: Share,
         /// That GPU.
         gpu: usize,
-        /// Who holds parts of it.
+        /// The claims that hold parts of it.
         holders: Vec<ClaimId>,
         /// Largest share that would start now, if any.
         would_start: Option<Share>,
@@ -99,7 +99,7 @@ pub enum Reason {
         gpu: usize,
         /// How it is shared.
         sharing: Sharing,
-        /// Who holds it.
+        /// The claims that hold it.
         holders: Vec<ClaimId>,
     },
     /// It would fit, but others came first.

@@ -292,7 +292,7 @@ fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
         let most = look.seen.iter().max_by_key(|s| (own(s), s.process))?;
         return found(Kind::Memory { excess }, most.process);
     }
-    // Who was adopted while it ran has nobody that counts its time.
+    // A process adopted while it ran has nobody that counts its time.
     if matches!(look.hold, Hold::Most(_)) {
         return None;
     }

@@ -102,7 +102,7 @@ pub enum ResizeError {
     /// Somebody who waits for the GPU came first.
     #[error("{ahead} waits for GPU {gpu} and came first")]
     Behind {
-        /// Who waits.
+        /// The claim that waits.
         ahead: ClaimId,
         /// Index of the GPU.
         gpu: usize,
@@ -150,7 +150,7 @@ pub struct NoRoom {
     pub gpu: usize,
     /// What is short.
     pub short: Short,
-    /// Who else holds parts of it.
+    /// The other claims that hold parts of it.
     pub holders: Vec<ClaimId>,
     /// What would fit now, of what was asked; `None` if not even a little more.
     pub would_fit: Option<Change>,

@@ -65,7 +65,7 @@ impl Service {
             |g: &usize| only.is_empty() || u32::try_from(*g).is_ok_and(|g| only.contains(&g));
         let closed: Vec<String> = (0..self.gpus.len())
             .filter(meant)
-            // Nobody means a GPU as a whole that is divided, unless he names it.
+            // A GPU that is divided is not meant as a whole unless it is named.
             .filter(|g| !only.is_empty() || !self.is_divided(*g))
             .filter_map(|g| self.why_closed(g))
             .collect();

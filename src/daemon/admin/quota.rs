@@ -72,7 +72,7 @@ impl Service {
         self.drive(Event::Parties { id, parties });
     }
 
-    /// Whom a claim of a user for a project counts for.
+    /// The parties that a claim of a user for a project counts for.
     pub(crate) fn parties_of(&self, uid: u32, project: &str) -> Vec<Party> {
         let mut parties = vec![
             Party::User(self.names.user(uid)),

@@ -49,7 +49,7 @@ pub(crate) enum HoldingRecord {
     Parking {
         /// Its processes are to be frozen.
         freeze: bool,
-        /// Who wants it.
+        /// The cause.
         by: ParkedByRecord,
     },
     /// In the host.
@@ -84,7 +84,7 @@ pub(crate) struct ParkedRecord {
     pub(crate) charges: Vec<u64>,
     /// Its processes are frozen.
     pub(crate) frozen: bool,
-    /// Who did it.
+    /// The cause.
     pub(crate) by: ParkedByRecord,
     /// Since when, Unix milliseconds.
     pub(crate) since_ms: u64,
@@ -92,7 +92,7 @@ pub(crate) struct ParkedRecord {
     pub(crate) back: bool,
 }
 
-/// Who had a claim parked, as journaled.
+/// The cause why a claim was parked, as journaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ParkedByRecord {

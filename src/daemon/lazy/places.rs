@@ -54,7 +54,7 @@ impl Service {
         let record = &live.record;
         let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == HeldRecord::Timeslice;
         let mut env = Vec::new();
-        // Whoever fills the place has the library, which shows the claim's GPUs and no others: the variable would only
+        // A process that fills the place has the library, which shows the claim's GPUs and no others: the variable would only
         // keep the claim from being moved. An instance is not found without it; the others cannot be moved.
         if record.no_move || !record.slices.iter().all(plain) {
             let uuids: Vec<&str> = record.slices.iter().map(|s| s.uuid.as_str()).collect();

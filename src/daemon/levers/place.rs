@@ -14,7 +14,7 @@ impl Service {
     pub(super) fn maps(&self, from: &[String], to: &[String]) -> Maps {
         let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
         let own: Pairs = from.iter().zip(to).map(pair).collect();
-        // Whoever is on its way out makes room for whoever was there.
+        // A claim on its way out makes room for one that was there.
         let mut left = from.iter().filter(|uuid| !to.contains(uuid));
         let whole = self.gpus.iter().filter(|g| g.uuid.starts_with("GPU-"));
         let all: Pairs = whole
@@ -32,7 +32,7 @@ impl Service {
         if self.filters.is_none() {
             maps.push(all);
         }
-        // Who is there already.
+        // Those that are there already.
         maps.push(to.iter().zip(to).map(pair).collect());
         Maps(maps)
     }

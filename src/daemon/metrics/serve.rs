@@ -122,7 +122,7 @@ where
         });
         task.abort_handle()
     });
-    // Whoever asks at once is read before the next comes.
+    // A client that asks at once is read before the next comes.
     tokio::task::yield_now().await;
 }
 

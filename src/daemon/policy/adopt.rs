@@ -226,7 +226,7 @@ impl Service {
         }
     }
 
-    /// What the owner is told of his new claim: what holds from now on, and what does not.
+    /// What the owner is told of the new claim: what holds from now on, and what does not.
     pub(crate) fn adopted_text(&self, record: &ClaimRecord, size: &str) -> String {
         let id = ClaimId(record.id);
         let pid = record.process.map_or(0, |p| p.pid);

@@ -121,7 +121,7 @@ impl Service {
                     .iter()
                     .fold(0, |sum: u64, s| sum.saturating_add(s.charge_bytes));
                 let before = self.policy.charged.get(&(id, gpu)).copied();
-                // A member may write what he likes into his page: it hides no more than the limit.
+                // A member may write what it likes into its page: it hides no more than the limit.
                 Hold::Ledger(Bytes(now.max(before.unwrap_or(0)).min(slice.mem_limit)))
             }
         };

@@ -283,7 +283,7 @@ impl UsageMemfd {
         self.map.get()
     }
 
-    /// Who has a slot: slot, pid, start time.
+    /// The owners of slots: slot, pid, start time.
     pub fn owners(&self) -> impl Iterator<Item = (Assigned, u32, u64)> + '_ {
         self.owners.iter().enumerate().filter_map(|(slot, owner)| {
             owner.map(|owner| {
@@ -408,8 +408,8 @@ impl UsageMemfd {
         self.write_header();
     }
 
-    /// What the members tell the arbiter: slot, pid, what it says. Who has which slot is the service's
-    /// own record; the figures are the members' word.
+    /// What the members tell the arbiter: slot, pid, what it says. Which process has which slot is
+    /// the service's own record; the figures are the members' word.
     pub fn gates(&self) -> impl Iterator<Item = (usize, u32, GateView)> + '_ {
         self.owners().map(|(assigned, pid, _)| {
             let said = self.page().gates[assigned.slot].view();

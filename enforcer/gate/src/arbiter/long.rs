@@ -93,7 +93,7 @@ impl Candidate {
     }
 }
 
-/// Who of several goes next; `None` where kernels are short.
+/// Which of several claims goes next; `None` where kernels are short.
 pub(super) fn next(claims: &[Candidate]) -> Option<u64> {
     let all: u64 = claims.iter().map(|c| c.usual_ns).sum();
     if claims.len() < 2 || all < LONG_NS * claims.len() as u64 {

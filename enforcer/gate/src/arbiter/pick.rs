@@ -1,4 +1,4 @@
-//! Who goes next, and for how long.
+//! Which claim goes next, and for how long.
 
 use super::{
     Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MOST_TURN_NS, Phase, State, divide,
@@ -97,7 +97,7 @@ impl Arbiter {
         self.phase = begin(holder, now + length, false);
     }
 
-    /// Who goes first where kernels are long.
+    /// The claim that goes first where kernels are long.
     fn by_deadline(&self, now: u64, order: &[(f64, Holder, f64)]) -> Option<(f64, Holder, f64)> {
         let candidate = |&(ahead_ns, holder, share): &(f64, Holder, f64)| {
             let Holder::Claim(id) = holder else {

@@ -46,8 +46,8 @@ impl Adopting {
 }
 
 impl Machine {
-    /// Decides on those who are to be adopted, once the charges are sure. Who asks for more than he holds comes
-    /// after those who wait.
+    /// Decides on those who are to be adopted, once the charges are sure. One that asks for more than it holds
+    /// comes after those who wait.
     pub(super) fn adopt(&mut self, now: Now, actions: &mut Vec<Action>) {
         for adopting in std::mem::take(&mut self.adopting) {
             let ledger = adopting.without(&self.ledger);

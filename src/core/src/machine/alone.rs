@@ -81,7 +81,7 @@ impl Machine {
 }
 
 impl LeftAlone {
-    /// The first of these that hold a GPU which somebody may use who waits without a plan, and would give way to him.
+    /// The first of these that hold a GPU which somebody may use who waits without a plan, and would give way to that claim.
     #[must_use]
     pub fn by(&self, machine: &Machine, id: ClaimId) -> Vec<(ClaimId, Alone)> {
         let waiting = machine.queue.iter().find(|w| w.asks_for(id));

@@ -44,7 +44,7 @@ impl Leaves {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rank {
     pub(super) preemptible: bool,
-    /// Its owner has more than he is guaranteed.
+    /// Its owner has more than the guarantee.
     pub(super) borrower: bool,
     /// It uses more memory than was guaranteed to it.
     pub(super) over: bool,
@@ -58,8 +58,8 @@ pub(super) struct Rank {
 impl Rank {
     /// Whether all may be taken from it so that another can start. Everybody makes room for a claim whose turn it is.
     /// Claims on loan make room for those within a guarantee, whatever their class; and for others on loan if their
-    /// class has priority, or if they have had less: of one owner the claim, of several the owner. Who uses more memory than was guaranteed to them has that on loan
-    /// from all who do not.
+    /// class has priority, or if they have had less: of one owner the claim, of several the owner.
+    /// A claim that uses more memory than was guaranteed to it has that on loan from all that do not.
     pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
         if !self.preemptible {
             return false;

@@ -16,7 +16,7 @@ use crate::units::{Bytes, Share};
 pub struct Caller {
     /// What they would ask for; its sizes and GPUs are put in.
     pub request: Request,
-    /// Whom it would count for.
+    /// The parties that it would count for.
     pub parties: Vec<Party>,
 }
 

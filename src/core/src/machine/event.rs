@@ -18,7 +18,7 @@ use crate::units::Bytes;
 pub enum Event {
     /// Fresh facts about all GPUs.
     Gpus(Vec<GpuFacts>),
-    /// Somebody asks; `patience` is how long he waits (`None` for ever, zero not at all).
+    /// Somebody asks; `patience` is how long the caller waits (`None` for ever, zero not at all).
     Submit {
         /// Its id, given by the caller, larger than all before.
         id: ClaimId,
@@ -66,7 +66,7 @@ pub enum Event {
     },
     /// All quotas, anew.
     Quotas(Vec<Quota>),
-    /// Whom a claim counts for; told before it is submitted or restored.
+    /// The parties that a claim counts for; told before it is submitted or restored.
     Parties {
         /// The claim.
         id: ClaimId,
@@ -111,7 +111,7 @@ pub enum Event {
     Reclaim(super::ReclaimRules),
     /// Host memory that parked claims may take together.
     HostRam(Bytes),
-    /// A person wants something of a claim of his: at once, without a countdown.
+    /// An owner wants something of a claim: at once, without a countdown.
     Wish {
         /// The claim.
         id: ClaimId,
@@ -312,7 +312,7 @@ pub enum Action {
         id: ClaimId,
         /// Its processes are frozen as well.
         freeze: bool,
-        /// Who wants it.
+        /// The one who wants it.
         by: ParkedBy,
     },
     /// The claim comes back; answered by [`Event::Unparked`] or [`Event::LeverFailed`].

@@ -82,7 +82,7 @@ struct Ahead {
     /// Since when claims run here that end, and how much longer they do.
     runs: BTreeMap<ClaimId, (Now, Duration)>,
     charges: BTreeMap<(ClaimId, usize), Bytes>,
-    /// Who has ended last, and whether by a time limit.
+    /// The claim that ended last, and whether by a time limit.
     ended: Option<(ClaimId, bool)>,
     /// When plans were made.
     planned: BTreeMap<ClaimId, (Now, Until)>,

@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// Since when a claim that is found again is away for others. Whoever was on the way there when the service ended
+    /// Since when a claim that is found again is away for others. A claim on the way there when the service ended
     /// left only now.
     pub(super) fn left_for_others(&self, now: Now, id: ClaimId, holding: &Holding) -> Option<Now> {
         match holding {
@@ -101,11 +101,11 @@ impl Machine {
         }
     }
 
-    /// Whether a claim may stay longer than it said. Not if its owner has more than he is guaranteed and
-    /// somebody who is entitled waits for one of its GPUs: he was let down once already.
+    /// Whether a claim may stay longer than it said. Not if its owner has more than the guarantee and
+    /// somebody within theirs waits for one of its GPUs: they were let down once already.
     ///
     /// # Errors
-    /// Who waits.
+    /// The claim that waits.
     pub fn may_extend(&self, id: ClaimId) -> Result<(), ClaimId> {
         let held = self.ledger.slices(id).unwrap_or_default();
         let gpu = |g: usize| held.iter().any(|s| s.gpu == g);
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(w.machine.may_extend(ClaimId(1)), Err(ClaimId(2)));
         w.send(Event::Gone { id: ClaimId(2) });
         assert_eq!(w.machine.may_extend(ClaimId(1)), Ok(()));
-        // Who is within his part may stay.
+        // An owner within the own part may stay.
         let mut w = World::new(&[24]);
         leased(&mut w, 1, 500, 7, Some(600));
         leased(&mut w, 2, 333, 9, Some(600));

@@ -80,7 +80,7 @@ impl Default for Levers {
     }
 }
 
-/// Who had a claim parked.
+/// The cause why a claim was parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParkedBy {
     /// Its owner or an administrator: it comes back when asked, or (not frozen) when a member needs the GPU.
@@ -100,7 +100,7 @@ pub struct Parked {
     pub host: Bytes,
     /// Its processes are frozen.
     pub frozen: bool,
-    /// Who did it.
+    /// The cause.
     pub by: ParkedBy,
     /// Since when.
     pub since: Now,
@@ -119,7 +119,7 @@ pub enum Holding {
         slices: Vec<Slice>,
         /// Its processes are to be frozen.
         freeze: bool,
-        /// Who had it parked.
+        /// The cause.
         by: ParkedBy,
     },
     /// In the host.
@@ -154,7 +154,7 @@ impl Holding {
     }
 }
 
-/// What a person wants of a claim of his.
+/// What an owner wants of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Memory to the host, processes live on.

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::{Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
 
-/// Who waited when the machine ended is waited for so long: his place and what was planned for him are kept.
+/// For so long a claim that waited when the machine ended keeps its place and what was planned for it.
 pub const ABSENCE: Duration = Duration::from_secs(10);
 
 /// What a granted claim has had, and what its owner was told.
@@ -118,8 +118,8 @@ impl Machine {
         }
     }
 
-    /// Goes on as the machine of which this is the memory; the claims were restored before. Who waited is waited
-    /// for, as far as he is not parked here.
+    /// Goes on as the machine of which this is the memory; the claims were restored before. Claims that
+    /// waited are waited for, as far as they are not parked here.
     pub(super) fn recall(&mut self, now: Now, memory: Memory) {
         for (id, standing) in memory.claims {
             let Some(granted) = self.reclaim.granted.get_mut(&id) else {
@@ -182,7 +182,7 @@ impl Machine {
         self.reclaim.quiet_since = memory.quiet_since;
     }
 
-    /// Whether somebody who waited with this number is waited for; from now on he is here.
+    /// Whether a claim that waited with this number is waited for; from now on it is here.
     pub(super) fn is_back(&mut self, id: ClaimId, asks: &Request, deadline: Option<Now>) -> bool {
         let mut queue = self.queue.iter_mut();
         let Some(waiting) = queue.find(|w| w.id() == id && w.absent.is_some()) else {

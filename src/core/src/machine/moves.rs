@@ -1,4 +1,4 @@
-//! A person has a claim moved to GPUs of his choice.
+//! A person has a claim moved to chosen GPUs.
 
 use super::holding::{Transit, settled_on};
 use super::{Action, Machine};

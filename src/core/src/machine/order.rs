@@ -21,8 +21,8 @@ use crate::units::{Bytes, Share};
 
 /// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
 pub const DUE: Duration = Duration::from_secs(3 * 3600);
-/// The same of whoever has run before and is away. Who has waited for so long has room kept by guesses, where nobody
-/// knows when others end.
+/// The same of a claim that has run before and is away. One that has waited for so long has room kept by guesses, where
+/// nobody knows when others end.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
 /// For so long nothing is taken from a claim that starts or comes back in its turn.
 pub(super) const SLOT: Duration = Duration::from_secs(3600);
@@ -64,7 +64,7 @@ struct Demand {
 /// From whose guarantee claims are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
-    /// A user without an entry of his own: an equal part of what entries leave.
+    /// A user without an entry: an equal part of what entries leave.
     User(u32),
     /// A user, group or project with an entry, by its number.
     Entry(usize),
@@ -102,7 +102,7 @@ impl Past {
 }
 
 impl Machine {
-    /// Whether the owner of a claim that is held has more than he is guaranteed.
+    /// Whether the owner of a claim that is held has more than the guarantee.
     pub(super) fn borrows(&self, id: ClaimId) -> bool {
         let slice = self.ledger.slices(id).and_then(|s| s.first());
         let Some(owner) = slice.map(|s| self.owner(id, s.uid)) else {
@@ -165,7 +165,7 @@ impl Machine {
             let gpus = held.get(uid).copied().unwrap_or(0.0);
             history.hold(now.as_secs_f64(), gpus, weight);
         }
-        // Who holds a part of a GPU has less than that in the first second.
+        // An owner that holds a part of a GPU has less than that in the first second.
         let counts = |uid: &u32, h: &History| held.contains_key(uid) || h.gpu_seconds() > 1.0;
         self.past.by_owner.retain(|uid, h| counts(uid, h));
         self.past.at = now;
@@ -184,7 +184,7 @@ impl Machine {
         history.add(gpu_seconds as f64);
     }
 
-    /// Who waits for how much, in the order in which they asked. Who waits for an hour asks for nothing yet.
+    /// How much each claim waits for, in the order of arrival. One that waits for an hour of the day asks for nothing yet.
     fn asks(&self) -> Vec<Asks> {
         let most = self.ledger.largest_gpu();
         let queue = self.queue.iter().enumerate();
@@ -342,7 +342,7 @@ impl Machine {
             waiting.due = now >= self.turn_of(waiting);
             waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
-                // A wish to grow overtakes nobody by its owner's guarantee, only by what he has had lately.
+                // A wish to grow overtakes nobody by its owner's guarantee, only by what the owner has had lately.
                 waiting.had = self.had_by_wish(&waiting.ask);
                 waiting.priority = Rules::of(Class::Batch).priority;
             }
@@ -386,7 +386,7 @@ impl Machine {
         level(self.had_s(id, uid))
     }
 
-    /// How much of the machine the owner of a claim has had lately, by his weight: GPU-minutes.
+    /// How much of the machine the owner of a claim has had lately, by the owner's weight: GPU-minutes.
     fn had(&self, id: ClaimId, uid: u32) -> u64 {
         (self.had_s(id, uid) / 60.0) as u64
     }
@@ -417,7 +417,7 @@ impl Machine {
             return;
         }
         let ends = self.ends(now);
-        // Whom a rule keeps starts in none of these places.
+        // A claim that a rule keeps starts in none of these places.
         let kept = |w: &Waiting| match &w.ask {
             Ask::Claim { id, request, .. } => self.kept_by_rule(*id, request, w.entitled).is_some(),
             Ask::Resize { .. } => true,

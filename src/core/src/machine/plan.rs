@@ -75,7 +75,7 @@ pub(super) struct Future {
     between: BTreeMap<ClaimId, Vec<Slice>>,
     /// Announced steps of plans that were given up.
     pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
-    /// Who could leave, as far as that was asked since it last changed.
+    /// The claims that could leave, as far as that was asked since it last changed.
     pub(super) problem: Option<Box<Problem>>,
     /// Steps of the searches so far.
     pub(super) steps: u32,
@@ -227,7 +227,7 @@ impl Machine {
         until.is_some_and(|until| *until > now)
     }
 
-    /// What decides a search: who is where with how much, and what may be done to him.
+    /// What decides a search: who is where with how much, and what may be done to them.
     pub(super) fn fingerprint(&self, now: Now) -> u64 {
         let mut print = 0u64;
         let mut add = |n: u64| {
@@ -492,8 +492,8 @@ impl Future {
         true
     }
 
-    /// The machine when a plan has been carried out; `None` if its claim has no room then. Who was let past since they
-    /// end before that are not there any more.
+    /// The machine when a plan has been carried out; `None` if its claim has no room then. Claims that were let past since
+    /// they end before that are not there any more.
     pub(super) fn after(&self, plan: &Plan, request: &Request) -> Option<Ledger> {
         let all = self.carried_out(self.ledger.clone(), plan, request);
         all.or_else(|| {

@@ -46,7 +46,7 @@ pub enum Rehearsal {
         likely: Option<Expected>,
         /// What would be done to others for it.
         takings: Vec<Taking>,
-        /// Who would give way to it, and is left alone all the same.
+        /// The claims that would give way to it, and are left alone all the same.
         alone: Vec<(ClaimId, Alone)>,
     },
     /// It could never run here.

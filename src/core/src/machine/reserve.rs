@@ -57,7 +57,7 @@ impl Machine {
         Some(now.saturating_add(span.left(self.ran(id), LONG)?))
     }
 
-    /// Who ends when, of those who hold; the first one first.
+    /// When each of those that hold ends; the first one first.
     pub(super) fn ends(&self, now: Now) -> Vec<(Now, ClaimId)> {
         let held = self.ledger.held();
         let end = held.filter_map(|(id, _)| {

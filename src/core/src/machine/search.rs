@@ -232,7 +232,7 @@ impl Machine {
                 Lever::Requeue => 1 << 16,
                 _ => 1,
             };
-            // Who has had most goes first, then who has least to carry.
+            // The one that has had most goes first, then the one with least to carry.
             let had = 4 - u64::from(rank.level.min(3));
             let entitled = u64::from(!rank.borrower) << 24;
             leaves.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));

@@ -76,7 +76,7 @@ impl Machine {
             self.measure(actions);
         }
         future.retract(actions);
-        // Who waits for no GPU keeps nobody from using what is free.
+        // A claim that waits for no GPU keeps nobody from using what is free.
         let lend = self.queue.iter().all(|w| w.by_rule() || w.rests);
         actions.extend(caps(self.ledger.lend_caps(lend)));
     }
@@ -235,7 +235,7 @@ impl Machine {
         let decided = still
             .and_then(|()| resize::target(&self.ledger, id, change))
             .and_then(|t| {
-                // Who came first is in the way only where room is promised to them that this would take.
+                // A claim that came first is in the way only where room is promised to it that this would take.
                 let fits = |l: &Ledger| {
                     l.slices(id).is_none() || resize::check(l, id, &t, change, |_| None).is_ok()
                 };

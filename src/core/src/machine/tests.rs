@@ -358,7 +358,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         request: sized(gib, sm),
         patience: None,
     };
-    // 16 of 24 GiB are claimed, 8 are his: his claim fits exactly, and one byte more does not.
+    // 16 of 24 GiB are claimed, 8 are its own: the claim fits exactly, and one byte more does not.
     let taken = [submit(1, 16, 500)];
     let (world, log) = adopted(sized(8, 500), &taken);
     assert!(granted(&log), "{log:?}");
@@ -378,7 +378,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         )
     };
     assert!(!granted(&log) && log.iter().any(refused), "{log:?}");
-    // Those who wait are not overtaken by more than he holds.
+    // Those who wait are not overtaken by more than it holds.
     let waits = [submit(1, 14, 500), submit(2, 10, 500)];
     assert!(granted(&adopted(sized(8, 100), &waits).1));
     let (_, log) = adopted(sized(9, 100), &waits);

@@ -30,7 +30,7 @@ pub struct Case {
     pub load: f64,
     /// Claims of a block.
     pub claims: usize,
-    /// Who decides.
+    /// The policy that decides.
     pub policy: Policy,
     /// The machine.
     pub setup: Setup,

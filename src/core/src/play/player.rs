@@ -258,7 +258,7 @@ impl<'a> Player<'a> {
             let Some(at) = [happens, wake].into_iter().flatten().min() else {
                 break;
             };
-            // Who cannot be served by any event to come waits for ever.
+            // A claim that no event to come can serve waits for ever.
             idle_wakes = if happens.is_none() { idle_wakes + 1 } else { 0 };
             if idle_wakes > 20_000 {
                 break;

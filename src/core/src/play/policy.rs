@@ -5,7 +5,7 @@ use super::list::Entry;
 use super::player::Setup;
 use super::simple::{self, Order, Placing};
 
-/// Who decides.
+/// The decider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// The live machine, with this taken from it.

@@ -7,14 +7,14 @@ use super::{Setup, carry_s};
 use crate::sched::fair;
 use crate::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
 
-/// Who goes first.
+/// Which claim goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Who came first; nobody is overtaken.
+    /// By arrival; nobody is overtaken.
     Arrival,
-    /// The same, but whoever delays the first in the queue by nothing is let past (EASY backfill).
+    /// The same, but a claim that does not delay the first in the queue is let past (EASY backfill).
     Backfill,
-    /// Who is within an equal part of the machine, then who came first; whoever fits starts.
+    /// First those within an equal part of the machine, then by arrival; each that fits starts.
     Quota,
 }
 

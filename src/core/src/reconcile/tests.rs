@@ -233,7 +233,7 @@ fn time_that_is_not_counted_is_compared_for_all_members() {
         member(3, 20.0, Some(20.0)),
     ];
     assert_eq!(warned(many), [over(23.0, 2)]);
-    // Who counts more than the driver shows hides nobody.
+    // A member that counts more than the driver shows hides nobody.
     let hidden = vec![member(1, 10.0, Some(90.0)), member(2, 60.0, Some(30.0))];
     assert_eq!(warned(hidden), [over(30.0, 2)]);
     // Unknown figures accuse nobody, and hide nobody either.

@@ -1,4 +1,4 @@
-//! Who is entitled to how much: guaranteed quota first, then weighted max-min over real numbers.
+//! How much each party is entitled to: guaranteed quota first, then weighted max-min over real numbers.
 //!
 //! Shares are parts of GPUs, never floored to whole ones: flooring starves the newest user, since a share of
 //! nothing can reclaim nothing.
@@ -378,7 +378,7 @@ mod tests {
                 prop_assert!(*share >= want.min(sure) - 1e-6);
             }
             prop_assert!((sum - total.min(wanted)).abs() < 1e-6, "{} of {}", sum, total.min(wanted));
-            // Max-min: who has more over his guarantee per weight than another could not give to him.
+            // Max-min: a party with more over its guarantee per weight than another could not give to that one.
             let over = |i: usize| {
                 let want = parties[i].demand.min(parties[i].max.unwrap_or(f64::INFINITY));
                 let sure = want.min(guarantees(total, &parties)[i]);

@@ -164,7 +164,7 @@ impl Board {
                 proven &= shown;
             }
         }
-        // Who asks for no suspensions asks whether it fits without.
+        // A question without suspensions asks whether it fits without.
         if proven && (budget.drops == 0 || most_drops as usize == droppable) {
             Answer::No
         } else {

@@ -7,7 +7,7 @@
 //! - **Blocks** of a grid do not take equally long: the last ones end one by one and not together.
 //! - **Launches** of one kernel do not take equally long either.
 //!
-//! A board has a nature only where its maker asks for one. Whoever estimates what runs does not know it.
+//! A board has a nature only where its maker asks for one. Estimates of what runs do not know it.
 
 use crate::cost::{Phase, Shape};
 
@@ -112,7 +112,7 @@ fn waves(blocks: u64, wave: u64) -> f64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Felt {
     pub habit: Habit,
-    /// Who owns it.
+    /// The number of its owner.
     pub owner: u64,
     /// Part of the GPU's SMs that it has during its slice.
     pub part: f64,

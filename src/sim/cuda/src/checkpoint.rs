@@ -3,7 +3,7 @@
 //!
 //! As in the real driver a thread of the process that is named in `/proc/PID/task/*/comm` does the work, and whoever
 //! may look into the process (`ptrace` read access) reaches it through one of its files, `/proc/PID/fd/N`: here a page
-//! of memory with a request and its answer. Whoever asked may die at any moment; what was begun is finished.
+//! of memory with a request and its answer. The caller may die at any moment; what was begun is finished.
 
 mod calls;
 mod handler;

@@ -86,8 +86,8 @@ export! {
         set_text(out, len, d.device(device)?.model.name)
     };
     cuDeviceGetUuid(out: Out<[u8; 16]>, device: i32) |d| {
-        // Kept apart from its successor: equal bodies would be folded into one address, and whoever goes by
-        // the address could not tell the versions apart, as he can with the real driver.
+        // Kept apart from its successor: equal bodies would be folded into one address, and a program
+        // that goes by the address could not tell the versions apart, as it can with the real driver.
         std::hint::black_box(1_u8);
         uuid(d, out, device)
     };

@@ -181,7 +181,7 @@ impl<'a> Table<'a> {
         Line::from(spans)
     }
 
-    /// Who holds it, from the left, and what is left.
+    /// Its holders, from the left, and what is left.
     fn slices(&self, gpu: &GpuView) -> Vec<Slice> {
         let glyphs = &self.look.glyphs;
         let whole = mem_whole(gpu).unwrap_or(0) as f64;

@@ -204,7 +204,7 @@ fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
         Some(Duration::from_secs(240)),
         "when the first lease ends"
     );
-    // Who is still there then would be in its way.
+    // A claim that is still there then would be in its way.
     let there = |seconds| Request {
         only_gpus: vec![0],
         ..leased("0.3", seconds)
@@ -234,7 +234,7 @@ fn what_waits_for_an_hour_takes_nothing_of_its_owners_guarantee() {
     w.submit_request(1, inference, None);
     w.submit_request(2, request("2", 8), None);
     assert!(w.granted(2).is_some());
-    // He has one of two GPUs, and of his own none but this.
+    // The owner has one of two GPUs, and within the guarantee none but this.
     w.submit_request(3, request("1", 7), None);
     assert!(w.machine.is_entitled(ClaimId(3)) && !w.machine.is_entitled(ClaimId(1)));
     // At that hour the one that was asked for first comes first.
@@ -265,7 +265,7 @@ fn what_cannot_be_reclaimed_is_not_lent() {
         ..request("1", uid)
     };
     w.submit_request(2, server(7), None);
-    assert!(w.granted(2).is_some(), "within what he is guaranteed");
+    assert!(w.granted(2).is_some(), "within the guarantee");
     w.submit_request(
         3,
         Request {

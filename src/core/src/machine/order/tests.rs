@@ -1,4 +1,4 @@
-//! Who goes first, in virtual time.
+//! The order of service, in virtual time.
 
 use super::super::tests::World;
 use super::super::{Event, Machine};
@@ -60,7 +60,7 @@ fn nobody_waits_for_ever() {
     ask(&mut w, 1, "1", 7);
     ask(&mut w, 2, "1", 7);
     let mut next = 3;
-    // Others, each with a guarantee of his own, keep coming.
+    // Others, each within a guarantee, keep coming.
     while w.granted(2).is_none() {
         assert!(w.now < AWAY + Duration::from_secs(7200), "it starves");
         w.now += Duration::from_secs(600);

@@ -16,7 +16,7 @@ fn borrowed() -> Bench {
     b
 }
 
-/// Who is left alone, as 11 is told.
+/// The claims left alone, as 11 is told.
 fn alone(b: &Bench) -> Vec<(u64, Alone)> {
     let left = b.w.machine.left_alone(b.w.now);
     let told = left.by(&b.w.machine, ClaimId(11));
@@ -50,7 +50,7 @@ fn who_has_not_run_for_long_enough_is_asked_at_the_moment_that_was_told() {
     b.pass(s(1));
     assert!(b.w.machine.plan_of(ClaimId(11)).is_some());
     assert_eq!(alone(&b), [], "there is a plan");
-    // Who would have more than he is guaranteed takes nothing.
+    // A claim above its owner's guarantee takes nothing.
     let mut b = borrowed();
     b.claim(5, 1000, 1, Class::Batch, 5);
     let left = b.w.machine.left_alone(b.w.now);
@@ -150,7 +150,7 @@ fn where_nothing_can_be_taken_from_the_youngest_an_older_one_of_its_owner_makes_
         assert_eq!(taken(&b), [(1, lever)]);
         b.pass(s(40));
         assert!(b.at(11).is_some(), "{way}");
-        // What is left to the owner is within what he is guaranteed beside what cannot be taken: no more goes.
+        // What is left to the owner is within the guarantee beside what cannot be taken: no more goes.
         b.claim(12, 1000, 2, Class::Batch, 5);
         b.pass(s(100));
         assert_eq!(b.at(12), None);
@@ -231,7 +231,7 @@ fn who_had_more_memory_than_he_asked_for_comes_back_after_the_one_for_whom_he_we
         request.mem_limit = limit;
         request
     };
-    // User 2 has had more lately: by that alone he would come second.
+    // User 2 has had more lately: by that alone they would come second.
     b.submit(1, ask(1000, 2, None), 2);
     b.pass(s(2000));
     b.send(Event::Gone { id: ClaimId(1) });

@@ -162,7 +162,7 @@ impl Trial<'_> {
                 };
                 Event::Levers { id, levers }
             }
-            // Whoever asked is told that it did not work.
+            // The caller is told that it did not work.
             (Action::Grant { .. }, Some(_)) => {
                 self.over.insert(id);
                 Event::Gone { id }
@@ -358,7 +358,7 @@ fn trial(scene: &Scene, m: &Moment, outcome: Option<Failure>, killed: Killed) ->
             t.b = m.before.clone();
             t.hidden = None;
             t.restart(known(&m.before));
-            // Whoever wanted it asks again; then the same may fail.
+            // The one who wanted it asks again; then the same may fail.
             t.b.failing.extend(outcome);
             if let Some(cause) = scene.cause {
                 cause(&mut t.b);

@@ -317,7 +317,7 @@ impl Play {
         self.queue_again();
     }
 
-    /// Who was ended so asks again, as its command's parent does.
+    /// A claim that was ended so asks again, as its command's parent does.
     fn queue_again(&mut self) {
         while self.seen < self.b.ended.len() {
             let (id, again) = self.b.ended[self.seen];
@@ -328,7 +328,7 @@ impl Play {
         }
     }
 
-    /// Everybody leaves after a while, and nobody stays parked of his own will: true if all had their turn.
+    /// Everybody leaves after a while, and nobody stays parked by the owner's will: true if all had their turn.
     pub(super) fn end(
         &mut self,
         mut look: impl FnMut(&mut Self) -> Result<(), TestCaseError>,

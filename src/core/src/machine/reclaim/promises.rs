@@ -28,13 +28,13 @@ struct Watch {
     before: Held,
 }
 
-/// Who holds how much.
+/// How much each claim holds.
 #[derive(Default)]
 struct Held {
     own: BTreeMap<u32, f64>,
     part: f64,
     claims: BTreeMap<ClaimId, (u32, bool)>,
-    /// Who waits for how much, and where it comes among the claims of its owner.
+    /// How much each claim waits for, and where it comes among the claims of its owner.
     waits: Vec<(Rank, u32, f64)>,
 }
 
@@ -119,7 +119,7 @@ fn rank(machine: &Machine, id: ClaimId, r: &Request) -> Rank {
     (std::cmp::Reverse(priority), machine.level_of(id), id)
 }
 
-/// Who holds how much now, by the ledger alone.
+/// How much each claim holds now, by the ledger alone.
 fn held(b: &Bench) -> Held {
     let machine = &b.w.machine;
     let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
@@ -203,8 +203,8 @@ pub(super) fn fits(b: &Bench) -> Checked {
     Ok(())
 }
 
-/// Nobody within his guarantee is sent away for somebody who is not, whatever else is in the plan. Who uses more
-/// memory than he asked for borrows that, and who has run nothing for long is detached until he does.
+/// No claim within a guarantee is sent away for one that is not, whatever else is in the plan. A claim that uses more
+/// memory than it asked for borrows that, and one that has run nothing for long is detached until it does.
 fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checked {
     let gone = match deed.action {
         Action::Park { by, .. } => *by != ParkedBy::Idle && !deed.own,
@@ -282,7 +282,7 @@ fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     Ok(())
 }
 
-/// Each has run for what his class says before anything is taken from him for others.
+/// Each has run for what its class says before anything is taken from it for others.
 fn ran_for_the_minimum(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     let Some(request) = play.b.w.machine.request_of(deed.id) else {
         return Ok(());
@@ -320,8 +320,8 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
     Ok(())
 }
 
-/// Nobody waits who may start where nobody waits before him; and the first of all waits only if no move of those
-/// who may be moved would let him in, by a search with a budget of its own.
+/// No claim waits that may start where none waits before it; and the first of all waits only if no move of those
+/// that may be moved would let it in, by a search with a budget of its own.
 fn no_capacity_stays_idle(play: &Play) -> Checked {
     let b = &play.b;
     let machine = &b.w.machine;

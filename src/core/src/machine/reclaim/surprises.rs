@@ -24,7 +24,7 @@ fn planned() -> Bench {
     b
 }
 
-/// Whoever waits runs in the end, and so do the others that can.
+/// Each claim that waits runs in the end, and so do the others that can.
 fn all_run(b: &Bench, ids: &[u64]) -> bool {
     ids.iter().all(|id| b.at(*id).is_some())
 }

@@ -89,7 +89,7 @@ fn ask(b: &mut Bench, milli: u32) {
     b.claim(NEW, milli, 2, Class::Batch, 3);
 }
 
-/// Every second of so many: nobody is where he does not fit. Seconds that each claim was in the host.
+/// Every second of so many: no claim is where it does not fit. Seconds that each claim was in the host.
 fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
     let mut hosted = BTreeMap::new();
     for _ in 0..seconds {
@@ -108,7 +108,7 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
     hosted
 }
 
-/// Nobody is on his way, in the host, or waits.
+/// No claim is on its way, in the host, or waits.
 fn all_here(b: &Bench) {
     for (id, holding) in b.w.machine.holdings() {
         assert!(matches!(holding, Holding::Here(_)), "{id}: {holding:?}");

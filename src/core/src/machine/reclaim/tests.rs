@@ -33,7 +33,7 @@ pub(in super::super) struct Bench {
     pub(in super::super) ended: Vec<(ClaimId, bool)>,
     /// Claims that died while a lever was pulled.
     pub(in super::super) lost: BTreeSet<ClaimId>,
-    /// Who is ended takes its time as well.
+    /// A claim that is ended takes its time as well.
     pub(in super::super) slow: bool,
     seen: usize,
 }
@@ -351,7 +351,7 @@ fn a_project_alone_has_all_gpus_and_gives_what_the_other_is_guaranteed() {
     b.claim(11, 1000, 2, Class::Batch, 5);
     assert!(
         b.announced().is_empty(),
-        "nobody gives before he has run for a minute"
+        "no claim gives before it has run for a minute"
     );
     b.pass(s(50));
     assert_eq!(b.announced().len(), 1, "as many as are needed");

@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// All that processes had on a GPU is gone: memory, contexts, work. Who had something gets the code from every call.
+    /// All that processes had on a GPU is gone: memory, contexts, work. A process that had something gets the code from every call.
     pub(crate) fn reset_gpu(&mut self, gpu: usize) {
         self.fault_where(CONTEXT_DESTROYED, |u| u.gpu == gpu as u64);
         for u in self.uses_mut().iter_mut().filter(|u| u.gpu == gpu as u64) {

@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// Who has slices in common: the clients of an MPS server, else each context alone.
+    /// The processes with slices in common: the clients of an MPS server, else each context alone.
     fn slice_group(&self, k: &Kernel) -> u64 {
         let row = self
             .uses()
@@ -230,7 +230,7 @@ impl State {
         row.filter(|u| u.mps != 0).map_or(k.context, |u| u.mps)
     }
 
-    /// Who gets what at the moment, over all GPUs.
+    /// What each gets at the moment, over all GPUs.
     fn shares(&self) -> Vec<Share> {
         let mut rows: Vec<(u64, u64, u64, u64, usize)> = self
             .kernels()
@@ -265,7 +265,7 @@ impl State {
                 for of_context in in_group.chunk_by(|a, b| a.2 == b.2) {
                     self.share_of_context(of_context, slice, &mut shares);
                 }
-                // Partitions may overlap: then nobody gets all of his.
+                // Partitions may overlap: then nobody gets all of theirs.
                 let wanted: f64 = shares[first..].iter().map(|s| s.sms / slice).sum();
                 if wanted > all {
                     for share in &mut shares[first..] {

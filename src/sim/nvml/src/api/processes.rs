@@ -1,4 +1,4 @@
-//! Who uses a device, how much memory, and how much of its time.
+//! The processes that use a device, how much memory, and how much of its time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
