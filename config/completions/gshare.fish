@@ -44,15 +44,15 @@ complete -c gshare -n "__fish_gshare_needs_command" -f -a "why" -d 'Say why a cl
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "suggest" -d 'Say what a command will need, from the runs before it'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "extend" -d 'Extend a claim\'s time limit (-t)'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "kernel" -d 'Jupyter kernels that claim a part of a GPU'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "keep" -d 'Put off what was announced for a claim of yours, once'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "keep" -d 'Postpone an announced action on your claim, once'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "detach" -d 'Free a claim\'s GPU memory while its programs live on'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "attach" -d 'Bring a detached claim back onto a GPU'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "suspend" -d 'Detach a claim and stop its processes'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "resume" -d 'Let a suspended claim run again'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "move" -d 'Move a claim to another GPU while its programs run'
-complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_needs_command" -f -a "doctor" -d 'Show what this machine and this service can enforce, and how to mend the rest'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "config" -d 'Check and show the configuration'
 complete -c gshare -n "__fish_gshare_needs_command" -f -a "daemon" -d 'Run the service in the foreground'
@@ -68,7 +68,7 @@ mono\t'None'
 16\t'The 16 named ones'
 256\t'256'
 rgb\t'All'"
-complete -c gshare -n "__fish_gshare_using_subcommand top" -l theme -d 'Colours for a dark or a light background' -r -f -a "auto\t'As `COLORFGBG` says, else dark'
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l theme -d 'Colours for a dark or a light background' -r -f -a "auto\t'As the terminal or `COLORFGBG` says, else dark'
 dark\t'Dark'
 light\t'Light'"
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l interval -d 'Shortest time between two looks, for slow lines [default: 0.2s]' -r
@@ -82,9 +82,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand top" -l ascii -d 'Only ASC
 complete -c gshare -n "__fish_gshare_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -101,17 +101,17 @@ complete -c gshare -n "__fish_gshare_using_subcommand claim" -l no-movable -d 'I
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l requeue -d 'The command may be ended when others come first, and is started anew when there is room'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l requeue -d 'Allow gshare to end the command for other claims and to restart it later'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l short -d 'Print only the id (without a command)'
-complete -c gshare -n "__fish_gshare_using_subcommand claim" -l lazy -d 'Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits'
+complete -c gshare -n "__fish_gshare_using_subcommand claim" -l lazy -d 'Start the command at once, and claim at its first CUDA call, which waits for the GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -128,17 +128,17 @@ complete -c gshare -n "__fish_gshare_using_subcommand run" -l no-movable -d 'It 
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l nonblock -l immediate -d 'Do not wait: exit 75 when it is not available now'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l hold -d 'Keep the claim after the command has ended, until it is released or its time is over'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l requeue -d 'The command may be ended when others come first, and is started anew when there is room'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l requeue -d 'Allow gshare to end the command for other claims and to restart it later'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l short -d 'Print only the id (without a command)'
-complete -c gshare -n "__fish_gshare_using_subcommand run" -l lazy -d 'Start the command at once; claim when a program first needs the GPU, whose first CUDA call then waits'
+complete -c gshare -n "__fish_gshare_using_subcommand run" -l lazy -d 'Start the command at once, and claim at its first CUDA call, which waits for the GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l dry-run -d 'Claim nothing: say where it would start (exit 0), or why it would wait, when it would start, and what would be done to others for it (exit 75)'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -l json -d 'Print the grant as JSON: to stdout without a command, else to stderr'
 complete -c gshare -n "__fish_gshare_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand shell" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l gpu-ids -l index -d 'Only these GPUs: indices or UUIDs, separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l model -d 'Only GPUs whose name contains this: h100, "RTX 4090"; several are separated by commas' -r
 complete -c gshare -n "__fish_gshare_using_subcommand shell" -l mode -d 'Only GPUs that are shared so: timeslice, mps, exclusive or mig' -r
@@ -166,7 +166,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand env" -s h -l help -d 'Prin
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s w -l watch -d 'Repeat every SEC seconds' -r
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand ps" -s a -l all -d 'Also waiting claims and GPU processes outside claims'
+complete -c gshare -n "__fish_gshare_using_subcommand ps" -s a -l all -d 'Also waiting claims, and GPU processes without a claim'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l csv -d 'Print comma-separated values, memory in bytes'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand ps" -s h -l help -d 'Print help'
@@ -181,7 +181,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand status" -l socket -d 'Sock
 complete -c gshare -n "__fish_gshare_using_subcommand status" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand status" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l since -d 'How far back: 5w, 3d, 12h, 30m' -r
-complete -c gshare -n "__fish_gshare_using_subcommand report" -l until -d 'Until how long ago [default: now]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand report" -l until -d 'Ends this long ago [default: now]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -s u -l user -d 'Only this user\'s' -r
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand report" -l json -d 'Print JSON'
@@ -227,9 +227,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand suggest" -l json -d 'Print
 complete -c gshare -n "__fish_gshare_using_subcommand suggest" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s g -l gpus -d 'Part of the GPU, memory and SMs alike: 0.5; of each of its GPUs: 2x0.5' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand resize" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l wait -d 'Wait until there is room, at most this long [without TIME: as long as it takes]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand resize" -s q -l quiet -d 'Say nothing but errors'
@@ -248,9 +248,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_see
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and not __fish_seen_subcommand_from install list remove exec help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l name -d 'Name of the new kernel [default: that of the old one, with the size]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from install" -l display-name -d 'What Jupyter shows [default: as the old one, with the size]' -r
@@ -270,9 +270,9 @@ complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_su
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -s g -l gpus -d 'GPUs: a part of one (0.5) or a whole number (2) [default: 0.25]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem -l gpu-memory -d 'Guaranteed memory per GPU, e.g. 8G (GiB) [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Most memory per GPU, while others leave it free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l gpu-mem-limit -l gpu-memory-limit -d 'Upper limit on memory per GPU, while it is free [default of a new claim: what is guaranteed; of a notebook: the service\'s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l sm -d 'Guaranteed share of each GPU\'s SMs, in percent [default: the same part as -g]' -r
-complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Most SMs, while others leave them free: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
+complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l limit -d 'Upper limit on SMs, while they are idle: 0.8 or 80% [default of a new claim: the service\'s, normally all]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l project -d 'Project that the claim counts for' -r
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand kernel; and __fish_seen_subcommand_from exec" -l no-wait -d 'Do not wait for the GPU: the first CUDA call fails when it is not free'
@@ -311,7 +311,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand doctor" -s h -l help -d 'P
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and not __fish_seen_subcommand_from drain undrain kill quota mode release mig log help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
@@ -358,7 +358,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_sub
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -l json -d 'Print JSON'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from log" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "undrain" -d 'Let claims start on drained GPUs again'
+complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand admin; and __fish_seen_subcommand_from help" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'
@@ -433,15 +433,15 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "log" -d 'Show what happened to a claim, also to one that has ended'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "suggest" -d 'Say what a command will need, from the runs before it'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "resize" -d 'Make a claim larger or smaller while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "extend" -d 'Put the end of a claim\'s lease (-t) off'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "extend" -d 'Extend a claim\'s time limit (-t)'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "kernel" -d 'Jupyter kernels that claim a part of a GPU'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "keep" -d 'Put off what was announced for a claim of yours, once'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "keep" -d 'Postpone an announced action on your claim, once'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "detach" -d 'Free a claim\'s GPU memory while its programs live on'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "attach" -d 'Bring a detached claim back onto a GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "suspend" -d 'Detach a claim and stop its processes'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "resume" -d 'Let a suspended claim run again'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "move" -d 'Move a claim to another GPU while its programs run'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and what would mend the rest'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "doctor" -d 'Show what this machine and this service can enforce, and how to mend the rest'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "admin" -d 'For administrators: drain GPUs, end claims, read the audit log'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "config" -d 'Check and show the configuration'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and not __fish_seen_subcommand_from top claim shell join env ps queue status report smi release adopt why log suggest resize extend kernel keep detach attach suspend resume move doctor admin config daemon setup demo replay completions help" -f -a "daemon" -d 'Run the service in the foreground'
@@ -455,7 +455,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subc
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from kernel" -f -a "remove" -d 'Take away kernels that gshare has made'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from kernel" -f -a "exec" -d 'Start a kernel; what installed kernels run'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "drain" -d 'Start no new claims on GPUs; what runs there runs on'
-complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "undrain" -d 'Let claims start on drained GPUs again'
+complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "undrain" -d 'Undo a drain, and clear old errors of a GPU'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "kill" -d 'End claims with all their processes, whoever they belong to'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "quota" -d 'Guarantee parts of the machine to users, groups and projects, and bound what they hold'
 complete -c gshare -n "__fish_gshare_using_subcommand help; and __fish_seen_subcommand_from admin" -f -a "mode" -d 'Change how claims share a GPU: in turns, side by side, one at a time'

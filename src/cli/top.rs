@@ -99,6 +99,7 @@ fn options(args: &TopArgs) -> Options {
     let look = look.with_utf8(utf8);
     Options {
         look,
+        ask_background: base.ask_background && args.theme == Theme::Auto,
         page: args.screen.unwrap_or_default(),
         ..base
     }
@@ -118,6 +119,7 @@ fn once(socket: Option<&Path>, args: &TopArgs) -> Outcome {
             admin: false,
         },
         look: Look::new(Depth::Mono, !args.ascii),
+        ask_background: false,
         page,
         recorded: true,
     };

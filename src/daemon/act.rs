@@ -9,7 +9,7 @@ use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
 use super::service::Service;
-use super::{convert, unix_ms};
+use super::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
 pub(crate) const UNREAD_PLACES: usize = 16;
@@ -75,10 +75,7 @@ impl Service {
                             };
                             let mut error = WireError::new(code, text);
                             if let Some(share) = reason.would_start() {
-                                error = error.with_hint(format!(
-                                    "-g {} starts now",
-                                    convert::short_share(share)
-                                ));
+                                error = error.with_hint(format!("-g {} starts now", share.short()));
                             }
                             if late {
                                 self.refuse_wanting(id, &error);
@@ -157,9 +154,7 @@ impl Service {
                 Some(plan) => format!("{}; {plan}", self.waits_text(id, reason)),
                 None => self.waits_text(id, reason),
             },
-            would_start: reason
-                .would_start()
-                .map(|s| format!("-g {}", convert::short_share(s))),
+            would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
         }));
     }
 

@@ -29,12 +29,6 @@ pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
     }
 }
 
-/// A share as one would type it: `0.2`, `0.25`, `1`.
-pub(crate) fn short_share(share: Share) -> String {
-    let text = format!("{:.3}", share.as_f64());
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// The least memory that is worth a claim.
 const LEAST_MEM: u64 = 1 << 20;
 
@@ -302,13 +296,6 @@ pub(crate) fn project(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_are_printed_as_typed() {
-        for (milli, want) in [(200, "0.2"), (250, "0.25"), (1000, "1"), (5, "0.005")] {
-            assert_eq!(short_share(Share::from_milli(milli)), want);
-        }
-    }
 
     #[test]
     fn text_of_users_cannot_carry_escapes_to_other_terminals() {

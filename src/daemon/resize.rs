@@ -12,7 +12,6 @@ use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
-use super::convert::short_share;
 use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
 use super::peer::Peer;
 use super::server::{ConnId, Sender};
@@ -60,7 +59,7 @@ pub(crate) fn arguments(change: &Change) -> String {
     let mut words = Vec::new();
     if let Some(share) = change.share {
         let of = change.count.map(|n| format!("{n}x")).unwrap_or_default();
-        words.push(format!("-g {of}{}", short_share(share)));
+        words.push(format!("-g {of}{}", share.short()));
     }
     if let Some(Bytes(mem)) = change.mem {
         words.push(format!("--gpu-mem {}M", mem >> 20));

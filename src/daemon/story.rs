@@ -78,7 +78,7 @@ impl Service {
         let room = self.claimable_by(&Caller { request, parties });
         let most = open.into_iter().map(|g| room.by_gpu[g]).max()?;
         let helps = most > Share::ZERO && share.is_none_or(|asked| most < asked);
-        helps.then(|| format!("-g {}", convert::short_share(most)))
+        helps.then(|| format!("-g {}", most.short()))
     }
 
     fn taking_view(&self, taking: &Taking) -> TakingView {

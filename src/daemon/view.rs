@@ -454,7 +454,7 @@ impl Service {
                 reason: reason.map(|r| self.waits_text(id, r)).unwrap_or_default(),
                 would_start: reason
                     .and_then(gshare_core::Reason::would_start)
-                    .map(|s| format!("-g {}", convert::short_share(s))),
+                    .map(|s| format!("-g {}", s.short())),
                 expected: expected.get(&id).map(|e| {
                     let view = self.expected_view(*e);
                     let kept = self.machine.is_reserved(id);

@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod background;
 mod canvas;
 mod feed;
 mod form;

@@ -13,6 +13,7 @@ use nix::unistd::{Pid, getuid};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
+use crate::background;
 use crate::feed::{Feed, Update};
 use crate::model::{Model, Page, Viewer};
 use crate::msg::{Cmd, Msg};
@@ -41,6 +42,8 @@ pub struct Options {
     pub viewer: Viewer,
     /// Colours and characters.
     pub look: Look,
+    /// The terminal is asked for its background, which decides the colours.
+    pub ask_background: bool,
     /// The first screen.
     pub page: Page,
     /// What is shown is a recording: its own time counts, not the clock's.
@@ -51,12 +54,15 @@ impl Default for Options {
     /// For the user who runs the program, on the terminal that the environment describes.
     fn default() -> Self {
         let uid = getuid();
+        let env = |name: &str| std::env::var(name).ok();
+        let look = Look::detect(env);
         Self {
             viewer: Viewer {
                 uid: uid.as_raw(),
                 admin: uid.is_root(),
             },
-            look: Look::detect(|name| std::env::var(name).ok()),
+            ask_background: look.has_colours() && env("COLORFGBG").is_none(),
+            look,
             page: Page::default(),
             recorded: false,
         }
@@ -119,10 +125,15 @@ impl Signals {
 ///
 /// # Errors
 /// When input or output is not a terminal, or the terminal fails.
-pub async fn run(options: Options, feed: Feed) -> io::Result<Exit> {
+pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     // Signals first: from here on none can leave the terminal as ours.
     let mut signals = Signals::new()?;
     let mut screen = Screen::take()?;
+    if options.ask_background
+        && let Some(found) = background::ask(std::env::var_os("SSH_CONNECTION").is_some())?
+    {
+        options.look = options.look.on(found);
+    }
     let mut input = EventStream::new();
     // From here on a new size is told; one from before was not.
     screen.fit()?;

@@ -301,6 +301,12 @@ impl Look {
         }
     }
 
+    /// Whether there are colours at all.
+    #[must_use]
+    pub fn has_colours(&self) -> bool {
+        self.depth != Depth::Mono
+    }
+
     /// The same with so many colours.
     #[must_use]
     pub fn with_depth(self, depth: Depth) -> Self {

@@ -41,6 +41,27 @@ fn it_draws_and_gives_the_terminal_back_on_q() {
 }
 
 #[test]
+fn a_light_terminal_that_says_so_has_the_colours_for_it() {
+    // Over a network there is more time for the answer.
+    let far = [("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")];
+    let mut canned = Canned::start_at((80, 24), &["workstation"], &far);
+    canned.until("question", |c| {
+        c.look(|s| String::from_utf8_lossy(&s.raw).contains("\u{1b}]11;?\u{1b}\\"))
+    });
+    canned.press("\u{1b}]11;rgb:ffff/ffff/ffff\u{1b}\\\u{1b}[?64;1c");
+    canned.until_text(" 15.3  17.7 of 23.5");
+    canned.until_text("? help  q quit");
+    canned.look(|s| {
+        let used = of_use(s.parser.screen(), "█");
+        assert!(!matches!(used, vt100::Color::Idx(195)), "for a dark one");
+    });
+    // The answer is no key.
+    assert!(canned.text().contains("[1 Overview]"), "{}", canned.text());
+    canned.press("q");
+    assert!(canned.end("left: quit").success());
+}
+
+#[test]
 fn ctrl_c_leaves_from_within_a_dialog() {
     let mut canned = Canned::start(&["workstation"]);
     canned.until_text("? help  q quit");

@@ -30,7 +30,7 @@ pub enum Colours {
 /// The background of the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Theme {
-    /// As `COLORFGBG` says, else dark
+    /// As the terminal or `COLORFGBG` says, else dark
     #[default]
     Auto,
     /// Dark

@@ -9,7 +9,6 @@ use gshare_enforcer::proc;
 use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use super::Act;
-use crate::daemon::convert::short_share;
 use crate::daemon::journal::QuotaRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
@@ -129,8 +128,8 @@ impl Service {
         {
             return Err(usage(format!(
                 "{} GPUs are guaranteed, but {} are the most",
-                short_share(gpus),
-                short_share(max)
+                gpus.short(),
+                max.short()
             )));
         }
         let before = self.in_force(&party);
@@ -220,11 +219,11 @@ impl Service {
 /// `1.5 guaranteed, weight 2, at most 3`.
 fn text(quota: &Quota) -> String {
     let parts = [
-        quota.gpus.map(|g| format!("{} guaranteed", short_share(g))),
+        quota.gpus.map(|g| format!("{} guaranteed", g.short())),
         quota
             .weight_milli
-            .map(|w| format!("weight {}", short_share(Share::from_milli(w)))),
-        quota.max.map(|m| format!("at most {}", short_share(m))),
+            .map(|w| format!("weight {}", Share::from_milli(w).short())),
+        quota.max.map(|m| format!("at most {}", m.short())),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     parts.join(", ")
@@ -233,7 +232,7 @@ fn text(quota: &Quota) -> String {
 /// The flags that set it.
 fn flags(quota: &Quota) -> String {
     let flag = |name: &str, milli: Option<u32>| {
-        milli.map(|m| format!(" --{name} {}", short_share(Share::from_milli(m))))
+        milli.map(|m| format!(" --{name} {}", Share::from_milli(m).short()))
     };
     let parts = [
         flag("gpus", quota.gpus.map(Share::milli)),

@@ -73,15 +73,17 @@ pub struct ExpectedView {
 }
 
 impl ExpectedView {
-    /// `in 54s`, `in 5m to 12m`, `in 5m or later`.
+    /// `in 54s`, `in 5m to 12m`, `within 23s`, `in 5m or later`, `at any time`.
     #[must_use]
     pub fn when(&self) -> String {
         let span = |s| gshare_core::units::show_duration(std::time::Duration::from_secs(s));
         let low = span(self.low_s);
-        match self.high_s {
-            Some(high) if span(high) == low => format!("in {low}"),
-            Some(high) => format!("in {low} to {}", span(high)),
-            None => format!("in {low} or later"),
+        match (self.low_s, self.high_s) {
+            (_, Some(high)) if span(high) == low => format!("in {low}"),
+            (0, Some(high)) => format!("within {}", span(high)),
+            (_, Some(high)) => format!("in {low} to {}", span(high)),
+            (0, None) => "at any time".to_owned(),
+            (_, None) => format!("in {low} or later"),
         }
     }
 
@@ -89,5 +91,27 @@ impl ExpectedView {
     #[must_use]
     pub fn text(&self) -> String {
         format!("{} ({})", self.when(), self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_may_come_at_once_has_no_zero() {
+        let when = |low_s, high_s| {
+            let expected = ExpectedView {
+                low_s,
+                high_s,
+                ..ExpectedView::default()
+            };
+            expected.when()
+        };
+        assert_eq!(when(54, Some(54)), "in 54s");
+        assert_eq!(when(300, Some(720)), "in 5m to 12m");
+        assert_eq!(when(300, None), "in 5m or later");
+        assert_eq!(when(0, Some(23)), "within 23s");
+        assert_eq!(when(0, None), "at any time");
     }
 }

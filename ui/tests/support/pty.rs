@@ -70,7 +70,9 @@ impl Canned {
         command.env("LC_ALL", "C.UTF-8");
         command.env("TZ", "UTC");
         command.env_remove("NO_COLOR");
-        command.env_remove("COLORTERM");
+        for name in ["COLORTERM", "COLORFGBG", "SSH_CONNECTION"] {
+            command.env_remove(name);
+        }
         for (name, value) in vars {
             match value.is_empty() {
                 true => command.env_remove(name),
