@@ -275,6 +275,7 @@ pub fn run(start: &Start) -> anyhow::Result<i32> {
     gshare_enforcer::proc::share_one_heap();
     let paths = config.paths(mode);
     prepare_dirs(&paths, mode)?;
+    gshare_abi::host::Priority::Service.take();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

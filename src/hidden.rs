@@ -16,6 +16,10 @@ pub fn run() -> Option<ExitCode> {
     }
     let mut args = std::env::args().skip(1);
     let (name, args) = (args.next()?, args.collect::<Vec<_>>());
+    // Started by the service, which goes before users' programs; these do not.
+    if [PROBE_ARGUMENT, COVER_ARGUMENT, NOTEBOOKS_ARGUMENT].contains(&name.as_str()) {
+        gshare_abi::host::Priority::Background.take();
+    }
     let result = match name.as_str() {
         PROBE_ARGUMENT => probe(&args),
         COVER_ARGUMENT => cover(&args).map_err(|e| format!("{e:#}")),

@@ -187,7 +187,7 @@ fn a_kernel_starts_without_a_service_and_says_so() {
             Path::new("/nonexistent/gshared.sock"),
             "no gshare service answers at /nonexistent",
         ),
-        (&deaf, "the gshare service did not answer within 2 s"),
+        (&deaf, "the gshare service did not answer within 5 s"),
     ] {
         let mut command = Command::new(support::GSHARE);
         command

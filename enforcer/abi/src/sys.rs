@@ -447,11 +447,10 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Has the calling thread run before ordinary ones, where this process may ask for that. Gives whether it
-/// does.
-pub(crate) fn hurry() -> bool {
+/// Gives the calling thread this nice value (setpriority(2)), where the process may. Gives whether it has it.
+pub(crate) fn set_nice(nice: i32) -> bool {
     // SAFETY: setpriority takes integers; on Linux 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) == 0 }
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

@@ -16,8 +16,9 @@ use super::super::claim::{granted, shown_command, sized};
 use super::super::failure::{self, Failure};
 use super::super::{Outcome, connect, exec, out};
 
-/// Longest wait for the service: a kernel that is late is a broken one to whoever started it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for the service. Jupyter waits a minute for a kernel; two seconds were too few for twenty at once on two
+/// processors.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
     let granted = claim(socket, args).unwrap_or_else(|failure| {

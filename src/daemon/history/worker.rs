@@ -139,7 +139,10 @@ impl Worker {
         };
         let thread = std::thread::Builder::new()
             .name("history".to_owned())
-            .spawn(move || desk.run(&inbox, &claims))?;
+            .spawn(move || {
+                gshare_abi::host::Priority::Background.take();
+                desk.run(&inbox, &claims);
+            })?;
         Ok(Self {
             orders,
             status,

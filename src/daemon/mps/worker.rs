@@ -54,7 +54,11 @@ impl Worker {
         };
         let started = std::thread::Builder::new()
             .name(format!("mps-{gpu}"))
-            .spawn(move || work.run(&orders, tick));
+            .spawn(move || {
+                // NVIDIA's server is no part of the service.
+                gshare_abi::host::Priority::Background.take();
+                work.run(&orders, tick);
+            });
         if let Err(error) = started {
             tracing::error!("no thread for MPS on GPU {gpu}: {error}");
         }

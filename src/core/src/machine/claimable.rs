@@ -262,6 +262,13 @@ impl<'m> Probe<'m> {
     /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more.
     fn largest(&mut self, gpu: usize) -> (Share, Option<ClaimId>, Option<Reason>) {
         let most = self.found(STEP).by_gpu[gpu];
+        // An instance is claimed whole, and its size is between two steps.
+        if !most.milli().is_multiple_of(STEP.milli()) {
+            let found = self.found(most);
+            if found.by_gpu[gpu] == most {
+                return (most, found.planned[gpu], found.rule.clone());
+            }
+        }
         let (mut low, mut high) = (0, most.milli() / STEP.milli());
         // Mostly a larger claim is of the same kind as the smallest.
         let mut middle = high;
