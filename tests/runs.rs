@@ -285,11 +285,8 @@ fn queue_and_why_say_when_a_waiting_claim_starts_by_how_long_runs_took() {
         "{expected:?}, runs took {took:?}"
     );
     assert!(queue.contains(&expected.when()), "{expected:?} {queue}");
-    let words = "earlier runs such as ";
-    assert!(
-        why.contains("it starts in ") && why.contains(words),
-        "{why}"
-    );
+    let told = format!("it starts {} (earlier runs such as ", expected.when());
+    assert!(why.contains(&told), "{told} {why}");
     assert_eq!(held.finish(), Some(0));
     assert_eq!(waits.line(), "ok ready");
     assert_eq!(waits.finish(), Some(0));

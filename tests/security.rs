@@ -24,6 +24,13 @@ fn text(output: &Output) -> String {
     both.map(String::from_utf8_lossy).concat()
 }
 
+fn end<const N: usize>(children: [&mut Child; N]) {
+    for child in children {
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+}
+
 /// The command of a claim that `uid` makes.
 fn claim_as(station: &Station, uid: u32, flags: &[&str], command: &[&str]) -> Command {
     let mut claim = station.command();
@@ -356,10 +363,7 @@ fn a_user_is_one_user_under_all_their_subordinate_numbers() {
     let nobodys = start_mapped(as_subordinate(claim(&more), 0, first + 80_000, 0));
     let refused = nobodys.wait_with_output().expect("ends");
     assert_eq!(refused.status.code(), Some(77), "{}", text(&refused));
-    for child in [&mut inside, &mut bare, &mut daemons] {
-        child.kill().expect("killed");
-        child.wait().expect("reaped");
-    }
+    end([&mut inside, &mut bare, &mut daemons]);
 }
 
 /// M2: whether a kernel is told to have been shut down said which files there are, to anybody.
@@ -528,10 +532,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
         let adopted = as_user(adopt, uid).output().expect("runs");
         assert!(adopted.status.success(), "{}", text(&adopted));
         assert!(others.has(child), "{what}: a child was taken out");
-        for child in [&mut inside, &mut outside] {
-            child.kill().expect("killed");
-            child.wait().expect("reaped");
-        }
+        end([&mut inside, &mut outside]);
     }
 }
 
@@ -607,10 +608,7 @@ fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
     until("the new kernel has the claim", SOON, || {
         (command()? == (id.clone(), second.id())).then_some(())
     });
-    for child in [&mut in_job, &mut first, &mut second] {
-        child.kill().expect("killed");
-        child.wait().expect("reaped");
-    }
+    end([&mut in_job, &mut first, &mut second]);
 }
 
 /// A process with this number, run by that user; `None` where the kernel's next number cannot be chosen.
@@ -623,8 +621,7 @@ fn with_number(pid: u32, uid: u32) -> Option<Child> {
         if child.id() == pid {
             return Some(child);
         }
-        child.kill().expect("killed");
-        child.wait().expect("reaped");
+        end([&mut child]);
     }
     None
 }

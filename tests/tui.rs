@@ -86,17 +86,17 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     let held = until("the claim is listed", SOON, || ps(&station).pop());
     assert!(held.gpus.len() == 1 && held.pid.is_none(), "{held:?}");
     assert!((held.gpus[0].sm_request - 0.25).abs() < 1e-9);
-    screen.wait("its row", SOON, |text| {
-        row(text, &held.id)
-            .filter(|r| r.contains(" 25 "))
-            .map(|_| ())
-    });
 
     let told = format!("{} is yours", held.id);
     screen.shows(&[&told, &format!("gshare env {}", held.id)], SOON);
     screen.send("\r");
     screen.wait("the answer goes", SOON, |text| {
         (!text.contains(&told)).then_some(())
+    });
+    screen.wait("its row", SOON, |text| {
+        row(text, &held.id)
+            .filter(|r| r.contains(" 25 "))
+            .map(|_| ())
     });
     // The command that it names works.
     let mut shell = station.client_environment(Command::new("sh"));

@@ -262,23 +262,19 @@ impl<'m> Probe<'m> {
     /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more.
     fn largest(&mut self, gpu: usize) -> (Share, Option<ClaimId>, Option<Reason>) {
         let most = self.found(STEP).by_gpu[gpu];
-        // An instance is claimed whole, and its size is between two steps.
-        if !most.milli().is_multiple_of(STEP.milli()) {
-            let found = self.found(most);
-            if found.by_gpu[gpu] == most {
-                return (most, found.planned[gpu], found.rule.clone());
-            }
+        // Mostly a claim of that size finds the same as the smallest, and an instance is claimed whole, in no steps.
+        let found = self.found(most.max(STEP));
+        if found.by_gpu[gpu] == most {
+            return (most, found.planned[gpu], found.rule.clone());
         }
         let (mut low, mut high) = (0, most.milli() / STEP.milli());
-        // Mostly a larger claim is of the same kind as the smallest.
-        let mut middle = high;
         while low < high {
+            let middle = u32::midpoint(low, high + 1);
             let part = Share::from_milli(middle * STEP.milli());
             match self.found(part).by_gpu[gpu] >= part {
                 true => low = middle,
                 false => high = middle - 1,
             }
-            middle = u32::midpoint(low, high + 1);
         }
         let part = Share::from_milli(low * STEP.milli());
         let same = part == Share::ZERO || self.found(part).by_gpu[gpu] == part;
