@@ -320,7 +320,7 @@ fn told_later(station: &Station) -> Option<()> {
     );
     let _second = lazy("second");
     // First that it waits, then when it starts.
-    let words = ["waits for its GPU", "starts in ", "earlier runs such as "];
+    let words = ["waits for its GPU", "starts ", "earlier runs such as "];
     let told = until(
         "it is told that it waits, and when that ends or that it has started",
         SOON,
