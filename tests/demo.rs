@@ -325,7 +325,7 @@ fn without_root_the_later_scenes_play_as_well() {
     let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tmp.path(), mode).expect("set");
     let program = tmp.path().join("gshare");
-    std::fs::copy(GSHARE, &program).expect("copied");
+    support::copy_program(GSHARE, &program);
     std::os::unix::fs::chown(tmp.path(), Some(users.uid(0)), None).expect("given");
     let mut demo = as_user(Command::new(&program), users.uid(0));
     demo.args(["demo", "--headless", "--for", "15m"])

@@ -196,7 +196,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
     assert_eq!(claimed, [DENIED, OPEN, OPEN, OPEN]);
     // A CUDA program outside claims finds no device.
     let client = station.dir().join("bin/raw_client");
-    std::fs::copy(example("raw_client"), &client).expect("copied");
+    support::copy_program(example("raw_client"), &client);
     let client = client.display().to_string();
     let said = answers(places.command("user.slice", &station, &[&client]));
     assert!(
@@ -279,7 +279,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     };
     let copy = |name: &str| {
         let path = station.dir().join("bin").join(name);
-        std::fs::copy(example("raw_client"), &path).expect("copied");
+        support::copy_program(example("raw_client"), &path);
         path.display().to_string()
     };
     let (client, server, desktop) = (copy("trainer"), copy("Xorg"), copy("gnome-shell"));

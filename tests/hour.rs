@@ -54,7 +54,7 @@ fn simulate(sim: &Path) -> String {
     std::fs::write(sim.join("costs"), COSTS).expect("written");
     let control = sim.join("bin/nvidia-cuda-mps-control");
     std::fs::create_dir(sim.join("bin")).expect("made");
-    std::fs::copy(GSHARE, &control).expect("copied");
+    support::copy_program(GSHARE, &control);
     format!(
         "[driver]\nlibcuda = \"{0}/lib/libcuda.so.1\"\nlibnvidia-ml = \"{0}/lib/libnvidia-ml.so.1\"\n\
          [devices]\nfilter = \"off\"\n[mps]\ncontrol = {control:?}\n",

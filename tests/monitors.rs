@@ -45,7 +45,7 @@ impl Load {
         let program: PathBuf = station.dir().join("raw_client");
         let original = support::example("raw_client");
         if std::fs::hard_link(&original, &program).is_err() {
-            std::fs::copy(&original, &program).expect("copied");
+            support::copy_program(&original, &program);
         }
         let board = board(&station);
         let member = |gpu: &str, mib: u64| {

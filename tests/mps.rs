@@ -35,7 +35,7 @@ fn workstation(more: &str) -> Station {
 fn client(station: &Station, uid: u32, flags: &[&str]) -> Raw {
     let program = station.dir().join("bin/raw_client");
     if !program.exists() && std::fs::hard_link(support::example("raw_client"), &program).is_err() {
-        std::fs::copy(support::example("raw_client"), &program).expect("copied");
+        support::copy_program(support::example("raw_client"), &program);
     }
     let mut command = station.command();
     command

@@ -29,7 +29,7 @@ fn real(test: &str) -> Option<PathBuf> {
 fn simulated(dir: &Path) -> PathBuf {
     let program = dir.join(PROGRAM);
     if std::fs::hard_link(GSHARE, &program).is_err() {
-        std::fs::copy(GSHARE, &program).expect("copied");
+        support::copy_program(GSHARE, &program);
     }
     program
 }

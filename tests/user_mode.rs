@@ -81,8 +81,8 @@ impl Account {
         gshare_artifacts::stage_sim(&sim).expect("staged");
         let bin = self.path("bin");
         open_dir(&bin);
-        std::fs::copy(GSHARE, bin.join("gshare")).expect("copied");
-        std::fs::copy(support::example("raw_client"), bin.join("raw_client")).expect("copied");
+        support::copy_program(GSHARE, bin.join("gshare"));
+        support::copy_program(support::example("raw_client"), bin.join("raw_client"));
         let config = self.path("home/.config/gshare");
         open_dir(&config);
         let text = format!(

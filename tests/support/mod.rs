@@ -16,7 +16,7 @@ pub mod terminal;
 pub mod users;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,14 @@ pub fn program() -> PathBuf {
 /// A program of `examples/`, which cargo builds with the tests.
 pub fn example(name: &str) -> PathBuf {
     PathBuf::from(GSHARE).with_file_name("examples").join(name)
+}
+
+/// Copies a program that is to be run. Not with a descriptor of this process: a child that another test starts meanwhile
+/// has it open for writing until its exec, and the kernel runs no such file.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    let copied = copy.arg(from.as_ref()).arg(to.as_ref()).status();
+    assert!(copied.expect("cp starts").success(), "{copy:?}");
 }
 
 /// For tests of one file that disturb one another: one at a time.
