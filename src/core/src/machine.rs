@@ -64,8 +64,10 @@ struct Waiting {
     /// Smaller came first.
     seq: u64,
     since: Now,
-    /// It has waited for long.
+    /// It has waited for long, and everybody makes room for it.
     due: bool,
+    /// It has waited for long: once it starts nothing is taken from it for a while.
+    turn: bool,
     /// Priority of its class.
     priority: u16,
     /// Level of what it has had itself.
@@ -406,6 +408,7 @@ impl Machine {
             seq: self.next_seq,
             since: now,
             due: false,
+            turn: false,
             priority: 0,
             level: 0,
             had: 0,

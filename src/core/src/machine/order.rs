@@ -1,7 +1,8 @@
 //! The order of service of claims that wait.
 //!
 //! First come claims whose turn it is (they have waited for long), then those within what their owner is guaranteed
-//! (of those last who come back with more memory than they asked for). Among the same standing goes the class of
+//! (of those last who come back with more memory than they asked for). A claim that has run before and fits into what its
+//! owner is guaranteed has its turn there, before the owner's other claims; one of an owner at a time. Among the same standing goes the class of
 //! higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
 //! that has run for the shortest time (by levels), then the one who asked first. What an owner is
 //! guaranteed is divided in the same order among their claims, whether they hold or wait.
@@ -11,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::holding::Granted;
+use super::lever::Lever;
 use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Class, Request};
 use crate::class::Rules;
-use crate::ledger::{GpuFacts, Ledger};
+use crate::ledger::{GpuFacts, Ledger, Slice};
 use crate::place;
 use crate::sched::fair::{History, LEVELS, Party, guarantees, level};
 use crate::units::{Bytes, Share};
@@ -51,6 +53,17 @@ struct Asks {
     level: u8,
     /// GPUs that it wants.
     size: f64,
+    /// Its turn has come.
+    turn: Option<Turn>,
+}
+
+/// The turn of a claim that has waited for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Everybody makes room for it.
+    OfAll,
+    /// It goes before its owner's other claims.
+    OfItsOwner,
 }
 
 /// A claim among those of its owner.
@@ -200,6 +213,7 @@ impl Machine {
                         priority: self.priority_at(level, request.class),
                         level,
                         size: size(most, request),
+                        turn: None,
                     })
                 }
                 _ => None,
@@ -237,15 +251,16 @@ impl Machine {
 
     /// Divides what each owner is guaranteed among the claims of theirs that hold and those that wait: whoever has had
     /// least comes first, then whoever asked first. Those that hold and find no place in it are on loan; the places in
-    /// the queue of those that find one are returned. Claims from which nothing can be taken fill it before others.
-    fn divide(&mut self, asks: &[Asks], sure: &BTreeMap<Owner, f64>) -> BTreeSet<usize> {
+    /// the queue of those that find one are returned. Claims from which nothing can be taken now fill it before others.
+    fn divide(&mut self, now: Now, asks: &[Asks], sure: &BTreeMap<Owner, f64>) -> BTreeSet<usize> {
         let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
             let granted = self.reclaim.granted.get(&id);
             let level = granted.map_or(0, |g| level(self.ran_of(g).as_secs_f64()));
             let priority = granted.map_or(0, |g| self.priority_at(level, g.request.class));
             let seq = granted.map_or(0, |g| g.seq);
-            let rank = (!self.is_fixed(id), Reverse(priority), level, seq, id);
+            let stays = self.is_fixed(id) || self.has_slot(now, id);
+            let rank = (!stays, Reverse(priority), level, seq, id);
             let own = all.entry(self.owner(id, uid)).or_default();
             own.push(Demand {
                 rank,
@@ -254,7 +269,8 @@ impl Machine {
             });
         }
         for ask in asks {
-            let rank = (true, Reverse(ask.priority), ask.level, ask.seq, ask.id);
+            let waits = ask.turn != Some(Turn::OfItsOwner);
+            let rank = (waits, Reverse(ask.priority), ask.level, ask.seq, ask.id);
             let (size, waits) = (ask.size, Some(ask.place));
             all.entry(ask.owner)
                 .or_default()
@@ -323,6 +339,32 @@ impl Machine {
         next.map(|bound| bound - ran)
     }
 
+    /// Finds the claims whose turn it is. Those of an owner that have run before have theirs one after the other, and
+    /// within the owner's guarantee, so that many together do not take from others what those are guaranteed.
+    fn take_turns(&self, now: Now, asks: &mut [Asks], sure: &BTreeMap<Owner, f64>) {
+        let held = self.ledger.held();
+        let slots = held.filter(|(id, _)| self.has_slot(now, *id));
+        let owner = |(id, slices): (ClaimId, &[Slice])| Some(self.owner(id, slices.first()?.uid));
+        let mut served: BTreeSet<Owner> = slots.filter_map(owner).collect();
+        let since = |ask: &Asks| self.queue[ask.place].since;
+        let mut come: Vec<&mut Asks> = asks.iter_mut().collect();
+        come.retain(|ask| now >= self.turn_of(&self.queue[ask.place]));
+        come.sort_by_key(|ask| (since(ask), ask.id));
+        for ask in come {
+            let fits = ask.size <= sure.get(&ask.owner).copied().unwrap_or(0.0) + 1e-9;
+            ask.turn = match self.comes_back(ask.id) {
+                true if !served.insert(ask.owner) => None,
+                true if fits => Some(Turn::OfItsOwner),
+                _ => Some(Turn::OfAll),
+            };
+        }
+    }
+
+    /// Whether a claim runs in its turn. What else spares a claim spares it from being detached as well.
+    fn has_slot(&self, now: Now, id: ClaimId) -> bool {
+        self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Detach)
+    }
+
     /// When it is the turn of a claim that waits, whatever its standing.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
         let most = match self.comes_back(waiting.id()) {
@@ -334,14 +376,16 @@ impl Machine {
 
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
-        let asks = self.asks();
+        let mut asks = self.asks();
         let sure = self.guaranteed(&asks);
-        let within = self.divide(&asks, &sure);
+        self.take_turns(now, &mut asks, &sure);
+        let within = self.divide(now, &asks, &sure);
         let mut queue = std::mem::take(&mut self.queue);
         for waiting in &mut queue {
-            waiting.due = now >= self.turn_of(waiting);
+            (waiting.due, waiting.turn) = (false, false);
             waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
+                waiting.due = now >= self.turn_of(waiting);
                 // A wish to grow overtakes nobody by its owner's guarantee, only by what the owner has had lately.
                 waiting.had = self.had_by_wish(&waiting.ask);
                 waiting.priority = Rules::of(Class::Batch).priority;
@@ -356,6 +400,8 @@ impl Machine {
             let back = self.reclaim.parked.get(id);
             waiting.over =
                 back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
+            waiting.due = ask.turn == Some(Turn::OfAll);
+            waiting.turn = ask.turn.is_some();
             waiting.priority = ask.priority;
             waiting.level = ask.level;
             waiting.entitled = within.contains(&ask.place);

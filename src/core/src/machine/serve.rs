@@ -116,7 +116,7 @@ impl Machine {
             && self.needs_no_plan(now, id, request, &slices)
         {
             future.started(self, id, &slices, gone);
-            let due = waiting.due;
+            let turn = waiting.turn;
             if self.comes_back(id) {
                 self.unpark(id, slices.iter().map(|s| s.gpu), actions);
             } else {
@@ -126,7 +126,7 @@ impl Machine {
                 actions.push(Action::Grant { id, slices, ends });
                 self.note_grant(now, &waiting);
             }
-            if let Some(granted) = self.reclaim.granted.get_mut(&id).filter(|_| due) {
+            if let Some(granted) = self.reclaim.granted.get_mut(&id).filter(|_| turn) {
                 let until = now.saturating_add(SLOT);
                 let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
                 granted.spared.extend(taken.map(|lever| (lever, until)));

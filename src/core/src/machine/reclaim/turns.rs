@@ -150,6 +150,37 @@ fn a_claim_of_the_whole_machine_has_it_in_its_turn_for_an_hour_and_the_others_co
 }
 
 #[test]
+fn turns_of_claims_that_were_away_leave_others_what_they_are_guaranteed() {
+    let mut b = Bench::new(2);
+    b.claim(1, 1000, 1, Class::Batch, 8);
+    b.claim(2, 1000, 1, Class::Batch, 8);
+    b.pass(s(11 * MINUTE));
+    // Shorter claims of the same owner keep coming.
+    let mut next = 10;
+    let mut pieces = |b: &mut Bench, most: u64| {
+        for _ in 0..most {
+            for id in [next, next + 1] {
+                b.claim(id, 1000, 1, Class::Batch, 8);
+                b.send(Event::Gone {
+                    id: ClaimId(id - 2),
+                });
+            }
+            next += 2;
+            b.pass(s(9 * MINUTE));
+        }
+    };
+    pieces(&mut b, 80);
+    assert_eq!(b.parked(), [1, 2]);
+    pieces(&mut b, 2);
+    assert!(b.at(1).is_some(), "its turn has come after twelve hours");
+    assert_eq!(b.at(2), None, "the next turn is after this one");
+    b.claim(3, 1000, 2, Class::Batch, 8);
+    assert!(waits(&mut b, 3, 106) > 0, "one GPU is guaranteed to each");
+    pieces(&mut b, 4);
+    assert!(b.at(1).is_some() && b.at(3).is_some(), "{:?}", b.parked());
+}
+
+#[test]
 fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
     let id = ClaimId(1);
     let end = |b: &Bench| b.w.machine.lease_end(id).expect("it has a limit");
