@@ -1,14 +1,17 @@
 //! When waiting claims start: a copy of the machine goes on as this one would if nobody else asked, with those who run
-//! ending as earlier runs of the same programs did, early in one copy and late in another.
+//! ending as earlier runs of the same programs did, early in one copy and late in another. What is further ahead than the
+//! copies can decide is added without decisions: room goes to those who wait in their order, and nothing is taken.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::lever::{Lever, Levers};
+use super::order::Round;
 use super::{Action, Event, Machine, Now};
 use crate::claim::ClaimId;
 use crate::ledger::Slice;
+use crate::place;
 use crate::units::Bytes;
 
 /// Ends are as early as in this part of earlier runs ...
@@ -31,6 +34,10 @@ const LEAST: usize = 4;
 const COARSE: (u32, Duration) = (16, Duration::from_secs(2));
 /// The same where ends are guessed.
 const ROUGH: (u32, Duration) = (3, Duration::from_secs(10));
+
+/// After its last decision a copy goes on for so many ends, with so many of those who wait.
+const ENDS: usize = 64;
+const QUEUED: usize = 256;
 
 /// What a claim waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +131,22 @@ impl Machine {
             ahead.left = most;
             ahead.go_on(&waits);
             left = left.saturating_sub(most - ahead.left);
-            ahead.starts
+            ahead
         };
         let (sure, early, late) = match known {
-            true => (scene(None, 3), scene(Some(EARLY), 2), scene(Some(LATE), 1)),
-            false => (scene(None, 1), BTreeMap::new(), BTreeMap::new()),
+            true => {
+                let (sure, early) = (scene(None, 3).starts, scene(Some(EARLY), 2));
+                let mut late = scene(Some(LATE), 1);
+                late.roll_on(&waits);
+                (sure, Some(early), late.starts)
+            }
+            false => (scene(None, 1).starts, None, BTreeMap::new()),
+        };
+        // Whoever does not start in the copy in which claims end early starts no sooner than it was gone on with.
+        let lowest = |id: &ClaimId| {
+            let early = early.as_ref()?;
+            let starts = early.starts.get(id).copied();
+            starts.or_else(|| Some((early.now, late.get(id)?.1)))
         };
         let expected = |id: ClaimId| {
             let sure = sure.get(&id).copied();
@@ -142,7 +160,7 @@ impl Machine {
                     until,
                 });
             }
-            let (low, until) = early.get(&id).copied().or(sure)?;
+            let (low, until) = lowest(&id).or(sure)?;
             let latest = [late.get(&id).copied(), sure];
             let high = latest.into_iter().flatten().map(|(at, _)| at).min();
             let later = |high: Now| high.max(low).saturating_sub(now).mul_f64(LATER);
@@ -250,6 +268,49 @@ impl Ahead {
             }
             events.push(Event::Tick);
             self.send(events);
+        }
+    }
+
+    /// What it does not decide any more: whoever ends makes room for those who wait, in their order.
+    fn roll_on(&mut self, waits: &BTreeSet<ClaimId>) {
+        let mut ledger = std::mem::take(&mut self.machine.ledger);
+        let queue = self
+            .machine
+            .queue()
+            .map(|(id, request)| (id, request.clone()));
+        let mut queue: Vec<_> = queue.take(QUEUED).collect();
+        let runs = std::mem::take(&mut self.runs).into_iter();
+        let mut ends: BinaryHeap<_> = runs
+            .map(|(id, (since, left))| Reverse((since + left, id)))
+            .collect();
+        for _ in 0..ENDS {
+            let open = waits.iter().any(|id| !self.starts.contains_key(id));
+            let Some(Reverse((at, ended))) = ends.pop().filter(|_| open) else {
+                break;
+            };
+            self.now = at;
+            self.ended = Some((ended, false));
+            ledger.remove(ended);
+            let mut round = Round::new(&ledger);
+            queue.retain(|(id, request)| {
+                let fits = round.may_fit(&ledger, request, &[]);
+                let Some(slices) = fits
+                    .then(|| place::best_fit(&ledger, request, &[]))
+                    .flatten()
+                else {
+                    return true;
+                };
+                ledger.insert(*id, slices);
+                round = Round::new(&ledger);
+                self.started(*id);
+                self.run(*id);
+                ends.extend(
+                    self.runs
+                        .remove(id)
+                        .map(|(since, left)| Reverse((since + left, *id))),
+                );
+                false
+            });
         }
     }
 
@@ -428,6 +489,23 @@ mod tests {
         w.now = s(301);
         w.send(Event::Tick);
         assert_eq!(expected(&w, 2), None, "it takes longer than any did");
+    }
+
+    #[test]
+    fn whoever_is_far_back_in_a_long_queue_is_told_as_well() {
+        let mut w = World::new(&[24]);
+        let span = Span::of([600, 700, 800].map(s).to_vec()).unwrap();
+        for id in 1..=100 {
+            let span = span.clone();
+            let of = ClaimId(id);
+            w.send(Event::RunTime { id: of, span });
+            w.submit(id, 1000);
+        }
+        let told = expected(&w, 31).expect("thirty runs later");
+        assert!(matches!(told.until, Until::Ends(_)), "{told:?}");
+        assert!(told.low <= s(30 * 600), "{told:?}");
+        let high = told.high.expect("by what earlier runs took");
+        assert!((s(30 * 700)..s(60 * 800)).contains(&high), "{told:?}");
     }
 
     #[test]
