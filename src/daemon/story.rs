@@ -39,7 +39,7 @@ impl Service {
             &self.measure(),
         );
         Ok(Reply::Tried(match told {
-            Rehearsal::Starts(slices) => would_start(&slices),
+            Rehearsal::Starts { slices, entitled } => would_start(&slices, entitled),
             Rehearsal::Refused(reason) => Tried {
                 never: true,
                 message: format!("cannot run here: {}", self.reason_text(&reason)),
@@ -234,7 +234,7 @@ impl Service {
     }
 }
 
-fn would_start(slices: &[Slice]) -> Tried {
+fn would_start(slices: &[Slice], entitled: bool) -> Tried {
     let parts: Vec<String> = slices
         .iter()
         .map(|s| {
@@ -251,7 +251,7 @@ fn would_start(slices: &[Slice]) -> Tried {
         starts: true,
         message: format!("would start now: {}", parts.join(", ")),
         gpus: gpus.collect(),
-        entitled: false,
+        entitled,
         ..Tried::default()
     }
 }

@@ -3,7 +3,8 @@
 mod fit;
 
 use gshare_proto::units::{Bytes, Share, parse_duration};
-use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Snapshot, Wait};
+use gshare_proto::{Call, ClaimSpec, ClaimView, ResizeSpec, Snapshot, Tried, Wait};
+use gshare_proto::{List, Text};
 
 use crate::feed::Failure;
 use crate::input::LineInput;
@@ -64,7 +65,7 @@ pub(crate) struct Form {
     /// Why the last one was refused.
     pub(crate) refused: Option<Failure>,
     /// What the service said to this claim when it was tried.
-    pub(crate) tried: Option<(ClaimSpec, Result<String, Failure>)>,
+    pub(crate) tried: Option<(ClaimSpec, Result<Tried, Failure>)>,
     /// A trial on its way, and what is tried.
     pub(crate) trying: Option<(u64, ClaimSpec)>,
 }
@@ -99,11 +100,12 @@ impl Form {
         };
         let entries = vec![
             text("Size", "0.25", "0.25 of a GPU, or 2 whole GPUs"),
+            text("Model", "", "h100; empty: any GPU"),
+            text("Hold for", "", "2h; empty: until released"),
             text("Memory", "", "on each GPU: 8G; empty: by size"),
-            text("Limit", "", "most SMs: 0.8; empty: all"),
+            text("Limit", "", "most compute: 0.8; empty: all"),
             text("Name", "", "for the screen"),
             class,
-            text("Hold for", "", "2h; empty: until released"),
         ];
         Self::new(Kind::Claim, entries)
     }
@@ -143,10 +145,7 @@ impl Form {
     /// What holds whatever is typed.
     pub(crate) fn note(&self) -> &'static str {
         match self.kind {
-            Kind::Claim if self.get("Hold for").is_some() => {
-                "It belongs to no program and is held for that time, or until you release it."
-            }
-            Kind::Claim => "It belongs to no program and is held until you release it.",
+            Kind::Claim => "",
             Kind::Resize { .. } => "Its programs run on; what they have is not taken from them.",
             Kind::Extend { .. } => "Users who wait for it are told the new time.",
         }
@@ -203,6 +202,13 @@ impl Form {
         }
     }
 
+    /// The models that are meant, `h100,a100`.
+    fn models(&self) -> List<Text<128>, 64> {
+        let text = self.get("Model").unwrap_or_default();
+        let names = text.split(',').map(|m| m.trim().to_owned());
+        names.filter(|m| !m.is_empty()).collect::<Vec<_>>().into()
+    }
+
     /// The claim that is meant, or what is wrong with it.
     pub(crate) fn spec(&self) -> Result<ClaimSpec, String> {
         let size = self.share("Size")?;
@@ -221,6 +227,7 @@ impl Form {
             name: self.get("Name").map(Into::into),
             class: self.get("Class").map(Into::into),
             lease_s: hold.map(|d| d.as_secs()),
+            models: self.models(),
             wait: Wait::No,
             hold: true,
             ..ClaimSpec::default()
@@ -259,21 +266,51 @@ impl Form {
         }
     }
 
-    /// Whether it fits now; the service's own word where it has been asked.
+    /// What the service said to what is typed now; none until it answers.
+    pub(crate) fn answer(&self) -> Option<&Result<Tried, Failure>> {
+        let spec = self.spec().ok()?;
+        let (tried, answer) = self.tried.as_ref()?;
+        (*tried == spec).then_some(answer)
+    }
+
+    /// The command that does the same.
+    pub(crate) fn command(&self) -> String {
+        let flag = |flag: &str, label: &str| {
+            let value = self.get(label).filter(|v| !v.contains(' '));
+            value.map_or_else(String::new, |v| format!(" {flag} {v}"))
+        };
+        match &self.kind {
+            Kind::Claim => {
+                let class = self.get("Class").filter(|c| c != CLASSES[0]);
+                let class = class.map_or_else(String::new, |c| format!(" --class {c}"));
+                format!(
+                    "gshare claim{}{}{}{}{}{class}{} --hold",
+                    flag("-g", "Size"),
+                    flag("--model", "Model"),
+                    flag("--gpu-mem", "Memory"),
+                    flag("--sm-limit", "Limit"),
+                    flag("-n", "Name"),
+                    flag("-t", "Hold for"),
+                )
+            }
+            Kind::Resize { id } => format!(
+                "gshare resize {id}{}{}{}",
+                flag("-g", "Size"),
+                flag("--gpu-mem", "Memory"),
+                flag("--sm-limit", "Limit"),
+            ),
+            Kind::Extend { id } => {
+                format!("gshare extend {id}{}", flag("", "By").replace("  ", " "))
+            }
+        }
+    }
+
+    /// Whether a change fits now, or what is wrong with what was typed.
     pub(crate) fn fit(&self, snapshot: &Snapshot) -> Result<Fit, String> {
         match &self.kind {
             Kind::Claim => {
-                let spec = self.spec()?;
-                Ok(match &self.tried {
-                    Some((tried, Err(refused))) if *tried == spec => Fit::Not(refused.sentence()),
-                    Some((tried, Ok(said))) if *tried == spec => {
-                        match fit::claim(&spec, snapshot) {
-                            Fit::Not(_) => Fit::Now(said.clone()),
-                            now @ Fit::Now(_) => now,
-                        }
-                    }
-                    _ => fit::claim(&spec, snapshot),
-                })
+                self.spec()?;
+                Ok(Fit::Now(String::new()))
             }
             Kind::Resize { id } => Ok(fit::resize(&self.change(id)?, snapshot)),
             Kind::Extend { .. } => {

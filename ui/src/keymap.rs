@@ -1,8 +1,7 @@
 //! The one table of keys: what handles a key also names it on the key line and in the help, so that
 //! the three cannot differ.
 
-mod boxes;
-mod screens;
+mod table;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -26,13 +25,17 @@ pub(crate) enum Context {
     Confirm,
     /// In a box with text.
     Reading,
+    /// On the page of a row.
+    Detail,
+    /// In the list of warnings.
+    Warnings,
     /// While a command is looked for.
     Palette,
 }
 
 impl Context {
     /// All, in the order of the help.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Screen,
         Self::Page(Page::Overview),
         Self::Page(Page::Claims),
@@ -43,6 +46,8 @@ impl Context {
         Self::Filter,
         Self::Palette,
         Self::Confirm,
+        Self::Warnings,
+        Self::Detail,
         Self::Reading,
         Self::Any,
     ];
@@ -52,9 +57,9 @@ impl Context {
         match &model.dialog {
             Some(Dialog::Form(_)) => Self::Form,
             Some(Dialog::Confirm(_)) => Self::Confirm,
-            Some(Dialog::Detail { .. } | Dialog::Help { .. } | Dialog::Message { .. }) => {
-                Self::Reading
-            }
+            Some(Dialog::Detail { .. }) => Self::Detail,
+            Some(Dialog::Warnings { .. }) => Self::Warnings,
+            Some(Dialog::Help { .. } | Dialog::Message { .. }) => Self::Reading,
             Some(Dialog::Palette { .. }) => Self::Palette,
             None if model.filtering => Self::Filter,
             None => Self::Page(model.page),
@@ -75,13 +80,20 @@ impl Context {
             Self::Form => "While filling in",
             Self::Confirm => "In a question",
             Self::Reading => "While reading",
+            Self::Detail => "On the page of a row",
+            Self::Warnings => "In the list of warnings",
             Self::Palette => "While looking for a command",
         }
     }
 
     /// Whether the keys of `self` work where the next key goes to `now`.
     pub(crate) fn holds(self, now: Self) -> bool {
-        self == now || self == Self::Any || (self == Self::Screen && matches!(now, Self::Page(_)))
+        let more = match now {
+            Self::Page(_) => Self::Screen,
+            Self::Detail => Self::Reading,
+            _ => Self::Any,
+        };
+        self == now || self == Self::Any || self == more
     }
 }
 
@@ -93,6 +105,38 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// As people write it: `n`, `Ctrl-C`, `Shift-Tab`, `F1`.
+    fn parse(shown: &str) -> Option<Self> {
+        let (control, name) = match shown.strip_prefix("Ctrl-") {
+            Some(name) => (true, name.to_lowercase()),
+            None => (false, shown.to_owned()),
+        };
+        let named = [
+            ("Enter", KeyCode::Enter),
+            ("Esc", KeyCode::Esc),
+            ("Tab", KeyCode::Tab),
+            ("Shift-Tab", KeyCode::BackTab),
+            ("Down", KeyCode::Down),
+            ("Up", KeyCode::Up),
+            ("Right", KeyCode::Right),
+            ("Left", KeyCode::Left),
+            ("PgDn", KeyCode::PageDown),
+            ("PgUp", KeyCode::PageUp),
+            ("Home", KeyCode::Home),
+            ("End", KeyCode::End),
+            ("Del", KeyCode::Delete),
+            ("Space", KeyCode::Char(' ')),
+        ];
+        let code = named.into_iter().find(|(n, _)| *n == name).map(|(_, c)| c);
+        let function = || name.strip_prefix('F')?.parse().ok().map(KeyCode::F);
+        let letter = || match name.chars().count() {
+            1 => name.chars().next().map(KeyCode::Char),
+            _ => None,
+        };
+        let code = code.or_else(function).or_else(letter)?;
+        Some(Self { code, control })
+    }
+
     /// Whether this event is this key. Shift is part of a character, not of the key.
     pub(crate) fn is(self, event: KeyEvent) -> bool {
         let strange = KeyModifiers::ALT | KeyModifiers::SUPER | KeyModifiers::META;
@@ -113,31 +157,11 @@ impl Key {
     }
 }
 
-const fn key(code: KeyCode) -> Key {
-    Key {
-        code,
-        control: false,
-    }
-}
-
-const fn letter(c: char) -> Key {
-    key(KeyCode::Char(c))
-}
-
-const fn ctrl(c: char) -> Key {
-    Key {
-        code: KeyCode::Char(c),
-        control: true,
-    }
-}
-
 /// A row of the table.
 pub(crate) struct Command {
     /// Where it works.
     pub(crate) context: Context,
-    /// Keys that run it; without keys it is run by name.
-    pub(crate) keys: &'static [Key],
-    /// The keys as people write them.
+    /// Keys that run it, as people write them: `Down j`.
     pub(crate) shown: &'static str,
     /// One or two words for the key line; empty for the help only.
     pub(crate) label: &'static str,
@@ -153,13 +177,20 @@ pub(crate) struct Command {
     pub(crate) run: fn(&mut Model) -> Vec<Cmd>,
 }
 
+impl Command {
+    /// The keys that run it.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.shown.split(' ').filter_map(Key::parse)
+    }
+}
+
 fn always(_: &Model) -> Result<(), String> {
     Ok(())
 }
 
 /// All commands.
 pub(crate) fn commands() -> impl Iterator<Item = &'static Command> {
-    screens::COMMANDS.iter().chain(boxes::COMMANDS)
+    table::COMMANDS.iter()
 }
 
 /// A row of the help: where, which keys, what they do.
@@ -177,7 +208,7 @@ pub struct KeyHelp {
 #[must_use]
 pub fn key_table() -> Vec<KeyHelp> {
     let of = |place: Context| {
-        let own = commands().filter(move |c| c.context == place && !c.keys.is_empty());
+        let own = commands().filter(move |c| c.context == place);
         own.map(move |c| KeyHelp {
             place: place.title(),
             keys: c.shown,
@@ -189,7 +220,7 @@ pub fn key_table() -> Vec<KeyHelp> {
 
 /// The command that a key runs in a context.
 pub(crate) fn find(context: Context, event: KeyEvent) -> Option<&'static Command> {
-    commands().find(|c| c.context.holds(context) && c.keys.iter().any(|k| k.is(event)))
+    commands().find(|c| c.context.holds(context) && c.keys().any(|k| k.is(event)))
 }
 
 /// What the key line shows now, in order.

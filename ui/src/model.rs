@@ -27,7 +27,7 @@ pub(crate) use totals::{
     AtLeast, claimed, compute, compute_of, is_by_sms, least, mem_claimed, mem_used, mem_whole,
     sm_active, sm_occupancy, sm_of_gpu, split,
 };
-pub(crate) use tree::{Grouping, TreeRow, turn_name};
+pub(crate) use tree::{Group, Grouping, TreeRow};
 pub(crate) use words::words;
 
 /// The user at the screen.
@@ -143,6 +143,11 @@ pub(crate) enum Dialog {
         /// Lines scrolled away.
         scroll: usize,
     },
+    /// What is worth a look, and what can be done about it.
+    Warnings {
+        /// The chosen one.
+        chosen: usize,
+    },
     /// Something to read.
     Message {
         /// Title.
@@ -207,6 +212,10 @@ pub(crate) enum Asked {
     Checks,
     /// What was recorded.
     Past,
+    /// What held and idled.
+    Worst,
+    /// What was recorded of a claim.
+    ClaimPast,
 }
 
 /// What was found out about the machine, and when it was asked.
@@ -245,8 +254,12 @@ pub(crate) struct Model {
     pub(crate) checks: Checks,
     /// What was recorded.
     pub(crate) past: Past,
-    /// The chosen row of each section, and where it was last seen.
-    chosen: BTreeMap<Section, (RowKey, usize)>,
+    /// The chosen row of each section, and where it was last seen; none where the viewer wants none.
+    chosen: BTreeMap<Section, Option<(RowKey, usize)>>,
+    /// Steps by which the axis of the Queue is longer than it has to be.
+    pub(crate) zoom: isize,
+    /// Whether only what is the viewer's is shown.
+    pub(crate) mine: bool,
     /// Order of the claims.
     pub(crate) sort: Sort,
     /// Only rows with this text.
@@ -294,6 +307,8 @@ impl Model {
             checks: Checks::default(),
             past: Past::default(),
             chosen: BTreeMap::new(),
+            zoom: 0,
+            mine: false,
             sort: Sort::default(),
             filter: LineInput::default(),
             filtering: false,
@@ -356,7 +371,8 @@ impl Model {
             .iter()
             .filter(|c| {
                 let name = c.name.as_deref().unwrap_or_default();
-                self.matches(&[&c.user, &c.id, name, &c.what, &c.class, &c.state_text])
+                self.owned(Some(c.uid))
+                    && self.matches(&[&c.user, &c.id, name, &c.what, &c.class, &c.state_text])
             })
             .collect();
         claims.sort_by(|a, b| self.sort.compare(a, b));
@@ -364,7 +380,8 @@ impl Model {
             claims.sort_by_cached_key(|c| words::rank(c, &self.viewer, snapshot));
         }
         let unclaimed = snapshot.unclaimed.iter().enumerate().filter(|(_, u)| {
-            self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
+            self.owned(u.uid)
+                && self.matches(&[u.user.as_deref().unwrap_or_default(), &u.what, "no cap"])
         });
         claims
             .into_iter()
@@ -379,7 +396,7 @@ impl Model {
         queue
             .filter(|q| {
                 let name = q.name.as_deref().unwrap_or_default();
-                self.matches(&[&q.user, &q.id, name, &q.what, &q.class])
+                self.owned(Some(q.uid)) && self.matches(&[&q.user, &q.id, name, &q.what, &q.class])
             })
             .collect()
     }
@@ -387,7 +404,7 @@ impl Model {
     /// Users with something recorded, as filtered.
     pub(crate) fn past_rows(&self) -> Vec<&HistorySeries> {
         let mut users = self.past.users();
-        users.retain(|u| self.matches(&[&u.label]));
+        users.retain(|u| self.owned(u.uid) && self.matches(&[&u.label]));
         users
     }
 
@@ -401,11 +418,14 @@ impl Model {
         .collect()
     }
 
-    /// Rows of the doctor, as filtered.
+    /// Rows of the doctor, as filtered: what to fix first.
     pub(crate) fn check_rows(&self) -> Vec<&Check> {
         let rows = self.checks.rows.iter().flatten().flatten();
-        rows.filter(|c| self.matches(&[&c.name, &c.state, &c.detail]))
-            .collect()
+        let mut rows: Vec<&Check> = rows
+            .filter(|c| self.matches(&[&c.name, &c.state, &c.detail]))
+            .collect();
+        rows.sort_by_key(|c| weight(c));
+        rows
     }
 
     /// How many rows of this screen the filter lets through.
@@ -417,6 +437,11 @@ impl Model {
             Page::History => self.past_rows().len(),
             Page::Health => self.health_gpus().len() + self.check_rows().len(),
         }
+    }
+
+    /// Whether what belongs to this user is shown.
+    fn owned(&self, uid: Option<u32>) -> bool {
+        !self.mine || uid == Some(self.viewer.uid)
     }
 
     pub(crate) fn matches(&self, texts: &[&str]) -> bool {
@@ -474,12 +499,21 @@ impl Model {
 
     /// The chosen row of a section.
     pub(crate) fn chosen(&self, section: Section) -> Option<&RowKey> {
-        self.chosen.get(&section).map(|(key, _)| key)
+        let chosen = self.chosen.get(&section)?;
+        chosen.as_ref().map(|(key, _)| key)
     }
 
     /// The chosen row of the section that has the focus.
     pub(crate) fn current(&self) -> Option<&RowKey> {
         self.chosen(self.focus())
+    }
+
+    /// The row whose page is open, else the chosen one.
+    pub(crate) fn subject(&self) -> Option<&RowKey> {
+        match &self.dialog {
+            Some(Dialog::Detail { key, .. }) => Some(key),
+            _ => self.current(),
+        }
     }
 
     /// Where the chosen row of a section is.
@@ -494,27 +528,35 @@ impl Model {
         let keys = self.keys(section);
         let index = index.min(keys.len().saturating_sub(1));
         if let Some(key) = keys.into_iter().nth(index) {
-            self.chosen.insert(section, (key, index));
+            self.chosen.insert(section, Some((key, index)));
         }
     }
 
     /// No row of the section with the focus is chosen.
     pub(crate) fn choose_none(&mut self) {
-        self.chosen.remove(&self.focus());
+        self.chosen.insert(self.focus(), None);
     }
 
     /// Keeps each choice on its row; where the row is gone, the one that took its place.
     pub(crate) fn settle(&mut self) {
         for section in Section::ALL {
-            let Some((key, index)) = self.chosen.remove(&section) else {
-                continue;
-            };
             let keys = self.keys(section);
-            let place = keys.iter().position(|k| *k == key).unwrap_or(index);
+            let place = match self.chosen.get(&section) {
+                Some(None) => continue,
+                Some(Some((key, index))) => keys.iter().position(|k| k == key).unwrap_or(*index),
+                // Nobody in particular: everybody.
+                None if section == Section::Users => continue,
+                // A claim rather than the heading of its group.
+                None => keys
+                    .iter()
+                    .position(|k| !matches!(k, RowKey::Group(_)))
+                    .unwrap_or(0),
+            };
             let place = place.min(keys.len().saturating_sub(1));
-            if let Some(key) = keys.into_iter().nth(place) {
-                self.chosen.insert(section, (key, place));
-            }
+            match keys.into_iter().nth(place) {
+                Some(key) => self.chosen.insert(section, Some((key, place))),
+                None => self.chosen.remove(&section),
+            };
         }
         if self.page == Page::Overview && self.keys(self.section).is_empty() {
             self.section = Section::default();
@@ -554,6 +596,28 @@ impl Model {
             tone,
             until_ms: self.wall_ms + TOAST_MS,
         });
+    }
+}
+
+/// How much a row of the doctor matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Weight {
+    /// Broken, or better with a command that ends no job.
+    Fix,
+    /// Works, and would work better with something else.
+    Stronger,
+    /// As it should be.
+    Fine,
+}
+
+/// What a row of the doctor is.
+pub(crate) fn weight(check: &Check) -> Weight {
+    let command = |fix: &String| fix.starts_with("sudo ") || fix.starts_with("gshare ");
+    match check.state.as_str() {
+        "ok" => Weight::Fine,
+        "missing" => Weight::Fix,
+        _ if check.fix.as_ref().is_some_and(command) => Weight::Fix,
+        _ => Weight::Stronger,
     }
 }
 

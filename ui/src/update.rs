@@ -171,6 +171,18 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
             model.settle();
             return Vec::new();
         }
+        Asked::Worst => {
+            if let Ok(Reply::Report(report)) = outcome {
+                model.past.report = Some(report);
+            }
+            return Vec::new();
+        }
+        Asked::ClaimPast => {
+            if let Ok(Reply::History(view)) = outcome {
+                model.past.claim = Some(view);
+            }
+            return Vec::new();
+        }
         Asked::Claim | Asked::Act => {}
     }
     let form = match &mut model.dialog {
@@ -221,26 +233,6 @@ fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<C
 /// An answer of another version.
 const STRANGE: &str = "the service gave an answer that this screen does not understand";
 
-/// Why a claim would not start now, when it would, what would be done to others for it, and what would start.
-fn would_wait(tried: Tried, clock: text::Clock) -> Failure {
-    let mut message = tried.message;
-    if let Some(expected) = tried.expected.filter(|_| !tried.by_hours) {
-        message.push_str(&format!("; starts {}", expected.text()));
-    } else if let Some(at) = tried.expected_ms {
-        message.push_str(&format!("; about {} at the earliest", clock.short_time(at)));
-    }
-    for taking in &tried.takings {
-        message.push_str(&format!(
-            "; {} of {} {}",
-            taking.id, taking.user, taking.what
-        ));
-    }
-    Failure {
-        message,
-        hint: tried.would_start.map(|args| format!("{args} starts now")),
-    }
-}
-
 /// What the service says to a claim that is being typed; what was typed since is tried next.
 fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cmd> {
     let Some(Dialog::Form(form)) = &mut model.dialog else {
@@ -250,10 +242,13 @@ fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) -> Vec<Cm
         return Vec::new();
     };
     let said = match outcome {
-        Ok(Reply::Tried(tried)) if tried.starts => Ok(tried.message),
-        Ok(Reply::Tried(tried)) => Err(would_wait(tried, model.clock)),
+        Ok(Reply::Tried(tried)) => Ok(tried),
         // As older services say it.
-        Ok(Reply::Done { message }) => Ok(message),
+        Ok(Reply::Done { message }) => Ok(Tried {
+            starts: true,
+            message,
+            ..Tried::default()
+        }),
         Ok(_) => Err(Failure {
             message: STRANGE.to_owned(),
             hint: None,

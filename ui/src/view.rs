@@ -49,6 +49,8 @@ pub(crate) enum Target {
     Field(usize),
     /// This command of those that are listed.
     Named(usize),
+    /// This warning of those that are listed.
+    Warning(usize),
 }
 
 /// A row of the screen, and what its columns mean to the mouse.
@@ -156,9 +158,18 @@ fn frame(model: &Model, look: &Look, area: Rect, scene: &mut Scene<'_>) -> Curso
             overview::draw(model, snapshot, look, body, scene);
             Vec::new()
         }
-        (Some(snapshot), Page::Claims) => tree::rows(model, snapshot, look, &plan, room),
-        (Some(snapshot), Page::Queue) => waiting::rows(model, snapshot, look, &plan, room),
-        (Some(snapshot), Page::History) => history::rows(model, snapshot, look, &plan, room),
+        (Some(snapshot), Page::Claims) => {
+            tree::draw(model, snapshot, look, body, scene);
+            Vec::new()
+        }
+        (Some(snapshot), Page::Queue) => {
+            waiting::draw(model, snapshot, look, body, scene);
+            Vec::new()
+        }
+        (Some(snapshot), Page::History) => {
+            history::draw(model, snapshot, look, body, scene);
+            Vec::new()
+        }
         (Some(snapshot), Page::Health) => health::rows(model, snapshot, look, &plan, room),
     };
     scene.rows(rows, body, look);
@@ -243,6 +254,15 @@ pub(crate) fn page(model: &Model) -> usize {
         Some(snapshot) if model.page == Page::Overview => overview::page(model, snapshot),
         _ => usize::from(height.saturating_sub(8).max(1)),
     }
+}
+
+/// What is worth a look, each with the command that acts on it or who can.
+pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
+    let notes = model
+        .snapshot
+        .iter()
+        .flat_map(|s| notes::warnings(model, s));
+    notes.map(|note| (note.text, note.command)).collect()
 }
 
 /// The last line to which the text in the box can be scrolled.

@@ -2,6 +2,7 @@
 
 pub(crate) mod bullet;
 pub(crate) mod columns;
+pub(crate) mod gantt;
 pub(crate) mod heat;
 pub(crate) mod over_time;
 pub(crate) mod slice_map;

@@ -68,10 +68,13 @@ const RECORDED: &[&str] = &["workstation", "--recorded"];
 
 /// Keys of the tests, by what they lead to.
 const START: (&str, Seen) = ("", Text("? help"));
-const FIRST: (&str, Seen) = ("j", Chosen("c12"));
-const SECOND: (&str, Seen) = ("jj", Chosen("c14"));
+const FIRST: (&str, Seen) = ("", Chosen("c12"));
+const SECOND: (&str, Seen) = ("j", Chosen("c14"));
 const SOME: (&str, Seen) = ("j", Another);
 const GPUS: (&str, Seen) = ("\x1b[C\x1b[C", Chosen("0 4090"));
+const GPU: (&str, Seen) = ("\x1b[C\x1b[C\r", Text("GPU 0"));
+const CLAIM: (&str, Seen) = ("\r", Text("Claim c12"));
+const WARNINGS: (&str, Seen) = ("!", Text("Warnings ("));
 const FORM: (&str, Seen) = ("n", Text("Claim a part"));
 const THIRD_LINE: (&str, Seen) = ("n\t\t", Text("Claim a part"));
 const VIS: (&str, Seen) = ("/vis", Text("filter: vis"));
@@ -80,7 +83,7 @@ const HELP_READ: (&str, Seen) = ("?j", Gone("On the screens"));
 const HELP_PAGE: (&str, Seen) = ("? ", Gone("On the screens"));
 const PALETTE: (&str, Seen) = (":", Text("▸ claim"));
 const PALETTE_SECOND: (&str, Seen) = (":\x1b[B", Text("▸ detail"));
-const QUESTION: (&str, Seen) = ("jx", Text("Release c12"));
+const QUESTION: (&str, Seen) = ("x", Text("Release c12"));
 const DAY: (&str, Seen) = ("4", Text("[day]"));
 
 type Keys = &'static [&'static str];
@@ -95,9 +98,14 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "a") => (EVENTFUL_ROOT, SECOND, &["a"], Text("c14: attach")),
         ("On the screens", "p") => (EVENTFUL, START, &["p"], Text("c12 keeps what it has")),
         ("On the screens", "e") => (EVENTFUL, FIRST, &["e"], Text("More time for c12")),
-        ("On the screens", "x") => (PLAIN, FIRST, &["x", DELETE], Text("Release c12")),
-        ("On the screens", "/") => (PLAIN, START, &["/"], Text("filter: ")),
-        ("On the screens", "s") => (PLAIN, START, &["s"], Text("by user▾")),
+        ("On the screens", "x Del F9") => (
+            PLAIN,
+            FIRST,
+            &["x", DELETE, "\x1b[20~"],
+            Text("Release c12"),
+        ),
+        ("On the screens", "/ F3") => (PLAIN, START, &["/", "\x1bOR"], Text("filter: ")),
+        ("On the screens", "s F6") => (PLAIN, START, &["s", "\x1b[17~"], Text("by user▾")),
         ("On the screens", "Tab") => (PLAIN, START, &["\t"], Text("[2 Claims]")),
         ("On the screens", "Shift-Tab") => (PLAIN, START, &[BACK_TAB], Text("[5 Health]")),
         ("On the screens", "1") => (
@@ -112,10 +120,10 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "5") => (PLAIN, START, &["5"], Text("[5 Health]")),
         ("On the screens", "Down j") => (PLAIN, FIRST, &[DOWN, "j"], Chosen("c14")),
         ("On the screens", "Up k") => (PLAIN, SECOND, &[UP, "k"], Chosen("c12")),
-        ("On the screens", "PgDn") => (CROWD, SOME, &[PAGE_DOWN], Another),
-        ("On the screens", "PgUp") => (CROWD, (END, Another), &[PAGE_UP], Another),
-        ("On the screens", "Home") => (PLAIN, (END, Chosen("u1")), &[HOME], Chosen("c12")),
-        ("On the screens", "End") => (PLAIN, FIRST, &[END], Chosen("u1")),
+        ("On the screens", "PgDn Ctrl-D") => (CROWD, SOME, &[PAGE_DOWN, "\x04"], Another),
+        ("On the screens", "PgUp Ctrl-U") => (CROWD, (END, Another), &[PAGE_UP, "\x15"], Another),
+        ("On the screens", "Home g") => (PLAIN, (END, Chosen("u1")), &[HOME, "g"], Chosen("c12")),
+        ("On the screens", "End G") => (PLAIN, FIRST, &[END, "G"], Chosen("u1")),
         ("On the screens", "Esc") => (PLAIN, FIRST, &[ESC], NoneChosen),
         ("On the screens", "Space") => {
             let told = Text("asked: Captions { paused: true }");
@@ -125,23 +133,41 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", "<") => (RECORDED, START, &["<"], Text("Replay(Slower)")),
         ("On the screens", ".") => (RECORDED, START, &["."], Text("Replay(Forward)")),
         ("On the screens", ",") => (RECORDED, START, &[","], Text("Replay(Back)")),
-        ("On the screens", "K") => (ROOT, FIRST, &["K"], Text("Kill c12")),
-        ("On the screens", "D") => (ROOT, GPUS, &["D"], Text("Drain GPU 0")),
-        ("On the screens", "M") => (ROOT, GPUS, &["M"], Text("GPU 0: mps")),
+        ("On the screens", "!") => (PLAIN, START, &["!"], Text("Warnings (")),
+        ("On the screens", "m") => (PLAIN, START, &["m"], Gone("c14 vis")),
+        ("On the page of a row", "K") => (ROOT, CLAIM, &["K"], Text("Kill c12")),
+        ("On the page of a row", "D") => (ROOT, GPU, &["D"], Text("Drain GPU 0")),
+        ("On the page of a row", "M") => (ROOT, GPU, &["M"], Text("GPU 0: mps")),
+        ("In the list of warnings", "Down j") => {
+            (EVENTFUL, WARNINGS, &[DOWN, "j"], Text("gshare release c12"))
+        }
+        ("In the list of warnings", "Up k") => {
+            let second = ("!j", Text("gshare release c12"));
+            (EVENTFUL, second, &[UP, "k"], Text("gshare keep c12"))
+        }
+        ("In the list of warnings", "Enter") => (EVENTFUL, WARNINGS, &["\r"], Text("What to do")),
+        ("In the list of warnings", "Esc q") => (PLAIN, WARNINGS, &[ESC, "q"], Gone("Warnings (")),
         ("On the screens", ":") => (PLAIN, START, &[":"], Text("Commands (")),
-        ("On the screens", "?") => (PLAIN, START, &["?"], Text("On the screens")),
-        ("On the screens", "q") => (PLAIN, START, &["q"], Left),
+        ("On the screens", "? F1") => (PLAIN, START, &["?", "\x1bOP"], Text("On the screens")),
+        ("On the screens", "q F10") => (PLAIN, START, &["q", "\x1b[21~"], Left),
         ("On the Overview", "Right l") => (PLAIN, START, &[RIGHT, "l"], Chosen("QUEUE 1  1 c22")),
         ("On the Overview", "Left h") => (PLAIN, GPUS, &[LEFT, "h"], Chosen("QUEUE 1  1 c22")),
-        ("On Claims", "g") => (PLAIN, ("2", Text("▾ vis")), &["g"], Gone("▾ vis")),
+        ("On Claims", "v F5") => (
+            PLAIN,
+            ("2", Text("▾ vis")),
+            &["v", "\x1b[15~"],
+            Gone("▾ vis"),
+        ),
         ("On Claims", "Right l") => {
-            let folded = ("2\x1b[H\x1b[D", Text("▸ chem"));
-            (PLAIN, folded, &[RIGHT, "l"], Text("▾ chem"))
+            let folded = ("2\x1b[H\x1b[D", Text("▸ nlp"));
+            (PLAIN, folded, &[RIGHT, "l"], Text("▾ nlp"))
         }
         ("On Claims", "Left h") => {
-            let open = ("2\x1b[H", Chosen("▾ chem"));
-            (PLAIN, open, &[LEFT, "h"], Text("▸ chem"))
+            let open = ("2\x1b[H", Chosen("▾ nlp"));
+            (PLAIN, open, &[LEFT, "h"], Text("▸ nlp"))
         }
+        ("On Queue", "+") => (PLAIN, ("3", Text("15:20")), &["+"], Gone("15:20")),
+        ("On Queue", "-") => (PLAIN, ("3", Text("15:20")), &["-"], Gone("15:08")),
         ("On History", "Right l") => (PLAIN, DAY, &[RIGHT, "l"], Text("[week]")),
         ("On History", "Left h") => (PLAIN, DAY, &[LEFT, "h"], Text("[hour]")),
         ("On Health", "u") => {

@@ -286,7 +286,7 @@ fn a_new_size_is_drawn_in_full() {
 fn a_claim_is_released_and_another_made() {
     let mut canned = Canned::start(&["workstation"]);
     canned.until_text("vit.ipynb");
-    canned.press("jx");
+    canned.press("x");
     canned.until_text("Release c12");
     canned.press("y");
     canned.until_text("c12 released");

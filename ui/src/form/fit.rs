@@ -1,6 +1,6 @@
 //! Whether what was typed fits now, by what the snapshot says.
 
-use gshare_proto::{ClaimSpec, GpuState, GpuView, ResizeSpec, Snapshot};
+use gshare_proto::{GpuView, ResizeSpec, Snapshot};
 
 use crate::text;
 
@@ -15,87 +15,6 @@ pub(crate) enum Fit {
 
 /// Shares are thousandths; half of one is rounding.
 const ROUNDING: f64 = 0.0005;
-
-/// Looks for GPUs with room for `spec`, by what the snapshot says is claimable.
-pub(super) fn claim(spec: &ClaimSpec, snapshot: &Snapshot) -> Fit {
-    let milli = spec.gpus_milli.unwrap_or(1000);
-    let count = (milli / 1000).max(1) as usize;
-    let part = f64::from(milli.min(1000)) / 1000.0;
-    let alive = || snapshot.gpus.iter().filter(|g| g.state == GpuState::Ok);
-    let room = |g: &&GpuView| match spec.mem {
-        None => g.claimable + ROUNDING >= part,
-        Some(mem) => {
-            g.claimable > 0.0
-                && 1.0 - g.sm_claimed + ROUNDING >= part
-                && free_memory(g).is_some_and(|free| free >= mem)
-        }
-    };
-    let found: Vec<&GpuView> = alive().filter(room).collect();
-    if found.len() >= count {
-        let names: Vec<String> = found.iter().map(|g| g.index.to_string()).collect();
-        let each = spec.mem.map(text::gib).or_else(|| {
-            let bytes = found.first()?.mem_allocatable? as f64 * part;
-            let same = found
-                .iter()
-                .all(|g| g.mem_allocatable == found[0].mem_allocatable);
-            same.then(|| text::gib(bytes as u64))
-        });
-        let each = each
-            .map(|gib| format!(", {gib} GiB each"))
-            .unwrap_or_default();
-        let several = if count > 1 {
-            format!("{count} of ")
-        } else {
-            String::new()
-        };
-        return Fit::Now(format!(
-            "starts now on {several}GPU {}{each}",
-            either(&names)
-        ));
-    }
-    if let Some(head) = snapshot.queue.first()
-        && alive().all(|g| g.claimable <= 0.0)
-    {
-        let others = snapshot.queue.len() - 1;
-        let more = if others == 0 {
-            String::new()
-        } else {
-            format!(" and {others} more")
-        };
-        return Fit::Not(format!("{}{more} came first and waits", head.id));
-    }
-    if count > 1 {
-        return Fit::Not(format!("needs {count} free GPUs; {} free now", found.len()));
-    }
-    let best = |key: fn(&GpuView) -> f64| alive().max_by(|a, b| key(a).total_cmp(&key(b)));
-    let too_much_memory = spec
-        .mem
-        .filter(|mem| !alive().any(|g| free_memory(g).is_some_and(|free| free >= *mem)));
-    let why = if let Some(mem) = too_much_memory {
-        best(|g| free_memory(g).unwrap_or(0) as f64).map(|g| {
-            let free = free_memory(g).map_or_else(|| "unknown".to_owned(), text::gib);
-            format!(
-                "wants {} GiB; most free is {free} on GPU {}",
-                text::gib(mem),
-                g.index
-            )
-        })
-    } else if spec.mem.is_some() {
-        best(|g| 1.0 - g.sm_claimed).map(|g| {
-            let free = text::share(1.0 - g.sm_claimed);
-            format!(
-                "no GPU has both; GPU {} has {free} of its SMs free",
-                g.index
-            )
-        })
-    } else {
-        best(|g| g.claimable).map(|g| {
-            let free = text::share(g.claimable);
-            format!("does not fit now: most free is {free} on GPU {}", g.index)
-        })
-    };
-    Fit::Not(why.unwrap_or_else(|| "no GPU answers".to_owned()))
-}
 
 /// Looks whether a claim can have another size, by what the snapshot says is free on its GPUs.
 pub(super) fn resize(spec: &ResizeSpec, snapshot: &Snapshot) -> Fit {
@@ -151,14 +70,6 @@ fn free_memory(gpu: &GpuView) -> Option<u64> {
     Some(gpu.mem_allocatable?.saturating_sub(gpu.mem_claimed))
 }
 
-/// `0`, `0 or 2`, `0, 2 or 3`.
-fn either(names: &[String]) -> String {
-    match names {
-        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
-        _ => names.concat(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use gshare_proto::{ClaimGpu, ClaimView};
@@ -195,66 +106,33 @@ mod tests {
         form
     }
 
-    fn check_form(form: &Form, want: Result<Fit, &str>) {
-        match (form.fit(&snapshot()), want) {
-            (Ok(got), Ok(want)) => assert_eq!(got, want, "{form:?}"),
-            (Err(got), Err(want)) => assert!(got.contains(want), "{got}"),
-            (got, want) => panic!("{form:?}: {got:?}, not {want:?}"),
-        }
-    }
-
-    fn check(size: &str, memory: &str, want: Result<Fit, &str>) {
-        check_form(&typed(Form::claim(), size, memory), want);
-    }
-
     #[test]
-    fn the_dialog_says_what_would_happen() {
-        let now = |t: &str| Ok(Fit::Now(t.to_owned()));
-        let not = |t: &str| Ok(Fit::Not(t.to_owned()));
-        check("0.25", "", now("starts now on GPU 0 or 2, 5.0 GiB each"));
-        check("1", "", now("starts now on GPU 2, 20.0 GiB each"));
-        check("2", "", not("needs 2 free GPUs; 1 free now"));
-        check("0.5", "4G", now("starts now on GPU 2, 4.0 GiB each"));
-        check(
-            "0.5",
-            "21G",
-            not("wants 21.0 GiB; most free is 20.0 on GPU 2"),
-        );
-        check("1.5", "", Err("whole number"));
-        check("", "", Err("write 0.25"));
-        check("0.5", "8", Err("K, M, G or T"));
-    }
-
-    #[test]
-    fn a_full_machine_names_the_best_gpu() {
-        let mut full = snapshot();
-        full.gpus[2].claimable = 0.0;
-        let want = Fit::Not("does not fit now: most free is .25 on GPU 0".to_owned());
-        let got = typed(Form::claim(), "0.5", "").fit(&full);
-        assert_eq!(got, Ok(want));
-    }
-
-    #[test]
-    fn what_the_service_says_counts_more_than_the_guess() {
-        let mut form = Form::claim();
-        let refused = crate::feed::Failure {
-            message: "would wait: quota".to_owned(),
-            hint: None,
+    fn what_was_typed_is_checked_and_is_a_command() {
+        let wrong = |size: &str, memory: &str| {
+            let form = typed(Form::claim(), size, "");
+            let mut form = form;
+            form.entries[3].value = Value::Text(LineInput::new(memory));
+            form.fit(&snapshot()).err().unwrap_or_default()
         };
-        form.tried = Some((form.spec().unwrap(), Err(refused)));
-        check_form(&form, Ok(Fit::Not("would wait: quota".to_owned())));
-        // Said of something else, it says nothing.
-        let now = Fit::Now("starts now on GPU 0 or 2, 4.0 GiB each".to_owned());
-        check_form(&typed(form, "0.2", ""), Ok(now));
+        assert_eq!(wrong("0.25", "8G"), "");
+        assert!(wrong("1.5", "").contains("whole number"));
+        assert!(wrong("", "").contains("write 0.25"));
+        assert!(wrong("0.5", "8").contains("K, M, G or T"));
+        let form = typed(Form::claim(), "0.25", "h100");
+        assert_eq!(form.command(), "gshare claim -g 0.25 --model h100 --hold");
+        assert_eq!(form.spec().unwrap().models, ["h100"]);
     }
 
     #[test]
-    fn names_are_listed_as_one_says_them() {
-        let names = ["0", "2", "3"].map(str::to_owned);
-        assert_eq!(
-            [0, 1, 2, 3].map(|n| either(&names[..n])),
-            ["", "0", "0 or 2", "0, 2 or 3"]
-        );
+    fn the_answer_counts_for_what_was_asked_alone() {
+        let mut form = Form::claim();
+        let tried = gshare_proto::Tried {
+            starts: true,
+            ..gshare_proto::Tried::default()
+        };
+        form.tried = Some((form.spec().unwrap(), Ok(tried)));
+        assert!(form.answer().is_some());
+        assert_eq!(typed(form, "0.2", "").answer(), None);
     }
 
     #[test]

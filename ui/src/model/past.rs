@@ -1,6 +1,6 @@
 //! What was recorded, and how far back one looks.
 
-use gshare_proto::{HistoryBy, HistorySeries, HistorySpec, HistoryView};
+use gshare_proto::{HistoryBy, HistorySeries, HistorySpec, HistoryView, IdleHolding, ReportView};
 
 /// How far the history looks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,12 @@ pub(crate) struct Past {
     pub(crate) span: Span,
     /// What the service recorded in that time, or why it does not say.
     pub(crate) view: Option<Result<Box<HistoryView>, String>>,
+    /// The claims that held and idled in that time.
+    pub(crate) report: Option<Box<ReportView>>,
+    /// What was recorded of one claim.
+    pub(crate) claim: Option<Box<HistoryView>>,
+    /// The claim that was asked for last, and when, Unix milliseconds.
+    asked_claim: Option<(String, u64)>,
     /// The span that was asked for last, and when, Unix milliseconds.
     asked: Option<(Span, u64)>,
 }
@@ -79,9 +85,43 @@ impl Past {
         })
     }
 
+    /// What is to be asked of this claim, which began then, if what is known is missing or old.
+    pub(crate) fn claim_question(
+        &mut self,
+        id: &str,
+        since_ms: u64,
+        now_ms: u64,
+    ) -> Option<HistorySpec> {
+        let fresh = Span::Hour.fresh_ms();
+        let asked = self.asked_claim.as_ref();
+        if asked.is_some_and(|(of, at)| of == id && now_ms.saturating_sub(*at) < fresh) {
+            return None;
+        }
+        self.asked_claim = Some((id.to_owned(), now_ms));
+        Some(HistorySpec {
+            from_ms: since_ms,
+            to_ms: 0,
+            points: POINTS,
+            by: HistoryBy::Claim,
+            key: Some(id.to_owned().into()),
+        })
+    }
+
+    /// What was recorded of this claim.
+    pub(crate) fn of_claim(&self, id: &str) -> Option<&HistoryView> {
+        let view = self.claim.as_deref()?;
+        let line = view.series.first()?;
+        (line.key == id).then_some(view)
+    }
+
     /// Another span; what is shown is of the one before until the answer comes.
     pub(crate) fn turn(&mut self, span: Span) {
         self.span = span;
+    }
+
+    /// The claims that idled most, the worst first.
+    pub(crate) fn worst(&self) -> &[IdleHolding] {
+        self.report.as_ref().map_or(&[], |r| &r.worst)
     }
 
     fn series(&self) -> &[HistorySeries] {

@@ -80,16 +80,44 @@ impl TreeRow<'_> {
     }
 }
 
-/// How a group or a claim is remembered as turned.
-pub(crate) fn turn_name(key: &RowKey) -> Option<String> {
-    match key {
-        RowKey::Group(title) => Some(format!("group {title}")),
-        RowKey::Claim(id) => Some(format!("claim {id}")),
-        _ => None,
-    }
-}
+/// From so many claims on only the viewer's own group is open at first.
+const MANY: usize = 12;
 
 impl Model {
+    /// How the row is shown until somebody turns it, and the name under which that is remembered.
+    fn turnable(&self, key: &RowKey) -> Option<(bool, String)> {
+        match key {
+            RowKey::Group(title) => {
+                let claims = self.snapshot.as_ref().map_or(&[][..], |s| &s.claims);
+                let mine = self.viewer_name();
+                let has_own = claims.iter().any(|c| c.uid == self.viewer.uid);
+                let many = claims.len() > MANY && self.grouping == Grouping::User && has_own;
+                let open = !many || mine == Some(title.as_str());
+                Some((open, format!("group {title}")))
+            }
+            RowKey::Claim(id) => Some((false, format!("claim {id}"))),
+            _ => None,
+        }
+    }
+
+    /// Whether what is in this row is shown; none for a row that holds nothing.
+    fn is_open(&self, key: &RowKey) -> Option<bool> {
+        let (open, name) = self.turnable(key)?;
+        Some(open != self.turned.contains(&name))
+    }
+
+    /// Shows or hides what is in this row; `false` for a row that holds nothing.
+    pub(crate) fn turn(&mut self, key: &RowKey, open: bool) -> bool {
+        let Some((usual, name)) = self.turnable(key) else {
+            return false;
+        };
+        match open == usual {
+            true => self.turned.remove(&name),
+            false => self.turned.insert(name),
+        };
+        true
+    }
+
     /// The title of the group of a row.
     fn group_of(&self, row: &ClaimRow<'_>) -> String {
         match (self.grouping, row) {
@@ -126,17 +154,22 @@ impl Model {
                 ClaimRow::Unclaimed(n, u) => groups[place].unclaimed.push((n, u)),
             }
         }
-        groups.sort_by(|a, b| a.title.cmp(&b.title));
+        // The viewer's own group first.
+        let mine = self.viewer_name();
+        groups.sort_by(|a, b| {
+            let key = |g: &Group<'_>| (mine != Some(g.title.as_str()), g.title.clone());
+            key(a).cmp(&key(b))
+        });
         let mut out = Vec::new();
         for group in groups {
-            let open = !self.turned.contains(&format!("group {}", group.title));
+            let open = self.is_open(&RowKey::Group(group.title.clone())) == Some(true);
             let (claims, unclaimed) = (group.claims.clone(), group.unclaimed.clone());
             out.push(TreeRow::Group(group, open));
             if !open {
                 continue;
             }
             for claim in claims {
-                let unfolded = self.turned.contains(&format!("claim {}", claim.id));
+                let unfolded = self.is_open(&RowKey::Claim(claim.id.clone())) == Some(true);
                 out.push(TreeRow::Claim(claim, unfolded));
                 if unfolded {
                     out.extend(claim.processes.iter().map(TreeRow::Process));

@@ -4,7 +4,8 @@ mod admin;
 mod go;
 pub(crate) mod levers;
 
-use gshare_proto::{Call, ClaimView};
+use gshare_proto::units::Share;
+use gshare_proto::{Call, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
 use crate::feed::{Failure, Request, Seek};
@@ -16,7 +17,7 @@ use crate::msg::Cmd;
 use crate::text;
 use crate::view;
 
-pub(crate) use admin::{admin, ask_drain, ask_kill, ask_mode};
+pub(crate) use admin::{ask_drain, ask_kill, ask_mode, can_drain, can_kill};
 pub(crate) use go::*;
 
 const NO_ROW: &str = "choose a row first: Down or j";
@@ -275,6 +276,92 @@ pub(crate) fn next_sort(model: &mut Model) -> Vec<Cmd> {
     Vec::new()
 }
 
+/// Only what is the viewer's, or everything again.
+pub(crate) fn mine_only(model: &mut Model) -> Vec<Cmd> {
+    model.mine = !model.mine;
+    model.settle();
+    let words = if model.mine {
+        "only yours; m shows everything"
+    } else {
+        "everything"
+    };
+    model.say(Tone::Plain, words);
+    Vec::new()
+}
+
+/// Whether anything is worth a look.
+pub(crate) fn some_warning(model: &Model) -> Result<(), String> {
+    match view::warnings(model).is_empty() {
+        true => Err("no warnings".to_owned()),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn open_warnings(model: &mut Model) -> Vec<Cmd> {
+    model.dialog = Some(Dialog::Warnings { chosen: 0 });
+    Vec::new()
+}
+
+pub(crate) fn move_warning(model: &mut Model, by: isize) -> Vec<Cmd> {
+    let last = view::warnings(model).len().saturating_sub(1);
+    if let Some(Dialog::Warnings { chosen }) = &mut model.dialog {
+        *chosen = chosen.saturating_add_signed(by).min(last);
+    }
+    Vec::new()
+}
+
+pub(crate) fn next_warning(model: &mut Model) -> Vec<Cmd> {
+    move_warning(model, 1)
+}
+
+pub(crate) fn previous_warning(model: &mut Model) -> Vec<Cmd> {
+    move_warning(model, -1)
+}
+
+/// The call that a command of advice means, where the screen can make it.
+fn call_of(command: &str) -> Option<Call> {
+    let mut words = command.rsplit("gshare ").next()?.split_whitespace();
+    let (verb, id) = (words.next()?, words.next()?.to_owned());
+    match (verb, words.next(), words.next()) {
+        ("release", None, _) => Some(Call::Release { id: id.into() }),
+        ("keep", None, _) => Some(Call::Keep { id: id.into() }),
+        ("detach", None, _) => Some(Call::Lever {
+            id: id.into(),
+            wish: LeverWish::Detach,
+        }),
+        ("resize", Some("-g"), Some(size)) => Some(Call::Resize(Box::new(ResizeSpec {
+            id: id.into(),
+            gpus_milli: Some(size.parse::<Share>().ok()?.milli()),
+            wait: Wait::No,
+            ..ResizeSpec::default()
+        }))),
+        _ => None,
+    }
+}
+
+/// The chosen warning and the exact command, as a question where the screen can run it.
+pub(crate) fn open_warning(model: &mut Model) -> Vec<Cmd> {
+    let Some(Dialog::Warnings { chosen }) = model.dialog else {
+        return Vec::new();
+    };
+    let Some((text, command)) = view::warnings(model).into_iter().nth(chosen) else {
+        return Vec::new();
+    };
+    let title = "What to do".to_owned();
+    match call_of(&command) {
+        Some(call) => {
+            let shown = &command[command.find("gshare ").unwrap_or(0)..];
+            let text = format!("{text}. Run: {shown}");
+            confirm(model, title, text, shown.to_owned(), call);
+        }
+        None => {
+            let lines = vec![text, String::new(), command];
+            model.dialog = Some(Dialog::Message { title, lines });
+        }
+    }
+    Vec::new()
+}
+
 pub(crate) fn pause_captions(model: &mut Model) -> Vec<Cmd> {
     model.captions_paused = !model.captions_paused;
     vec![Cmd::Ask(Request::Captions {
@@ -429,12 +516,34 @@ pub(crate) fn refresh(model: &mut Model) -> Vec<Cmd> {
         model.checks.asked_ms = now;
         return ask(model, Asked::Checks, Call::Doctor).1;
     }
+    if model.page == Page::Claims {
+        return ask_claim(model);
+    }
     if model.page == Page::History
         && let Some(spec) = model.past.question(now)
     {
-        return ask(model, Asked::Past, Call::History(spec)).1;
+        let report = ReportSpec {
+            from_ms: spec.from_ms,
+            ..ReportSpec::default()
+        };
+        let mut commands = ask(model, Asked::Past, Call::History(spec)).1;
+        commands.extend(ask(model, Asked::Worst, Call::Report(report)).1);
+        return commands;
     }
     Vec::new()
+}
+
+/// Asks for what was recorded of the claim that is shown on Claims.
+fn ask_claim(model: &mut Model) -> Vec<Cmd> {
+    let Some(RowKey::Claim(id)) = model.current().cloned() else {
+        return Vec::new();
+    };
+    let since = model.claim(&id).map(|c| c.since_ms);
+    let now = model.clock.now_ms;
+    match since.and_then(|since| model.past.claim_question(&id, since, now)) {
+        Some(spec) => ask(model, Asked::ClaimPast, Call::History(spec)).1,
+        None => Vec::new(),
+    }
 }
 
 /// Asks the doctor again.

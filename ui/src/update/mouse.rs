@@ -23,6 +23,7 @@ fn wheel(model: &mut Model, by: isize) -> Vec<Cmd> {
     match &model.dialog {
         None => act::by_rows(model, by),
         Some(Dialog::Help { .. } | Dialog::Detail { .. }) => act::scroll(model, by),
+        Some(Dialog::Warnings { .. }) => act::move_warning(model, by.signum()),
         Some(Dialog::Palette { .. }) if by > 0 => act::next_named(model),
         Some(Dialog::Palette { .. }) => act::previous_named(model),
         Some(_) => Vec::new(),
@@ -59,6 +60,10 @@ fn click(model: &mut Model, at: (u16, u16)) -> Vec<Cmd> {
                 *chosen = index;
             }
             act::run_named(model)
+        }
+        Some(Target::Warning(index)) => {
+            model.dialog = Some(Dialog::Warnings { chosen: index });
+            act::open_warning(model)
         }
     }
 }

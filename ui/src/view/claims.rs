@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use super::{Row, Target, chosen, span, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, mem_whole,
-    sm_active, sm_occupancy, words,
+    sm_active, words,
 };
 use crate::text::{cut, figure, gib, gib_or, percent, seconds, width};
 use crate::theme::Look;
@@ -27,7 +27,6 @@ pub(super) enum Col {
     Used,
     Claim,
     Sm,
-    Occ,
     Memory,
     MemUsed,
     MemClaim,
@@ -185,7 +184,7 @@ impl Table<'_> {
             Column::words(Col::What, "", 0),
             Column::figures(Col::Gpu, "GPU", longest(Col::Gpu).clamp(3, 8)),
         ];
-        if self.width >= 110 && !self.figures {
+        if self.width >= 110 {
             columns.push(Column::words(Col::Compute, "  % of a GPU", COMPUTE + 2));
         }
         columns.extend([
@@ -193,12 +192,9 @@ impl Table<'_> {
             Column::figures(Col::Claim, "claim", 5),
         ]);
         if self.figures {
-            columns.extend([
-                Column::figures(Col::Sm, "SM %", 6),
-                Column::figures(Col::Occ, "occ %", 6),
-            ]);
+            columns.push(Column::figures(Col::Sm, "SM %", 6));
         }
-        if self.width >= 110 && !self.figures {
+        if self.width >= if self.figures { 130 } else { 110 } {
             columns.push(Column::words(Col::Memory, "  of the GPU", MEMORY + 2));
         }
         columns.extend([
@@ -220,7 +216,6 @@ impl Table<'_> {
         // Words have 8 columns at least.
         let least = |columns: &[Column<Col>]| total(columns) + 8;
         for drop in [
-            Col::Occ,
             Col::Sm,
             Col::State,
             Col::User,
@@ -334,7 +329,6 @@ impl Table<'_> {
             ),
             Col::Claim => size(percent(claimed(claim))),
             Col::Sm => (figure(sm_active(claim), glyphs), theme.text),
-            Col::Occ => (figure(sm_occupancy(claim), glyphs), theme.dim),
             Col::MemUsed => (gib_or(mem_used(claim), glyphs), theme.strong),
             Col::MemClaim => size(gib(mem_claimed(claim))),
             Col::State => {
@@ -364,7 +358,7 @@ impl Table<'_> {
                 .mem_used
                 .map_or_else(dash, |b| (gib(b), theme.strong)),
             Col::Sm => (figure(program.sm_active, glyphs), theme.text),
-            Col::Used | Col::Occ => dash(),
+            Col::Used => dash(),
             Col::State if program.graphics => (" desktop".to_owned(), theme.dim),
             Col::State => (format!(" {} no claim", glyphs.sign), theme.text),
             Col::Compute | Col::Memory => (String::new(), theme.text),
@@ -459,9 +453,4 @@ pub(super) fn state(claim: &ClaimView) -> String {
         Caps::None if !text.contains("no cap") => format!("{text}, no cap"),
         _ => text.to_owned(),
     }
-}
-
-/// `inter`, `batch`, `infer`.
-pub(super) fn short_class(class: &str) -> String {
-    class.chars().take(5).collect()
 }

@@ -1,5 +1,6 @@
 //! Boxes above the screen: the claim dialog, questions, details, help.
 
+mod claim;
 mod detail;
 mod help;
 
@@ -11,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Padding, Widget};
 
 use super::{Cursor, Target, at, fit, put, span};
-use crate::form::{Fit, Form, Value};
+use crate::form::{Fit, Form, Kind, Value};
 use crate::input::LineInput;
 use crate::keymap;
 use crate::model::{Dialog, Model};
@@ -43,7 +44,7 @@ impl Content {
 }
 
 /// Columns inside a box at most.
-const INSIDE: usize = 66;
+const INSIDE: usize = 96;
 
 /// Columns that the frame and its margins take.
 const FRAME: usize = 4;
@@ -52,6 +53,7 @@ fn content(model: &Model, look: &Look, cols: usize) -> Option<Content> {
     Some(match model.dialog.as_ref()? {
         Dialog::Form(form) => filled(form, model, look, cols),
         Dialog::Palette { input, chosen } => palette(input, *chosen, model, look, cols),
+        Dialog::Warnings { chosen } => warnings(*chosen, model, look, cols),
         Dialog::Confirm(question) => Content {
             title: question.title.clone(),
             lines: wrap(&question.text, cols, 6, &look.glyphs)
@@ -163,20 +165,12 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
     } else {
         ""
     };
-    let (signs, bar) = match look.glyphs.lines {
-        true => (border::ROUNDED, "─"),
-        false => (ASCII_EDGES, "-"),
-    };
-    let words = |words: &str| match words {
+    let block = self::frame(look, &content.title, frame.width);
+    let foot = match foot {
         "" => String::new(),
-        words => crate::text::cut(&format!("{bar} {words} "), cols + 2, &look.glyphs),
+        foot => format!("{} {foot} ", look.glyphs.rule),
     };
-    let block = Block::bordered()
-        .border_set(signs)
-        .style(look.theme.heading)
-        .padding(Padding::horizontal(1))
-        .title_top(words(&content.title))
-        .title_bottom(words(foot));
+    let block = block.title_bottom(foot);
     let inside = block.inner(frame);
     block.render(frame, buf);
     buf.set_style(inside, Style::reset());
@@ -189,6 +183,21 @@ pub(super) fn draw(model: &Model, look: &Look, area: Rect, buf: &mut Buffer) -> 
             .cursor
             .map(|(column, line)| at(frame, column + 2, (line + 1).saturating_sub(scroll))),
     )
+}
+
+/// A box with a title in at most so many columns.
+pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
+    let signs = match look.glyphs.lines {
+        true => border::ROUNDED,
+        false => ASCII_EDGES,
+    };
+    let title = format!("{} {title} ", look.glyphs.rule);
+    let title = crate::text::cut(&title, usize::from(cols).saturating_sub(2), &look.glyphs);
+    Block::bordered()
+        .border_set(signs)
+        .style(look.theme.heading)
+        .padding(Padding::horizontal(1))
+        .title_top(title)
 }
 
 /// The edges of a box without line characters.
@@ -272,6 +281,24 @@ fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
         lines.push(Line::from(spans));
     }
     lines.push(Line::default());
+    if form.kind == Kind::Claim {
+        lines.extend(claim::lines(form, model, look, cols));
+    } else {
+        change(form, model, look, cols, &mut lines);
+    }
+    Content {
+        title: format!("{}  {}", form.title(), form.command()),
+        lines,
+        scroll: 0,
+        focus: Some(form.focus + 1),
+        cursor,
+        hits,
+    }
+}
+
+/// What would happen to a claim that there is.
+fn change(form: &Form, model: &Model, look: &Look, cols: usize, lines: &mut Vec<Line<'static>>) {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
     let (text, style) = outlook(form, model, look);
     let wrapped = wrap(&text, cols.saturating_sub(2), 3, glyphs);
     // The box keeps its height while somebody types.
@@ -280,13 +307,37 @@ fn filled(form: &Form, model: &Model, look: &Look, cols: usize) -> Content {
     lines.extend(wrapped.map(|l| Line::styled(format!("  {l}"), style)));
     lines.extend(std::iter::repeat_n(Line::default(), gap));
     lines.push(Line::styled(format!("  {}", form.note()), theme.dim));
+}
+
+/// Every warning in a row, the chosen one whole below the list.
+fn warnings(at: usize, model: &Model, look: &Look, cols: usize) -> Content {
+    let theme = &look.theme;
+    let all = super::warnings(model);
+    let (mut lines, mut hits) = (Vec::new(), Vec::new());
+    let shown = super::window(all.len(), LISTED, Some(at));
+    for (i, (text, _)) in all.iter().enumerate().skip(shown.start).take(shown.len()) {
+        hits.push((lines.len(), Target::Warning(i)));
+        let line = Line::from(vec![
+            span(format!("{} ", look.glyphs.sign), theme.warn),
+            span(text.clone(), theme.text),
+        ]);
+        let line = fit(line, cols, look);
+        lines.push(match i == at {
+            true => super::chosen(line, cols, look),
+            false => line,
+        });
+    }
+    lines.push(Line::default());
+    let (text, command) = all.get(at).cloned().unwrap_or_default();
+    let words = wrap(&text, cols, 3, &look.glyphs);
+    lines.extend(words.into_iter().map(Line::from));
+    lines.push(Line::styled(command, theme.key));
     Content {
-        title: form.title(),
+        title: format!("Warnings ({})", all.len()),
         lines,
-        scroll: 0,
-        focus: Some(form.focus + 1),
-        cursor,
+        focus: Some(0),
         hits,
+        ..Content::default()
     }
 }
 

@@ -1,11 +1,10 @@
 //! The health of the GPUs, and what this machine and its service can do.
 
-use gshare_proto::{Check, GpuState, GpuView, Grade, HealthView, Snapshot};
-use ratatui::style::Style;
+use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot};
 use ratatui::text::Line;
 
 use super::{Plan, Row, chosen, fit, gap, span, window};
-use crate::model::{Model, RowKey, Section, condition, mem_whole};
+use crate::model::{Model, RowKey, Section, Weight, condition, mem_whole, weight};
 use crate::text::{gib_or, left, right, width};
 use crate::theme::Look;
 
@@ -16,7 +15,7 @@ pub(super) fn trouble(snapshot: &Snapshot) -> usize {
         .count()
 }
 
-/// GPUs above, mechanisms below, in `room` rows.
+/// GPUs above, then what to fix, what could be stronger, what holds a claim, and what is fine.
 pub(super) fn rows(
     model: &Model,
     snapshot: &Snapshot,
@@ -42,13 +41,21 @@ pub(super) fn rows(
     }
     out.push(gap(look, plan));
     let room = room.saturating_sub(out.len());
-    out.extend(checks(
-        model,
-        look,
-        plan,
-        room,
-        at.and_then(|at| at.checked_sub(n)),
-    ));
+    let mut rows = checks(model, snapshot, look, plan, true);
+    if rows.len() > room {
+        rows = checks(model, snapshot, look, plan, false);
+    }
+    // The chosen one is in sight.
+    let at = model.chosen(Section::Health);
+    let is_chosen = |row: &Row| {
+        row.hits.iter().any(|(_, target)| match target {
+            super::Target::Row(_, key) => Some(key) == at,
+            _ => false,
+        })
+    };
+    let at = rows.iter().position(is_chosen);
+    let shown = window(rows.len(), room, at.filter(|at| *at >= room));
+    out.extend(rows.into_iter().skip(shown.start).take(shown.len()));
     out
 }
 
@@ -189,68 +196,142 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
     Line::from(vec![span(text, style), span(format!("  {note}"), style)])
 }
 
-fn sign(check: &Check, look: &Look) -> Style {
-    match check.state.as_str() {
-        "ok" => look.theme.good,
-        "limited" => look.theme.text,
-        _ => look.theme.error,
-    }
+/// What holds a claim here, a sentence for each.
+fn holds(snapshot: &Snapshot) -> [(&'static str, &'static str); 3] {
+    let service = snapshot.service.as_ref();
+    let mps = snapshot.gpus.iter().any(|g| g.mode == "mps");
+    let mig = snapshot.gpus.iter().any(GpuView::is_instance);
+    [
+        (
+            "memory",
+            match snapshot.caps {
+                Caps::Strict => "a program cannot exceed its limit (strict)",
+                Caps::Cooperative => {
+                    "a program cannot exceed its limit by accident; on purpose it can (cooperative)"
+                }
+                Caps::None => "nothing holds a program to a limit",
+            },
+        ),
+        (
+            "compute",
+            match (snapshot.caps, mps, mig) {
+                (Caps::None, ..) => "nothing holds a program to a limit",
+                (_, true, _) => {
+                    "with MPS each claim has its part of the SMs, else of the GPU's time"
+                }
+                (_, _, true) => {
+                    "an instance has its SMs; on other GPUs each claim has its part of the time"
+                }
+                _ => "in turns: each claim gets its part of the GPU's time",
+            },
+        ),
+        (
+            "place",
+            match service {
+                Some(s) if s.device_filter => "a program sees only the GPUs of its claim",
+                Some(_) => "a program can open other GPUs: there is no device filter",
+                None => "a program can open every GPU",
+            },
+        ),
+    ]
 }
 
-fn checks(model: &Model, look: &Look, plan: &Plan, room: usize, at: Option<usize>) -> Vec<Row> {
-    let theme = &look.theme;
-    let words = |text: String| {
-        vec![Row::from(fit(
-            Line::styled(text, theme.dim),
-            plan.width,
-            look,
-        ))]
+/// What was found; what is fine with its details where `whole`, else by name.
+fn checks(model: &Model, snapshot: &Snapshot, look: &Look, plan: &Plan, whole: bool) -> Vec<Row> {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let heading = |title: &str, n: Option<usize>| {
+        let n = n.map_or_else(String::new, |n| format!(" {n}"));
+        Row::from(Line::from(vec![
+            span(title.to_owned(), theme.heading),
+            span(n, theme.text),
+        ]))
     };
-    let rows = match &model.checks.rows {
-        Some(Ok(rows)) => rows,
-        Some(Err(why)) => return words(format!("DOCTOR  {why}")),
-        None if model.service().is_err() => {
-            return words("DOCTOR  without a service: gshare doctor".to_owned());
-        }
-        None => return words("DOCTOR  asking the service".to_owned()),
-    };
-    let count = |state: &str| rows.iter().filter(|c| c.state == state).count();
+    let words = |text: String| Row::from(fit(Line::styled(text, theme.dim), plan.width, look));
     let found = model.check_rows();
-    let shown = window(found.len(), room.saturating_sub(1), at);
-    let place = if shown.len() < found.len() && !shown.is_empty() {
-        format!("  {}-{} of {}", shown.start + 1, shown.end, found.len())
-    } else {
-        String::new()
-    };
-    let mut out = vec![Row::from(Line::from(vec![
-        span("DOCTOR", theme.heading),
-        span(
-            format!(
-                "  {} ok, {} limited, {} missing{place}",
-                count("ok"),
-                count("limited"),
-                count("missing")
-            ),
-            theme.text,
-        ),
-    ]))];
-    let longest = rows.iter().map(|c| width(&c.name)).max().unwrap_or(0);
-    let names = longest.min(if plan.wide { 32 } else { 20 });
-    for check in &found[shown] {
-        let state = left(&check.state, 8, &look.glyphs);
+    let of = |wanted: Weight| found.iter().filter(move |c| weight(c) == wanted);
+    let mut out = Vec::new();
+    match &model.checks.rows {
+        Some(Ok(_)) => {}
+        Some(Err(why)) => out.push(words(format!("CHECKS  {why}"))),
+        None if model.service().is_err() => {
+            out.push(words("CHECKS  without a service: gshare doctor".to_owned()));
+        }
+        None => out.push(words("CHECKS  asking the service".to_owned())),
+    }
+    let told = |check: &Check| {
+        let (sign, style) = match (weight(check), check.state.as_str()) {
+            (Weight::Fix, "missing") => (glyphs.broken, theme.error),
+            (Weight::Fix, _) => (glyphs.sign, theme.warn),
+            _ => (" ", theme.dim),
+        };
+        let text = match weight(check) {
+            Weight::Fix => theme.text,
+            _ => theme.dim,
+        };
         let line = Line::from(vec![
-            span(state, sign(check, look)),
-            span(left(&check.name, names, &look.glyphs), theme.text),
-            span(format!("  {}", check.detail), theme.dim),
+            span(format!("{sign} "), style),
+            span(format!("{}: {}", check.name, check.detail), text),
         ]);
-        let line = fit(line, plan.width, look);
-        out.push(row(
-            model,
-            line,
-            RowKey::Check(check.name.clone()),
-            look,
-            plan,
-        ));
+        let key = RowKey::Check(check.name.clone());
+        let mut rows = vec![row(model, fit(line, plan.width, look), key, look, plan)];
+        if let (Weight::Fix, Some(fix)) = (weight(check), &check.fix) {
+            let line = Line::styled(format!("    {fix}"), theme.key);
+            rows.push(fit(line, plan.width, look).into());
+        }
+        rows
+    };
+    for (title, weight) in [
+        ("TO FIX", Weight::Fix),
+        ("COULD BE STRONGER", Weight::Stronger),
+    ] {
+        if of(weight).next().is_some() {
+            out.push(heading(title, Some(of(weight).count())));
+            out.extend(of(weight).flat_map(|check| told(check)));
+        }
+    }
+    if snapshot.service.is_some() && model.filter.text().is_empty() {
+        out.push(heading("WHAT HOLDS A CLAIM", None));
+        for (what, text) in holds(snapshot) {
+            let line = Line::from(vec![
+                span(format!("  {what:<8} "), theme.dim),
+                span(text, theme.text),
+            ]);
+            out.push(fit(line, plan.width, look).into());
+        }
+    }
+    // Names in columns; each is a row to choose.
+    let fine: Vec<&&Check> = of(Weight::Fine).collect();
+    if !fine.is_empty() {
+        out.push(heading("FINE", Some(fine.len())));
+    }
+    if whole {
+        out.extend(fine.iter().flat_map(|check| told(check)));
+    } else if !fine.is_empty() {
+        let longest = fine
+            .iter()
+            .map(|c| width(&c.name))
+            .max()
+            .unwrap_or(0)
+            .min(30)
+            + 2;
+        let across = (plan.width.saturating_sub(2) / longest).max(1);
+        for names in fine.chunks(across) {
+            let mut out_row = Row::from(Line::from("  "));
+            for (i, check) in names.iter().enumerate() {
+                let key = RowKey::Check(check.name.clone());
+                let style = match model.current() == Some(&key) {
+                    true => theme.selected,
+                    false => theme.dim,
+                };
+                let from = 2 + i * longest;
+                let name = left(&check.name, longest - 2, glyphs);
+                out_row.line.push_span(span(name, style));
+                out_row.line.push_span(span("  ", theme.dim));
+                let target = super::Target::Row(Section::Health, key);
+                out_row.hits.push((from..from + longest - 2, target));
+            }
+            out.push(out_row);
+        }
     }
     out
 }

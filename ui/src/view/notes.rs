@@ -28,9 +28,9 @@ const MOST: usize = 3;
 
 /// A sentence, and what can be done about it.
 pub(super) struct Note {
-    text: String,
+    pub(super) text: String,
     /// A command, or the user to whom it is up.
-    command: String,
+    pub(super) command: String,
     /// Whether it can be typed here.
     key: bool,
 }

@@ -15,7 +15,7 @@ use crate::model::{Model, Section};
 use crate::text::{figure, parts};
 use crate::theme::Look;
 use crate::widgets::columns::{Column, row};
-pub(super) use gpus::is_on;
+pub(super) use gpus::{is_on, slices_with};
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.
 const SIDE: u16 = 180;
@@ -185,7 +185,7 @@ pub(super) fn page(model: &Model, snapshot: &Snapshot) -> usize {
 }
 
 /// A rule above a part that has a row for it.
-fn ruled(area: Rect, has: bool, look: &Look, scene: &mut Scene<'_>) -> Rect {
+pub(super) fn ruled(area: Rect, has: bool, look: &Look, scene: &mut Scene<'_>) -> Rect {
     if !has || area.is_empty() {
         return area;
     }

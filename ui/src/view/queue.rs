@@ -3,19 +3,18 @@
 use gshare_proto::QueueView;
 use ratatui::text::Line;
 
-use super::{Plan, Row, chosen, span, window, zero};
+use super::{Row, chosen, span, window, zero};
 use crate::model::{Model, RowKey, Section};
-use crate::text::{cut, gib, left, share, width};
+use crate::text::{cut, left, share, width};
 use crate::theme::Look;
-use crate::view::claims::short_class;
 
 /// What is being done for a waiting claim, else why it waits.
-fn reason(waiting: &QueueView) -> &str {
+pub(super) fn reason(waiting: &QueueView) -> &str {
     waiting.plan.as_deref().unwrap_or(&waiting.reason)
 }
 
 /// `1 GPU`, `2 GPUs`, `0.50`.
-fn size(waiting: &QueueView) -> String {
+pub(super) fn size(waiting: &QueueView) -> String {
     match waiting.gpus {
         0 | 1 if waiting.share < 1.0 => zero(share(waiting.share)),
         0 | 1 => "1 GPU".to_owned(),
@@ -24,7 +23,7 @@ fn size(waiting: &QueueView) -> String {
 }
 
 /// When it starts: `in 12m`, `in 5m to 12m`, or a dash.
-fn start(model: &Model, waiting: &QueueView, look: &Look) -> String {
+pub(super) fn start(model: &Model, waiting: &QueueView, look: &Look) -> String {
     match (waiting.expected_ms, &waiting.expected) {
         (Some(at), _) if at <= model.clock.now_ms => "at once".to_owned(),
         (_, Some(expected)) if !waiting.by_hours => expected.when(),
@@ -97,52 +96,4 @@ pub(super) fn list(model: &Model, look: &Look, cols: usize, room: usize) -> Vec<
         out.push(Row::of(line, Section::Queue, key));
     }
     out
-}
-
-/// A waiting claim's owner, what it wants, since when.
-pub(super) fn who(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Line<'static> {
-    let theme = &look.theme;
-    let name = waiting.name.as_ref().filter(|n| **n != waiting.what);
-    let what = match name {
-        Some(name) => format!("{name}: {}", waiting.what),
-        None => waiting.what.clone(),
-    };
-    let memory = match waiting.mem_request {
-        Some(bytes) if waiting.gpus > 1 => {
-            format!("needs {} GiB on each", gib(bytes))
-        }
-        Some(bytes) => format!("needs {} GiB", gib(bytes)),
-        None => String::new(),
-    };
-    let wait = format!("waits {}", model.clock.since(waiting.since_ms));
-    let glyphs = &look.glyphs;
-    let class = if plan.wide {
-        format!("{:<6}", short_class(&waiting.class))
-    } else {
-        String::new()
-    };
-    let who = left(&waiting.user, width(&waiting.user).clamp(4, 12), glyphs);
-    let figures = match waiting.gpus {
-        0 | 1 if waiting.share < 1.0 => format!("  {} GPU  {memory}", share(waiting.share)),
-        0 | 1 => format!("  1 GPU  {memory}"),
-        n => format!("  {n} GPUs  {memory}"),
-    };
-    let fixed = width(&waiting.id).max(3) + 2 + width(&who) + width(&class);
-    let room = plan
-        .width
-        .saturating_sub(fixed + width(&figures) + 2 + width(&wait));
-    let what = left(&what, room.min(width(&what).max(14)), glyphs);
-    let mut line = Line::from(vec![
-        span(format!("{:<3} {who} ", waiting.id), theme.text),
-        span(class, theme.dim),
-        span(what, theme.text),
-        span(figures, theme.dim),
-    ]);
-    let edge = plan.width.min(120);
-    let gap = edge.saturating_sub(line.width() + width(&wait));
-    if gap >= 2 {
-        line.push_span(span(" ".repeat(gap), theme.text));
-        line.push_span(span(wait, theme.text));
-    }
-    line
 }

@@ -1,115 +1,179 @@
-//! Waiting claims: why each waits, when it starts, what would start now; then what is free and what ends next.
+//! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could be started when.
 
-use gshare_proto::{ExpectedView, GpuState, GpuView, QueueView, Snapshot};
+use gshare_proto::{ClaimView, ExpectedView, GpuState, GpuView, QueueView, Snapshot};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use ratatui::widgets::Widget;
 
-use super::{Plan, Row, chosen, fit, gap, queue, span};
+use super::{Row, Scene, chosen, fit, queue, span, window, zero};
 use crate::model::{Model, RowKey, Section, condition};
-use crate::text::{gib, share, wrap};
+use crate::text::{left, right, share, width, wrap};
 use crate::theme::Look;
+use crate::widgets::gantt::{Gantt, Segment};
 
-/// Columns before a reason.
-const INDENT: usize = 5;
+/// Lengths of the axis, in hours.
+pub(crate) const HOURS: [u64; 6] = [1, 2, 5, 12, 24, 72];
 
-/// The waiting claims in `room` rows.
-pub(super) fn rows(
+/// From so many rows on the time of the GPUs is drawn.
+const TALL: u16 = 12;
+
+pub(super) fn draw(
     model: &Model,
     snapshot: &Snapshot,
     look: &Look,
-    plan: &Plan,
-    room: usize,
-) -> Vec<Row> {
-    let theme = &look.theme;
-    let mut below = free(snapshot, look);
-    below.extend(ends(model, snapshot, look, room / 4));
-    below.truncate(room / 2);
-    let room = room.saturating_sub(below.len() + 1);
-    let waiting = model.queue_rows();
+    area: Rect,
+    scene: &mut Scene<'_>,
+) {
+    let cols = usize::from(area.width);
+    let chosen = detail(model, look, cols);
+    let n = model.queue_rows().len();
+    let gpus = snapshot.gpus.len();
+    let future = future(model, snapshot, look, cols);
+    // Each part has a few rows; the list then grows, then the time of the GPUs.
+    let room = usize::from(area.height);
+    let later = if area.height >= TALL + 8 {
+        future.len() + 1
+    } else {
+        0
+    };
+    let detail = chosen.len().min(room / 3);
+    let held = match area.height >= TALL {
+        true => (gpus + 3).min(room.saturating_sub(detail + later + 3)),
+        false => 0,
+    };
+    let list = n
+        .max(1)
+        .min(room.saturating_sub(1 + detail + held + later).max(1));
+    let spare = room.saturating_sub(1 + list + detail + held + later);
+    // Two rows a GPU where there is room: the second says what is free when.
+    let each = 1 + usize::from(held == gpus + 3 && spare >= gpus);
+    let held = held + (each - 1) * gpus;
+    let size = |n: usize| Constraint::Max(u16::try_from(n).unwrap_or(u16::MAX));
+    let [list, detail, held, later] =
+        Layout::vertical([1 + list, detail, held, later].map(size)).areas(area);
+    scene.rows(waiting(model, snapshot, look, list), list, look);
+    scene.rows(super::plain(chosen), detail, look);
+    until(model, snapshot, look, held, each as u16, scene);
+    let later = ruled(later, look, scene);
+    scene.rows(super::plain(future), later, look);
+}
+
+fn ruled(area: Rect, look: &Look, scene: &mut Scene<'_>) -> Rect {
+    super::overview::ruled(area, !area.is_empty(), look, scene)
+}
+
+/// A row for each that waits.
+fn waiting(model: &Model, snapshot: &Snapshot, look: &Look, area: Rect) -> Vec<Row> {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let cols = usize::from(area.width);
+    let rows = model.queue_rows();
+    let room = usize::from(area.height).saturating_sub(1);
+    let shown = window(rows.len(), room, model.chosen_index(Section::Queue));
+    let part = match shown.len() < rows.len() {
+        true => format!("  {}-{} of {}", shown.start + 1, shown.end, rows.len()),
+        false => String::new(),
+    };
     let mut out = vec![Row::from(Line::from(vec![
-        span("QUEUE", theme.heading),
-        span(format!(" {}", waiting.len()), theme.text),
-        span("  in the order of service", theme.dim),
+        span("WAITING", theme.heading),
+        span(
+            format!(" {}, in the order of service{part}", rows.len()),
+            theme.dim,
+        ),
     ]))];
-    if waiting.is_empty() {
-        let text = if snapshot.service.is_some() {
-            "nobody waits"
-        } else {
-            "no service, so nobody can wait"
+    if rows.is_empty() {
+        let text = match snapshot.service.is_some() {
+            true => "nobody waits",
+            false => "no service, so nobody can wait",
         };
         out.push(Line::styled(text, theme.dim).into());
     }
-    // From the first so that the chosen one is in sight. Only what is in sight is laid out: there may be hundreds.
-    let at = model.chosen_index(Section::Queue).unwrap_or(0);
-    let (mut above, mut size, mut from) = (Vec::new(), 0, at);
-    for (i, q) in waiting.iter().enumerate().take(at + 1).rev() {
-        let rows = block(model, q, look, plan);
-        size += rows.len();
-        if i < at && size > room.saturating_sub(1) {
-            break;
-        }
-        from = i;
-        above.push(rows);
-    }
-    let before = from;
-    let mut shown = 0;
-    let below_it = waiting.iter().skip(at + 1);
-    let blocks = above.into_iter().rev();
-    for block in blocks.chain(below_it.map(|q| block(model, q, look, plan))) {
-        // The head is always seen, a part of another one never.
-        if shown > 0 && out.len() + block.len() > room {
-            break;
-        }
-        out.extend(block);
-        shown += 1;
-    }
-    if shown < waiting.len() && shown > 0 {
-        let text = format!("  {}-{} of {}", before + 1, before + shown, waiting.len());
-        out[0].line.push_span(span(text, theme.dim));
-    }
-    out.truncate(room);
-    out.push(gap(look, plan));
-    out.extend(
-        below
-            .into_iter()
-            .map(|l| Row::from(fit(l, plan.width, look))),
+    let longest = |f: &dyn Fn(&QueueView) -> usize| {
+        rows[shown.clone()].iter().map(|q| f(q)).max().unwrap_or(0)
+    };
+    let since = |q: &QueueView| format!("waits {}", model.clock.since(q.since_ms));
+    let start = |q: &QueueView| queue::start(model, q, look);
+    let (place, id) = (
+        longest(&|q| q.position.to_string().len()),
+        longest(&|q| width(&q.id)),
     );
+    let user = longest(&|q| width(&q.user)).clamp(4, 12);
+    let (sizes, starts) = (
+        longest(&|q| width(&queue::size(q))),
+        longest(&|q| width(&start(q))),
+    );
+    let waits = longest(&|q| width(&since(q)));
+    for q in &rows[shown.clone()] {
+        let name = if q.uid == model.viewer.uid {
+            theme.strong
+        } else {
+            theme.text
+        };
+        let mut line = Line::from(vec![
+            span(format!("{:>place$}  ", q.position), theme.dim),
+            span(format!("{}  ", left(&q.id, id, glyphs)), theme.dim),
+            span(format!("{}  ", left(&q.user, user, glyphs)), name),
+            span(
+                format!("{}  ", left(&queue::size(q), sizes, glyphs)),
+                theme.text,
+            ),
+            span(
+                format!("{}  ", left(&start(q), starts, glyphs)),
+                theme.strong,
+            ),
+            span(left(&since(q), waits, glyphs), theme.dim),
+        ]);
+        if line.width() + 20 <= cols {
+            line.push_span(span(format!("  {}", queue::reason(q)), theme.text));
+        }
+        let key = RowKey::Waiting(q.id.clone());
+        let line = fit(line, cols, look);
+        let line = match model.current() == Some(&key) {
+            true => chosen(line, cols, look),
+            false => line,
+        };
+        out.push(Row::of(line, Section::Queue, key));
+    }
     out
 }
 
-fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Row> {
+/// Why the chosen one waits, what is done for it, when it starts.
+fn detail(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static>> {
     let theme = &look.theme;
-    let key = RowKey::Waiting(waiting.id.clone());
-    let who = fit(queue::who(model, waiting, look, plan), plan.width, look);
-    let who = if model.current() == Some(&key) {
-        chosen(who, plan.width, look)
-    } else {
-        who
+    let Some(RowKey::Waiting(id)) = model.chosen(Section::Queue) else {
+        return Vec::new();
     };
-    let mut lines = vec![who];
-    let indent = " ".repeat(INDENT);
-    let room = plan.width.saturating_sub(INDENT);
-    for text in wrap(&waiting.reason, room, 4, &look.glyphs) {
-        lines.push(Line::from(vec![
-            span(indent.clone(), theme.text),
-            span(text, theme.text),
-        ]));
-    }
-    if let Some(text) = &waiting.plan {
-        let text = format!("room is made: {text}");
-        for text in wrap(&text, room, 3, &look.glyphs) {
-            lines.push(Line::from(vec![
-                span(indent.clone(), theme.text),
-                span(text, theme.good),
+    let Some(waiting) = model.waiting(id) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    let mut told = |label: &str, text: &str, style| {
+        let room = cols.saturating_sub(9);
+        for (i, text) in wrap(text, room, 3, &look.glyphs).into_iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            out.push(Line::from(vec![
+                span(format!("  {label:<7}"), theme.dim),
+                span(text, style),
             ]));
         }
+    };
+    let what = match waiting.name.as_ref().filter(|n| **n != waiting.what) {
+        Some(name) => format!("{name}: {}", waiting.what),
+        None => waiting.what.clone(),
+    };
+    let memory = waiting.mem_request.map(crate::text::gib);
+    let each = if waiting.gpus > 1 { " on each GPU" } else { "" };
+    let memory = memory.map_or_else(String::new, |gib| format!(", {gib} GiB{each}"));
+    told(
+        "wants",
+        format!("{}{memory}  {what}", queue::size(waiting)).trim_end(),
+        theme.text,
+    );
+    told("why", &waiting.reason, theme.text);
+    if let Some(plan) = &waiting.plan {
+        told("doing", &format!("room is made: {plan}"), theme.good);
     }
     for text in waiting.alone.iter().take(2) {
-        for text in wrap(text, room, 2, &look.glyphs) {
-            lines.push(Line::from(vec![
-                span(indent.clone(), theme.text),
-                span(text, theme.text),
-            ]));
-        }
+        told("", text, theme.text);
     }
     let start = match waiting.expected_ms {
         Some(at) if at <= model.clock.now_ms => "starts at any moment".to_owned(),
@@ -126,91 +190,357 @@ fn block(model: &Model, waiting: &QueueView, look: &Look, plan: &Plan) -> Vec<Ro
         None if !waiting.alone.is_empty() => format!("start {}", look.glyphs.dash),
         None => format!("start {}: nobody ahead has an end", look.glyphs.dash),
     };
-    let mut words = vec![span(indent.clone(), theme.text), span(start, theme.text)];
-    if waiting.entitled {
-        let text = format!(
-            " {} within what {} is guaranteed",
-            look.glyphs.dot,
+    let within = match waiting.entitled {
+        true => format!(
+            "; within what {} is guaranteed",
             waiting.party.as_ref().unwrap_or(&waiting.user)
-        );
-        words.push(span(text, theme.good));
-    }
-    lines.push(Line::from(words));
-    if let Some(args) = &waiting.would_start {
-        lines.push(Line::from(vec![
-            span(format!("{indent}would start now: "), theme.dim),
-            span(format!("gshare claim {args}"), theme.key),
-        ]));
-    }
-    lines
-        .into_iter()
-        .map(|l| Row::of(fit(l, plan.width, look), Section::Queue, key.clone()))
-        .collect()
-}
-
-/// For whom the rest is.
-fn planned(gpu: &GpuView) -> String {
-    let planned = gpu.planned_for.as_ref();
-    planned.map_or_else(String::new, |id| format!(", planned for {id}"))
-}
-
-fn free(snapshot: &Snapshot, look: &Look) -> Vec<Line<'static>> {
-    let theme = &look.theme;
-    if snapshot.service.is_none() {
-        return Vec::new();
-    }
-    let mut lines = vec![Line::from(span("FREE NOW", theme.heading))];
-    let text = |g: &GpuView| {
-        let bytes = g.mem_allocatable.map(|m| m.saturating_sub(g.mem_claimed));
-        let bytes = bytes.map_or_else(|| look.glyphs.dash.to_owned(), gib);
-        match (g.state, &g.drain) {
-            (GpuState::Ok, _) if condition(g) == "sick" => "sick: no new claims".to_owned(),
-            (GpuState::Ok, None) => format!(
-                "{} claimable; {bytes} GiB and {:.0}% of the SMs unclaimed{}",
-                share(g.claimable),
-                ((1.0 - g.sm_claimed) * 100.0).max(0.0),
-                planned(g)
-            ),
-            (GpuState::Ok, Some(_)) => "drained: no new claims".to_owned(),
-            (GpuState::Lost, _) => "lost".to_owned(),
-            (GpuState::Hung, _) => "does not answer".to_owned(),
-            (GpuState::Released, _) => "released by an administrator: no new claims".to_owned(),
-        }
+        ),
+        false => String::new(),
     };
-    for gpu in &snapshot.gpus {
-        lines.push(Line::from(vec![
-            span(format!("  GPU {:<3}", gpu.index), theme.text),
-            span(text(gpu), theme.dim),
-        ]));
+    told("when", &format!("{start}{within}"), theme.text);
+    if let Some(args) = &waiting.would_start
+        && model.may(waiting.uid)
+    {
+        told("or now", &format!("gshare claim {args}"), theme.key);
     }
-    lines
+    out
 }
 
-/// Leases that end next.
-fn ends(model: &Model, snapshot: &Snapshot, look: &Look, most: usize) -> Vec<Line<'static>> {
-    let theme = &look.theme;
-    let mut ends: Vec<_> = snapshot
+/// How many hours of the future are drawn: those that have the last end that is known, and as the viewer zooms.
+fn ahead_ms(model: &Model, snapshot: &Snapshot) -> u64 {
+    let ends = snapshot.claims.iter().filter_map(|c| c.ends_ms);
+    let starts = snapshot.queue.iter().filter_map(|q| q.expected_ms);
+    let last = ends.chain(starts).max().unwrap_or(0);
+    let needed = last.saturating_sub(model.clock.now_ms);
+    let fits = |hours: &u64| hours * 3_600_000 > needed;
+    let place = HOURS.iter().position(fits).unwrap_or(HOURS.len() - 1);
+    let place = place.saturating_add_signed(model.zoom);
+    HOURS[place.min(HOURS.len() - 1)] * 3_600_000
+}
+
+/// The claims on a GPU, those that end first at the beginning; without an end last.
+fn holders<'a>(gpu: &GpuView, snapshot: &'a Snapshot) -> Vec<(&'a ClaimView, f64)> {
+    let size = |c: &ClaimView| {
+        let parts = c.gpus.iter().filter(|p| p.gpu == gpu.index);
+        parts.map(|p| p.sm_request).sum::<f64>()
+    };
+    let on = snapshot
         .claims
         .iter()
-        .filter_map(|c| Some((c.ends_ms?, c)))
-        .collect();
-    ends.sort_by_key(|(at, _)| *at);
-    if ends.is_empty() || most < 2 {
-        return Vec::new();
-    }
-    let mut lines = vec![Line::from(span("ENDS NEXT", theme.heading))];
-    for (at, claim) in ends.into_iter().take(most - 1) {
-        let gpus = match claim.place.in_host() {
-            true => " in host memory".to_owned(),
-            false => format!(" on GPU {}", super::claims::gpus(claim)),
+        .filter(|c| super::overview::is_on(c, gpu.index));
+    let mut held: Vec<(&ClaimView, f64)> = on.map(|c| (c, size(c))).collect();
+    held.sort_by_key(|(c, _)| c.ends_ms.unwrap_or(u64::MAX));
+    held
+}
+
+/// Who holds a GPU until when, and for whom the rest is planned.
+fn segments(model: &Model, snapshot: &Snapshot, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
+    let now = model.clock.now_ms;
+    let part = |ms: u64| ms.saturating_sub(now) as f64 / ahead as f64;
+    let mut left = holders(gpu, snapshot);
+    let mut out = Vec::new();
+    let mut from = 0.0;
+    while !left.is_empty() && from < 1.0 {
+        let end = left[0].0.ends_ms;
+        let size: f64 = left.iter().map(|(_, size)| size).sum();
+        let names: Vec<&str> = left.iter().map(|(c, _)| c.id.as_str()).collect();
+        let names = match (&left[..], names.len()) {
+            ([(one, _)], _) if one.adopted => format!("no claim: {}", one.user),
+            ([(one, _)], _) => format!("{} {}", one.id, one.user),
+            (_, 6..) => format!("{} and {} more", names[..4].join(" "), names.len() - 4),
+            _ => names.join(" "),
         };
-        lines.push(Line::from(vec![
-            span(format!("  {}  ", model.clock.short_time(at)), theme.text),
+        let to = end.map_or(1.0, part).min(1.0);
+        out.push(Segment {
+            from,
+            to,
+            label: format!("{names} {}", zero(share(size))),
+            planned: false,
+            limit: end.is_some_and(|at| part(at) < 1.0),
+        });
+        from = to;
+        left.retain(|(c, _)| c.ends_ms != end);
+    }
+    if let (Some(why), Some(first)) = (closed(gpu), out.first_mut()) {
+        first.label = format!("{why}; {}", first.label);
+    }
+    let programs: Vec<&str> = snapshot
+        .unclaimed
+        .iter()
+        .filter(|u| u.gpu == gpu.index && !u.graphics)
+        .filter_map(|u| u.user.as_deref())
+        .collect();
+    let rest = match (closed(gpu), &gpu.planned_for, programs.first()) {
+        (Some(why), ..) if out.is_empty() => Some((why.to_owned(), true)),
+        (_, Some(who), _) => Some((format!("planned for {who}"), true)),
+        (_, None, Some(user)) => Some((format!("no claim: {user}; no end known"), false)),
+        (_, None, None) => None,
+    };
+    if let Some((label, planned)) = rest.filter(|_| from < 1.0) {
+        out.push(Segment {
+            from,
+            to: 1.0,
+            label,
+            planned,
+            limit: false,
+        });
+    }
+    out
+}
+
+/// Why nobody can claim a part of it.
+fn closed(gpu: &GpuView) -> Option<&'static str> {
+    match gpu.state {
+        _ if condition(gpu) == "sick" => Some("sick: no new claims"),
+        GpuState::Ok if gpu.drain.is_some() => Some("drained: no new claims"),
+        GpuState::Ok => None,
+        GpuState::Lost => Some("lost"),
+        GpuState::Hung => Some("does not answer"),
+        GpuState::Released => Some("released by an administrator: no new claims"),
+    }
+}
+
+/// A row or two for each GPU on an axis of hours.
+fn until(
+    model: &Model,
+    snapshot: &Snapshot,
+    look: &Look,
+    area: Rect,
+    each: u16,
+    scene: &mut Scene<'_>,
+) {
+    if area.height < 3 {
+        return;
+    }
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let area = ruled(area, look, scene);
+    let one = snapshot
+        .gpus
+        .iter()
+        .all(|g| g.short == snapshot.gpus[0].short);
+    let name = |g: &GpuView| match one && area.width < 100 {
+        true => format!("{}", g.index),
+        false => format!("{} {}", g.index, g.short),
+    };
+    let names = snapshot
+        .gpus
+        .iter()
+        .map(|g| width(&name(g)))
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    let at = u16::try_from(names + 1).unwrap_or(u16::MAX).min(area.width);
+    let axis = Rect {
+        x: area.x + at,
+        width: area.width - at,
+        height: 1,
+        ..area
+    };
+    let (held, planned) = if glyphs.lines {
+        ("━━", "╌╌")
+    } else {
+        ("==", "--")
+    };
+    scene.line(
+        &Line::from(vec![
+            span("HELD UNTIL", theme.heading),
             span(
-                format!("{} {}{gpus}: {}", claim.id, claim.user, claim.what),
+                format!(
+                    "  {held} held  {planned} planned  {} time limit  ",
+                    glyphs.wall
+                ),
                 theme.dim,
             ),
+            span("0.25", theme.good),
+            span(" free for you now", theme.dim),
+        ]),
+        area,
+    );
+    let ahead = ahead_ms(model, snapshot);
+    let mut times = String::new();
+    let ticks = if axis.width >= 70 { 5 } else { 4 };
+    for n in 0..ticks {
+        let ms = model.clock.now_ms + ahead * n / ticks;
+        let column = usize::from(Gantt::column(n as f64 / ticks as f64, axis.width));
+        let gap = column.saturating_sub(width(&times));
+        let text = if n == 0 {
+            "now".to_owned()
+        } else {
+            model.clock.short_time(ms)
+        };
+        times = format!("{times}{}{text}", " ".repeat(gap));
+    }
+    let second = Rect {
+        y: area.y + 1,
+        ..axis
+    };
+    scene.line(&Line::styled(times, theme.dim), second);
+    for (i, gpu) in snapshot.gpus.iter().enumerate() {
+        let y = area.y + 2 + i as u16 * each;
+        if y >= area.bottom() {
+            break;
+        }
+        let row = Rect {
+            y,
+            height: 1,
+            ..area
+        };
+        scene.line(
+            &Line::styled(left(&name(gpu), names, glyphs), theme.text),
+            row,
+        );
+        let segments = segments(model, snapshot, gpu, ahead);
+        let place = Rect { y, ..axis };
+        Gantt {
+            segments: &segments,
+            look,
+        }
+        .render(place, scene.buf);
+        scene.hit(
+            row,
+            super::Target::Row(Section::Gpus, RowKey::Gpu(gpu.index)),
+        );
+        if each > 1 && y + 1 < area.bottom() {
+            let below = Rect { y: y + 1, ..axis };
+            scene.line(
+                &free_when(gpu, snapshot, &segments, look, below.width),
+                below,
+            );
+        }
+    }
+}
+
+/// What is free of a GPU now, for the viewer, and what ends leave later.
+fn free_when(
+    gpu: &GpuView,
+    snapshot: &Snapshot,
+    segments: &[Segment],
+    look: &Look,
+    cols: u16,
+) -> Line<'static> {
+    let theme = &look.theme;
+    if closed(gpu).is_some() {
+        return Line::default();
+    }
+    let mut line = match snapshot.service.is_some() && gpu.claimable > 0.0 {
+        true => Line::styled(zero(share(gpu.claimable)), theme.good),
+        false => Line::default(),
+    };
+    let held = holders(gpu, snapshot);
+    let mut ends: Vec<u64> = held.iter().filter_map(|(c, _)| c.ends_ms).collect();
+    ends.dedup();
+    for (segment, end) in segments.iter().filter(|s| s.limit).zip(ends) {
+        let stay = held
+            .iter()
+            .filter(|(c, _)| c.ends_ms.is_none_or(|at| at > end));
+        let left = 1.0 - stay.map(|(_, size)| size).sum::<f64>();
+        let column = usize::from(Gantt::column(segment.to, cols));
+        let free = format!("~{}", zero(share(left.clamp(0.0, 1.0))));
+        let gap = column.saturating_sub(line.width());
+        if gap > 0 {
+            line.push_span(span(format!("{}{free}", " ".repeat(gap)), theme.dim));
+        }
+    }
+    line
+}
+
+/// The largest part and whole GPUs, now by the service's word, later by what ends and is not planned for others.
+fn future(model: &Model, snapshot: &Snapshot, look: &Look, cols: usize) -> Vec<Line<'static>> {
+    let (theme, glyphs) = (&look.theme, &look.glyphs);
+    let Some(now) = &snapshot.claimable_now else {
+        return Vec::new();
+    };
+    let mut times: Vec<u64> = snapshot.claims.iter().filter_map(|c| c.ends_ms).collect();
+    times.retain(|at| *at > model.clock.now_ms);
+    times.sort_unstable();
+    times.dedup();
+    times.truncate((cols / 16).saturating_sub(2).min(5));
+    let open = |g: &&GpuView| closed(g).is_none() && g.planned_for.is_none();
+    let room = |at: u64| -> Vec<f64> {
+        let after = |g: &GpuView| {
+            let held = holders(g, snapshot).into_iter();
+            let held = held.filter(|(c, _)| c.ends_ms.is_none_or(|end| end > at));
+            let programs = snapshot
+                .unclaimed
+                .iter()
+                .any(|u| u.gpu == g.index && !u.graphics);
+            match programs {
+                true => g.claimable,
+                false => (1.0 - held.map(|(_, size)| size).sum::<f64>()).max(0.0),
+            }
+        };
+        snapshot.gpus.iter().filter(open).map(after).collect()
+    };
+    let largest = |rooms: &[f64]| rooms.iter().copied().fold(0.0, f64::max);
+    let whole = |rooms: &[f64]| rooms.iter().filter(|r| **r >= 0.9995).count();
+    let figure = |part: f64| match part > 0.0 {
+        true => zero(share(part)),
+        false => "none".to_owned(),
+    };
+    let whose = model.viewer_name().unwrap_or("you").to_uppercase();
+    let now_part = now.models.iter().map(|m| m.largest).fold(0.0, f64::max);
+    let now_whole: u32 = now.models.iter().map(|m| m.whole).sum();
+    let cell = |text: &str| right(text, 14, glyphs);
+    let row = |label: &str, first: String, rest: Vec<String>| {
+        let mut line = Line::from(vec![
+            span(left(label, 16, glyphs), theme.dim),
+            span(cell(&first), theme.good),
+        ]);
+        line.spans
+            .extend(rest.iter().map(|t| span(cell(t), theme.text)));
+        line
+    };
+    let rooms: Vec<Vec<f64>> = times.iter().map(|at| room(*at)).collect();
+    let n = snapshot.queue.len();
+    let behind = match n {
+        0 => "a time with ~ is what ends leave".to_owned(),
+        1 => "1 waits before you; a time with ~ is what ends leave".to_owned(),
+        n => format!("{n} wait before you; a time with ~ is what ends leave"),
+    };
+    let mut out = vec![
+        Line::from(vec![
+            span(format!("WHAT {whose} COULD START  "), theme.heading),
+            span(behind, theme.dim),
+        ]),
+        row(
+            "",
+            "now".to_owned(),
+            times
+                .iter()
+                .map(|at| format!("~{}", model.clock.short_time(*at)))
+                .collect(),
+        ),
+        row(
+            "largest part",
+            figure(now_part.max(f64::from(now_whole.min(1)))),
+            rooms.iter().map(|r| figure(largest(r))).collect(),
+        ),
+        row(
+            "whole GPUs",
+            if now_whole == 0 {
+                "none".to_owned()
+            } else {
+                now_whole.to_string()
+            },
+            rooms
+                .iter()
+                .map(|r| match whole(r) {
+                    0 => "none".to_owned(),
+                    n => n.to_string(),
+                })
+                .collect(),
+        ),
+    ];
+    if now_part > 0.0 || now_whole > 0 {
+        let size = if now_whole > 0 {
+            "1".to_owned()
+        } else {
+            zero(share(now_part))
+        };
+        out.push(Line::from(vec![
+            span(left("type", 16, glyphs), theme.dim),
+            span(format!("  gshare claim -g {size} -- CMD"), theme.key),
         ]));
     }
-    lines
+    out
 }

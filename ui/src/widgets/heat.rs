@@ -1,109 +1,87 @@
-//! The hours of the week: how much of the machine was used in each, beside what was claimed.
+//! The hours of the week: what was used of what was claimed in each, as a shade.
 
 use gshare_proto::Heat;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
 
 use crate::theme::Look;
 
-/// Rows of days with a column for each hour.
-type Days = [Vec<Option<f32>>];
-
-/// A figure of an hour of a table.
-type Hour<'a> = dyn Fn(&Days, usize) -> Option<f32> + 'a;
-
-const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const DAYS: [&str; 7] = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
 const HOURS: usize = 24;
 
-/// Columns from which on the whole week is one line.
-const ONE_LINE: usize = 8 + 7 * HOURS + 6;
+/// Columns and rows of it.
+pub(crate) const SIZE: (u16, u16) = (4 + HOURS as u16, 2 + DAYS.len() as u16);
 
-/// Rows that it takes where there is room.
-pub(crate) fn rows(cols: usize) -> usize {
-    if cols >= ONE_LINE { 3 } else { 1 + DAYS.len() }
+/// A heading, a row a day with a column an hour, and the hours.
+pub(crate) struct Week<'a> {
+    pub(crate) heat: &'a Heat,
+    pub(crate) look: &'a Look,
 }
 
-/// The sign of a percentage; what nobody knows is a dash.
-fn sign(value: Option<f32>, look: &Look) -> &'static str {
-    match value {
-        None => look.glyphs.dash,
-        Some(v) => {
-            let level = (v.clamp(0.0, 100.0) / 100.0 * 8.0) as usize;
-            look.glyphs.levels[level.min(7)]
-        }
-    }
-}
-
-fn at(table: &Days, day: usize, hour: usize) -> Option<f32> {
-    table.get(day)?.get(hour).copied().flatten()
-}
-
-/// The mean of an hour over the days where it is known.
-fn mean(table: &Days, hour: usize) -> Option<f32> {
-    let known: Vec<f32> = (0..DAYS.len()).filter_map(|d| at(table, d, hour)).collect();
-    (!known.is_empty()).then(|| known.iter().sum::<f32>() / known.len() as f32)
-}
-
-/// At most `rows` lines.
-pub(crate) fn lines(heat: &Heat, cols: usize, rows: usize, look: &Look) -> Vec<Line<'static>> {
-    let theme = &look.theme;
-    let text = |signs: String| Span::styled(signs, theme.used);
-    let label = |words: &str| Span::styled(format!("{words:<7}"), theme.dim);
-    let heading = |words: &str| Line::styled(words.to_owned(), theme.heading);
-    if cols >= ONE_LINE && rows >= 3 {
-        let line = |name: &str, table: &Days| {
-            let mut spans = vec![Span::styled(format!("{name:<8}"), theme.dim)];
-            for day in 0..DAYS.len() {
-                let signs = (0..HOURS).map(|h| sign(at(table, day, h), look)).collect();
-                spans.push(text(signs));
-                spans.push(Span::raw(" "));
+impl Week<'_> {
+    /// Used of claimed: more is darker; nothing claimed is blank, and what nobody knows a dash.
+    fn sign(&self, day: usize, hour: usize) -> &'static str {
+        let glyphs = &self.look.glyphs;
+        let of = |table: &[Vec<Option<f32>>]| table.get(day)?.get(hour).copied().flatten();
+        let shades = [glyphs.free, glyphs.unused, glyphs.burst, glyphs.used];
+        match (of(&self.heat.claimed), of(&self.heat.used)) {
+            (Some(claimed), _) if claimed < 0.5 => " ",
+            (Some(claimed), Some(used)) => {
+                let part = (used / claimed).clamp(0.0, 1.0) * 4.0;
+                shades[(part as usize).min(3)]
             }
-            Line::from(spans)
-        };
-        let mut days = String::from("HOURS   ");
-        for day in DAYS {
-            days.push_str(&format!("{day:<25}"));
+            _ => glyphs.dash,
         }
-        return vec![
-            heading(days.trim_end()),
-            line("claimed", &heat.claimed),
-            line("used", &heat.used),
-        ];
     }
-    // Claimed at the left, used at the right, an hour a column; two columns where there is room.
-    let wide = usize::from(cols >= 7 + 4 * HOURS + 6) + 1;
-    let signs = |table: &Days, of: &Hour<'_>| {
-        let all = (0..HOURS).map(|h| sign(of(table, h), look).repeat(wide));
-        all.collect::<String>()
-    };
-    let pad = HOURS * wide;
-    let ruler = |word: &str| {
-        let hours: String = (0..HOURS)
-            .step_by(6)
-            .map(|h| format!("{h:<width$}", width = 6 * wide))
-            .collect();
-        let word = format!("{word} ");
-        format!("{word}{}", &hours[word.len().min(hours.len())..])
-    };
-    let mut out = vec![heading(
-        format!("HOURS  {:<pad$}  {}", ruler("claimed"), ruler("used")).trim_end(),
-    )];
-    if rows < 1 + DAYS.len() {
-        out.push(Line::from(vec![
-            label("week"),
-            text(signs(&heat.claimed, &mean)),
-            Span::raw("  "),
-            text(signs(&heat.used, &mean)),
-        ]));
-        return out;
+}
+
+impl Widget for Week<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let theme = &self.look.theme;
+        let mut lines = vec![Line::styled("WEEK used % of claimed", theme.heading)];
+        for (day, name) in DAYS.iter().enumerate() {
+            let signs: String = (0..HOURS).map(|hour| self.sign(day, hour)).collect();
+            lines.push(Line::from(vec![
+                Span::styled(format!("{name}  "), theme.dim),
+                Span::styled(signs, theme.text),
+            ]));
+        }
+        lines.push(Line::styled("    0     6     12    18", theme.dim));
+        for (line, at) in lines.into_iter().zip(area.rows()) {
+            line.render(at.intersection(buf.area), buf);
+        }
     }
-    for (day, name) in DAYS.iter().enumerate() {
-        let of = move |table: &Days, hour: usize| at(table, day, hour);
-        out.push(Line::from(vec![
-            label(name),
-            text(signs(&heat.claimed, &of)),
-            Span::raw("  "),
-            text(signs(&heat.used, &of)),
-        ]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::theme::Depth;
+
+    #[test]
+    fn more_use_of_the_claims_is_darker_and_nothing_claimed_is_blank() {
+        let hours = |values: [Option<f32>; 6]| vec![values.to_vec()];
+        let heat = Heat {
+            claimed: hours([
+                Some(0.0),
+                Some(80.0),
+                Some(80.0),
+                Some(80.0),
+                Some(80.0),
+                None,
+            ]),
+            used: hours([None, Some(0.0), Some(30.0), Some(50.0), Some(90.0), None]),
+        };
+        let look = &Look::new(Depth::Mono, true);
+        let week = Week { heat: &heat, look };
+        let signs: String = (0..6).map(|hour| week.sign(0, hour)).collect();
+        assert_eq!(signs, " ·░▒█—");
+        let mut buf = Buffer::empty(Rect::new(0, 0, SIZE.0, SIZE.1));
+        week.render(buf.area, &mut buf);
+        let text = crate::view::buffer_text(&buf);
+        assert_eq!(text.lines().count(), usize::from(SIZE.1));
+        assert!(text.contains("Mo   ·░▒█—"), "{text}");
     }
-    out
 }

@@ -1,10 +1,15 @@
-//! What was claimed and what was used of it, a column a moment.
+//! What was used over time as an area, and what was claimed as a dotted line, on ratatui's canvas.
 
-use ratatui::text::{Line, Span};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
+use ratatui::symbols::Marker;
+use ratatui::widgets::Widget;
+use ratatui::widgets::canvas::{Canvas, Context, Points};
 
 use crate::theme::Look;
 
-/// A moment, in GPUs.
+/// A moment, in the unit of the chart's upper edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moment {
     /// Claimed.
@@ -17,86 +22,105 @@ pub(crate) struct Moment {
 
 /// The chart.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct OverTime {
-    /// The oldest first; nothing is drawn where nothing was recorded.
-    pub(crate) moments: Vec<Option<Moment>>,
-    /// GPUs at the upper edge.
+pub(crate) struct OverTime<'a> {
+    /// The oldest first, [`per_cell`] of them a column; nothing is drawn where nothing was recorded.
+    pub(crate) moments: &'a [Option<Moment>],
+    /// At the upper edge.
     pub(crate) top: f64,
+    pub(crate) look: &'a Look,
 }
 
-/// What a cell shows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cell {
-    Nothing,
-    Free,
-    Used,
-    Burst,
-    Claimed,
-    Unknown,
+/// Moments in a column: the dots of a braille sign.
+pub(crate) fn per_cell(look: &Look) -> usize {
+    if look.glyphs.lines { 2 } else { 1 }
 }
 
-impl OverTime {
-    /// The cell at a row from below.
-    fn cell(&self, moment: Option<Moment>, row: usize, rows: usize) -> Cell {
-        let Some(moment) = moment else {
-            return Cell::Nothing;
+/// Dots of a moment, by what they mean.
+#[derive(Default)]
+struct Dots {
+    used: Vec<(f64, f64)>,
+    burst: Vec<(f64, f64)>,
+    claim: Vec<(f64, f64)>,
+}
+
+impl OverTime<'_> {
+    fn dots(&self, rows: usize) -> Dots {
+        let mut out = Dots::default();
+        let height = |amount: f64| {
+            let part = (amount / self.top.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0) * rows as f64;
+            // Something is never nothing.
+            (part.round() as usize).max(usize::from(amount > 0.0))
         };
-        let size = self.top / rows as f64;
-        // A cell is filled from its middle on; the lowest as soon as there is anything.
-        let middle =
-            |amount: f64| amount >= (row as f64 + 0.5) * size || (row == 0 && amount > 0.0);
-        let claimed = middle(moment.claimed);
-        match moment.used {
-            Some(used) if middle(used) => {
-                if claimed {
-                    Cell::Used
-                } else {
-                    Cell::Burst
+        for (x, moment) in self.moments.iter().enumerate() {
+            let Some(moment) = moment else { continue };
+            let claim = height(moment.claimed);
+            for y in 0..height(moment.used.unwrap_or(0.0)) {
+                let dot = (x as f64, y as f64);
+                match y < claim {
+                    true => out.used.push(dot),
+                    // Every second dot, so that burst differs from use without colours.
+                    false if !self.look.glyphs.lines || (x + y) % 2 == 0 => out.burst.push(dot),
+                    false => {}
                 }
             }
-            Some(_) if claimed => Cell::Claimed,
-            // How much was claimed, and no word of what was used.
-            None if claimed && !self.above(moment.claimed, row, size) => Cell::Unknown,
-            _ => Cell::Free,
-        }
-    }
-
-    /// Whether the cell above is filled too.
-    fn above(&self, amount: f64, row: usize, size: f64) -> bool {
-        amount >= (row as f64 + 1.5) * size
-    }
-
-    /// `rows` lines, the top first.
-    pub(crate) fn lines(&self, rows: usize, look: &Look) -> Vec<Line<'static>> {
-        let (theme, glyphs) = (&look.theme, &look.glyphs);
-        let draw = |cell: Cell, n: usize| {
-            let (glyph, style) = match cell {
-                Cell::Nothing | Cell::Free => (" ", theme.free),
-                Cell::Used => (glyphs.used, theme.used),
-                Cell::Burst => (glyphs.burst, theme.burst),
-                Cell::Claimed => (glyphs.unused, theme.unused),
-                Cell::Unknown => (glyphs.dash, theme.dim),
-            };
-            Span::styled(glyph.repeat(n), style)
-        };
-        let line = |row: usize| {
-            let mut spans = Vec::new();
-            let mut run: Option<(Cell, usize)> = None;
-            for moment in &self.moments {
-                let cell = self.cell(*moment, row, rows);
-                run = match run {
-                    Some((same, n)) if same == cell => Some((same, n + 1)),
-                    Some((other, n)) => {
-                        spans.push(draw(other, n));
-                        Some((cell, 1))
-                    }
-                    None => Some((cell, 1)),
-                };
+            if claim > 0 && (x % 4 < 2 || !self.look.glyphs.lines) {
+                out.claim.push((x as f64, claim as f64 - 1.0));
             }
-            spans.extend(run.map(|(cell, n)| draw(cell, n)));
-            Line::from(spans)
+        }
+        out
+    }
+}
+
+impl Widget for OverTime<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let area = area.intersection(buf.area);
+        if area.is_empty() {
+            return;
+        }
+        let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
+        let (across, down) = (per_cell(self.look), if glyphs.lines { 4 } else { 1 });
+        let (width, height) = (
+            usize::from(area.width) * across,
+            usize::from(area.height) * down,
+        );
+        let dots = self.dots(height);
+        let first = |text: &str| text.chars().next().unwrap_or('.');
+        let paint = |ctx: &mut Context<'_>| {
+            let parts = [
+                (&dots.claim, glyphs.free, theme.dim),
+                (&dots.burst, glyphs.burst, theme.burst),
+                (&dots.used, glyphs.used, theme.used),
+            ];
+            for (coords, sign, style) in parts {
+                if !glyphs.lines {
+                    ctx.marker(Marker::Custom(first(sign)));
+                }
+                let color = style.fg.unwrap_or(Color::Reset);
+                ctx.draw(&Points { coords, color });
+            }
         };
-        (0..rows).rev().map(line).collect()
+        Canvas::default()
+            .marker(Marker::Braille)
+            .x_bounds([0.0, (width.max(2) - 1) as f64])
+            .y_bounds([0.0, (height.max(2) - 1) as f64])
+            .paint(paint)
+            .render(area, buf);
+        // How much was claimed, and no word of what was used.
+        for x in 0..area.width {
+            let from = usize::from(x) * across;
+            let mut cell = self
+                .moments
+                .iter()
+                .skip(from)
+                .take(across)
+                .flatten()
+                .peekable();
+            if cell.peek().is_some() && cell.all(|m| m.used.is_none()) {
+                buf[(area.x + x, area.bottom() - 1)]
+                    .set_symbol(glyphs.dash)
+                    .set_style(theme.dim);
+            }
+        }
     }
 }
 
@@ -104,9 +128,22 @@ impl OverTime {
 mod tests {
     use super::*;
     use crate::theme::Depth;
+    use crate::view::buffer_text;
+
+    fn draw(moments: &[Option<Moment>], utf8: bool, (cols, rows): (u16, u16)) -> String {
+        let look = &Look::new(Depth::Mono, utf8);
+        let mut buf = Buffer::empty(Rect::new(0, 0, cols, rows));
+        let chart = OverTime {
+            moments,
+            top: 4.0,
+            look,
+        };
+        chart.render(buf.area, &mut buf);
+        buffer_text(&buf)
+    }
 
     #[test]
-    fn allocation_stands_beside_use_and_gaps_are_blank() {
+    fn the_claim_stands_beside_use_and_gaps_are_blank() {
         let at = |claimed: f64, used: Option<f64>| {
             Some(Moment {
                 claimed,
@@ -114,20 +151,19 @@ mod tests {
                 waiting: 0.0,
             })
         };
-        let chart = OverTime {
-            moments: vec![
-                at(4.0, Some(2.0)),
-                at(2.0, Some(3.0)),
-                at(3.0, None),
-                None,
-                at(0.0, Some(0.0)),
-                at(0.1, Some(0.1)),
-            ],
-            top: 4.0,
-        };
-        let look = Look::new(Depth::Mono, true);
-        let text: Vec<String> = chart.lines(4, &look).iter().map(Line::to_string).collect();
-        assert_eq!(text, ["░     ", "░▒—   ", "██    ", "██   █"]);
-        assert!(chart.lines(0, &look).is_empty());
+        let moments = [
+            at(4.0, Some(2.0)),
+            at(2.0, Some(3.0)),
+            at(3.0, None),
+            None,
+            at(0.0, Some(0.0)),
+            at(0.1, Some(0.1)),
+        ];
+        let text = draw(&moments, false, (6, 4));
+        assert_eq!(text, ".\n +.\n##\n##-  #\n");
+        let pairs: Vec<_> = moments.iter().flat_map(|m| [*m, *m]).collect();
+        let text = draw(&pairs, true, (6, 4));
+        assert_eq!(text, "⠉\n ⡪⠉\n⣿⣿\n⣿⣿—  ⣀\n");
+        assert_eq!(draw(&pairs, true, (0, 0)), "");
     }
 }

@@ -374,6 +374,14 @@ impl Machine {
         waiting.since.saturating_add(most)
     }
 
+    /// Whether a claim that holds is above what its owner is guaranteed.
+    pub(super) fn is_on_loan(&mut self, id: ClaimId) -> bool {
+        let asks = self.asks();
+        let sure = self.guaranteed(&asks);
+        self.divide(&asks, &sure);
+        self.reclaim.borrowers.contains(&id)
+    }
+
     /// Puts the queue in the order of service.
     pub(super) fn order(&mut self, now: Now) {
         let mut asks = self.asks();

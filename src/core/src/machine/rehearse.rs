@@ -31,7 +31,12 @@ pub struct Taking {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rehearsal {
     /// It would start at once.
-    Starts(Vec<Slice>),
+    Starts {
+        /// Its parts of GPUs.
+        slices: Vec<Slice>,
+        /// It is within what its owner is guaranteed.
+        entitled: bool,
+    },
     /// It would wait.
     Waits {
         /// Its place in the queue; 1 is the head.
@@ -66,13 +71,14 @@ impl Machine {
         parties: Vec<Party>,
         charges: &[(ClaimId, usize, Bytes)],
     ) -> Rehearsal {
-        let (copy, id, told) = self.asked(now, request, parties, charges);
+        let (mut copy, id, told) = self.asked(now, request, parties, charges);
         let mut takings: Vec<Taking> = Vec::new();
         let (mut waits, mut end) = (None, None);
         for action in told {
             match action {
                 Action::Grant { id: i, slices, .. } if i == id => {
-                    end = Some(Rehearsal::Starts(slices));
+                    let entitled = !copy.is_on_loan(id);
+                    end = Some(Rehearsal::Starts { slices, entitled });
                 }
                 Action::Refuse { id: i, reason, .. } if i == id => {
                     end = Some(Rehearsal::Refused(reason));
@@ -211,7 +217,7 @@ mod tests {
         let rehearse =
             |w: &World, r: &Request| w.machine.rehearse(w.now, r.clone(), Vec::new(), &[]);
         let before = format!("{:?}", w.machine);
-        let Rehearsal::Starts(slices) = rehearse(&w, &request(750, 7)) else {
+        let Rehearsal::Starts { slices, .. } = rehearse(&w, &request(750, 7)) else {
             panic!("it starts");
         };
         assert_eq!(format!("{:?}", w.machine), before, "nothing has changed");
@@ -285,6 +291,25 @@ mod tests {
             .rehearse(w.now, request(500, 7), vec![lab.clone()], &[]);
         assert!(matches!(told, Rehearsal::Refused(Reason::Quota(_))));
         let told = w.machine.rehearse(w.now, request(250, 7), vec![lab], &[]);
-        assert!(matches!(told, Rehearsal::Starts(_)));
+        assert!(matches!(told, Rehearsal::Starts { .. }));
+    }
+
+    #[test]
+    fn a_start_above_the_guarantee_is_on_loan() {
+        let mut w = World::new(&[24, 24]);
+        w.submit_request(1, request(250, 8), None);
+        let starts =
+            |w: &World, milli| match w
+                .machine
+                .rehearse(w.now, request(milli, 7), Vec::new(), &[])
+            {
+                Rehearsal::Starts { entitled, .. } => Some(entitled),
+                _ => None,
+            };
+        // Two users, two GPUs: one GPU each.
+        assert_eq!(starts(&w, 1000), Some(true));
+        w.submit_request(2, request(750, 7), None);
+        assert_eq!(starts(&w, 250), Some(true));
+        assert_eq!(starts(&w, 500), Some(false));
     }
 }

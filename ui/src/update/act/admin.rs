@@ -23,12 +23,16 @@ fn asked(model: &mut Model, question: Result<(String, String, String, AdminCall)
 }
 
 fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
-    let id = match model.current() {
+    let claims = || model.snapshot.iter().flat_map(|s| &s.claims);
+    let claim = match model.subject() {
         None => return Err(NO_ROW.to_owned()),
-        Some(RowKey::Claim(id)) => id,
+        Some(RowKey::Claim(id)) => model.claim(id).ok_or_else(gone)?,
+        Some(RowKey::Process { pid, .. }) => claims()
+            .find(|c| c.processes.iter().any(|p| p.pid == *pid))
+            .ok_or_else(gone)?,
         Some(_) => return Err("choose a claim first".to_owned()),
     };
-    let claim = model.claim(id).ok_or_else(gone)?;
+    let id = &claim.id;
     if claim.adopted {
         return Err(format!(
             "{id} is a process outside claims; end it with kill"
@@ -50,6 +54,18 @@ fn kill(model: &Model) -> Result<(String, String, String, AdminCall), String> {
     Ok((format!("Kill {id}"), text, format!("killing {id}"), call))
 }
 
+/// Whether the page is of a claim or a process that the viewer may end.
+pub(crate) fn can_kill(model: &Model) -> Result<(), String> {
+    admin(model)?;
+    kill(model).map(|_| ())
+}
+
+/// Whether the page is of a GPU and the viewer an administrator.
+pub(crate) fn can_drain(model: &Model) -> Result<(), String> {
+    admin(model)?;
+    chosen_gpu(model).map(|_| ())
+}
+
 pub(crate) fn ask_kill(model: &mut Model) -> Vec<Cmd> {
     let question = kill(model);
     asked(model, question);
@@ -57,7 +73,7 @@ pub(crate) fn ask_kill(model: &mut Model) -> Vec<Cmd> {
 }
 
 fn chosen_gpu(model: &Model) -> Result<&GpuView, String> {
-    let Some(RowKey::Gpu(index)) = model.current() else {
+    let Some(RowKey::Gpu(index)) = model.subject() else {
         return Err("choose a GPU first: on the Overview (Right) or on Health (5)".to_owned());
     };
     let mut gpus = model.snapshot.iter().flat_map(|s| &s.gpus);

@@ -1,7 +1,7 @@
 //! Going about: screens, parts, rows, groups.
 
 use super::refresh;
-use crate::model::{Model, Page, Section, Span, Tone, turn_name};
+use crate::model::{Model, Page, Section, Span, Tone};
 use crate::msg::Cmd;
 use crate::view;
 
@@ -80,17 +80,11 @@ pub(crate) fn next_grouping(model: &mut Model) -> Vec<Cmd> {
     Vec::new()
 }
 
-/// Turns the chosen row: a group is shown unless it was turned, a claim's processes only if it was.
+/// Shows or hides what is in the chosen row.
 fn turn(model: &mut Model, open: bool) -> Vec<Cmd> {
-    let Some(name) = model.current().and_then(turn_name) else {
-        let what = "choose a group or a claim first: Down or j";
-        model.say(Tone::Plain, what);
-        return Vec::new();
-    };
-    if name.starts_with("group ") == open {
-        model.turned.remove(&name);
-    } else {
-        model.turned.insert(name);
+    let key = model.current().cloned();
+    if !key.is_some_and(|key| model.turn(&key, open)) {
+        model.say(Tone::Plain, "choose a group or a claim first: Down or j");
     }
     model.settle();
     Vec::new()
@@ -102,6 +96,19 @@ pub(crate) fn unfold(model: &mut Model) -> Vec<Cmd> {
 
 pub(crate) fn fold(model: &mut Model) -> Vec<Cmd> {
     turn(model, false)
+}
+
+/// Steps of the axis at most in each direction.
+const ZOOM: isize = 5;
+
+pub(crate) fn zoom_in(model: &mut Model) -> Vec<Cmd> {
+    model.zoom = (model.zoom - 1).max(-ZOOM);
+    Vec::new()
+}
+
+pub(crate) fn zoom_out(model: &mut Model) -> Vec<Cmd> {
+    model.zoom = (model.zoom + 1).min(ZOOM);
+    Vec::new()
 }
 
 fn look_back(model: &mut Model, by: isize) -> Vec<Cmd> {

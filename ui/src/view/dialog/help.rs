@@ -32,7 +32,7 @@ pub(super) fn lines(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static
                 && (!c.name.starts_with("replay") || model.recorded)
         };
         let mut rows = commands()
-            .filter(|c| c.context == context && !c.keys.is_empty())
+            .filter(|c| c.context == context)
             .filter(works)
             .peekable();
         if rows.peek().is_none() {

@@ -20,6 +20,35 @@ pub(in crate::view) fn is_on(claim: &ClaimView, gpu: u32) -> bool {
     !claim.place.in_host() && claim.gpus.iter().any(|g| g.gpu == gpu)
 }
 
+/// The slices of a GPU with one of this size for the viewer, of what is free.
+pub(in crate::view) fn slices_with(
+    model: &Model,
+    snapshot: &Snapshot,
+    look: &Look,
+    gpu: &GpuView,
+    size: f64,
+) -> Vec<Slice> {
+    let mut slices = Table::new(model, snapshot, look, 80, 1).slices(gpu);
+    let free = slices.pop_if(|s| matches!(s.kind, Kind::Free | Kind::Rest));
+    slices.push(Slice {
+        names: vec![format!("yours {}", zero(share(size))), "yours".to_owned()],
+        size,
+        kind: Kind::Mine,
+        used: Some(0.0),
+        ..Slice::default()
+    });
+    let rest = free.map_or(0.0, |f| f.size) - size;
+    if rest > 0.005 {
+        slices.push(Slice {
+            names: vec![zero(share(rest))],
+            size: rest,
+            kind: Kind::Rest,
+            ..Slice::default()
+        });
+    }
+    slices
+}
+
 /// A map is not wider than this.
 const MAP: usize = 60;
 

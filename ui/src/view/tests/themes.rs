@@ -100,7 +100,7 @@ fn what_is_announced_is_told_on_every_screen_that_shows_claims() {
     );
     // Enter shows both.
     let mut m = full(Page::Overview);
-    press(&mut m, "<enter>");
+    press(&mut m, "<home><enter>");
     assert!(screen(&m).contains("announced"), "{}", screen(&m));
 }
 

@@ -42,15 +42,11 @@ fn without_counters_sm_activity_is_a_dash_and_time_busy_is_called_so() {
     assert!(row(&m, "GPUS").contains("time %"));
     let m = on(Page::Claims, &snapshot);
     assert!(
-        screen(&m).contains("1.50 GPU claimed, — used"),
+        row(&m, "▾ vis").contains("198   150      —"),
         "{}",
         screen(&m)
     );
-    assert!(
-        screen(&m).contains("— active of 60% claimed"),
-        "{}",
-        screen(&m)
-    );
+    assert!(screen(&m).contains("claim 25, SM —"), "{}", screen(&m));
     let m = on(Page::History, &snapshot);
     assert!(
         !screen(&m).contains(crate::theme::UTF8.levels[0]),
@@ -82,8 +78,13 @@ fn a_gpu_that_hangs_or_is_lost_has_no_figures() {
             "{health}"
         );
         assert!(screen(&m).contains("[5 Health !]"), "{}", screen(&m));
-        let queue = row(&on(Page::Queue, &snapshot), "GPU 1");
-        assert!(!queue.contains("claimable"), "{queue}");
+        let queue = row(&on(Page::Queue, &snapshot), "1 RTX");
+        let why = if state == GpuState::Lost {
+            "lost"
+        } else {
+            words
+        };
+        assert!(queue.contains(why) && !queue.contains("~"), "{queue}");
     }
 }
 
@@ -125,9 +126,9 @@ fn an_old_service_leaves_dashes() {
     assert!(screen(&m).contains("┃no figure"), "{}", screen(&m));
     let claim = row(&m, "▌c1");
     assert!(claim.contains("—    50        —   1.0"), "{}", screen(&m));
-    assert!(row(&on(Page::Queue, &snapshot), "start ").contains('—'));
+    assert!(row(&on(Page::Queue, &snapshot), "when ").contains('—'));
     let text = screen(&on(Page::Claims, &snapshot));
-    assert!(text.contains("— of the GPU's time got"), "{text}");
+    assert!(text.contains("compute —  claim 50, SM —"), "{text}");
     assert!(screen(&on(Page::Health, &snapshot)).contains("—/—"));
     // What it does not know is said in its words, and nothing is drawn as zero.
     let mut m = on(Page::Overview, &snapshot);
@@ -135,8 +136,8 @@ fn an_old_service_leaves_dashes() {
     for keys in ["4", "5"] {
         asked.extend(press(&mut m, keys));
     }
-    assert_eq!(asked.len(), 2);
-    for seq in [1, 2] {
+    assert_eq!(asked.len(), 3);
+    for seq in [1, 2, 3] {
         let outcome = Err(crate::feed::Failure {
             message: "unknown variant `history`".to_owned(),
             hint: None,

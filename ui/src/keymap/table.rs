@@ -1,0 +1,170 @@
+//! The table: where, keys, label and rank on the key line, name, whether it can work, what it does; then a sentence. In
+//! the order of the key line and the help.
+
+use super::Context::{
+    Any, Confirm, Detail, Filter, Form, Page, Palette, Reading, Screen, Warnings,
+};
+use super::{Command, always};
+use crate::model::Model;
+use crate::model::Page::{Claims, Health, History, Overview, Queue};
+use crate::update::act::{self, levers};
+
+macro_rules! commands {
+    ($($context:expr, $shown:literal, $label:literal $rank:literal, $name:literal, $able:expr => $run:expr, $help:literal;)*) => {
+        &[$(Command {
+            context: $context,
+            shown: $shown,
+            label: $label,
+            rank: $rank,
+            name: $name,
+            help: $help,
+            able: $able,
+            run: $run,
+        }),*]
+    };
+}
+
+pub(super) static COMMANDS: &[Command] = commands! {
+    Screen, "n", "claim" 9, "claim", Model::service => act::open_claim,
+        "claim a part of a GPU and hold it until it is released";
+    Screen, "Enter", "detail" 6, "detail", act::some_row => act::open_detail,
+        "everything about the chosen row";
+    Screen, "r", "resize" 5, "resize", act::own_claim => act::open_resize,
+        "give the chosen claim another size while its programs run";
+    Screen, "d", "detach" 4, "detach", levers::detachable => levers::ask_detach,
+        "take the chosen claim off its GPU: its memory waits in host memory, its processes live on; asks first";
+    Screen, "a", "attach" 4, "attach", levers::attachable => levers::attach,
+        "bring the chosen claim back onto a GPU";
+    Screen, "p", "keep" 9, "keep", levers::keepable => levers::keep,
+        "put off what was announced for the chosen claim, or for your first one that something was announced for";
+    Screen, "e", "extend" 2, "extend", act::own_claim => act::open_extend,
+        "put the end of the chosen claim's lease off";
+    Screen, "x Del F9", "release" 7, "release", Model::service => act::ask_release,
+        "release the chosen claim of yours, or withdraw it from the queue; asks first";
+    Screen, "/ F3", "filter" 5, "filter", act::some_snapshot => act::start_filter,
+        "show only rows with a user, claim, name, command or state that you type";
+    Screen, "s F6", "sort" 3, "sort", act::some_snapshot => act::next_sort,
+        "sort the claims by id, user, GPU, memory, GPU time, SM activity";
+    Screen, "!", "warnings" 5, "warnings", act::some_warning => act::open_warnings,
+        "all warnings, and what can be done about each";
+    Screen, "m", "mine" 1, "mine only", act::some_snapshot => act::mine_only,
+        "show only what is yours, and everything again";
+    Screen, "Tab", "next" 4, "next screen", always => act::next_page,
+        "go to the next screen";
+    Screen, "Shift-Tab", "" 0, "screen before", always => act::previous_page,
+        "go to the screen before";
+    Screen, "1", "" 0, "Overview", always => act::go_overview,
+        "everything at a glance";
+    Screen, "2", "" 0, "Claims", always => act::go_claims,
+        "the claims as a tree, and the GPUs of the chosen one";
+    Screen, "3", "" 0, "Queue", always => act::go_queue,
+        "who waits, why and until when";
+    Screen, "4", "" 0, "History", always => act::go_history,
+        "allocated against used over an hour, a day, a week";
+    Screen, "5", "" 0, "Health", always => act::go_health,
+        "the health of the GPUs, and what is enforced here";
+    Screen, "Down j", "" 0, "", act::some_snapshot => act::down,
+        "choose the next row";
+    Screen, "Up k", "" 0, "", act::some_snapshot => act::up,
+        "choose the row before";
+    Screen, "PgDn Ctrl-D", "" 0, "", act::some_snapshot => act::page_down,
+        "go down by a page";
+    Screen, "PgUp Ctrl-U", "" 0, "", act::some_snapshot => act::page_up,
+        "go up by a page";
+    Screen, "Home g", "" 0, "", act::some_snapshot => act::first,
+        "choose the first row";
+    Screen, "End G", "" 0, "", act::some_snapshot => act::last,
+        "choose the last row";
+    Screen, "Esc", "" 0, "", always => act::clear,
+        "choose no row, then show all rows again";
+    Screen, "Space", "" 0, "pause", act::some_caption => act::pause_captions,
+        "stop the captions of the demo or a replay, and let them go on";
+    Page(Overview), "Right l", "" 0, "", act::some_snapshot => act::next_section,
+        "go to the next part: claims, queue, GPUs";
+    Page(Overview), "Left h", "" 0, "", act::some_snapshot => act::previous_section,
+        "go to the part before";
+    Page(Claims), "v F5", "group" 6, "group", always => act::next_grouping,
+        "group the claims by user, notebook or GPU";
+    Page(Claims), "Right l", "open" 4, "open", act::some_row => act::unfold,
+        "show what is in the chosen group, or the processes of the chosen claim";
+    Page(Claims), "Left h", "" 0, "fold", act::some_row => act::fold,
+        "hide it again";
+    Page(Queue), "+", "zoom" 1, "zoom in", always => act::zoom_in,
+        "show less of the time to come";
+    Page(Queue), "-", "" 0, "zoom out", always => act::zoom_out,
+        "show more of the time to come";
+    Page(History), "Right l", "longer" 6, "longer", always => act::longer,
+        "look further back: an hour, a day, a week";
+    Page(History), "Left h", "" 0, "shorter", always => act::shorter,
+        "look less far back";
+    Page(Health), "u", "look again" 6, "look again", Model::service => act::look_again,
+        "ask the service again what it found";
+    Screen, ">", "" 0, "replay: faster", act::some_recording => act::faster,
+        "in a recording: twice as fast";
+    Screen, "<", "" 0, "replay: slower", act::some_recording => act::slower,
+        "in a recording: half as fast";
+    Screen, ".", "" 0, "replay: forward", act::some_recording => act::forward,
+        "in a recording: ten seconds on";
+    Screen, ",", "" 0, "replay: back", act::some_recording => act::back,
+        "in a recording: ten seconds back";
+    Screen, ":", "" 0, "", always => act::open_palette,
+        "look for a command by its name";
+    Screen, "? F1", "help" 10, "help", always => act::open_help,
+        "these keys, and what the signs mean";
+    Screen, "q F10", "quit" 8, "quit", always => act::quit,
+        "leave; claims stay as they are";
+    Filter, "Enter", "keep" 8, "", always => act::keep_filter,
+        "keep the filter";
+    Filter, "Esc", "show all" 7, "", always => act::drop_filter,
+        "show all rows again";
+    Form, "Enter", "do it" 8, "", always => act::send_form,
+        "ask for what the lines say";
+    Form, "Tab Down", "next line" 6, "", always => act::next_field,
+        "go to the next line";
+    Form, "Shift-Tab Up", "" 5, "", always => act::previous_field,
+        "go to the line before";
+    Form, "Esc", "close" 7, "", always => act::close,
+        "close it; nothing is asked for";
+    Palette, "Enter", "run" 8, "", always => act::run_named,
+        "run the chosen command";
+    Palette, "Down Tab", "" 5, "", always => act::next_named,
+        "choose the next command";
+    Palette, "Up Shift-Tab", "" 5, "", always => act::previous_named,
+        "choose the command before";
+    Palette, "Esc", "close" 7, "", always => act::close,
+        "run nothing";
+    Confirm, "y", "yes" 8, "", always => act::confirmed,
+        "yes, do it";
+    Confirm, "n Esc", "no" 7, "", always => act::close,
+        "no, leave it as it is";
+    Reading, "Down j", "" 0, "", always => act::scroll_down,
+        "read on";
+    Reading, "Up k", "" 0, "", always => act::scroll_up,
+        "read back";
+    Reading, "PgDn Space", "" 0, "", always => act::scroll_page_down,
+        "read on by a page";
+    Reading, "PgUp", "" 0, "", always => act::scroll_page_up,
+        "read back by a page";
+    Reading, "Esc Enter q", "close" 8, "", always => act::close,
+        "close the box";
+    Detail, "K", "kill" 3, "", act::can_kill => act::ask_kill,
+        "for administrators: end the claim of this page with all its processes; asks first";
+    Detail, "D", "drain" 3, "", act::can_drain => act::ask_drain,
+        "for administrators: start no new claims on the GPU of this page, or let them start again; asks first";
+    Detail, "M", "mode" 2, "", act::can_drain => act::ask_mode,
+        "for administrators: share this GPU side by side (MPS), or in turns again, once it is empty; asks first";
+    Warnings, "Down j", "" 0, "", always => act::next_warning,
+        "choose the next warning";
+    Warnings, "Up k", "" 0, "", always => act::previous_warning,
+        "choose the warning before";
+    Warnings, "Enter", "what to do" 8, "", always => act::open_warning,
+        "show the exact command, which y runs";
+    Warnings, "Esc q", "close" 7, "", always => act::close,
+        "close the list";
+    Any, "Ctrl-C", "" 0, "", always => act::quit,
+        "leave at once";
+    Any, "Ctrl-Z", "" 0, "", always => act::suspend,
+        "stop and give the terminal back; fg brings the screen back";
+    Any, "Ctrl-L", "" 0, "", always => act::redraw,
+        "draw everything anew";
+};
