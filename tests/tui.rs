@@ -81,7 +81,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
 
     // n: the dialog proposes a quarter; Enter claims and holds it.
     screen.send("n");
-    screen.shows(&["0.25", "starts now on GPU"], SOON);
+    screen.shows(&["0.25", "now, on GPU"], SOON);
     screen.send("\r");
     let held = until("the claim is listed", SOON, || ps(&station).pop());
     assert!(held.gpus.len() == 1 && held.pid.is_none(), "{held:?}");

@@ -107,7 +107,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     }
     closed(&screen, "More time for");
     screen.send("\x1b[A");
-    yes(&mut screen, "K", &format!("Kill {id}"));
+    yes(&mut screen, "\rK", &format!("Kill {id}"));
     until("it is gone", SOON, || {
         let snapshot = station.snapshot().ok()?;
         claim_of(&snapshot, pid).is_none().then_some(())
@@ -143,7 +143,7 @@ fn what_is_announced_is_put_off_by_a_key() {
         .collect::<Vec<_>>()
         .join(" ");
     screen.shows(&[&first], SOON);
-    // No row is chosen: the first claim of one's own that something was announced for is meant.
+    // Whatever row is chosen: the first claim of one's own that something was announced for is meant.
     screen.send("p");
     until("it is taken back", SOON, || {
         claim(&station, pid).announced.is_none().then_some(())
@@ -165,26 +165,24 @@ fn gpus_are_drained_and_change_their_mode_by_keys() {
     fill(&mut raw, 0);
     ready(&station, raw.pid());
     let mut screen = screen(&station);
-    // Without a chosen GPU it is said how to choose one.
-    screen.send("D");
-    screen.shows(&["choose a GPU first"], SOON);
     screen.send("5");
-    screen.shows(&["DOCTOR"], SOON);
-    screen.send("\x1b[B\x1b[B");
-    yes(&mut screen, "D", "Drain GPU 1");
+    screen.shows(&["WHAT HOLDS A CLAIM"], SOON);
+    // From the page of the second GPU; from the list the key does nothing.
+    screen.send("\x1b[B");
+    yes(&mut screen, "\rD", "Drain GPU 1");
     until("it is drained", SOON, || gpu(&station, 1).drain);
     row_says(&screen, "1 RTX 4090", "drained");
-    yes(&mut screen, "D", "Undrain GPU 1");
+    yes(&mut screen, "\rD", "Undrain GPU 1");
     until("it is open again", SOON, || {
         gpu(&station, 1).drain.is_none().then_some(())
     });
-    yes(&mut screen, "M", "GPU 1: mps");
+    yes(&mut screen, "\rM", "GPU 1: mps");
     until("its mode is another", Duration::from_secs(30), || {
         (gpu(&station, 1).mode == "mps").then_some(())
     });
     assert_eq!(gpu(&station, 0).mode, "timeslice", "no other GPU's is");
     row_says(&screen, "1 RTX 4090", "mps");
-    yes(&mut screen, "M", "GPU 1: timeslice");
+    yes(&mut screen, "\rM", "GPU 1: timeslice");
     until("and back", Duration::from_secs(30), || {
         (gpu(&station, 1).mode == "timeslice").then_some(())
     });

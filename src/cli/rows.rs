@@ -302,7 +302,7 @@ fn gpu_row(gpu: &GpuView) -> Vec<String> {
             "{}/{}/{}",
             gpu.mem_used.map_or_else(unknown, gib),
             gib(gpu.mem_claimed),
-            gpu.mem_allocatable.map_or_else(unknown, gib)
+            gpu.mem_whole().map_or_else(unknown, gib)
         ),
         format!(
             "{}/{:.0} %",
@@ -483,6 +483,17 @@ mod tests {
             source: Source::Shim,
             estimate,
         })
+    }
+
+    #[test]
+    fn the_memory_of_a_gpu_is_all_that_is_divided_as_on_the_screen() {
+        let gpu = GpuView {
+            mem_allocatable: Some(20 << 30),
+            mem_unclaimed: Some(3 << 30),
+            mem_used: Some(4 << 30),
+            ..GpuView::default()
+        };
+        assert_eq!(gpu_row(&gpu)[2], "4.0/0.0/23.0");
     }
 
     #[test]

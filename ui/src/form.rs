@@ -288,7 +288,7 @@ impl Form {
                     flag("-g", "Size"),
                     flag("--model", "Model"),
                     flag("--gpu-mem", "Memory"),
-                    flag("--sm-limit", "Limit"),
+                    flag("--limit", "Limit"),
                     flag("-n", "Name"),
                     flag("-t", "Hold for"),
                 )
@@ -297,7 +297,7 @@ impl Form {
                 "gshare resize {id}{}{}{}",
                 flag("-g", "Size"),
                 flag("--gpu-mem", "Memory"),
-                flag("--sm-limit", "Limit"),
+                flag("--limit", "Limit"),
             ),
             Kind::Extend { id } => {
                 format!("gshare extend {id}{}", flag("", "By").replace("  ", " "))

@@ -24,8 +24,8 @@ pub(crate) use sort::Sort;
 #[cfg(test)]
 pub(crate) use totals::Split;
 pub(crate) use totals::{
-    AtLeast, claimed, compute, compute_of, is_by_sms, least, mem_claimed, mem_used, mem_whole,
-    sm_active, sm_occupancy, sm_of_gpu, split,
+    AtLeast, claimed, compute, compute_of, is_by_sms, least, mem_claimed, mem_used, sm_active,
+    sm_occupancy, sm_of_gpu, split,
 };
 pub(crate) use tree::{Group, Grouping, TreeRow};
 pub(crate) use words::words;
@@ -613,10 +613,10 @@ pub(crate) enum Weight {
 /// What a row of the doctor is.
 pub(crate) fn weight(check: &Check) -> Weight {
     let command = |fix: &String| fix.starts_with("sudo ") || fix.starts_with("gshare ");
-    match check.state.as_str() {
-        "ok" => Weight::Fine,
-        "missing" => Weight::Fix,
-        _ if check.fix.as_ref().is_some_and(command) => Weight::Fix,
+    match (check.state.as_str(), &check.fix) {
+        ("ok", _) => Weight::Fine,
+        ("missing", Some(_)) => Weight::Fix,
+        (_, Some(fix)) if command(fix) => Weight::Fix,
         _ => Weight::Stronger,
     }
 }

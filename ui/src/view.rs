@@ -25,6 +25,8 @@ use gshare_proto::{
     Call, Check, Client, ClientError, HistoryBy, HistorySpec, HistoryView, Reply, Snapshot,
 };
 
+pub(crate) use claims::what;
+
 use crate::keymap::Command;
 use crate::model::{Model, Page, RowKey, Section, Sort};
 use crate::run::Options;
@@ -263,6 +265,11 @@ pub(crate) fn warnings(model: &Model) -> Vec<(String, String)> {
         .iter()
         .flat_map(|s| notes::warnings(model, s));
     notes.map(|note| (note.text, note.command)).collect()
+}
+
+/// What the viewer could claim now, in a sentence.
+pub(crate) fn free_now(model: &Model, snapshot: &Snapshot, look: &Look) -> String {
+    overview::free_now(model, snapshot, look)
 }
 
 /// The last line to which the text in the box can be scrolled.

@@ -134,7 +134,7 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
         ("On the screens", ".") => (RECORDED, START, &["."], Text("Replay(Forward)")),
         ("On the screens", ",") => (RECORDED, START, &[","], Text("Replay(Back)")),
         ("On the screens", "!") => (PLAIN, START, &["!"], Text("Warnings (")),
-        ("On the screens", "m") => (PLAIN, START, &["m"], Gone("c14 vis")),
+        ("On the screens", "m") => (PLAIN, START, &["m"], Text("CLAIMS 1 ")),
         ("On the page of a row", "K") => (ROOT, CLAIM, &["K"], Text("Kill c12")),
         ("On the page of a row", "D") => (ROOT, GPU, &["D"], Text("Drain GPU 0")),
         ("On the page of a row", "M") => (ROOT, GPU, &["M"], Text("GPU 0: mps")),
@@ -166,8 +166,8 @@ fn check_of(place: &str, keys: &str) -> Option<Check> {
             let open = ("2\x1b[H", Chosen("▾ nlp"));
             (PLAIN, open, &[LEFT, "h"], Text("▸ nlp"))
         }
-        ("On Queue", "+") => (PLAIN, ("3", Text("15:20")), &["+"], Gone("15:20")),
-        ("On Queue", "-") => (PLAIN, ("3", Text("15:20")), &["-"], Gone("15:08")),
+        ("On Queue", "+") => (PLAIN, ("3-", Text("next 2 h")), &["+"], Text("next 1 h")),
+        ("On Queue", "-") => (PLAIN, ("3", Text("next 1 h")), &["-"], Text("next 2 h")),
         ("On History", "Right l") => (PLAIN, DAY, &[RIGHT, "l"], Text("[week]")),
         ("On History", "Left h") => (PLAIN, DAY, &[LEFT, "h"], Text("[hour]")),
         ("On Health", "u") => {

@@ -127,10 +127,10 @@ fn it_stops_and_goes_on_like_any_program() {
 /// A key for each screen, and what is on it at every size.
 const PAGES: [(&str, &str, &str); 5] = [
     ("1", "[1 Overview]", "CLAIMS 5"),
-    ("2", "[2 Claims]", "1 claim: .25 GPU claimed"),
-    ("3", "[3 Queue (1)]", "FREE NOW"),
+    ("2", "[2 Claims]", "by user  v by notebook"),
+    ("3", "[3 Queue (1)]", "HELD UNTIL"),
     ("4", "[4 History]", "burst"),
-    ("5", "[5 Health]", "DOCTOR"),
+    ("5", "[5 Health]", "WHAT HOLDS A CLAIM"),
 ];
 
 #[test]
@@ -291,7 +291,7 @@ fn a_claim_is_released_and_another_made() {
     canned.press("y");
     canned.until_text("c12 released");
     canned.until("claim gone", |c| !c.text().contains("vit.ipynb"));
-    canned.press("n\t\t\tprobe\r");
+    canned.press("n\t\t\t\t\tprobe\r");
     canned.until_text("c23 is yours");
     canned.press("\r");
     canned.until_text("probe");

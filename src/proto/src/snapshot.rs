@@ -222,6 +222,15 @@ pub struct GpuView {
 }
 
 impl GpuView {
+    /// Bytes that claims and programs without one divide; absent where the driver does not say.
+    #[must_use]
+    pub fn mem_whole(&self) -> Option<u64> {
+        match self.mem_allocatable {
+            Some(part) => Some(part + self.mem_unclaimed.unwrap_or(0)),
+            None => self.mem_total,
+        }
+    }
+
     /// How the GPU is shared where that is not the common way: `mps`, `timeslice to mps`.
     #[must_use]
     pub fn mode_shown(&self) -> Option<String> {

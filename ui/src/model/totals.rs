@@ -124,11 +124,3 @@ pub(crate) fn split<'a>(
     }
     Some(all)
 }
-
-/// Bytes of a GPU that claims and programs without one divide; absent where the driver does not say.
-pub(crate) fn mem_whole(gpu: &GpuView) -> Option<u64> {
-    match gpu.mem_allocatable {
-        Some(part) => Some(part + gpu.mem_unclaimed.unwrap_or(0)),
-        None => gpu.mem_total,
-    }
-}

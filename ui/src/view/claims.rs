@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot, UnclaimedView};
+use gshare_proto::{Caps, ClaimState, ClaimView, GpuView, Snapshot, UnclaimedView};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::{Row, Target, chosen, span, window};
 use crate::model::{
-    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, mem_whole,
-    sm_active, words,
+    ClaimRow, Model, Section, Sort, claimed, compute_of, mem_claimed, mem_used, sm_active, words,
 };
 use crate::text::{cut, figure, gib, gib_or, percent, seconds, width};
 use crate::theme::Look;
@@ -287,8 +286,14 @@ impl Table<'_> {
                 COMPUTE,
             )),
             Col::Memory => {
-                let on = |g: &&gshare_proto::GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
-                let whole: Option<u64> = self.snapshot.gpus.iter().filter(on).map(mem_whole).sum();
+                let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
+                let whole: Option<u64> = self
+                    .snapshot
+                    .gpus
+                    .iter()
+                    .filter(on)
+                    .map(GpuView::mem_whole)
+                    .sum();
                 let bullet = Bullet {
                     used: mem_used(claim).map(|b| b as f64),
                     claim: mem_claimed(claim) as f64,
@@ -375,7 +380,7 @@ pub(super) fn gpus(claim: &ClaimView) -> String {
     names.join(",")
 }
 
-pub(super) fn what(claim: &ClaimView) -> String {
+pub(crate) fn what(claim: &ClaimView) -> String {
     match &claim.name {
         Some(name) if claim.what.is_empty() => name.clone(),
         Some(name) if *name != claim.what => format!("{name}: {}", claim.what),

@@ -4,7 +4,7 @@ use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot};
 use ratatui::text::Line;
 
 use super::{Plan, Row, chosen, fit, gap, span, window};
-use crate::model::{Model, RowKey, Section, Weight, condition, mem_whole, weight};
+use crate::model::{Model, RowKey, Section, Weight, condition, weight};
 use crate::text::{gib_or, left, right, width};
 use crate::theme::Look;
 
@@ -174,7 +174,7 @@ fn gpu_line(model: &Model, gpu: &GpuView, look: &Look, plan: &Plan) -> Line<'sta
     let memory = format!(
         "{}/{}",
         gib_or(gpu.mem_used, glyphs),
-        gib_or(mem_whole(gpu), glyphs)
+        gib_or(gpu.mem_whole(), glyphs)
     );
     let degrees = gpu.temperature_c.map_or_else(dash, |t| format!("{t}C"));
     let watts = |w: Option<f64>| w.map_or_else(dash, |w| format!("{w:.0}"));

@@ -196,7 +196,7 @@ const AXIS: usize = 4;
 /// Times at round hours (or days), the column of each, so that none touches another.
 fn ticks(view: &HistoryView, clock: Clock, cols: usize) -> Vec<(usize, String)> {
     let length = view.to_ms.saturating_sub(view.from_ms).max(1);
-    let minutes = [10, 30, 60, 180, 360, 720, 1440, 2880];
+    let minutes = [1, 2, 5, 10, 30, 60, 180, 360, 720, 1440, 2880];
     let far = |m: &u64| m * 60_000 * cols as u64 / length >= 12;
     let step = minutes.into_iter().find(far).unwrap_or(2880) * 60_000;
     let east = i64::from(clock.offset_s) * 1000;
@@ -230,6 +230,17 @@ fn draw_chart(
     let (theme, glyphs) = (&look.theme, &look.glyphs);
     let cols = usize::from(area.width).saturating_sub(AXIS + 1).min(180);
     let points = series.map(|s| s.points.as_slice()).unwrap_or_default();
+    // A service that is young opens on the time that it knows.
+    let known = model.past.all().and_then(|s| s.points.first());
+    let known = known.map_or(view.from_ms, |p| p.at_ms.max(view.from_ms));
+    let young = (view.to_ms - known.min(view.to_ms)) * 4 < view.to_ms.saturating_sub(view.from_ms);
+    let view = &HistoryView {
+        from_ms: if young { known } else { view.from_ms },
+        to_ms: view.to_ms,
+        step_ms: view.step_ms,
+        gpu_count: view.gpu_count,
+        ..HistoryView::default()
+    };
     let moments = moments(points, view, cols * per_cell(look), |p| {
         (p.claimed, p.used, p.waiting)
     });

@@ -15,6 +15,7 @@ use crate::model::{Model, Section};
 use crate::text::{figure, parts};
 use crate::theme::Look;
 use crate::widgets::columns::{Column, row};
+pub(super) use free::free_now;
 pub(super) use gpus::{is_on, slices_with};
 
 /// From so many columns on the queue and what happened stand at the right; tables take no more than the rest.

@@ -43,10 +43,45 @@ fn the_overview_in_the_states_of_a_laboratory() {
     }
 }
 
+/// What the service says to the claim that is typed.
+fn said(m: &mut Model, tried: gshare_proto::Tried) {
+    let Some(crate::model::Dialog::Form(form)) = &mut m.dialog else {
+        panic!("no form");
+    };
+    form.tried = Some((form.spec().unwrap(), Ok(tried)));
+}
+
 #[test]
 fn boxes() {
+    let part = |gpu, gib, sm| gshare_proto::TriedGpu {
+        gpu,
+        mem: canned::gib(gib),
+        sm,
+    };
+    let starts = gshare_proto::Tried {
+        starts: true,
+        entitled: true,
+        gpus: vec![part(6, 5.8, 0.25)],
+        ..Default::default()
+    };
+    let mut large = model(NLP, (120, 40), canned::lab());
+    press(&mut large, "n<tab><tab>2h");
+    said(&mut large, starts.clone());
+    check_screen("dialog-claim-lab", &large);
+    let waits = gshare_proto::Tried {
+        message: "would wait: needs an empty GPU".to_owned(),
+        position: Some(6),
+        expected_ms: Some(canned::NOW_MS + 5_580_000),
+        would_start: Some("-g 0.4".to_owned()),
+        ..Default::default()
+    };
+    press(&mut large, "<esc>n<c-u>1");
+    said(&mut large, waits);
+    check_screen("dialog-claim-waits", &large);
     let mut m = model(NLP, (80, 24), canned::workstation());
     press(&mut m, "n");
+    let gpus = vec![part(0, 5.9, 0.25)];
+    said(&mut m, gshare_proto::Tried { gpus, ..starts });
     check_screen("dialog-claim", &m);
     press(&mut m, "<esc><enter>");
     check_screen("dialog-detail", &m);
@@ -271,10 +306,10 @@ fn a_sick_gpu_is_told_on_every_screen_that_names_it() {
 fn the_line_that_is_typed_is_in_sight_on_a_small_terminal() {
     let mut m = model(NLP, (40, 8), canned::workstation());
     press(&mut m, "n");
-    assert!(screen(&m).contains("Size") && !screen(&m).contains("Hold for"));
-    press(&mut m, "<tab><tab><tab><tab><tab>2h");
+    assert!(screen(&m).contains("Size") && !screen(&m).contains("Name"));
+    press(&mut m, "<tab><tab><tab><tab><tab>run1");
     let text = screen(&m);
-    assert!(text.contains("Hold for") && text.contains("2h"), "{text}");
+    assert!(text.contains("Name") && text.contains("run1"), "{text}");
     assert!(
         !text.contains("Down, Up"),
         "these keys do not scroll it: {text}"

@@ -31,12 +31,13 @@ pub(super) fn draw(
     let future = future(model, snapshot, look, cols);
     // Each part has a few rows; the list then grows, then the time of the GPUs.
     let room = usize::from(area.height);
-    let later = if area.height >= TALL + 8 {
-        future.len() + 1
-    } else {
-        0
-    };
     let detail = chosen.len().min(room / 3);
+    // What could be started gives way to the GPUs.
+    let later = room.saturating_sub(1 + 2 + detail + gpus + 3);
+    let later = match later.min(future.len() + 1) {
+        0..4 => 0,
+        rows => rows,
+    };
     let held = match area.height >= TALL {
         true => (gpus + 3).min(room.saturating_sub(detail + later + 3)),
         false => 0,
@@ -336,6 +337,7 @@ fn until(
         height: 1,
         ..area
     };
+    let ahead = ahead_ms(model, snapshot);
     let (held, planned) = if glyphs.lines {
         ("━━", "╌╌")
     } else {
@@ -346,7 +348,8 @@ fn until(
             span("HELD UNTIL", theme.heading),
             span(
                 format!(
-                    "  {held} held  {planned} planned  {} time limit  ",
+                    "  next {} h  {held} held  {planned} planned  {} time limit  ",
+                    ahead / 3_600_000,
                     glyphs.wall
                 ),
                 theme.dim,
@@ -356,7 +359,6 @@ fn until(
         ]),
         area,
     );
-    let ahead = ahead_ms(model, snapshot);
     let mut times = String::new();
     let ticks = if axis.width >= 70 { 5 } else { 4 };
     for n in 0..ticks {

@@ -92,15 +92,17 @@ fn announced(model: &Model) -> Result<&ClaimView, String> {
     if let Ok(claim) = chosen(model) {
         let id = &claim.id;
         let warned = claim.idle.as_ref().is_some_and(|i| i.warned && !i.kept);
-        return match (claim.announced.is_some(), can_be_kept(claim)) {
-            (true, false) if claim.place.on_its_way.is_none() => Err(format!(
-                "this service does not say whether {id} is on its way: gshare keep {id} asks it"
-            )),
-            (true, false) => Err(format!("it is too late: {id} is on its way")),
-            (true, true) => Ok(claim),
-            (false, _) if warned => Ok(claim),
-            (false, _) => Err(format!("nothing was announced for {id}")),
-        };
+        match (claim.announced.is_some(), can_be_kept(claim)) {
+            (true, false) if claim.place.on_its_way.is_none() => {
+                return Err(format!(
+                    "this service does not say whether {id} is on its way: gshare keep {id} asks it"
+                ));
+            }
+            (true, false) => return Err(format!("it is too late: {id} is on its way")),
+            (true, true) => return Ok(claim),
+            (false, _) if warned => return Ok(claim),
+            (false, _) => {}
+        }
     }
     let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);
     let told = |c: &ClaimView| (c.announced.is_some() && can_be_kept(c)) || ends_idle(c);

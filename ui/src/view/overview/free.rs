@@ -99,6 +99,18 @@ fn said(answer: &Answer, look: &Look) -> Vec<Span<'static>> {
     }
 }
 
+/// For whom, how much of each model, and when there may be more, in a sentence.
+pub(in crate::view) fn free_now(model: &Model, snapshot: &Snapshot, look: &Look) -> String {
+    let said: Vec<String> = match answers(snapshot) {
+        None => return String::new(),
+        Some(all) => all
+            .iter()
+            .map(|a| Line::from(said(a, look)).to_string())
+            .collect(),
+    };
+    format!("FREE NOW{}: {}", whose(model), said.join("; "))
+}
+
 /// When there may be more, and who comes first.
 fn later(model: &Model, snapshot: &Snapshot) -> Vec<String> {
     let ends = snapshot

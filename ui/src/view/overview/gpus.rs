@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline, Widget};
 
 use crate::model::{
-    AtLeast, Model, RowKey, Section, compute, condition, is_by_sms, mem_whole, sm_of_gpu, words,
+    AtLeast, Model, RowKey, Section, compute, condition, is_by_sms, sm_of_gpu, words,
 };
 use crate::text::{cut, figure, gib_or, left, percent, right, share, width};
 use crate::theme::Look;
@@ -213,7 +213,7 @@ impl<'a> Table<'a> {
     /// Its holders, from the left, and what is left.
     fn slices(&self, gpu: &GpuView) -> Vec<Slice> {
         let glyphs = &self.look.glyphs;
-        let whole = mem_whole(gpu).unwrap_or(0) as f64;
+        let whole = gpu.mem_whole().unwrap_or(0) as f64;
         let part = |bytes: Option<u64>| match bytes {
             Some(bytes) if whole > 0.0 => bytes as f64 / whole,
             _ => 0.0,
@@ -472,7 +472,7 @@ impl<'a> Table<'a> {
             theme.strong,
         ));
         first.push(span(right(&claimed, GIB, glyphs), theme.dim));
-        let whole = gib_or(mem_whole(gpu), glyphs);
+        let whole = gib_or(gpu.mem_whole(), glyphs);
         let sign = self.sign(gpu);
         match &sign {
             Some(word) if !tall && self.rest > width(word) + 2 => {
@@ -523,7 +523,7 @@ impl<'a> Table<'a> {
         let bullet = Bullet {
             used: gpu.mem_used.map(|b| b as f64),
             claim: gpu.mem_claimed as f64,
-            whole: mem_whole(gpu).unwrap_or(0) as f64,
+            whole: gpu.mem_whole().unwrap_or(0) as f64,
         };
         let mut line = Line::from(vec![span(second, theme.dim), Span::raw(" ")]);
         line.spans.extend(bullet.spans(cells, look));
