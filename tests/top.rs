@@ -100,7 +100,7 @@ fn what_was_recorded_is_replayed() {
     let text = once(path, "history");
     assert!(text.contains("GPU HOURS"), "{text}");
     let text = once(path, "health");
-    assert!(text.contains(" ok, "), "{text}");
+    assert!(text.contains("FINE"), "{text}");
     // What nobody looked at is not in it, and nobody will be asked.
     let text = once(shown, "history");
     assert!(
@@ -201,6 +201,23 @@ fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
         assert!(screen.restored());
     }
     assert_eq!(raw.finish(), Some(0));
+}
+
+#[test]
+fn changes_are_printed_as_lines() {
+    let station = station();
+    let mut reading = top(&station, &["--plain", "--for", "8s"]);
+    reading.stdin(std::process::Stdio::null());
+    let reader = std::thread::spawn(move || printed(reading));
+    std::thread::sleep(Duration::from_secs(1));
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--name", "spoken"]);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(raw.finish(), Some(0));
+    let text = reader.join().expect("it ends");
+    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}: {text}"));
+    let (free, starts, ended) = (at("FREE NOW"), at("spoken"), at("has ended"));
+    assert!(free < starts && starts < ended, "{text}");
+    assert!(!text.contains('\x1b'), "{text}");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, Client};
 use gshare_ui::{
-    Background, Depth, Exit, Feed, Frame, Look, Options, Page, Request, Update, Viewer, frame_text,
-    last_day, run_blocking, service_source, service_source_every,
+    Background, Depth, Exit, Feed, Frame, Look, Options, Page, Plain, Request, Update, Viewer,
+    frame_text, last_day, run_blocking, service_source, service_source_every,
 };
 
 use super::args::top::{Colours, Theme, TopArgs};
@@ -33,13 +33,16 @@ pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
     if args.once {
         return once(socket, args);
     }
+    if args.plain {
+        return plain(socket, args);
+    }
     if let (Some(file), false) = (&args.record, terminal) {
         return record_only(socket, args, file);
     }
     if !terminal {
         return Err(
             Failure::new(failure::USAGE, "the screen needs a terminal").with_hint(
-                "for scripts there are `gshare top --once`, and `gshare status`, `gshare ps` and `gshare queue`, each with --json",
+                "without one there are `gshare top --plain`, `gshare top --once`, and `gshare status`, `gshare ps` and `gshare queue`, each with --json",
             ),
         );
     }
@@ -156,6 +159,23 @@ fn looked(feed: Feed) -> Result<Frame, Failure> {
     }
     let text = "the driver has said nothing for ten seconds";
     Err(Failure::new(failure::NOT_AVAILABLE, text))
+}
+
+/// Prints what changes, a line for each, until the time is over or nobody reads.
+fn plain(socket: Option<&Path>, args: &TopArgs) -> Outcome {
+    let feed = feed(socket, args.interval)?;
+    let offset = chrono::Local::now().offset().local_minus_utc();
+    let mut plain = Plain::new(Options::default().viewer, offset);
+    let end = args.duration.map(|d| Instant::now() + d);
+    while end.is_none_or(|end| Instant::now() < end) {
+        for update in feed.updates.take() {
+            for line in plain.see(update) {
+                out::print(&(super::table::plain(&line) + "\n"))?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(0)
 }
 
 /// Records without a screen, until the time is over or the file cannot be written.

@@ -45,6 +45,9 @@ pub struct TopArgs {
     /// Print the screen once, as text, and exit; needs no terminal
     #[arg(long, conflicts_with_all = ["record", "interval"])]
     pub once: bool,
+    /// Print what changes as lines, for screen readers and logs, until Ctrl-C; needs no terminal
+    #[arg(long, group = "lasting", conflicts_with_all = ["once", "screen", "ascii", "replay"])]
+    pub plain: bool,
     /// First screen: overview, claims, queue, history, health, or its number
     #[arg(long, value_name = "NAME")]
     pub screen: Option<Page>,
@@ -64,10 +67,10 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub interval: Option<Duration>,
     /// Write all that is shown into this file; without a terminal, nothing is shown
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "lasting")]
     pub record: Option<PathBuf>,
-    /// Record for this time, then exit
-    #[arg(long = "for", value_name = "TIME", value_parser = value::time, requires = "record")]
+    /// Record or print changes for this time, then exit
+    #[arg(long = "for", value_name = "TIME", value_parser = value::time, requires = "lasting")]
     pub duration: Option<Duration>,
     /// Show a recording instead: Space stops it, < and > change its speed, comma and full stop go about
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["record", "interval"])]

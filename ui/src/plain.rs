@@ -1,0 +1,257 @@
+//! What changes, as lines: for screen readers, braille displays and logs. Figures that change all the time are left
+//! out; a state is told when it begins and when it ends.
+
+use std::collections::BTreeMap;
+
+use gshare_proto::Snapshot;
+
+use crate::feed::Update;
+use crate::model::{Model, Viewer, condition, words};
+use crate::text::{Clock, gib, share};
+use crate::theme::{Depth, Look};
+use crate::view;
+
+/// What has been told so far.
+#[derive(Debug)]
+pub struct Plain {
+    model: Model,
+    look: Look,
+    /// Sentences by what they are of.
+    told: BTreeMap<String, String>,
+    /// The newest event that was told, Unix milliseconds.
+    news_ms: u64,
+}
+
+/// A sentence without its figures: what may change without being told again.
+fn stable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+impl Plain {
+    /// Nothing told yet; for this user, in this time zone (seconds east of UTC).
+    #[must_use]
+    pub fn new(viewer: Viewer, offset_s: i32) -> Self {
+        let clock = Clock {
+            now_ms: 0,
+            offset_s,
+        };
+        Self {
+            model: Model::new(viewer, (120, 40), clock),
+            look: Look::new(Depth::Mono, false),
+            told: BTreeMap::new(),
+            news_ms: 0,
+        }
+    }
+
+    /// The lines for what is new in an update.
+    pub fn see(&mut self, update: Update) -> Vec<String> {
+        match update {
+            Update::Snapshot(snapshot) => self.snapshot(*snapshot),
+            Update::Disconnected(why) => self.changes([("service".to_owned(), why)].into()),
+            Update::Caption(_) | Update::Close | Update::CallResult { .. } => Vec::new(),
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: Snapshot) -> Vec<String> {
+        self.model.clock.now_ms = snapshot.taken_ms;
+        self.model.received_ms = snapshot.taken_ms;
+        let facts = self.facts(&snapshot);
+        let gone: Vec<String> = self.told.keys().cloned().collect();
+        let mut out = self.changes(facts.clone());
+        let now = self.model.clock.time(snapshot.taken_ms);
+        for key in gone.into_iter().filter(|key| !facts.contains_key(key)) {
+            self.told.remove(&key);
+            // A claim that waited and has started is told as what it is now.
+            let started = key
+                .strip_prefix("queue ")
+                .is_some_and(|id| facts.contains_key(&format!("claim {id}")));
+            match key.split_once(' ') {
+                Some(("claim", id)) => out.push(format!("{now} {id} has ended")),
+                Some(("queue", id)) if !started => out.push(format!("{now} {id} waits no more")),
+                _ => {}
+            }
+        }
+        let first = self.news_ms == 0;
+        let news = snapshot
+            .notices
+            .iter()
+            .rev()
+            .filter(|n| n.at_ms > self.news_ms);
+        for notice in news.filter(|_| !first) {
+            let claim = notice
+                .claim
+                .as_ref()
+                .filter(|id| !notice.text.starts_with(id.as_str()));
+            let claim = claim.map_or_else(String::new, |id| format!("{id}: "));
+            let at = self.model.clock.time(notice.at_ms);
+            out.push(format!("{at} {claim}{}", notice.text));
+        }
+        let newest = snapshot.notices.iter().map(|n| n.at_ms).max();
+        self.news_ms = newest.unwrap_or(0).max(self.news_ms).max(1);
+        out
+    }
+
+    /// The sentences that are not what was told.
+    fn changes(&mut self, facts: BTreeMap<String, String>) -> Vec<String> {
+        let mut out = Vec::new();
+        let now = self.model.clock.time(self.model.clock.now_ms);
+        for (key, text) in facts {
+            let same = match key.as_str() {
+                // What is free is told to the last digit.
+                "free" => self.told.get(&key) == Some(&text),
+                _ => self.told.get(&key).map(|t| stable(t)) == Some(stable(&text)),
+            };
+            if !same && !text.is_empty() {
+                out.push(format!("{now} {text}"));
+            }
+            self.told.insert(key, text);
+        }
+        out
+    }
+
+    /// What is true now, a sentence for each thing.
+    fn facts(&mut self, snapshot: &Snapshot) -> BTreeMap<String, String> {
+        self.model.snapshot = Some(Box::new(snapshot.clone()));
+        let clock = self.model.clock;
+        let mut out = BTreeMap::new();
+        let said = match &snapshot.service {
+            Some(_) => String::new(),
+            None => "no gshare service: these are the driver's figures".to_owned(),
+        };
+        out.insert("service".to_owned(), said);
+        out.insert(
+            "free".to_owned(),
+            view::free_now(&self.model, snapshot, &self.look),
+        );
+        for gpu in &snapshot.gpus {
+            let word = condition(gpu);
+            let text = match word {
+                "ok" if self.told.contains_key(&format!("gpu {}", gpu.index)) => {
+                    format!("GPU {} is ok again", gpu.index)
+                }
+                "ok" => String::new(),
+                _ => format!("GPU {} ({}): {word}", gpu.index, gpu.short),
+            };
+            // It was ok all the time.
+            let told = self.told.get(&format!("gpu {}", gpu.index));
+            let text = if word == "ok" && told.is_none_or(String::is_empty) {
+                String::new()
+            } else {
+                text
+            };
+            out.insert(format!("gpu {}", gpu.index), text);
+        }
+        for claim in &snapshot.claims {
+            let state = words(claim, snapshot, clock, "moves to").text;
+            let state = if state.is_empty() {
+                "runs".to_owned()
+            } else {
+                state
+            };
+            let parts = claim.gpus.iter().map(|p| {
+                let memory = gib(p.mem_request);
+                format!("{} of GPU {} ({memory} GiB)", share(p.sm_request), p.gpu)
+            });
+            let parts: Vec<String> = parts.collect();
+            let text = format!(
+                "{} of {}, {}: {state}; {}",
+                claim.id,
+                claim.user,
+                view::what(claim),
+                parts.join(", ")
+            );
+            out.insert(format!("claim {}", claim.id), text);
+        }
+        for waiting in &snapshot.queue {
+            let why = waiting.plan.as_ref().unwrap_or(&waiting.reason);
+            let text = format!(
+                "{} of {} waits at place {}: {why}",
+                waiting.id, waiting.user, waiting.position
+            );
+            out.insert(format!("queue {}", waiting.id), text);
+        }
+        for program in snapshot.unclaimed.iter().filter(|u| !u.graphics) {
+            let text = format!(
+                "pid {} of {} uses GPU {} without a claim: {}",
+                program.pid,
+                program.user.as_deref().unwrap_or("an unknown user"),
+                program.gpu,
+                program.what
+            );
+            out.insert(format!("program {} {}", program.pid, program.gpu), text);
+        }
+        for (text, command) in view::warnings(&self.model) {
+            let command = if command.is_empty() {
+                command
+            } else {
+                format!(" ({command})")
+            };
+            out.insert(
+                format!("warning {}", stable(&text)),
+                format!("{text}{command}"),
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NLP, canned};
+
+    fn see(plain: &mut Plain, snapshot: Snapshot) -> String {
+        plain.see(Update::Snapshot(Box::new(snapshot))).join("\n")
+    }
+
+    #[test]
+    fn the_first_look_tells_everything_and_the_next_what_changed() {
+        let mut plain = Plain::new(NLP, 0);
+        let base = canned::workstation();
+        let first = see(&mut plain, base.clone());
+        for text in [
+            "14:32:07 FREE NOW for nlp: ",
+            "14:32:07 c12 of nlp, vit.ipynb: idle 41m; .25 of GPU 0 (5.9 GiB)",
+            "14:32:07 c22 of bio waits at place 1: needs 23.5 GiB",
+            "uses GPU 3 without a claim",
+        ] {
+            assert!(first.contains(text), "{text}: {first}");
+        }
+        assert!(first.is_ascii(), "{first}");
+        // Figures alone are no news.
+        let mut next = base.clone();
+        next.taken_ms += 60_000;
+        next.claims[0].state_text = "idle 42m".to_owned();
+        next.claims[1].gpus[0].time_busy = None;
+        assert_eq!(see(&mut plain, next.clone()), "");
+        // One ends, one starts, something happens, a GPU is lost and comes back.
+        next.claims.remove(1);
+        let mut started = next.claims[0].clone();
+        started.id = next.queue.remove(0).id;
+        next.claims.push(started);
+        next.notices.insert(
+            0,
+            gshare_proto::Notice {
+                at_ms: next.taken_ms,
+                claim: Some("c12".to_owned()),
+                text: "refused 1.2 GiB".to_owned(),
+            },
+        );
+        next.gpus[2].state = gshare_proto::GpuState::Lost;
+        let text = see(&mut plain, next.clone());
+        for line in [
+            "14:33:07 c14 has ended",
+            "14:33:07 c22 of nlp, vit.ipynb: idle 42m",
+            "14:33:07 c12: refused 1.2 GiB",
+            "14:33:07 GPU 2 (RTX 4090): lost",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("waits no more"), "{text}");
+        next.gpus[2].state = gshare_proto::GpuState::Ok;
+        assert_eq!(see(&mut plain, next.clone()), "14:33:07 GPU 2 is ok again");
+        assert_eq!(see(&mut plain, next), "");
+        let gone = plain.see(Update::Disconnected("the service closed".to_owned()));
+        assert_eq!(gone, ["14:33:07 the service closed"]);
+    }
+}
