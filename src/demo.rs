@@ -166,6 +166,12 @@ fn pictures(station: &Station) -> anyhow::Result<i32> {
             let name = page.name().to_lowercase();
             let text = gshare_ui::frame_text(&frame, &options, size, 0);
             print(&format!("screen {name} {}x{}\n{text}\n", size.0, size.1))?;
+            let options = gshare_ui::Options {
+                look: gshare_ui::Look::new(gshare_ui::Depth::Rgb, true),
+                ..options
+            };
+            let svg = gshare_ui::frame_svg(&frame, &options, size, 0);
+            print(&format!("svg {name} {}x{}\n{svg}\n", size.0, size.1))?;
         }
     }
     Ok(0)

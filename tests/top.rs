@@ -214,7 +214,10 @@ fn changes_are_printed_as_lines() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(raw.finish(), Some(0));
     let text = reader.join().expect("it ends");
-    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}: {text}"));
+    let at = |words: &str| {
+        text.find(words)
+            .unwrap_or_else(|| panic!("no {words}: {text}"))
+    };
     let (free, starts, ended) = (at("FREE NOW"), at("spoken"), at("has ended"));
     assert!(free < starts && starts < ended, "{text}");
     assert!(!text.contains('\x1b'), "{text}");

@@ -492,7 +492,7 @@ pub struct DemoArgs {
     /// Size of the screen in columns and rows, e.g. 120x40 [default: the terminal's]
     #[arg(long, value_name = "COLSxROWS", value_parser = screen_size)]
     pub size: Option<(u16, u16)>,
-    /// Print all screens of the final state (with --headless)
+    /// Print all screens of the final state, as text and as SVG (with --headless)
     #[arg(long, requires = "headless", conflicts_with_all = ["json", "size"])]
     pub screens: bool,
 }

@@ -72,9 +72,10 @@ mod tests {
 
     use super::*;
     use crate::model::{Model, Page};
+    use crate::picture::buffer_text;
     use crate::testing::{ROOT, buffer, canned, model, press, show};
     use crate::theme::{Depth, Look};
-    use crate::view::{buffer_text, draw};
+    use crate::view::draw;
 
     /// A terminal, and what the program believes of it.
     struct Shown {
@@ -177,5 +178,68 @@ mod tests {
         model.clock.now_ms += 1000;
         let second = shown.draw(&model, &look);
         assert!(all > 2000 && (1..120).contains(&second), "{all} {second}");
+    }
+
+    /// Bytes for a second in which time alone goes on.
+    #[test]
+    fn an_idle_second_is_cheap_on_every_screen() {
+        let look = Look::new(Depth::Rgb, true);
+        let mut most = 0;
+        for snapshot in [canned::workstation(), canned::lab(), canned::eventful()] {
+            for page in Page::ALL {
+                let mut model = model(ROOT, (120, 40), snapshot.clone());
+                model.checks.rows = Some(Ok(canned::checks()));
+                model.past.view = Some(Ok(Box::new(canned::recorded())));
+                model.page = page;
+                let mut shown = Shown::new(model.size);
+                shown.draw(&model, &look);
+                for _ in 0..30 {
+                    model.clock.now_ms += 1000;
+                    model.received_ms = model.clock.now_ms;
+                    let bytes = shown.draw(&model, &look);
+                    assert!(bytes <= 600, "{page:?}: {bytes}");
+                    most = most.max(bytes);
+                }
+            }
+        }
+        println!("most bytes in an idle second: {most}");
+    }
+
+    /// From a key to the bytes of the frame that answers it, with 500 claims. `cargo test --release -p gshare-ui --lib
+    /// answered -- --nocapture` holds it to a frame; a build without optimization says how long it takes.
+    #[test]
+    fn a_key_is_answered_within_a_frame_with_500_claims() {
+        let mut snapshot = canned::crowd();
+        let one = snapshot.claims.clone();
+        snapshot.claims = (0..500)
+            .map(|n| gshare_proto::ClaimView {
+                id: format!("c{}", 100 + n),
+                ..one[n % one.len()].clone()
+            })
+            .collect();
+        let look = Look::new(Depth::Rgb, true);
+        for page in [Page::Overview, Page::Claims, Page::Queue] {
+            let mut model = model(ROOT, (200, 50), snapshot.clone());
+            model.page = page;
+            let mut shown = Shown::new(model.size);
+            shown.draw(&model, &look);
+            let mut times: Vec<std::time::Duration> = (0..200)
+                .map(|_| {
+                    let from = std::time::Instant::now();
+                    press(&mut model, "<down>");
+                    let drawn = shown
+                        .canvas
+                        .show(|area, buf| draw(&model, &look, area, buf));
+                    drawn.unwrap();
+                    from.elapsed()
+                })
+                .collect();
+            times.sort();
+            let (p50, p99) = (times[100], times[198]);
+            println!("{page:?}: key to frame with 500 claims: p50 {p50:.1?}, p99 {p99:.1?}");
+            if !cfg!(debug_assertions) {
+                assert!(p99.as_millis() <= 33, "{page:?}: {p99:?}");
+            }
+        }
     }
 }

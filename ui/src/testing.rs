@@ -8,6 +8,7 @@ use ratatui::layout::Rect;
 use crate::feed::Update;
 use crate::model::{Model, Viewer};
 use crate::msg::{Cmd, Msg};
+use crate::picture;
 use crate::text::Clock;
 use crate::theme::{Depth, Look};
 use crate::update::update;
@@ -94,7 +95,7 @@ pub(crate) fn buffer(model: &Model, look: &Look) -> Buffer {
 
 /// Its characters.
 pub(crate) fn screen(model: &Model) -> String {
-    view::buffer_text(&buffer(model, &Look::new(Depth::Mono, true)))
+    picture::buffer_text(&buffer(model, &Look::new(Depth::Mono, true)))
 }
 
 /// Its characters, and below them, in a second picture, the style of each: a letter, explained at the end. Cells
@@ -127,7 +128,7 @@ pub(crate) fn styled_screen(model: &Model, look: &Look) -> String {
         format!("{letter} = {style}\n")
     });
     let legend: String = legend.collect();
-    format!("{}---\n{picture}---\n{legend}", view::buffer_text(&buf))
+    format!("{}---\n{picture}---\n{legend}", picture::buffer_text(&buf))
 }
 
 /// Compares with the checked-in file `tests/screens/<name>.txt`; `GSHARE_BLESS=1` writes it.

@@ -217,7 +217,7 @@ impl Theme {
             _ => ink(Color::DarkGray, [246, 242], [0x8c_95a0, 0x5c_646e]),
         };
         let bold = |style: Style| style.add_modifier(Modifier::BOLD);
-        let accent = ink(Color::Cyan, [80, 23], [0x5f_d7d7, 0x00_7080]);
+        let accent = ink(Color::Cyan, [37, 53], [0x35_b3b5, 0x32_0f2d]);
         Self {
             text: Style::new(),
             strong: bold(Style::new()),
@@ -236,9 +236,9 @@ impl Theme {
                 Depth::Mono => dim,
                 _ => ink(Color::DarkGray, [240, 250], [0x5a_6068, 0xb0_b6be]),
             },
-            good: bold(ink(Color::Green, [79, 22], [0x4a_cf9a, 0x0b_7450])),
-            warn: ink(Color::Yellow, [214, 94], [0xf0_b429, 0x9a_5f00]),
-            error: bold(ink(Color::Red, [203, 124], [0xff_5d5d, 0xc2_1f1f])),
+            good: bold(ink(Color::Green, [85, 22], [0x59_f2bb, 0x0a_644b])),
+            warn: ink(Color::Yellow, [214, 94], [0xe8_b124, 0xa1_6200]),
+            error: bold(ink(Color::Red, [203, 88], [0xff_5d5d, 0x8a_0106])),
             key: bold(accent),
             // One colour for the whole row, whatever its figures have and whatever is behind the screen.
             selected: match depth {
@@ -491,6 +491,89 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Seen by all, and without one of the three kinds of cones: Machado et al. 2009, on linear light.
+    const EYES: [[[f64; 3]; 3]; 4] = [
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ],
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ],
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ],
+    ];
+
+    /// A colour as these eyes see it, in CIE L*a*b* (D65).
+    fn lab((r, g, b): (u8, u8, u8), eye: &[[f64; 3]; 3]) -> [f64; 3] {
+        let linear = |v: u8| match f64::from(v) / 255.0 {
+            v if v <= 0.04045 => v / 12.92,
+            v => ((v + 0.055) / 1.055).powf(2.4),
+        };
+        let light = [r, g, b].map(linear);
+        let dot = |row: &[f64; 3], v: &[f64; 3]| row.iter().zip(v).map(|(a, b)| a * b).sum::<f64>();
+        let seen = [0, 1, 2].map(|i| dot(&eye[i], &light).clamp(0.0, 1.0));
+        let to_xyz = [
+            [
+                0.4124564 / 0.95047,
+                0.3575761 / 0.95047,
+                0.1804375 / 0.95047,
+            ],
+            [0.2126729, 0.7151522, 0.0721750],
+            [
+                0.0193339 / 1.08883,
+                0.1191920 / 1.08883,
+                0.9503041 / 1.08883,
+            ],
+        ];
+        let root = |t: f64| match t {
+            t if t > 0.008856 => t.cbrt(),
+            t => 7.787 * t + 16.0 / 116.0,
+        };
+        let [x, y, z] = to_xyz.map(|row| root(dot(&row, &seen)));
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    /// Any two meanings differ by a deltaE (1976) of 20 at least.
+    #[test]
+    fn meanings_differ_also_for_eyes_without_one_kind_of_cones() {
+        let mut least = f64::MAX;
+        for background in [Background::Dark, Background::Light] {
+            let t = Theme::new(Depth::Rgb, background);
+            let meanings = [
+                ("used", t.used),
+                ("burst", t.burst),
+                ("unused", t.unused),
+                ("can be had", t.good),
+                ("look", t.warn),
+                ("broken", t.error),
+                ("press", t.key),
+            ];
+            for (kind, eye) in EYES.iter().enumerate() {
+                for (i, (a, first)) in meanings.iter().enumerate() {
+                    for (b, second) in &meanings[i + 1..] {
+                        let [p, q] = [first, second].map(|s| lab(rgb(s.fg), eye));
+                        let apart = p.iter().zip(q).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+                        let apart = apart.sqrt();
+                        assert!(
+                            apart >= 20.0,
+                            "{background:?}, eye {kind}: {a}, {b}: {apart:.1}"
+                        );
+                        least = least.min(apart);
+                    }
+                }
+            }
+        }
+        println!("least deltaE {least:.1}");
     }
 
     #[test]

@@ -21,16 +21,13 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use gshare_proto::{
-    Call, Check, Client, ClientError, HistoryBy, HistorySpec, HistoryView, Reply, Snapshot,
-};
+use gshare_proto::Snapshot;
 
 pub(crate) use claims::what;
 
 use crate::keymap::Command;
 use crate::model::{Model, Page, RowKey, Section, Sort};
-use crate::run::Options;
-use crate::text::{self, Clock};
+use crate::text;
 use crate::theme::Look;
 
 /// Where the cursor is, if something is being typed.
@@ -330,111 +327,6 @@ fn zero(figure: String) -> String {
 /// A span without more words.
 fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)
-}
-
-/// What a frame is drawn from.
-#[derive(Clone, Debug, Default)]
-pub struct Frame {
-    /// The state of everything.
-    pub snapshot: Snapshot,
-    /// What was recorded, for the History screen.
-    pub history: Option<HistoryView>,
-    /// Rows of the doctor, for the Health screen.
-    pub checks: Option<Vec<Check>>,
-}
-
-/// The history that is printed and recorded, in milliseconds.
-const DAY_MS: u64 = 24 * 3_600_000;
-
-/// The question for the day before this time.
-#[must_use]
-pub fn last_day(now_ms: u64) -> Call {
-    Call::History(HistorySpec {
-        from_ms: now_ms.saturating_sub(DAY_MS),
-        to_ms: 0,
-        points: 180,
-        by: HistoryBy::User,
-        key: None,
-    })
-}
-
-impl Frame {
-    /// What a screen shows now, asked of a service.
-    ///
-    /// # Errors
-    /// When the service does not answer. What only this screen shows is absent where it cannot be had.
-    pub fn ask(client: &mut Client, page: Page) -> Result<Self, ClientError> {
-        let mut frame = Self::default();
-        if let Reply::Snapshot(snapshot) = client.call(&Call::Snapshot)? {
-            frame.snapshot = *snapshot;
-        }
-        match page {
-            Page::History => {
-                if let Ok(Reply::History(view)) = client.call(&last_day(frame.snapshot.taken_ms)) {
-                    frame.history = Some(*view);
-                }
-            }
-            Page::Health => {
-                if let Ok(Reply::Doctor { checks }) = client.call(&Call::Doctor) {
-                    frame.checks = Some(checks);
-                }
-            }
-            Page::Overview | Page::Claims | Page::Queue => {}
-        }
-        Ok(frame)
-    }
-}
-
-/// The screen as text, for captures: what a terminal of this size would show of `frame` at the
-/// moment when its snapshot was taken. Lines end without blanks.
-#[must_use]
-pub fn frame_text(
-    frame: &Frame,
-    options: &Options,
-    (columns, rows): (u16, u16),
-    utc_offset_s: i32,
-) -> String {
-    let clock = Clock {
-        now_ms: frame.snapshot.taken_ms,
-        offset_s: utc_offset_s,
-    };
-    let mut model = Model::new(options.viewer.clone(), (columns, rows), clock);
-    model.page = options.page;
-    model.snapshot = Some(Box::new(frame.snapshot.clone()));
-    model.past.view = frame.history.clone().map(|h| Ok(Box::new(h)));
-    model.checks.rows = frame.checks.clone().map(Ok);
-    // Nobody will be asked for what a recording does not have.
-    if options.recorded && frame.snapshot.service.is_some() {
-        let nothing = || "that is not known here".to_owned();
-        model.past.view.get_or_insert_with(|| Err(nothing()));
-        model.checks.rows.get_or_insert_with(|| Err(nothing()));
-    }
-    let area = Rect::new(0, 0, columns, rows);
-    let mut buf = Buffer::empty(area);
-    draw(&model, &options.look, area, &mut buf);
-    buffer_text(&buf)
-}
-
-/// The characters of a buffer, line by line.
-pub(crate) fn buffer_text(buf: &Buffer) -> String {
-    let mut out = String::new();
-    for y in 0..buf.area.height {
-        let mut line = String::new();
-        let mut hidden = 0;
-        for x in 0..buf.area.width {
-            let symbol = buf[(x, y)].symbol();
-            // A wide character hides the cell behind it.
-            if hidden == 0 {
-                line.push_str(symbol);
-                hidden = text::width(symbol).saturating_sub(1);
-            } else {
-                hidden -= 1;
-            }
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
 }
 
 #[cfg(test)]

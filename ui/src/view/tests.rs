@@ -261,6 +261,68 @@ fn the_other_screens_in_the_states_of_a_laboratory() {
     }
 }
 
+/// Figures of a row beside its first word: those of the map of a GPU are labels.
+fn figures_of(line: &str) -> usize {
+    let map = line.find('┃').zip(line.rfind('┃'));
+    let words = match map {
+        Some((from, to)) => format!("{} {}", &line[..from], &line[to..]),
+        None => line.to_owned(),
+    };
+    let trim = |w: &str| {
+        w.trim_matches(['~', '≥', '%', ',', ';', '▌', ' '])
+            .to_owned()
+    };
+    let figure = |w: &str| w.parse::<f64>().is_ok() && !["4090", "100"].contains(&w);
+    let words = words.split_whitespace().skip(1).map(trim);
+    words.filter(|w| figure(w)).count()
+}
+
+#[test]
+fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() {
+    let states = [
+        canned::workstation(),
+        canned::lab(),
+        canned::nothing_free(),
+        canned::mig(),
+        canned::crowd(),
+    ];
+    let (mut most, mut blank_most) = (0, 0);
+    for snapshot in states {
+        for size in [(80, 24), (120, 40)] {
+            for page in Page::ALL {
+                let mut m = model(NLP, size, snapshot.clone());
+                m.checks.rows = Some(Ok(canned::checks()));
+                m.past.view = Some(Ok(Box::new(canned::recorded())));
+                m.page = page;
+                let text = screen(&m);
+                for line in text.lines() {
+                    let n = figures_of(line);
+                    assert!(n <= 7, "{page:?} {size:?}: {n} figures: {line}");
+                    most = most.max(n);
+                }
+                // `1-8 of 21`, `+1 on 3`.
+                let range = |part: &str| {
+                    let last = part.split_whitespace().last().unwrap_or_default();
+                    let ends = last.split_once('-');
+                    ends.is_some_and(|(a, b)| a.parse::<u32>().is_ok() && b.parse::<u32>().is_ok())
+                };
+                let more = text.split("  +").skip(1);
+                let mut more = more.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+                let hidden = text.split(" of ").any(range) || more.next().is_some();
+                let blank = text.lines().filter(|l| l.trim().is_empty()).count();
+                assert!(
+                    !hidden || blank <= 6,
+                    "{page:?} {size:?}: {blank} blank: {text}"
+                );
+                if hidden {
+                    blank_most = blank_most.max(blank);
+                }
+            }
+        }
+    }
+    println!("most figures in a row {most}, most blank rows beside something hidden {blank_most}");
+}
+
 #[test]
 fn a_sick_gpu_is_told_on_every_screen_that_names_it() {
     let mut m = model(NLP, (160, 45), canned::workstation());
@@ -636,7 +698,7 @@ fn colours_by_meaning_in_every_depth() {
             ink(Color::Rgb(0xb5, 0xdc, 0xff)),
             area(Color::Rgb(0x35, 0x77, 0xba)),
             area(Color::Rgb(0x1f, 0x27, 0x33)),
-            ink(Color::Rgb(0xf0, 0xb4, 0x29)),
+            ink(Color::Rgb(0xe8, 0xb1, 0x24)),
         ),
         (
             Depth::Mono,
@@ -699,7 +761,7 @@ fn without_utf8_every_character_is_ascii() {
         for keys in ["", "n", "?", "j<enter>", "s"] {
             let mut m = model(NLP, (120, 40), snapshot.clone());
             press(&mut m, keys);
-            let text = super::buffer_text(&buffer(&m, &Look::new(Depth::Ansi, false)));
+            let text = crate::picture::buffer_text(&buffer(&m, &Look::new(Depth::Ansi, false)));
             assert!(text.is_ascii(), "{text}");
         }
     }

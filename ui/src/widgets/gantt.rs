@@ -88,7 +88,7 @@ mod tests {
         let look = &Look::new(Depth::Mono, true);
         let mut buf = Buffer::empty(Rect::new(0, 0, cols, 1));
         Gantt { segments, look }.render(buf.area, &mut buf);
-        crate::view::buffer_text(&buf)
+        crate::picture::buffer_text(&buf)
     }
 
     #[test]

@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(signs, " ·░▒█—");
         let mut buf = Buffer::empty(Rect::new(0, 0, SIZE.0, SIZE.1));
         week.render(buf.area, &mut buf);
-        let text = crate::view::buffer_text(&buf);
+        let text = crate::picture::buffer_text(&buf);
         assert_eq!(text.lines().count(), usize::from(SIZE.1));
         assert!(text.contains("Mo   ·░▒█—"), "{text}");
     }

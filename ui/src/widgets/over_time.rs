@@ -127,8 +127,8 @@ impl Widget for OverTime<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::picture::buffer_text;
     use crate::theme::Depth;
-    use crate::view::buffer_text;
 
     fn draw(moments: &[Option<Moment>], utf8: bool, (cols, rows): (u16, u16)) -> String {
         let look = &Look::new(Depth::Mono, utf8);

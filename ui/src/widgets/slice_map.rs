@@ -333,7 +333,7 @@ mod tests {
         let mut buf = Buffer::empty(area);
         let look = &look;
         SliceMap { slices, look }.render(area, &mut buf);
-        let text = crate::view::buffer_text(&buf);
+        let text = crate::picture::buffer_text(&buf);
         text.lines().map(str::to_owned).collect()
     }
 
