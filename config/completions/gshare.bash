@@ -3537,7 +3537,7 @@ _gshare() {
             return 0
             ;;
         gshare__subcmd__top)
-            opts="-h --once --screen --size --colours --theme --ascii --interval --record --for --replay --speed --socket --help"
+            opts="-h --once --plain --screen --size --colours --theme --ascii --interval --record --for --replay --speed --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

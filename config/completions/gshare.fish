@@ -73,11 +73,12 @@ dark\t'Dark'
 light\t'Light'"
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l interval -d 'Shortest time between two looks, for slow lines [default: 0.2s]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l record -d 'Write all that is shown into this file; without a terminal, nothing is shown' -r -F
-complete -c gshare -n "__fish_gshare_using_subcommand top" -l for -d 'Record for this time, then exit' -r
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l for -d 'Record or print changes for this time, then exit' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l replay -d 'Show a recording instead: Space stops it, < and > change its speed, comma and full stop go about' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l speed -d 'Speed of the replay at its start' -r
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l socket -d 'Socket of the service [default: $GSHARE_SOCKET, else the machine\'s, else your own]' -r -F
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l once -d 'Print the screen once, as text, and exit; needs no terminal'
+complete -c gshare -n "__fish_gshare_using_subcommand top" -l plain -d 'Print what changes as lines, for screen readers and logs, until Ctrl-C; needs no terminal'
 complete -c gshare -n "__fish_gshare_using_subcommand top" -l ascii -d 'Only ASCII characters'
 complete -c gshare -n "__fish_gshare_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gshare -n "__fish_gshare_using_subcommand claim" -s g -l gpus -d 'GPUs: a part of one (0.5), a whole number (2), a part of each of several (2x0.5), or auto: what earlier runs of the command needed' -r
@@ -405,7 +406,7 @@ complete -c gshare -n "__fish_gshare_using_subcommand demo" -l socket -d 'Socket
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l headless -d 'Without the screen'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l shell -d 'Open a shell on the simulated workstation instead, to try commands and programs of your own'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -l json -d 'Print the final state as one JSON object (with --headless)'
-complete -c gshare -n "__fish_gshare_using_subcommand demo" -l screens -d 'Print all screens of the final state (with --headless)'
+complete -c gshare -n "__fish_gshare_using_subcommand demo" -l screens -d 'Print all screens of the final state, as text and as SVG (with --headless)'
 complete -c gshare -n "__fish_gshare_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l policy -d 'Policy (below), more than once to compare [default: gshare, gshare-no-offload and fgd]' -r
 complete -c gshare -n "__fish_gshare_using_subcommand replay" -l gpus -d 'GPUs of the machine' -r

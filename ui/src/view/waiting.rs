@@ -1,11 +1,11 @@
 //! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could be started when.
 
-use gshare_proto::{ClaimView, ExpectedView, GpuState, GpuView, QueueView, Snapshot};
+use gshare_proto::{ClaimView, ExpectedView, GpuState, GpuView, Snapshot};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-use super::{Row, Scene, chosen, fit, queue, span, window, zero};
+use super::{Row, Scene, queue, span, window, zero};
 use crate::model::{Model, RowKey, Section, condition};
 use crate::text::{left, right, share, width, wrap};
 use crate::theme::Look;
@@ -65,8 +65,7 @@ fn ruled(area: Rect, look: &Look, scene: &mut Scene<'_>) -> Rect {
 
 /// A row for each that waits.
 fn waiting(model: &Model, snapshot: &Snapshot, look: &Look, area: Rect) -> Vec<Row> {
-    let (theme, glyphs) = (&look.theme, &look.glyphs);
-    let cols = usize::from(area.width);
+    let theme = &look.theme;
     let rows = model.queue_rows();
     let room = usize::from(area.height).saturating_sub(1);
     let shown = window(rows.len(), room, model.chosen_index(Section::Queue));
@@ -88,52 +87,8 @@ fn waiting(model: &Model, snapshot: &Snapshot, look: &Look, area: Rect) -> Vec<R
         };
         out.push(Line::styled(text, theme.dim).into());
     }
-    let longest = |f: &dyn Fn(&QueueView) -> usize| {
-        rows[shown.clone()].iter().map(|q| f(q)).max().unwrap_or(0)
-    };
-    let since = |q: &QueueView| format!("waits {}", model.clock.since(q.since_ms));
-    let start = |q: &QueueView| queue::start(model, q, look);
-    let (place, id) = (
-        longest(&|q| q.position.to_string().len()),
-        longest(&|q| width(&q.id)),
-    );
-    let user = longest(&|q| width(&q.user)).clamp(4, 12);
-    let (sizes, starts) = (
-        longest(&|q| width(&queue::size(q))),
-        longest(&|q| width(&start(q))),
-    );
-    let waits = longest(&|q| width(&since(q)));
-    for q in &rows[shown.clone()] {
-        let name = if q.uid == model.viewer.uid {
-            theme.strong
-        } else {
-            theme.text
-        };
-        let mut line = Line::from(vec![
-            span(format!("{:>place$}  ", q.position), theme.dim),
-            span(format!("{}  ", left(&q.id, id, glyphs)), theme.dim),
-            span(format!("{}  ", left(&q.user, user, glyphs)), name),
-            span(
-                format!("{}  ", left(&queue::size(q), sizes, glyphs)),
-                theme.text,
-            ),
-            span(
-                format!("{}  ", left(&start(q), starts, glyphs)),
-                theme.strong,
-            ),
-            span(left(&since(q), waits, glyphs), theme.dim),
-        ]);
-        if line.width() + 20 <= cols {
-            line.push_span(span(format!("  {}", queue::reason(q)), theme.text));
-        }
-        let key = RowKey::Waiting(q.id.clone());
-        let line = fit(line, cols, look);
-        let line = match model.current() == Some(&key) {
-            true => chosen(line, cols, look),
-            false => line,
-        };
-        out.push(Row::of(line, Section::Queue, key));
-    }
+    let cols = usize::from(area.width);
+    out.extend(queue::lines(model, look, cols, &rows[shown], ("", "")));
     out
 }
 
@@ -234,7 +189,7 @@ fn holders<'a>(gpu: &GpuView, snapshot: &'a Snapshot) -> Vec<(&'a ClaimView, f64
     held
 }
 
-/// Who holds a GPU until when, and for whom the rest is planned.
+/// The holders of a GPU and until when, and the claim for which the rest is planned.
 fn segments(model: &Model, snapshot: &Snapshot, gpu: &GpuView, ahead: u64) -> Vec<Segment> {
     let now = model.clock.now_ms;
     let part = |ms: u64| ms.saturating_sub(now) as f64 / ahead as f64;
@@ -264,6 +219,10 @@ fn segments(model: &Model, snapshot: &Snapshot, gpu: &GpuView, ahead: u64) -> Ve
     }
     if let (Some(why), Some(first)) = (closed(gpu), out.first_mut()) {
         first.label = format!("{why}; {}", first.label);
+    } else if let (Some(who), Some(first)) = (&gpu.planned_for, out.first_mut()) {
+        first
+            .label
+            .push_str(&format!(", the rest planned for {who}"));
     }
     let programs: Vec<&str> = snapshot
         .unclaimed
