@@ -375,10 +375,10 @@ impl Machine {
     }
 
     /// Whether a claim that holds is above what its owner is guaranteed.
-    pub(super) fn is_on_loan(&mut self, id: ClaimId) -> bool {
+    pub(super) fn is_on_loan(&mut self, now: Now, id: ClaimId) -> bool {
         let asks = self.asks();
         let sure = self.guaranteed(&asks);
-        self.divide(&asks, &sure);
+        self.divide(now, &asks, &sure);
         self.reclaim.borrowers.contains(&id)
     }
 

@@ -77,7 +77,7 @@ impl Machine {
         for action in told {
             match action {
                 Action::Grant { id: i, slices, .. } if i == id => {
-                    let entitled = !copy.is_on_loan(id);
+                    let entitled = !copy.is_on_loan(now, id);
                     end = Some(Rehearsal::Starts { slices, entitled });
                 }
                 Action::Refuse { id: i, reason, .. } if i == id => {
