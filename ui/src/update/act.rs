@@ -4,7 +4,7 @@ mod admin;
 mod go;
 pub(crate) mod levers;
 
-use gshare_proto::units::Share;
+use gshare_proto::units::{Bytes, Share};
 use gshare_proto::{Call, ClaimView, LeverWish, ReportSpec, ResizeSpec, Wait};
 
 use super::{ask, run, try_claim};
@@ -329,12 +329,18 @@ fn call_of(command: &str) -> Option<Call> {
             id: id.into(),
             wish: LeverWish::Detach,
         }),
-        ("resize", Some("-g"), Some(size)) => Some(Call::Resize(Box::new(ResizeSpec {
-            id: id.into(),
-            gpus_milli: Some(size.parse::<Share>().ok()?.milli()),
-            wait: Wait::No,
-            ..ResizeSpec::default()
-        }))),
+        ("resize", Some(flag @ ("-g" | "--gpu-mem")), Some(size)) => {
+            let mut spec = ResizeSpec {
+                id: id.into(),
+                wait: Wait::No,
+                ..ResizeSpec::default()
+            };
+            match flag {
+                "-g" => spec.gpus_milli = Some(size.parse::<Share>().ok()?.milli()),
+                _ => spec.mem = Some(size.parse::<Bytes>().ok()?.0),
+            }
+            Some(Call::Resize(Box::new(spec)))
+        }
         _ => None,
     }
 }

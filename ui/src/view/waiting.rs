@@ -25,7 +25,10 @@ pub(super) fn draw(
     scene: &mut Scene<'_>,
 ) {
     let cols = usize::from(area.width);
-    let chosen = detail(model, look, cols);
+    let chosen = match model.chosen(Section::Queue) {
+        Some(RowKey::Waiting(id)) => detail(model, id, look, cols),
+        _ => Vec::new(),
+    };
     let n = model.queue_rows().len();
     let gpus = snapshot.gpus.len();
     let future = future(model, snapshot, look, cols);
@@ -93,18 +96,15 @@ fn waiting(model: &Model, snapshot: &Snapshot, look: &Look, area: Rect) -> Vec<R
 }
 
 /// Why the chosen one waits, what is done for it, when it starts.
-fn detail(model: &Model, look: &Look, cols: usize) -> Vec<Line<'static>> {
+pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<Line<'static>> {
     let theme = &look.theme;
-    let Some(RowKey::Waiting(id)) = model.chosen(Section::Queue) else {
-        return Vec::new();
-    };
     let Some(waiting) = model.waiting(id) else {
         return Vec::new();
     };
     let mut out = Vec::new();
     let mut told = |label: &str, text: &str, style| {
         let room = cols.saturating_sub(9);
-        for (i, text) in wrap(text, room, 3, &look.glyphs).into_iter().enumerate() {
+        for (i, text) in wrap(text, room, 4, &look.glyphs).into_iter().enumerate() {
             let label = if i == 0 { label } else { "" };
             out.push(Line::from(vec![
                 span(format!("  {label:<7}"), theme.dim),

@@ -11,7 +11,7 @@ use crate::text::{figure_percent, gib, gib_or, left, percent, share, wrap};
 use crate::theme::Look;
 use crate::view::claims::{self, gpus, state};
 use crate::view::overview::is_on;
-use crate::view::span;
+use crate::view::{span, waiting};
 
 /// Label and text.
 type Entry = (&'static str, String);
@@ -78,7 +78,11 @@ pub(super) fn lines(
             }
         }
     };
-    (title, table(entries, look, cols))
+    let mut lines = table(entries, look, cols);
+    if let RowKey::Waiting(id) = key {
+        lines.extend(waiting::detail(model, id, look, cols));
+    }
+    (title, lines)
 }
 
 fn table(entries: Vec<Entry>, look: &Look, cols: usize) -> Vec<Line<'static>> {
@@ -301,17 +305,7 @@ fn claim_entries(model: &Model, claim: &ClaimView, look: &Look) -> Vec<Entry> {
 
 fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
     let clock = model.clock;
-    let size = if waiting.gpus > 1 {
-        format!("{} whole GPUs", waiting.gpus)
-    } else if waiting.share < 1.0 {
-        format!("{} of a GPU", share(waiting.share))
-    } else {
-        "1 whole GPU".to_owned()
-    };
-    let memory = waiting
-        .mem_request
-        .map(|b| format!(", {} GiB on each", gib(b)));
-    let mut out = vec![
+    vec![
         (
             "owner",
             format!(
@@ -320,7 +314,6 @@ fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
             ),
         ),
         ("class", waiting.class.clone()),
-        ("wants", format!("{size}{}", memory.unwrap_or_default())),
         (
             "waits",
             format!(
@@ -330,18 +323,7 @@ fn waiting_entries(model: &Model, waiting: &QueueView) -> Vec<Entry> {
                 waiting.position
             ),
         ),
-        ("why", waiting.reason.clone()),
-    ];
-    if let Some(plan) = &waiting.plan {
-        out.push(("room is made", plan.clone()));
-    }
-    if let Some(args) = &waiting.would_start {
-        out.push(("starts now", format!("gshare claim {args}")));
-    }
-    if !waiting.what.is_empty() {
-        out.push(("command", waiting.what.clone()));
-    }
-    out
+    ]
 }
 
 fn unclaimed_entries(unclaimed: &UnclaimedView, look: &Look) -> Vec<Entry> {
