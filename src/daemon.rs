@@ -6,17 +6,19 @@ mod act;
 mod admin;
 mod advice;
 mod arbiter;
+mod asked;
 mod attribution;
 mod bound;
-mod clock;
 mod command;
+mod connection;
 mod container;
+mod container_names;
 mod convert;
 mod cover;
 mod die;
 mod doctor;
 mod ending;
-mod faces;
+mod engine;
 mod fact;
 mod fair;
 mod features;
@@ -26,8 +28,10 @@ mod grant;
 mod guest;
 mod health;
 pub(crate) mod history;
+mod identity;
 mod idle;
 pub(crate) mod journal;
+mod launch;
 mod lazy;
 mod lease;
 mod levers;
@@ -40,14 +44,19 @@ mod metrics;
 mod mig;
 mod modes;
 mod mps;
+mod mps_daemon;
+mod msg;
 mod names;
 mod notebooks;
 mod notices;
+mod outside;
 mod overhead;
 mod owners;
 mod peer;
 mod policy;
 mod reclaim;
+mod record;
+mod recorder;
 mod release;
 mod reload;
 mod resize;
@@ -56,11 +65,14 @@ mod rules;
 mod server;
 mod service;
 mod setup;
-pub(crate) mod sizes;
-mod stats;
+mod sizes;
+mod start;
 mod story;
 mod strict;
+mod submit;
 mod tell;
+mod tracks;
+mod turns;
 mod view;
 mod viewer;
 mod waiting;
@@ -73,172 +85,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use gshare_abi::wire::{Launch, Register};
 use gshare_config::{Config, ConfigError, Mode, Paths};
-use gshare_core::ClaimId;
 use gshare_enforcer::cgroup::Tree;
-use gshare_enforcer::gpu::GpuSample;
-use gshare_enforcer::proc::ProcessKey;
-use gshare_proto::Call;
 use tokio::sync::mpsc;
 
-pub(crate) use clock::{millis, unix_ms};
 pub use cover::{COVER_ARGUMENT, cover};
 #[cfg(feature = "crash-points")]
 pub use die::{LEVER_STEPS, MIG_STEPS, STEPS};
-pub use levers::ENGINE_ARGUMENT;
+pub use engine::ENGINE_ARGUMENT;
 pub use overhead::PROBE_ARGUMENT;
-use peer::Peer;
-use server::{ConnId, Sender, Turn};
 use service::Service;
 #[cfg(feature = "lab")]
 pub(crate) use strict::lib_dir;
-
-/// What the task that owns the state is told. Closed: nothing else can change the state.
-#[derive(Debug)]
-pub(crate) enum Msg {
-    /// A request.
-    Call {
-        /// The caller.
-        peer: Peer,
-        /// What.
-        call: Call,
-        /// Where the answer goes.
-        out: Sender,
-        /// Given back once handled: until then the connection is not read.
-        turn: Turn,
-    },
-    /// A process with the shim wants its pages.
-    Register {
-        /// The caller.
-        peer: Peer,
-        /// What it says of itself.
-        register: Register,
-        /// Where the answer goes.
-        out: Sender,
-        /// As for a request.
-        turn: Turn,
-    },
-    /// The launcher is about to become a command.
-    Launch {
-        /// The caller.
-        peer: Peer,
-        /// For which claim.
-        launch: Launch,
-        /// Where the answer goes.
-        out: Sender,
-        /// As for a request.
-        turn: Turn,
-    },
-    /// Claims that leave their GPUs and come back.
-    Lever(levers::LeverMsg),
-    /// Files of the driver have changed.
-    DriverFiles,
-    /// Somebody has looked whether the connection file of a kernel that has ended is there.
-    KernelSeen {
-        /// Its claim.
-        claim: ClaimId,
-        /// The file is gone.
-        shut_down: bool,
-    },
-    /// What the Jupyter servers of a user say of that user's kernels.
-    Notebooks {
-        /// Whose.
-        uid: u32,
-        /// What.
-        seen: Vec<crate::kernel::servers::Seen>,
-    },
-    /// A line of the service's is about to be written into the output of a kernel.
-    NotebookLine {
-        /// The kernel's process.
-        pid: i32,
-        /// When it started.
-        start_ticks: u64,
-        /// Unix milliseconds.
-        at_ms: u64,
-    },
-    /// Cgroups or sessions have come or gone.
-    Places,
-    /// A connection ended.
-    Closed {
-        /// Which.
-        conn: ConnId,
-        /// Whose it was.
-        uid: u32,
-    },
-    /// A process that was watched has ended.
-    Exited {
-        /// The claim it belonged to.
-        claim: ClaimId,
-        /// The process.
-        process: ProcessKey,
-        /// How it ended, where the kernel says it.
-        status: Option<std::process::ExitStatus>,
-    },
-    /// Somebody scrapes the metrics.
-    Scrape(metrics::Scrape),
-    /// The thread of a GPU's MPS daemon has something to tell.
-    Mps {
-        /// Which GPU.
-        gpu: usize,
-        /// What.
-        report: mps::Report,
-    },
-    /// What had GPUs open that are let go has ended, or has not in time.
-    Released {
-        /// What to tell.
-        done: release::Done,
-        /// All has ended.
-        closed: bool,
-        /// Where the answer goes.
-        out: Sender,
-    },
-    /// A GPU has been divided, or not.
-    Divided(mig::Divided),
-    /// The kernel's log has an error of a GPU.
-    KernelXid(health::KernelXid),
-    /// The thread of the history has something to tell.
-    History(history::worker::Told),
-    /// The observer has looked at the GPUs.
-    Sample(Box<GpuSample>),
-}
-
-impl Msg {
-    /// The client whose message it is; of one connection they stay in their order.
-    fn owner(&self) -> Option<u32> {
-        match self {
-            Self::Call { peer, .. }
-            | Self::Register { peer, .. }
-            | Self::Launch { peer, .. }
-            | Self::Lever(levers::LeverMsg::Want { peer, .. }) => Some(peer.uid),
-            Self::Closed { uid, .. } => Some(*uid),
-            _ => None,
-        }
-    }
-
-    /// Whether a process may come into another claim by it.
-    fn may_move(&self) -> bool {
-        match self {
-            Self::Call { call, .. } => !matches!(
-                call,
-                Call::Watch { .. }
-                    | Call::Snapshot
-                    | Call::Doctor
-                    | Call::History(_)
-                    | Call::Report(_)
-                    | Call::Try(_)
-                    | Call::Env { .. }
-                    | Call::Log { .. }
-                    | Call::Lease { .. }
-            ),
-            Self::Register { .. }
-            | Self::Launch { .. }
-            | Self::Lever(_)
-            | Self::KernelSeen { .. } => true,
-            _ => false,
-        }
-    }
-}
 
 /// How the service is started.
 #[derive(Clone, Debug, Default)]
@@ -301,12 +159,13 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     let _locks = lock_dirs(&paths)?;
     let listener = server::bind(&socket, mode == Mode::System)?;
     let mut service = Service::start(config, mode, paths, tx.clone())?;
-    service.stats.exporter = metrics::start(&service.config.metrics.listen, mode, &tx);
+    let listen = service.config.metrics.listen.clone();
+    service.features.metrics.listen(&listen, mode, &tx);
     tokio::spawn(server::serve(
         listener,
         idle,
         tx,
-        service.stats.answers.clone(),
+        service.features.metrics.answers(),
         warmer(service.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());
@@ -369,7 +228,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     }
     manager::stopping();
     service.end_history();
-    service.stats.end_recording();
+    service.recorder.end();
     tracing::info!("gshared stops; members run on under their caps");
     let _ = std::fs::remove_file(&socket);
     Ok(())
@@ -448,13 +307,7 @@ fn own_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("cannot set the mode of {}", dir.display()))
 }
 
-/// What administrators do is logged under this name, whatever the level.
-pub(crate) const AUDIT: &str = "gshare_audit";
-
 /// After its start, and then every so often, the service gives back the memory and the pages of its program that it
 /// needs no more.
 const SETTLED: Duration = Duration::from_secs(10);
 const THRIFT: Duration = Duration::from_secs(60);
-
-/// How long the service waits for the first look at the GPUs.
-const FIRST_LOOK: Duration = Duration::from_secs(15);

@@ -6,6 +6,7 @@
 #[cfg(feature = "lab")]
 pub mod bench;
 pub mod cli;
+mod clock;
 pub mod command;
 pub mod daemon;
 #[cfg(feature = "lab")]

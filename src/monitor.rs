@@ -6,7 +6,7 @@ use gshare_enforcer::proc;
 use gshare_proto::{Caps, Snapshot};
 use gshare_ui::{Failure, Feed, Feeder, Request, Update};
 
-use crate::daemon::unix_ms;
+use crate::clock::unix_ms;
 use crate::figures;
 
 /// A feed from the GPUs of this machine until the screen is closed.

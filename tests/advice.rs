@@ -93,22 +93,6 @@ fn idle_sms_could_run_side_by_side() {
 }
 
 #[test]
-fn an_idle_claim_is_given_back() {
-    let station = workstation();
-    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25", "--hold"]);
-    launch(&mut raw);
-    let words = "has launched nothing for";
-    // Nothing is to be kept of one whose program has ended.
-    raw.finish();
-    let found = until("it is said", SOON, || advice(&station, words));
-    let said = found.command.as_deref().unwrap_or_default();
-    assert!(said.starts_with("gshare release "), "{said}");
-    run(&station, &found);
-    goes(&station, words);
-    assert!(station.snapshot().expect("served").claims.is_empty());
-}
-
-#[test]
 fn an_idle_claim_with_memory_leaves_its_gpu_and_its_programs_live_on() {
     let station = workstation();
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
@@ -151,21 +135,6 @@ fn a_claim_that_asked_for_too_much_gets_a_smaller_size() {
     // It stays away: the new size fits what is used.
     launch(&mut raw);
     assert!(advice(&station, words).is_none());
-}
-
-#[test]
-fn a_claim_at_its_cap_gets_what_is_free() {
-    let station = workstation();
-    let mut raw = Raw::claim(&station, &["-q", "-g", "0.25"]);
-    let (free, _) = raw.info();
-    let rest = free / (2 << 20) * (2 << 20);
-    assert_eq!(raw.ask(&format!("alloc {rest}")), "ok 0");
-    assert!(raw.ask(&format!("alloc {}", 64 << 20)).starts_with("error"));
-    let words = "was refused 64 MiB at its cap of";
-    let found = until("it is said", SOON, || advice(&station, words));
-    run(&station, &found);
-    goes(&station, words);
-    assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 1");
 }
 
 /// As a training that asks for one large piece: much is left, but not enough.

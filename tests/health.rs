@@ -318,24 +318,3 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     });
     drop(beside);
 }
-
-#[test]
-fn a_lost_gpu_is_sick_and_its_holders_are_told() {
-    let station = quick("");
-    let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
-    board(&station).set_lost(1, true).expect("lost");
-    let sick = graded(&station, 1, Grade::Sick);
-    assert!(sick.reasons.iter().any(|r| r.contains("lost")), "{sick:?}");
-    assert_eq!(sick.throttle, None, "what a lost GPU does is not known");
-    let snapshot = station.snapshot().expect("served");
-    if let Some(claim) = claim_of(&snapshot, held.pid()) {
-        let id = claim.id.clone();
-        until("its holder is told", SOON, || {
-            run(&station, &["log", &id])
-                .1
-                .contains("GPU 1")
-                .then_some(())
-        });
-    }
-    drop(held);
-}

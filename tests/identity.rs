@@ -1,9 +1,8 @@
-//! What the screen calls a process: notebook, script and model of claims and of processes outside them, with where each
+//! What the screen calls a process: notebook, script and model, with where each
 //! word is from.
 
 use crate::support;
 
-use std::process::Command;
 use std::time::Duration;
 
 use gshare_proto::Named;
@@ -68,44 +67,4 @@ fn a_claim_says_its_notebook_and_its_model_and_where_that_is_from() {
         "{csv}"
     );
     assert!(csv.contains("/home/ada/vit/vit.ipynb"), "{csv}");
-}
-
-#[test]
-fn a_process_outside_claims_has_its_user_and_what_is_known_of_it() {
-    for policy in ["adopt", "observe"] {
-        let station = station_with(|o| {
-            o.tick = "0.1s".to_owned();
-            o.config = format!("[policy]\nunclaimed = {policy:?}\n");
-        });
-        let mut command = Command::new(example("raw_client"));
-        command
-            .env("LD_LIBRARY_PATH", station.sim_dir().join("lib"))
-            .env("JPY_SESSION_NAME", "notes/eval.ipynb")
-            .args(["libcuda.so.1", "--ckpt=/data/run7/last.ckpt"]);
-        let mut program = Raw::start(command);
-        assert_eq!(program.ask("alloc 1048576"), "ok 0");
-        let pid = program.pid();
-        let (uid, identity) = until("it is known", SOON, || {
-            let snapshot = station.snapshot().ok()?;
-            let claim = claim_of(&snapshot, pid).filter(|c| c.adopted);
-            let outside = snapshot.unclaimed.iter().find(|u| u.pid == pid);
-            claim
-                .map(|c| (Some(c.uid), c.identity.clone()))
-                .or(outside.map(|u| (u.uid, u.identity.clone())))
-        });
-        assert_eq!(uid, Some(nix::unistd::Uid::effective().as_raw()));
-        assert_eq!(
-            identity.notebook,
-            named(
-                "notes/eval.ipynb",
-                &format!("JPY_SESSION_NAME of pid {pid}")
-            ),
-            "{policy}"
-        );
-        assert_eq!(
-            identity.model,
-            named("run7/last.ckpt", "argument --ckpt"),
-            "{policy}"
-        );
-    }
 }

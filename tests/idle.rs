@@ -9,7 +9,7 @@ use gshare::station::Station;
 use gshare_proto::ClaimView;
 use serde_json::json;
 use support::detach::{fast, station_of_sharers};
-use support::notebook::{Driven, Notebook};
+use support::notebook::Notebook;
 use support::{Raw, alone, python, station_with, until};
 
 /// A loaded machine takes its time.
@@ -223,33 +223,6 @@ fn who_keeps_what_idles_is_left_alone_once_and_the_rule_is_shown() {
 }
 
 #[test]
-fn a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits() {
-    let Some(bin) =
-        python::bin("a_notebook_that_idles_for_too_long_is_detached_although_nobody_waits")
-    else {
-        return;
-    };
-    let _alone = alone();
-    let station = station(1, "warn = \"1s\"\nalways = \"2s\"\n");
-    let mut idle = Notebook::start(&station, &bin);
-    assert!(idle.run(ARRAYS).contains("right"));
-    let warned = idle.act(&json!({ "do": "rest", "until": "To keep it" }));
-    assert!(
-        warned["printed"]
-            .as_str()
-            .is_some_and(|p| p.contains("It is detached ")),
-        "{warned}"
-    );
-    until("it is detached", SOON, || {
-        claim_of(&station, &idle)?
-            .place
-            .word
-            .filter(|w| w == "detached")
-    });
-    assert!(idle.run(AGAIN).contains("same\non\n"));
-}
-
-#[test]
 fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     let test = "an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing";
     let Some(bin) = python::bin(test) else {
@@ -330,76 +303,4 @@ fn a_notebook_that_cannot_be_detached_is_told_so_when_it_starts() {
     let id = claim_of(&station, &notebook).expect("listed").id;
     let words = format!("gshare: {id} cannot be detached: ");
     assert!(printed.contains(&words), "{printed}");
-}
-
-/// What the server says counts: a tab that is open is no use of the kernel, a cell that runs is, also one that needs no
-/// GPU and hardly a processor.
-#[test]
-fn an_open_tab_is_no_use_and_a_cell_that_runs_is() {
-    let test = "an_open_tab_is_no_use_and_a_cell_that_runs_is";
-    let (Some(bin), Some(lab)) = (python::bin(test), python::lab(test)) else {
-        return;
-    };
-    let _alone = alone();
-    // So far apart that the warning has been seen by the server long before: it is no activity of the kernel's.
-    let station = station(1, "warn = \"4s\"\nalways = \"10s\"\n");
-    let install = ["-g", "0.5", "--user", "--name", "half"];
-    let script = ["server.py", "stop"];
-    let mut server = Driven::start(&station, [&bin, &lab], &install, script, |_| ());
-    let dir = server.home.path().to_owned();
-    let mut act = |step: serde_json::Value| {
-        let said = server.act(&step);
-        assert!(said["failed"].is_null(), "{step}: {said}");
-        said
-    };
-    act(json!({ "do": "start", "dir": dir, "options": ["--port=0"] }));
-    let kernel =
-        act(json!({ "do": "open", "path": "a.ipynb", "kernel": "half" }))["kernel"].clone();
-    act(json!({ "do": "tab", "kernel": kernel }));
-    let said = act(json!({ "do": "run", "kernel": kernel, "code": ARRAYS }));
-    assert!(
-        said["printed"]
-            .as_str()
-            .is_some_and(|p| p.contains("right")),
-        "{said}"
-    );
-    let view = || station.snapshot().ok()?.claims.into_iter().next();
-    let by_server = |word: &str| {
-        until(&format!("the server says {word}"), SOON, || {
-            let idle = view()?.idle?;
-            let known = idle.source.as_deref() == Some("Jupyter server");
-            (known && idle.kernel.as_deref() == Some(word)).then_some(idle)
-        })
-    };
-    by_server("idle");
-    // Longer than every limit, without a launch and without work for a processor.
-    let enough = station.dir().join("enough");
-    let code = format!("import os, time\nwhile not os.path.exists({enough:?}): time.sleep(0.2)");
-    act(json!({ "do": "begin", "kernel": kernel, "code": code }));
-    by_server("busy");
-    until("its GPU idles for longer than every limit", SOON, || {
-        let claim = view()?;
-        let idle = claim.idle.expect("known");
-        assert!(!idle.warned && claim.place.word.is_none(), "{idle:?}");
-        (idle.gpu_s >= 12).then_some(())
-    });
-    std::fs::write(&enough, "").expect("written");
-    // The tab stays open, as the server sees; nothing is typed.
-    by_server("idle");
-    until("it is detached although the tab is open", SOON, || {
-        view()?.place.word.filter(|w| w == "detached")
-    });
-    let state = act(json!({ "do": "state", "kernel": kernel }));
-    assert_eq!(
-        (&state["connections"], &state["execution_state"]),
-        (&json!(1), &json!("idle")),
-        "{state}"
-    );
-    let said = act(json!({ "do": "run", "kernel": kernel, "code": AGAIN }));
-    assert!(
-        said["printed"]
-            .as_str()
-            .is_some_and(|p| p.contains("same\non\n")),
-        "{said}"
-    );
 }

@@ -1,16 +1,15 @@
 //! Idle claims that cannot be detached: told so at the start, and then warned, made smaller or ended, as the rule says.
-//! And which rule holds for whom. One at a time: they count seconds of idleness.
+//! One at a time: they count seconds of idleness.
 
 use crate::support;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use support::detach::{GIB, SOON, claim, end, ok, run, station_of_sharers, station_that, waiter};
-use support::{Raw, alone, claim_of, python, root, station_with, until};
+use support::{Raw, alone, claim_of, python, root, until};
 
 const QUICK: &str = "warn = \"1s\"\ndetach = \"2s\"\n";
 
@@ -234,60 +233,6 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     assert!(words.contains("you are only warned"), "{words}");
 }
 
-/// The group of the user who runs this, the hour, and one at which this is not.
-fn here_and_now() -> (String, u32, u32) {
-    let output = |command: &[&str]| {
-        let output = Command::new(command[0]).args(&command[1..]).output();
-        String::from_utf8_lossy(&output.expect("runs").stdout)
-            .trim()
-            .to_owned()
-    };
-    let hour: u32 = output(&["date", "+%H"]).parse().expect("an hour");
-    (output(&["id", "-gn"]), hour, (hour + 12) % 24)
-}
-
-#[test]
-fn rules_hold_for_their_class_group_and_hours() {
-    let _alone = alone();
-    let (group, hour, other) = here_and_now();
-    // Two hours, so that a test which starts at the end of one is still within.
-    let hours = |from: u32| format!("{from}-{}", if from == 22 { 24 } else { (from + 2) % 24 });
-    let rules = [
-        "{ class = \"batch\", detach = \"11h\" }".to_owned(),
-        "{ class = \"batch\", group = \"nobody-is-in-it\", detach = \"12h\" }".to_owned(),
-        format!("{{ group = \"{group}\", detach = \"13h\" }}"),
-        format!("{{ hours = \"{}\", detach = \"14h\" }}", hours(other)),
-        format!(
-            "{{ class = \"inference\", group = \"{group}\", hours = \"{}\", always = \"15h\" }}",
-            hours(hour)
-        ),
-    ];
-    let station = station_with(|o| {
-        o.gpus = vec!["rtx4090".to_owned()];
-        o.config = format!(
-            "[idle]\nwarn = \"never\"\ndetach = \"10h\"\nrules = [{}]\n",
-            rules.join(", ")
-        );
-    });
-    for (class, detach, always) in [
-        ("batch", Some(11), None),
-        ("interactive", Some(13), None),
-        ("inference", None, Some(15)),
-    ] {
-        let raw = Raw::claim(&station, &["-q", "-g", "0.1", "--class", class]);
-        let view = until("its idleness is known", SOON, || {
-            let snapshot = station.snapshot().ok()?;
-            claim_of(&snapshot, raw.pid())?.idle.clone()
-        });
-        let hours = |left: Option<u64>| left.map(|s| s.div_ceil(3600));
-        assert_eq!(
-            (hours(view.detach_in_s), hours(view.always_in_s)),
-            (detach, always),
-            "{class}: {view:?}"
-        );
-    }
-}
-
 /// A kernel that Jupyter starts, on memory that cannot be saved.
 #[test]
 fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
@@ -325,33 +270,4 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     notebook.act(&serde_json::json!({ "do": "restart" }));
     let printed = notebook.run(code);
     assert!(printed.contains("on"), "{printed}");
-}
-
-/// A claim whose work is done by short processes, one after the other, is at work.
-#[test]
-fn what_an_ended_process_launched_counts() {
-    let _alone = alone();
-    let station = station("warn");
-    let held = ["claim", "--short", "-g", "0.25"];
-    let output = station.command().args(held).output().expect("runs");
-    let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    // Its age and for how long its GPU has idled, in seconds, and whether it has a process.
-    let look = || {
-        let snapshot = station.snapshot().ok()?;
-        let claim = snapshot.claims.iter().find(|c| c.id == id)?;
-        let age = snapshot.taken_ms.saturating_sub(claim.since_ms) / 1000;
-        Some((age, claim.idle.as_ref()?.gpu_s, claim.members.is_empty()))
-    };
-    until("it idles", SOON, || {
-        look().filter(|(_, idle, _)| *idle >= 3)
-    });
-    let mut command = station.command();
-    command.args(["join", "-q", &id, "--"]);
-    command.arg(support::example("raw_client"));
-    let mut raw = Raw::start(command);
-    assert_eq!(raw.ask("launch 1"), "ok 1");
-    assert_eq!(raw.finish(), Some(0));
-    until("it has idled since that launch", SOON, || {
-        look().filter(|(age, idle, gone)| *gone && idle + 3 <= *age)
-    });
 }

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use super::dice::Dice;
 use super::say;
 use super::stats::Times;
+use crate::clock::unix_ms;
 use crate::command::args::BenchArgs;
-use crate::daemon::unix_ms;
 
 /// Goals: milliseconds from a key to the screen at the 99th percentile, percent of a core.
 const KEY_MS: f64 = 33.0;

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use gshare_core::Bytes;
-use gshare_proto::{
-    Call, Client, Reply, ResizeSpec, SuggestSpec, SuggestView, Suggestion, Wait, figures,
-};
+use gshare_proto::figures::percent_of;
+use gshare_proto::{Call, Client, Reply, ResizeSpec, SuggestSpec, SuggestView, Suggestion, Wait};
 
 use super::args::suggest::SuggestArgs;
 use super::claim::{shown_command, unexpected};
@@ -55,10 +54,6 @@ pub(crate) fn ask(client: &mut Client, spec: SuggestSpec) -> Result<SuggestView,
     }
 }
 
-fn percent(part: f64) -> String {
-    figures::percent(part * 100.0) + " %"
-}
-
 fn text(said: &Suggestion) -> String {
     let mut lines = vec![plain(&said.command)];
     let id = said
@@ -67,7 +62,7 @@ fn text(said: &Suggestion) -> String {
         .map_or_else(String::new, |id| format!("{id} "));
     let sm = said
         .sm
-        .map_or_else(String::new, |sm| format!(", SMs {}", percent(sm)));
+        .map_or_else(String::new, |sm| format!(", SMs {}", percent_of(sm)));
     lines.push(format!(
         "  {id}{}: memory {}{sm}; confidence: {}",
         plain(&said.what),
@@ -78,9 +73,9 @@ fn text(said: &Suggestion) -> String {
         lines.push(format!("  - {}", plain(reason)));
     }
     if let Some(next) = said.next_mem {
-        let sm = said
-            .next_sm
-            .map_or_else(String::new, |sm| format!(" and {} of a GPU", percent(sm)));
+        let sm = said.next_sm.map_or_else(String::new, |sm| {
+            format!(" and {} of a GPU", percent_of(sm))
+        });
         lines.push(format!("  - next 10 minutes: up to {}{sm}", Bytes(next)));
     }
     let asked = if said.id.is_some() {
@@ -91,7 +86,9 @@ fn text(said: &Suggestion) -> String {
     match (said.frees_mem, said.frees_sm) {
         (Some(mem), sm) if mem > 0 || sm.is_some_and(|s| s > 0.0) => {
             let sm = sm.filter(|s| *s > 0.0);
-            let sm = sm.map_or_else(String::new, |sm| format!(" and {} of the SMs", percent(sm)));
+            let sm = sm.map_or_else(String::new, |sm| {
+                format!(" and {} of the SMs", percent_of(sm))
+            });
             lines.push(format!(
                 "  frees {}{sm} of what {asked}",
                 Bytes(mem.unsigned_abs())

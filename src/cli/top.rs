@@ -18,7 +18,7 @@ use gshare_ui::{
 use super::args::top::{Colours, Theme, TopArgs};
 use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
-use crate::daemon::unix_ms;
+use crate::clock::unix_ms;
 use recording::Recorder;
 
 /// The size of a screen that is printed.

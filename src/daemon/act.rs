@@ -1,6 +1,6 @@
 //! What the core decides, carried out one action after the other.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare_core::machine::lever::Lever;
 use gshare_core::machine::{Action, Event};
@@ -8,13 +8,34 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Reason, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, WireError};
 
+use super::fact::{Decided, Fact};
 use super::service::Service;
-use super::unix_ms;
+use crate::clock::unix_ms;
 
 /// A client that does not read is not told its place more often than this ahead.
 pub(crate) const UNREAD_PLACES: usize = 16;
 
 impl Service {
+    /// One step of the core, counted.
+    pub(crate) fn decide(&mut self, event: Event) -> Vec<Action> {
+        let now = self.now();
+        let noted = self.recorder.0.as_ref().map(|_| event.clone());
+        let started = Instant::now();
+        let actions = self.machine.step(now, event);
+        let took = started.elapsed();
+        if let (Some((_, recording)), Some(event)) = (&mut self.recorder.0, noted) {
+            recording.note(now, event, &actions);
+        }
+        let count = |which: fn(&Action) -> bool| actions.iter().filter(|a| which(a)).count() as u64;
+        self.tell(Fact::Decided(Decided {
+            took,
+            refused: count(|a| matches!(a, Action::Refuse { .. })),
+            leases_over: count(|a| matches!(a, Action::LeaseOver { .. })),
+            caps: count(|a| matches!(a, Action::Cap { .. })),
+        }));
+        actions
+    }
+
     /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
     /// done: actions of two decisions never mix.
     pub(crate) fn drive(&mut self, event: Event) {

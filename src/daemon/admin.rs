@@ -5,16 +5,14 @@ mod kill;
 mod mode;
 mod quota;
 
-pub(crate) use drain::Drains;
-pub(crate) use quota::Quotas;
-
 use gshare_enforcer::proc;
 use gshare_proto::{AdminCall, AuditEntry, ErrorCode, Reply, WireError};
 
+use super::convert;
 use super::journal::JournalError;
 use super::peer::Peer;
 use super::service::Service;
-use super::{convert, unix_ms};
+use crate::clock::unix_ms;
 
 /// Longest text of a reason, in characters.
 const REASON: usize = 200;
@@ -136,7 +134,7 @@ impl Service {
         for e in &entries {
             let why = e.reason.as_deref().map(|r| format!(" ({r})"));
             tracing::info!(
-                target: super::AUDIT,
+                target: super::manager::AUDIT,
                 uid = e.uid,
                 "{} {} {}: {} -> {}{}",
                 e.user, e.action, e.target, e.before, e.after, why.unwrap_or_default()

@@ -119,13 +119,12 @@ impl Seen {
     }
 }
 
-/// `1.23` as a sentence has it: `0.25`.
-fn share(part: f64) -> String {
-    format!("{part:.2}")
-}
+/// A charge within this of the cap is "at cap".
+const NEAR_CAP: u64 = 2 << 20;
 
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+pub(super) fn near_cap(part: &ClaimGpu) -> bool {
+    part.mem_charge
+        .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
 }
 
 /// What a claim asked for and its cap, of each of its GPUs.
@@ -282,12 +281,11 @@ impl AdviceState {
         let time = gshare_core::units::show_duration(seen.since.elapsed());
         Some(Advice {
             text: format!(
-                "{id} asked for {} of each GPU; in {time} it used at most {} and {:.0} % of the time",
-                share(has),
-                gib(seen.peak),
+                "{id} asked for {has:.2} of each GPU; in {time} it used at most {} and {:.0} % of the time",
+                Bytes(seen.peak),
                 seen.busiest()
             ),
-            command: Some(format!("gshare resize {id} -g {}", share(enough))),
+            command: Some(format!("gshare resize {id} -g {enough:.2}")),
         })
     }
 
@@ -308,7 +306,7 @@ impl AdviceState {
                     .saturating_add(bytes.next_multiple_of(PAGE));
                 (part, wanted.saturating_sub(part.mem_limit))
             }
-            None => (claim.gpus.iter().find(|p| super::view::near_cap(p))?, 1),
+            None => (claim.gpus.iter().find(|p| near_cap(p))?, 1),
         };
         let free = |p: &ClaimGpu| {
             let gpu = gpus.iter().find(|g| g.index == p.gpu)?;
@@ -335,8 +333,8 @@ impl AdviceState {
         Some(Advice {
             text: format!(
                 "{id} was refused {what} at its cap of {}; {} of GPU {} is unclaimed",
-                gib(part.mem_limit),
-                gib(free),
+                Bytes(part.mem_limit),
+                Bytes(free),
                 part.gpu
             ),
             command: Some(format!("gshare resize {id} {flag} {mib}M")),
@@ -416,8 +414,7 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
     let id = &claim.id;
     Some(Advice {
         text: format!(
-            "{id} holds {} of GPU {} and has launched nothing for {time}",
-            share(part),
+            "{id} holds {part:.2} of GPU {} and has launched nothing for {time}",
             gpus.join(",")
         ),
         command: Some(format!("gshare {verb} {id}")),
@@ -427,7 +424,9 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
 /// A process that uses a GPU outside claims.
 fn outside(world: &World<'_>, pid: u32, part: Option<&ClaimGpu>, user: &str) -> Option<Advice> {
     let part = part?;
-    let memory = part.mem_used.map_or_else(|| "—".to_owned(), gib);
+    let memory = part
+        .mem_used
+        .map_or_else(|| "—".to_owned(), |b| Bytes(b).to_string());
     Some(Advice {
         text: format!(
             "process {pid} of {user} uses GPU {} ({memory}) outside claims: nothing limits it",

@@ -4,8 +4,6 @@
 //! turns, a period is over. It has mappings of its own of the pages, reads what members write as
 //! untrusted input, and shares nothing with the rest of the service but the list of who is where.
 
-mod table;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,20 +52,20 @@ impl Turning {
 
 /// One claim on one GPU.
 #[derive(Debug, Clone)]
-struct Entry {
-    claim: u64,
-    turning: Arc<Turning>,
+pub(crate) struct Entry {
+    pub(crate) claim: u64,
+    pub(crate) turning: Arc<Turning>,
     /// It holds the GPU, and shares it in time.
-    by_time: bool,
+    pub(crate) by_time: bool,
     /// The claim holds other GPUs too.
-    is_spread: bool,
-    tier: u8,
-    weight_milli: u32,
-    request_permille: u32,
-    limit_permille: u32,
-    cgroup: Option<PathBuf>,
+    pub(crate) is_spread: bool,
+    pub(crate) tier: u8,
+    pub(crate) weight_milli: u32,
+    pub(crate) request_permille: u32,
+    pub(crate) limit_permille: u32,
+    pub(crate) cgroup: Option<PathBuf>,
     /// Slots and processes of its members.
-    members: Vec<(usize, u32)>,
+    pub(crate) members: Vec<(usize, u32)>,
 }
 
 impl PartialEq for Entry {
@@ -91,7 +89,7 @@ impl PartialEq for Entry {
 }
 
 /// Claims by the index of their GPU.
-type Table = BTreeMap<usize, Vec<Entry>>;
+pub(crate) type Table = BTreeMap<usize, Vec<Entry>>;
 
 /// What the arbiter did for a claim on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -153,7 +151,7 @@ impl Gates {
         done.get(&(gpu, claim)).copied()
     }
 
-    fn tell(&mut self, table: Table) {
+    pub(crate) fn tell(&mut self, table: Table) {
         if table == self.told {
             return;
         }

@@ -8,9 +8,9 @@ use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, Wait, WireError};
 
 use super::journal::{ClaimRecord, ProcessRecord};
-use super::lease::MOST_S;
+use super::names::Names;
 use super::peer::Peer;
-use super::service::Service;
+use super::world::World;
 use crate::figures;
 
 /// The core's key of a journaled process.
@@ -29,6 +29,9 @@ pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
     }
 }
 
+/// Longest lease, and longest time that is added at once, in seconds: a year.
+pub(crate) const MOST_S: u64 = 366 * 86_400;
+
 /// The least memory that is worth a claim.
 const LEAST_MEM: u64 = 1 << 20;
 
@@ -38,11 +41,12 @@ fn usage(message: impl Into<String>) -> WireError {
 
 /// Checks what a client asks and fills in the defaults.
 pub(crate) fn request(
-    service: &Service,
+    world: &World<'_>,
+    names: &Names,
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
-    let defaults = &service.config.defaults;
+    let defaults = &world.config.defaults;
     let class: Class = match &spec.class {
         Some(word) => word.parse().map_err(usage)?,
         None => defaults.class,
@@ -91,8 +95,8 @@ pub(crate) fn request(
         return Err(usage("--gpu-mem is at least 1 MiB").with_hint("for example --gpu-mem 4G"));
     }
     request.check().map_err(wrong)?;
-    request.only_gpus = gpu_ids(service, "--gpu-ids ", &spec.gpu_ids)?;
-    bind(service, spec, &mut request)?;
+    request.only_gpus = gpu_ids(world, "--gpu-ids ", &spec.gpu_ids)?;
+    bind(world, spec, &mut request)?;
     let patience = match spec.wait {
         Wait::No => Some(Duration::ZERO),
         Wait::Seconds(s) => Some(Duration::from_secs(s.min(MOST_S))),
@@ -118,7 +122,7 @@ pub(crate) fn request(
             .clone()
             .map(String::from)
             .filter(|n| !n.is_empty()),
-        project: project(service, peer.uid, spec.project.as_deref())?,
+        project: project(world, names, peer.uid, spec.project.as_deref())?,
         class: class.name().to_owned(),
         command: spec.command.to_vec(),
         cwd: spec.cwd.clone().map(String::from),
@@ -138,10 +142,8 @@ pub(crate) fn request(
         place: None,
         only: {
             let named = request.only_gpus.iter();
-            let here = named
-                .map(|g| *g as usize)
-                .filter(|g| *g < service.gpus.len());
-            here.map(|g| service.lasting_name(g)).collect()
+            let here = named.map(|g| *g as usize).filter(|g| *g < world.gpus.len());
+            here.map(|g| world.lasting_name(g)).collect()
         },
         holding: super::journal::HoldingRecord::Here,
         requeue: spec.requeue,
@@ -159,12 +161,12 @@ pub(crate) fn request(
 }
 
 /// Binds a request to GPUs of a model and of a mode, and says whether it may be moved.
-fn bind(service: &Service, spec: &ClaimSpec, request: &mut Request) -> Result<(), WireError> {
+fn bind(world: &World<'_>, spec: &ClaimSpec, request: &mut Request) -> Result<(), WireError> {
     request.movable = spec.movable.unwrap_or(true);
     if let Some(word) = &spec.mode {
         let mode: ModeWish = word.parse().map_err(usage)?;
         request.mode = Some(mode);
-        let gpus = service.machine.ledger().gpus();
+        let gpus = world.machine.ledger().gpus();
         if !gpus.iter().any(|g| mode.possible(g.sharing)) {
             return Err(usage(format!("no GPU here is shared as `{word}`"))
                 .with_hint("gshare status shows how each is shared"));
@@ -179,16 +181,16 @@ fn bind(service: &Service, spec: &ClaimSpec, request: &mut Request) -> Result<()
     };
     let wanted: Vec<String> = spec.models.iter().map(|m| plain(m)).collect();
     let fits = |g: &usize| {
-        let model = plain(&service.gpus[*g].model);
+        let model = plain(&world.gpus[*g].model);
         wanted.iter().any(|w| !w.is_empty() && model.contains(w))
     };
-    let found: Vec<u32> = (0..service.gpus.len())
+    let found: Vec<u32> = (0..world.gpus.len())
         .filter(fits)
         .filter_map(|g| u32::try_from(g).ok())
         .filter(|g| request.only_gpus.is_empty() || request.only_gpus.contains(g))
         .collect();
     if found.is_empty() {
-        let mut known: Vec<String> = (service.gpus.iter())
+        let mut known: Vec<String> = (world.gpus.iter())
             .map(|g| figures::short_name(&g.model))
             .collect();
         known.sort();
@@ -215,17 +217,17 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
 
 /// GPUs by index, UUID or unique beginning of one; `lead` stands before a wrong word.
 pub(crate) fn gpu_ids(
-    service: &Service,
+    world: &World<'_>,
     lead: &str,
     words: &[impl AsRef<str>],
 ) -> Result<Vec<u32>, WireError> {
     let mut found = Vec::new();
     for word in words.iter().map(AsRef::as_ref) {
         let matches: Vec<usize> = match word.parse::<usize>() {
-            Ok(index) if index < service.gpus.len() => vec![index],
+            Ok(index) if index < world.gpus.len() => vec![index],
             Ok(_) => Vec::new(),
-            Err(_) => (0..service.gpus.len())
-                .filter(|&g| word.len() >= 5 && service.gpus[g].uuid.starts_with(word))
+            Err(_) => (0..world.gpus.len())
+                .filter(|&g| word.len() >= 5 && world.gpus[g].uuid.starts_with(word))
                 .collect(),
         };
         let [index] = matches.as_slice() else {
@@ -236,7 +238,7 @@ pub(crate) fn gpu_ids(
             };
             return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
                 "GPUs 0 to {}, or a UUID, as gshare status shows them",
-                service.gpus.len() - 1
+                world.gpus.len() - 1
             )));
         };
         found.push(u32::try_from(*index).unwrap_or(u32::MAX));
@@ -248,18 +250,19 @@ pub(crate) fn gpu_ids(
 
 /// The project a claim counts for: the one named, if its owner may use it; else the owner's primary group.
 pub(crate) fn project(
-    service: &Service,
+    world: &World<'_>,
+    names: &Names,
     uid: u32,
     wanted: Option<&str>,
 ) -> Result<String, WireError> {
     let primary = proc::primary_gid(uid).and_then(proc::group_name);
     let Some(wanted) = wanted else {
-        return Ok(primary.unwrap_or_else(|| service.names.user(uid)));
+        return Ok(primary.unwrap_or_else(|| names.user(uid)));
     };
     if Some(wanted) == primary.as_deref() {
         return Ok(wanted.to_owned());
     }
-    let user = service.names.user(uid);
+    let user = names.user(uid);
     let groups: Vec<String> = proc::groups_of(uid)
         .unwrap_or_default()
         .into_iter()
@@ -268,7 +271,7 @@ pub(crate) fn project(
     let may = |p: &gshare_config::Project| {
         p.users.contains(&user) || p.groups.iter().any(|g| groups.contains(g))
     };
-    match service.config.projects.get(wanted) {
+    match world.config.projects.get(wanted) {
         Some(project) if may(project) => Ok(wanted.to_owned()),
         Some(_) => Err(WireError::new(
             ErrorCode::NotPermitted,
@@ -276,7 +279,7 @@ pub(crate) fn project(
         )
         .with_hint("ask the administrator, who lists a project's users and groups in the config")),
         None => {
-            let known: Vec<&str> = service
+            let known: Vec<&str> = world
                 .config
                 .projects
                 .iter()

@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-use super::Msg;
+use super::msg::Msg;
 use super::service::Service;
 use super::strict::{LibDirs, VIEW, search};
 

@@ -109,9 +109,12 @@ impl Service {
     /// All rows.
     pub(crate) fn doctor(&self) -> Vec<Check> {
         let mut rows = vec![self.driver_row(), self.service_row()];
-        rows.extend(super::guest::rows(
-            self.gpus.iter().map(|gpu| gpu.model.as_str()),
-        ));
+        let guests = super::guest::rows(self.gpus.iter().map(|gpu| gpu.model.as_str()));
+        rows.extend(
+            guests
+                .into_iter()
+                .map(|(name, detail)| check(name, "limited", detail)),
+        );
         rows.extend(self.gpu_rows());
         rows.extend(self.health_rows());
         rows.push(self.shim_row());
@@ -428,7 +431,7 @@ impl Service {
 
     fn metrics_row(&self) -> Check {
         let name = "metrics";
-        match &self.stats.exporter {
+        match self.features.metrics.exporter() {
             Ok(Some(place)) => Check {
                 status: SIMULATION.to_owned(),
                 ..check(name, "ok", format!("Prometheus finds them at {place}"))

@@ -9,10 +9,11 @@ use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
+use super::fact::Fact;
 use super::journal::{ClaimRecord, HeldRecord};
 use super::peer::Peer;
 use super::service::{Ending, Live, Service};
-use super::unix_ms;
+use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to processes that hold the GPU of a released claim.
 const TERM_GRACE: Duration = Duration::from_secs(10);
@@ -352,10 +353,10 @@ impl Service {
                 let _ = std::fs::remove_file(self.limits_path(id, gpu));
             }
         }
-        self.stats.ended += 1;
         self.end_run(id, &live, cause);
         self.drop_spec(id);
-        self.stats.past_refusals += self.refusals(&live);
+        let refusals = self.refusals(&live);
+        self.tell(Fact::Ended { refusals });
         let launches = live.past_launches.saturating_add(self.launches(&live));
         let record = live.record.clone();
         self.unwritten

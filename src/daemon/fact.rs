@@ -1,14 +1,13 @@
 //! What features are told. Closed: a feature knows nothing of another but what stands here and in the
 //! [`World`](super::world::World).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gshare_abi::host::SlotView;
 use gshare_core::ClaimId;
 use gshare_proto::Notice;
 
-use super::health::KernelXid;
 use super::history::vitals::Vitals;
 use super::journal::XidRecord;
 use crate::kernel::servers::Seen;
@@ -43,6 +42,33 @@ pub(crate) struct Tick {
     pub(crate) fixed: BTreeMap<ClaimId, String>,
 }
 
+/// A PCI device: domain, bus, device.
+pub(crate) type Pci = (u32, u8, u8);
+
+/// An Xid as the kernel's log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KernelXid {
+    /// The GPU.
+    pub(crate) pci: Pci,
+    /// Number.
+    pub(crate) code: u64,
+    /// The process that it names.
+    pub(crate) pid: Option<u32>,
+}
+
+/// One step of the core.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    /// So long it took.
+    pub(crate) took: Duration,
+    /// Claims that it refused.
+    pub(crate) refused: u64,
+    /// Time limits that ended.
+    pub(crate) leases_over: u64,
+    /// Caps that it set.
+    pub(crate) caps: u64,
+}
+
 /// Something that has happened.
 #[derive(Debug)]
 pub(crate) enum Fact {
@@ -51,6 +77,15 @@ pub(crate) enum Fact {
         /// Errors of GPUs since the machine was started, oldest first.
         xids: Vec<XidRecord>,
     },
+    /// It is known whose the processes of the newest look are.
+    Owners {
+        /// Those of them that serve MPS.
+        servers: Vec<i32>,
+    },
+    /// A process may have come into another claim.
+    MayHaveMoved,
+    /// These processes outside claims are accounted as claims of their own.
+    Accounted(BTreeSet<u32>),
     /// The GPUs have been looked at, and the pages at the same time.
     Sample(Look),
     /// The same where the driver has given no sample for a while.
@@ -81,6 +116,18 @@ pub(crate) enum Fact {
         start_ticks: u64,
         /// Unix milliseconds.
         at_ms: u64,
+    },
+    /// The core has made a step.
+    Decided(Decided),
+    /// A claim has got its GPU.
+    Granted {
+        /// After this time.
+        waited: Duration,
+    },
+    /// A claim has ended.
+    Ended {
+        /// So many allocations were refused at its cap.
+        refusals: u64,
     },
     /// A claim has come to its GPU just now.
     Arrived {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::Msg;
+use super::msg::Msg;
 
 /// Owners of whom it is remembered what was done for them.
 const REMEMBERED: usize = 1024;

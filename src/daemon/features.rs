@@ -5,7 +5,9 @@ use super::attribution::Attribution;
 use super::command::Command;
 use super::fact::Fact;
 use super::health::Health;
+use super::identity::Identity;
 use super::idle::Idle;
+use super::metrics::Metrics;
 use super::notebooks::Notebooks;
 use super::notices::Notices;
 use super::world::World;
@@ -35,6 +37,8 @@ macro_rules! features {
 }
 
 features! {
+    /// The processes on GPUs and in claims.
+    identity: Identity;
     /// Sick GPUs.
     health: Health;
     /// Whose SMs are busy.
@@ -47,6 +51,8 @@ features! {
     advice: AdviceState;
     /// What was told lately.
     notices: Notices;
+    /// What the service counts about itself.
+    metrics: Metrics;
 }
 
 /// Facts that the features have not seen yet.

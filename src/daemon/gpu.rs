@@ -1,13 +1,17 @@
 //! A GPU as the service knows it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use gshare_config::GpuMode;
 use gshare_core::Share;
+use serde::{Deserialize, Serialize};
 
 /// Time that one point on the screen stands for.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
+
+/// How long the service waits for the first look at the GPUs.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(15);
 
 /// A GPU for as long as the service runs.
 #[derive(Debug)]
@@ -136,6 +140,25 @@ pub(crate) struct DriverUse {
     /// Percent of the time.
     pub(crate) busy: Option<f64>,
 }
+
+/// A GPU that was let go, with what has to be known of it while nobody may ask the driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Released {
+    pub(super) index: usize,
+    pub(super) uuid: String,
+    pub(super) model: String,
+    pub(super) minor: Option<u32>,
+    pub(super) total: u64,
+    /// Name of the administrator.
+    pub(super) by: String,
+    /// When gshare takes it back by itself, Unix milliseconds; `None`: when it is told to.
+    pub(super) until_ms: Option<u64>,
+    /// After a boot it is as all others.
+    pub(super) boot: String,
+}
+
+/// GPUs that were let go, by index.
+pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use gshare_enforcer::gpu::{GpuReading, GpuSample, GpuState};
 pub(crate) use super::gpu::{DriverUse, Gpu, UNKNOWN_OVERHEAD};
 use super::service::Service;
 use super::whose::Whose;
+use super::world::{is_fresh, last_reading};
 
 impl Service {
     /// Device rules for the given GPUs.
@@ -72,12 +73,12 @@ impl Service {
 
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&GpuReading> {
-        self.world().reading(gpu)
+        self.last_reading(gpu).filter(is_fresh)
     }
 
     /// The last reading of a GPU however old it is; none if another GPU has taken its number.
     pub(crate) fn last_reading(&self, gpu: usize) -> Option<&GpuReading> {
-        self.world().last_reading(gpu)
+        last_reading(&self.gpus, self.sample.as_ref(), gpu)
     }
 
     /// Gives the core what the last sample says.

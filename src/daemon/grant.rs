@@ -14,10 +14,12 @@ use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, T
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
+use super::fact::Fact;
 use super::journal::{ClaimRecord, HeldRecord, JournalError, SliceRecord};
 use super::peer::Peer;
 use super::service::{Asked, Live, Seat, Service};
-use super::{bound, convert, die, millis, unix_ms};
+use super::{bound, convert, die};
+use crate::clock::{millis, unix_ms};
 
 /// Time spent by phase, in microseconds.
 #[derive(Debug)]
@@ -66,7 +68,8 @@ impl Service {
         match self.try_grant(id, &asked, slices, ends) {
             Ok(phases) => {
                 let waited = unix_ms().saturating_sub(asked.since_ms);
-                self.stats.granted_after(Duration::from_millis(waited));
+                let waited = Duration::from_millis(waited);
+                self.tell(Fact::Granted { waited });
                 let reply = self.granted(id, phases);
                 asked.out.reply(&reply);
                 die::at("grant-told");

@@ -2,10 +2,6 @@
 
 use std::path::Path;
 
-use gshare_proto::Check;
-
-use super::doctor::check;
-
 /// The device through which WSL reaches the GPUs of Windows.
 const WSL: &str = "/dev/dxg";
 
@@ -18,16 +14,16 @@ fn is_vgpu(model: &str) -> bool {
     size.len() + 1 == profile.len() && !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// A row for each kind of machine that this one is.
-pub(super) fn rows<'a>(models: impl Iterator<Item = &'a str>) -> Vec<Check> {
+/// Name and text of a row for each kind of machine that this one is.
+pub(super) fn rows<'a>(models: impl Iterator<Item = &'a str>) -> Vec<(&'static str, String)> {
     rows_of(Path::new(WSL).exists(), models)
 }
 
-fn rows_of<'a>(is_wsl: bool, models: impl Iterator<Item = &'a str>) -> Vec<Check> {
+fn rows_of<'a>(is_wsl: bool, models: impl Iterator<Item = &'a str>) -> Vec<(&'static str, String)> {
     let wsl = is_wsl.then(|| {
         let detail = "WSL: Windows shares its GPUs out, so there are no device filter, no memory per process, no detach, \
                       no MPS and no MIG; memory caps and turns hold for programs that do not try to get around them";
-        check("driver on WSL", "limited", detail)
+        ("driver on WSL", detail.to_owned())
     });
     let parts: Vec<&str> = models.filter(|model| is_vgpu(model)).collect();
     let vgpu = (!parts.is_empty()).then(|| {
@@ -36,7 +32,7 @@ fn rows_of<'a>(is_wsl: bool, models: impl Iterator<Item = &'a str>) -> Vec<Check
              are the host's, and compute shares hold only within this guest",
             parts.join(", ")
         );
-        check("driver in a vGPU guest", "limited", detail)
+        ("driver in a vGPU guest", detail)
     });
     wsl.into_iter().chain(vgpu).collect()
 }
@@ -62,17 +58,9 @@ mod tests {
         ] {
             let rows = rows_of(false, [whole[0], model].into_iter());
             assert_eq!(rows.len(), 1, "{model}");
-            assert_eq!(
-                (rows[0].state.as_str(), rows[0].group.as_str()),
-                ("limited", "driver and GPUs")
-            );
-            assert!(rows[0].detail.starts_with(model), "{}", rows[0].detail);
+            assert!(rows[0].1.starts_with(model), "{}", rows[0].1);
         }
         let rows = rows_of(true, whole.into_iter());
-        assert!(
-            rows[0].detail.contains("no device filter"),
-            "{}",
-            rows[0].detail
-        );
+        assert!(rows[0].1.contains("no device filter"), "{}", rows[0].1);
     }
 }

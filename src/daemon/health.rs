@@ -12,12 +12,12 @@ use gshare_core::ClaimId;
 use gshare_enforcer::gpu::{GpuState, Seen};
 use gshare_proto::{Grade, HealthView, RemappedView, XidView};
 
-use super::clock;
 use super::command::Command;
-use super::fact::{Fact, Look, Pages};
+use super::fact::{Fact, KernelXid, Look, Pages};
 use super::journal::{HoldingRecord, Journal, Store, XidRecord};
 use super::world::World;
-pub(crate) use kmsg::{KernelXid, watch};
+use crate::clock;
+pub(crate) use kmsg::watch;
 use table::{Act, Meaning};
 
 /// Errors of a GPU that are shown.
@@ -535,5 +535,18 @@ mod tests {
         };
         on(&mut anew, &scene, Fact::Started { xids: vec![xid] });
         assert!(anew.is_sick(&scene.world(), 0));
+    }
+
+    #[test]
+    fn a_gpu_that_is_lost_is_sick_and_those_on_it_are_told() {
+        let (mut health, mut scene) = (Health::default(), Scene::of(2));
+        scene.claim(1, 0);
+        scene.claim(2, 1);
+        assert!(on(&mut health, &scene, sample()).is_empty());
+        scene.sample.gpus[0].state = GpuState::Lost;
+        assert_eq!(told(&on(&mut health, &scene, sample())), [1]);
+        let view = health.view(&scene.world(), 0).expect("known");
+        assert_eq!(view.grade, Grade::Sick);
+        assert!(view.reasons[0].contains("lost"), "{view:?}");
     }
 }

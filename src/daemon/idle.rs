@@ -12,13 +12,13 @@ use gshare_config::IdleRule;
 use gshare_core::{ClaimId, Class};
 use gshare_proto::IdleView;
 
-use super::clock::nanos;
 use super::command::Command;
 use super::fact::{Fact, Tick};
 use super::history::vitals::Vitals;
 use super::journal::HoldingRecord;
 use super::live::Live;
 use super::world::World;
+use crate::clock::nanos;
 
 /// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
 const WORKS: f64 = 0.1;
@@ -384,6 +384,52 @@ mod tests {
         scene.claim(1, 0).last_launch_ns = Some(scene.now.mono_ns);
         idles(&mut idle, &mut scene, 31 * 60, false);
         assert!(!idle.is_idle(ClaimId(1)) && !idle.is_warned(ClaimId(1)));
+        // So does that of a process which has ended.
+        idles(&mut idle, &mut scene, 70 * 60, false);
+        assert!(idle.is_idle(ClaimId(1)));
+        scene.claim(1, 0).past_launch_ns = Some(scene.now.mono_ns);
+        idles(&mut idle, &mut scene, 71 * 60, false);
+        assert!(!idle.is_idle(ClaimId(1)));
+    }
+
+    #[test]
+    fn what_the_server_says_counts_an_open_tab_does_not() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        idles(&mut idle, &mut scene, 3600, false);
+        assert!(idle.is_idle(ClaimId(1)));
+        let mut says = |state: &str, ago| {
+            let mut tick = Tick::default();
+            tick.kernels.insert(ClaimId(1), (state.to_owned(), ago));
+            idle.on(&scene.world(), &Fact::Tick(tick), &mut Vec::new());
+            idle.is_idle(ClaimId(1))
+        };
+        assert!(!says("busy", None), "a cell that launches nothing");
+        assert!(!says("idle", Some(Duration::from_secs(60))));
+        assert!(says("idle", Some(Duration::from_secs(1800))));
+    }
+
+    #[test]
+    fn a_rule_for_a_group_holds_once_the_owners_groups_are_known() {
+        let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
+        scene.config.idle.rules.push(gshare_config::IdleWhen {
+            group: Some("students".to_owned()),
+            detach: Some(Some(Duration::from_secs(60))),
+            ..gshare_config::IdleWhen::default()
+        });
+        let mut detach_in = |groups: &[&str]| {
+            let names = groups.iter().map(|&name| name.to_owned()).collect();
+            let uid = scene.claim(1, 0).record.uid;
+            idle.on(
+                &scene.world(),
+                &Fact::Groups { uid, names },
+                &mut Vec::new(),
+            );
+            idles(&mut idle, &mut scene, 0, false);
+            idle.show(&scene.world(), ClaimId(1))
+                .and_then(|v| v.detach_in_s)
+        };
+        assert_eq!(detach_in(&["staff"]), Some(1800));
+        assert_eq!(detach_in(&["staff", "students"]), Some(60));
     }
 
     #[test]

@@ -15,13 +15,14 @@ use gshare_core::{ClaimId, Reason, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::act::UNREAD_PLACES;
+use super::connection::{ConnId, Sender};
+use super::convert;
 use super::fact::Fact;
 use super::journal::ClaimRecord;
 use super::live::{Gap, Wanting};
 use super::peer::Peer;
-use super::server::{ConnId, Sender};
 use super::service::{Asked, Live, Service};
-use super::{convert, unix_ms};
+use crate::clock::unix_ms;
 
 /// So long after one line the library of those who wait prints another.
 const HEARD: Duration = Duration::from_secs(3);
@@ -176,7 +177,7 @@ impl Service {
             ..peer.clone()
         };
         let spec = record.lazy.as_deref().cloned().unwrap_or_default();
-        let (request, patience, _) = convert::request(self, &owner, &spec)?;
+        let (request, patience, _) = convert::request(&self.world(), &self.names, &owner, &spec)?;
         let asked = Asked {
             peer: peer.clone(),
             out: out.clone(),
@@ -289,7 +290,8 @@ impl Service {
             return false;
         }
         let waited = unix_ms().saturating_sub(asked.since_ms);
-        self.stats.granted_after(Duration::from_millis(waited));
+        let waited = Duration::from_millis(waited);
+        self.tell(Fact::Granted { waited });
         let live = self.claims.get_mut(&id);
         let wanting = live.map(|live| {
             live.told_wait = None;

@@ -8,14 +8,13 @@ use gshare_core::machine::{Event, Now};
 use gshare_core::units::show_duration;
 use gshare_proto::{ErrorCode, LeaseView, Reply, WireError};
 
+use super::convert::MOST_S;
 use super::peer::Peer;
 use super::service::{Ending, Service};
-use super::{millis, unix_ms};
+use crate::clock::{millis, unix_ms};
 
 /// Cause of the end of a claim whose lease is over.
 pub(crate) const LEASE_ENDED: &str = "lease ended";
-/// Longest lease, and longest time that is added at once, in seconds: a year.
-pub(crate) const MOST_S: u64 = 366 * 86_400;
 /// A process that asks about its claim has just ended.
 const JUST_NOW: Duration = Duration::from_secs(600);
 

@@ -10,128 +10,27 @@ mod place;
 mod wishes;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::State;
-use gshare_abi::wire::Want;
-use gshare_core::machine::lever::{Failure, Levers, ParkedBy};
-use gshare_core::machine::{Action, Event, Now};
+use gshare_core::machine::lever::{Failure, ParkedBy};
+use gshare_core::machine::{Action, Event};
 use gshare_core::{Bytes, ClaimId, Slice};
-use gshare_enforcer::checkpoint::Engine;
 
-use job::{Job, Kind, Lost, Maps, Members, Outcome, Patience};
-pub(crate) use wishes::Waiters;
+use job::{Job, Kind, Maps, Members, Patience};
 
+use super::engine::LeverState;
 use super::fact::Fact;
 use super::journal::{HoldingRecord, ParkedRecord, SliceRecord};
-use super::peer::Peer;
-use super::server::{Sender, Turn};
+use super::msg::{LeverMsg, Msg, Outcome};
+use super::restore;
 use super::service::{Live, Service};
-use super::{Msg, restore, unix_ms};
+use crate::clock::unix_ms;
 
-/// First argument of the process that talks to the driver.
-pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
 /// Longest wait for all processes of a claim to stand still, or to run again.
 const FREEZE: Duration = Duration::from_secs(5);
-
-/// What the task that owns the state is told about levers.
-#[derive(Debug)]
-pub(crate) enum LeverMsg {
-    /// A member of a detached claim needs its memory.
-    Want {
-        /// The caller.
-        peer: Peer,
-        /// What it says.
-        want: Want,
-        /// Where the answer goes.
-        out: Sender,
-        /// Given back once handled.
-        turn: Turn,
-    },
-    /// The checkpoint engine has started, or cannot.
-    Engine(Result<(), String>),
-    /// A claim is neither here nor there, and what it waits for is tried again.
-    Stuck {
-        /// The claim.
-        id: ClaimId,
-        /// Why.
-        why: String,
-    },
-    /// A lever on a claim has been pulled.
-    Done {
-        /// The claim.
-        id: ClaimId,
-        /// What came of it.
-        outcome: Outcome,
-        /// Processes that the driver has lost.
-        lost: BTreeSet<Lost>,
-    },
-}
-
-/// What the levers need of the service.
-#[derive(Debug)]
-pub(crate) struct LeverState {
-    /// `None` where there is no driver to ask.
-    engine: Option<Arc<Engine>>,
-    /// Whether the driver can do it; `None` before that is known.
-    pub(crate) usable: Option<Result<(), String>>,
-    /// What was last told to the core.
-    told: BTreeMap<ClaimId, Levers>,
-    /// Since when a lever is being pulled.
-    since: BTreeMap<ClaimId, Instant>,
-    /// Processes that the driver has lost (`FAILED`).
-    lost: BTreeMap<ClaimId, BTreeSet<i32>>,
-    /// Processes of claims of several GPUs that had NCCL loaded when they began with CUDA.
-    nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
-    pub(crate) waiters: Waiters,
-    /// When calls of detached claims last said that they wait.
-    wanted: BTreeMap<ClaimId, Instant>,
-    /// Of which announcement each owner was reminded, and how often.
-    pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
-}
-
-impl LeverState {
-    /// A claim that is on its way from or to a GPU.
-    pub(crate) fn under_way(&self) -> Option<ClaimId> {
-        self.since.keys().next().copied()
-    }
-
-    /// Starts the engine, so that nobody waits for `cuInit` later.
-    pub(crate) fn start(
-        libcuda: Option<&std::path::Path>,
-        events: &tokio::sync::mpsc::UnboundedSender<Msg>,
-    ) -> Self {
-        let own = std::env::current_exe().ok();
-        let engine = libcuda.zip(own).map(|(libcuda, own)| {
-            let command = [own.into_os_string(), ENGINE_ARGUMENT.into(), libcuda.into()];
-            Arc::new(Engine::new(command))
-        });
-        if let Some(engine) = &engine {
-            let (engine, events) = (Arc::clone(engine), events.clone());
-            let started = std::thread::Builder::new().name("engine".to_owned());
-            let _ = started.spawn(move || {
-                let usable = engine.start().map_err(|e| e.to_string());
-                let _ = events.send(Msg::Lever(LeverMsg::Engine(usable)));
-            });
-        }
-        Self {
-            usable: match engine {
-                Some(_) => None,
-                None => Some(Err("no libcuda was found".to_owned())),
-            },
-            engine,
-            told: BTreeMap::new(),
-            since: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            nccl: BTreeMap::new(),
-            waiters: Waiters::default(),
-            wanted: BTreeMap::new(),
-            reminded: BTreeMap::new(),
-        }
-    }
-}
 
 impl Service {
     /// The engine opens no GPU that was let go. An engine that runs is ended; says when it has.
@@ -312,7 +211,7 @@ impl Service {
             HoldingRecord::Moving { to } => {
                 let to = uuids(to);
                 let new: Vec<&String> = to.iter().filter(|uuid| !here.contains(uuid)).collect();
-                let there = self.driver_processes().filter(|(gpu, _)| {
+                let there = self.world().processes().filter(|(gpu, _)| {
                     // Only a service that has just looked for the first time knows this for now.
                     let uuid = &self.gpus[*gpu as usize].uuid;
                     again && new.contains(&uuid)

@@ -10,9 +10,9 @@ use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
 use super::arbiter::Turning;
+use super::connection::Sender;
 use super::journal::ClaimRecord;
 use super::peer::Peer;
-use super::server::Sender;
 
 /// A claim's pages on one GPU.
 #[derive(Debug)]

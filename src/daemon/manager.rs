@@ -10,6 +10,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+/// What administrators do is logged under this name, whatever the level.
+pub(crate) const AUDIT: &str = "gshare_audit";
+
 /// Overrides the level of the config.
 const LEVEL: &str = "GSHARE_LOG";
 
@@ -17,7 +20,7 @@ static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 fn filter(level: &str) -> EnvFilter {
     EnvFilter::try_from_env(LEVEL)
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{}=info", super::AUDIT)))
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{}=info", AUDIT)))
 }
 
 /// Starts the log: to the journal with its priorities where stderr leads there, else to stderr.

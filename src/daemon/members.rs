@@ -10,11 +10,13 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
+use super::connection::Sender;
 use super::fact::Fact;
+use super::msg::Msg;
 use super::peer::Peer;
-use super::server::Sender;
 use super::service::{Ending, Service};
-use super::{Msg, convert, die, unix_ms};
+use super::{convert, die};
+use crate::clock::unix_ms;
 
 /// Between two looks at a process whose end cannot be waited for.
 const UNWATCHED_LOOK: Duration = Duration::from_millis(500);

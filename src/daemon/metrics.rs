@@ -3,6 +3,7 @@
 //! The exporter has a thread and a runtime of its own, so that scrapers, slow or hostile, take no time from
 //! the task that owns the state; that task only answers with a page, at most a few times a second.
 
+mod count;
 mod families;
 mod ledger;
 mod page;
@@ -15,26 +16,132 @@ use std::path::Path;
 
 use anyhow::Context;
 use gshare_config::{Listen, Mode};
-use tokio::sync::{mpsc, oneshot};
+use gshare_core::Quota;
+use gshare_proto::Snapshot;
+use tokio::sync::mpsc;
 
-use super::Msg;
-use super::service::Service;
+pub(crate) use count::Answers;
+use page::{Histogram, Page};
 
-pub(crate) use page::Histogram;
+use super::command::Command;
+use super::fact::Fact;
+use super::msg::Msg;
+use super::world::World;
 
 /// What can go down as well.
 const GAUGE: &str = "gauge";
 /// What only grows, until the service starts anew.
 const COUNTER: &str = "counter";
 
-/// A request for the page.
-pub(crate) type Scrape = oneshot::Sender<String>;
-
 /// Whether and where figures can be scraped; the error is for `gshare doctor`.
 pub(crate) type Exporter = Result<Option<String>, String>;
 
-/// Starts to listen as configured. A place that is taken does not keep the service from its work.
-pub(crate) fn start(listen: &Listen, mode: Mode, events: &mpsc::UnboundedSender<Msg>) -> Exporter {
+/// Bounds of waiting times in seconds: from at once to a day.
+const WAITS: &[f64] = &[
+    0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 86_400.0,
+];
+/// Bounds of times to decide in seconds.
+const DECISIONS: &[f64] = &[0.000_01, 0.000_1, 0.001, 0.01, 0.1, 1.0];
+
+/// What the service counts about itself since it started, and where that can be scraped.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    decisions: Histogram,
+    waits: Histogram,
+    answers: Answers,
+    granted: u64,
+    refused: u64,
+    leases_over: u64,
+    caps: u64,
+    ended: u64,
+    past_refusals: u64,
+    exporter: Exporter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            decisions: Histogram::new(DECISIONS),
+            waits: Histogram::new(WAITS),
+            answers: Answers::default(),
+            granted: 0,
+            refused: 0,
+            leases_over: 0,
+            caps: 0,
+            ended: 0,
+            past_refusals: 0,
+            exporter: Ok(None),
+        }
+    }
+}
+
+/// What the service says of itself beside its world.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    /// Its driver is the simulated one.
+    pub(crate) simulated: bool,
+    /// When it started, Unix milliseconds.
+    pub(crate) started_ms: u64,
+    /// How often one has started on this journal.
+    pub(crate) epoch: u64,
+    /// Ended claims that the journal has not taken yet.
+    pub(crate) unwritten: usize,
+    /// In force.
+    pub(crate) quotas: Vec<Quota>,
+}
+
+impl Metrics {
+    pub(crate) fn on(&mut self, _: &World<'_>, fact: &Fact, _: &mut Vec<Command>) {
+        match fact {
+            Fact::Decided(step) => {
+                self.decisions.observe(step.took.as_secs_f64());
+                self.refused += step.refused;
+                self.leases_over += step.leases_over;
+                self.caps += step.caps;
+            }
+            // A grant counts when it is done.
+            Fact::Granted { waited } => {
+                self.granted += 1;
+                self.waits.observe(waited.as_secs_f64());
+            }
+            Fact::Ended { refusals } => {
+                self.ended += 1;
+                self.past_refusals += refusals;
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts to listen as configured. A place that is taken does not keep the service from its work.
+    pub(crate) fn listen(&mut self, at: &Listen, mode: Mode, events: &mpsc::UnboundedSender<Msg>) {
+        self.exporter = start(at, mode, events);
+    }
+
+    /// Whether and where the figures can be scraped.
+    pub(crate) fn exporter(&self) -> &Exporter {
+        &self.exporter
+    }
+
+    /// Where the time to answer is noted.
+    pub(crate) fn answers(&self) -> Answers {
+        self.answers.clone()
+    }
+
+    /// The page that is scraped: all figures at this moment.
+    pub(crate) fn page(&self, world: &World<'_>, snapshot: &Snapshot, about: &About) -> String {
+        let mut page = Page::default();
+        families::dcgm(&mut page, world, snapshot);
+        ledger::gpus(&mut page, snapshot);
+        ledger::claims(&mut page, snapshot);
+        ledger::users(&mut page, snapshot);
+        families::quotas(&mut page, &about.quotas);
+        families::service(&mut page, self, world, snapshot, about);
+        families::process(&mut page);
+        page.finish()
+    }
+}
+
+fn start(listen: &Listen, mode: Mode, events: &mpsc::UnboundedSender<Msg>) -> Exporter {
     match begin(listen, mode, events.clone()) {
         Ok(place) => Ok(place),
         Err(error) => {
@@ -92,10 +199,5 @@ fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-impl Service {
-    /// Answers a scrape.
-    pub(crate) fn scrape(&self, out: Scrape) {
-        // The caller may have gone.
-        let _ = out.send(self.metrics_page());
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 
 mod divide;
 
-pub(crate) use divide::{Divided, restore};
+pub(crate) use divide::restore;
 
 use std::collections::VecDeque;
 

@@ -2,10 +2,9 @@
 //! thread per GPU talks to the daemon; what it sees comes back as a message.
 
 mod doctor;
-mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
@@ -16,49 +15,11 @@ use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
 use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+use super::mps_daemon::{OnGpu, Order, Worker};
+use super::msg::MpsReport as Report;
 use super::service::Service;
 use super::whose::Whose;
 use super::world::World;
-use worker::{Order, Worker};
-
-/// What a worker tells.
-#[derive(Debug)]
-pub(crate) enum Report {
-    /// What has happened, and the servers there are now.
-    Seen(Vec<MpsEvent>, Vec<Server>),
-    /// The daemon could not be started.
-    NotStarted(String),
-    /// The daemon serves in a directory that nobody has used.
-    Renewed,
-    /// The clients of a claim that ends were ended on the GPU, or time ran out: they may be signalled.
-    Terminated(ClaimId),
-}
-
-/// MPS on one GPU.
-#[derive(Debug)]
-pub(crate) struct OnGpu {
-    control: Control,
-    worker: Worker,
-    /// The daemon answers.
-    pub(crate) up: bool,
-    /// Its directory is made anew: nobody may use it meanwhile.
-    renewing: bool,
-    /// Why it does not.
-    pub(crate) why: Option<String>,
-    pub(crate) servers: Vec<Server>,
-    /// Processes of claims that run beside MPS, and were told.
-    beside: BTreeMap<i32, ClaimId>,
-}
-
-/// MPS daemons by GPU.
-pub(crate) type Daemons = BTreeMap<usize, OnGpu>;
-
-impl OnGpu {
-    /// The directory of its pipes.
-    pub(crate) fn pipe(&self) -> &Path {
-        self.control.pipe()
-    }
-}
 
 impl Service {
     /// Where the daemons' directories are, by GPU.

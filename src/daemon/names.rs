@@ -9,6 +9,12 @@ use gshare_enforcer::proc;
 #[derive(Debug)]
 pub(crate) struct Names(Mutex<HashMap<u32, String>>);
 
+impl Default for Names {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Names {
     /// Names of users that have no account come from `GSHARE_USER_NAMES` (`60001=ada,60002=bob`), which the
     /// demo sets for its service. An account's own name always wins.

@@ -10,11 +10,11 @@ use std::time::Duration;
 use gshare_core::ClaimId;
 use gshare_proto::Named;
 
-use super::clock::nanos;
 use super::command::Command;
 use super::fact::Fact;
 use super::live::Live;
 use super::world::World;
+use crate::clock::nanos;
 use crate::figures::printable;
 use crate::kernel::servers::Seen;
 

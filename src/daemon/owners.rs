@@ -31,11 +31,13 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Whose a process was at the newest look.
-    pub(super) fn of(&self, pid: i32) -> Whose {
-        match self.ended.contains(&pid) {
-            true => Whose::Gone,
-            false => self.of.get(&pid).copied().unwrap_or(Whose::Outside),
+    /// Whose a process of the newest look is, by which claims live.
+    pub(super) fn whose(&self, pid: i32, lives: impl Fn(&ClaimId) -> bool) -> Whose {
+        match self.of.get(&pid) {
+            _ if self.ended.contains(&pid) => Whose::Gone,
+            // What a claim that has ended held is back.
+            Some(Whose::Claim(id)) if !lives(id) => Whose::Gone,
+            whose => whose.copied().unwrap_or(Whose::Outside),
         }
     }
 

@@ -9,8 +9,7 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey, UserNamespace};
 use gshare_proto::{ErrorCode, WireError};
 use tokio::net::UnixStream;
 
-use super::server::ConnId;
-use super::service::Service;
+use super::connection::ConnId;
 
 /// The process at the other end, and its user.
 #[derive(Clone, Debug)]
@@ -119,27 +118,6 @@ fn counts_for(
         // lie in somebody's range by mistake.
         UserNamespace::Same | UserNamespace::Elsewhere => {
             Some(subordinate.filter(|_| !has_account(uid)).unwrap_or(uid))
-        }
-    }
-}
-
-impl Service {
-    /// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
-    /// programs that run as root, and a claim hands nobody the machine.
-    pub(crate) fn standing(&self, peer: Peer) -> Peer {
-        let claim = peer.process.filter(|_| peer.uid == 0);
-        let claim = claim.and_then(|process| self.claim_of(process.pid));
-        let owner = claim
-            .and_then(|id| self.claims.get(&id))
-            .map(|l| l.record.uid);
-        match owner.filter(|owner| *owner != 0) {
-            Some(uid) => Peer {
-                uid,
-                gids: Arc::new([]),
-                on_machine: false,
-                ..peer
-            },
-            None => peer,
         }
     }
 }

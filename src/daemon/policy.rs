@@ -7,54 +7,13 @@ mod doctor;
 mod limits;
 mod overuse;
 mod places;
-mod time;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use gshare_config::{Mode, Unclaimed};
-use gshare_core::ClaimId;
-use gshare_core::reconcile::Reconcile;
-use gshare_enforcer::proc::{self, ProcessKey};
+use gshare_enforcer::proc;
 use gshare_proto::{ErrorCode, WireError};
 
-pub(crate) use auto::AutoClaim;
-use deny::Denial;
-
+use super::outside::AutoClaim;
 use super::service::Service;
-
-/// What is remembered from one look to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Policy {
-    /// GPU time that was counted by the last look.
-    pub(crate) time: time::Time,
-    /// Looks at the driver so far.
-    pub(crate) looks: u64,
-    /// Claims that use more than they are counted.
-    pub(crate) over: Reconcile<ProcessKey>,
-    /// Highest sum of a claim's charges on a GPU since the last look at the driver.
-    pub(crate) charged: BTreeMap<(ClaimId, usize), u64>,
-    /// Processes outside claims that are accounted as claims of their own.
-    pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
-    /// The filter that keeps programs outside claims from GPUs.
-    pub(crate) denial: Option<Denial>,
-    /// Users were told that nothing keeps programs outside claims from the GPUs.
-    told_open: bool,
-    /// The directories where cgroups and sessions appear that are watched.
-    watched: BTreeSet<PathBuf>,
-    /// Whether the driver limits the memory of control groups, by GPU, where that is known.
-    pub(crate) limits: BTreeMap<usize, Result<(), String>>,
-    /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
-    pub(crate) own: BTreeSet<i32>,
-}
-
-impl Policy {
-    /// A claim's charges on a GPU, read between two looks at the driver.
-    pub(crate) fn saw_charge(&mut self, id: ClaimId, gpu: usize, bytes: u64) {
-        let highest = self.charged.entry((id, gpu)).or_default();
-        *highest = bytes.max(*highest);
-    }
-}
 
 impl Service {
     /// What is done about processes outside claims. A user's own service is nobody's accountant: others'

@@ -14,7 +14,7 @@ use super::fact::Fact;
 use super::journal::HoldingRecord;
 use super::peer::Peer;
 use super::service::Service;
-use super::unix_ms;
+use crate::clock::unix_ms;
 
 /// Between SIGTERM and SIGKILL to a claim that is ended for others.
 const GRACE: Duration = Duration::from_secs(10);

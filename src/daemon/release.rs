@@ -1,46 +1,27 @@
 //! GPUs that gshare lets go of, so that an administrator can reset them or change what the driver does only while
 //! nobody has them open: NVML's handles, the checkpoint engine and the MPS daemon go, and come back later.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::gpu::{GpuReading, GpuState};
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
-use serde::{Deserialize, Serialize};
 
 use super::admin::Act;
+use super::connection::Sender;
+use super::convert;
 use super::fact::Fact;
+use super::gpu::{Released, ReleasedGpus};
 use super::health::boot_id;
 use super::journal::{Journal, JournalError};
 use super::peer::Peer;
-use super::server::Sender;
 use super::service::Service;
-use super::{Msg, convert, unix_ms};
+use crate::clock::unix_ms;
 
 /// Where the journal keeps what was let go.
 const META: &str = "released";
 /// How long NVML, the engine and MPS may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A GPU that was let go, with what has to be known of it while nobody may ask the driver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Released {
-    index: usize,
-    uuid: String,
-    model: String,
-    minor: Option<u32>,
-    total: u64,
-    /// Name of the administrator.
-    by: String,
-    /// When gshare takes it back by itself, Unix milliseconds; `None`: when it is told to.
-    until_ms: Option<u64>,
-    /// After a boot it is as all others.
-    boot: String,
-}
-
-/// GPUs that were let go, by index.
-pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
 
 /// What the journal knows of, of this boot.
 pub(crate) fn load(journal: &Journal) -> Result<ReleasedGpus, JournalError> {
@@ -100,13 +81,21 @@ impl Service {
     ) {
         match self.begin_release(peer, words, for_ms) {
             Ok((done, waits)) => {
-                let (events, out) = (self.events.clone(), out.clone());
+                let out = out.clone();
                 let started = std::thread::Builder::new().name("release".to_owned());
                 let waiting = started.spawn(move || {
                     let until = Instant::now() + PATIENCE;
                     let closed = waits.iter().all(|wait| wait(until));
-                    // The service has ended: so has whoever waits.
-                    let _ = events.send(Msg::Released { done, closed, out });
+                    match closed {
+                        true => out.reply(&Reply::Admin(done)),
+                        false => out.error(
+                            WireError::new(
+                                ErrorCode::NotAvailable,
+                                "a call into the driver does not return, so that NVML cannot be closed",
+                            )
+                            .with_hint(done.undo.unwrap_or_default()),
+                        ),
+                    }
                 });
                 if let Err(error) = waiting {
                     tracing::error!(%error, "nobody waits until GPUs are let go");
@@ -116,30 +105,12 @@ impl Service {
         }
     }
 
-    /// All that had the GPUs open has gone, or does not go.
-    pub(crate) fn release_ended(&self, done: Done, closed: bool, out: &Sender) {
-        if closed {
-            out.reply(&Reply::Admin(AdminDone {
-                message: done.message,
-                undo: Some(done.undo),
-            }));
-            return;
-        }
-        out.error(
-            WireError::new(
-                ErrorCode::NotAvailable,
-                "a call into the driver does not return, so that NVML cannot be closed".to_owned(),
-            )
-            .with_hint(done.undo),
-        );
-    }
-
     fn begin_release(
         &mut self,
         peer: &Peer,
         words: &[impl AsRef<str>],
         for_ms: Option<u64>,
-    ) -> Result<(Done, Vec<Wait>), WireError> {
+    ) -> Result<(AdminDone, Vec<Wait>), WireError> {
         self.may_administrate(peer)?;
         let gpus = self.whole_gpus(words)?;
         for g in &gpus {
@@ -188,7 +159,8 @@ impl Service {
         );
         let waits = self.close_gpus(&gpus);
         self.refresh_facts();
-        Ok((Done { message, undo }, waits))
+        let undo = Some(undo);
+        Ok((AdminDone { message, undo }, waits))
     }
 
     /// Closes what the service has open of these GPUs and of all others that were let go before.
@@ -275,7 +247,7 @@ impl Service {
         if words.is_empty() {
             return Err(usage("no GPU is named".to_owned()));
         }
-        let found = convert::gpu_ids(self, "GPU ", words)?;
+        let found = convert::gpu_ids(&self.world(), "GPU ", words)?;
         let gpus: Vec<usize> = found.into_iter().map(|g| g as usize).collect();
         match gpus.iter().find_map(|g| Some((*g, self.gpus[*g].parent?))) {
             Some((g, parent)) => Err(usage(format!("GPU {g} is an instance of GPU {parent}"))),
@@ -347,13 +319,6 @@ impl Service {
             reason: None,
         }
     }
-}
-
-/// What is told once GPUs are closed.
-#[derive(Debug)]
-pub(crate) struct Done {
-    message: String,
-    undo: String,
 }
 
 /// Waits until that moment for something to end; false if it has not.

@@ -4,7 +4,6 @@
 //! The limits page holds the SM words that the compute gate reads and the cap that every reservation is
 //! checked against, so a change holds from the moment it is written: no member is asked, none is stopped.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gshare_core::machine::Event;
@@ -12,25 +11,11 @@ use gshare_core::machine::lever::Holding;
 use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
+use super::asked::Wish;
+use super::connection::{ConnId, Sender};
 use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
 use super::peer::Peer;
-use super::server::{ConnId, Sender};
 use super::service::Service;
-
-/// Resizes that are asked for and not answered yet.
-#[derive(Debug, Default)]
-pub(crate) struct Wishes {
-    next: u64,
-    open: BTreeMap<u64, Wish>,
-}
-
-#[derive(Debug)]
-struct Wish {
-    id: ClaimId,
-    conn: ConnId,
-    uid: u32,
-    out: Sender,
-}
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);

@@ -14,11 +14,12 @@ use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 
+use super::convert;
 use super::grant::claim_cgroup;
 use super::journal::{ClaimRecord, HoldingRecord};
 use super::lease::LEASE_ENDED;
 use super::service::{Ending, Live, Seat, Service};
-use super::{convert, unix_ms};
+use crate::clock::unix_ms;
 
 /// Longest search for the page of a claim in its members, which may make it slow; for all claims of one user, and for
 /// all claims there are: whatever the members do, the service starts in time.

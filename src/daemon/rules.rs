@@ -7,7 +7,7 @@ use gshare_proto::{ErrorCode, WireError};
 
 use super::peer::Peer;
 use super::service::Service;
-use super::unix_ms;
+use crate::clock::unix_ms;
 
 /// Claims that one user may hold and await together: each costs descriptors and a place in every decision.
 const CLAIMS_PER_USER: usize = 512;

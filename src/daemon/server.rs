@@ -6,7 +6,7 @@ mod lines;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,92 +21,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::budget::{Budget, Pace};
 use self::lines::{Lines, Stop};
-use super::Msg;
-use super::levers::LeverMsg;
+use super::connection::{ConnId, Out, Sender, Turn};
+use super::metrics::Answers;
+use super::msg::{LeverMsg, Msg};
 use super::peer::Peer;
-use super::stats::Answers;
-
-pub(crate) use self::budget::Turn;
-
-/// Number of a connection.
-pub(crate) type ConnId = u64;
-
-/// A line to send, with descriptors.
-#[derive(Debug)]
-pub(crate) struct Out {
-    line: Arc<[u8]>,
-    fds: Vec<OwnedFd>,
-}
-
-/// Where replies of a connection go.
-#[derive(Clone, Debug)]
-pub(crate) struct Sender {
-    out: mpsc::UnboundedSender<Out>,
-    unsent: Arc<AtomicUsize>,
-}
-
-impl Sender {
-    /// Sends a reply; a client that has gone misses it.
-    pub(crate) fn reply(&self, reply: &Reply) {
-        self.line(Self::encode(reply).into());
-    }
-
-    /// A reply as the line that carries it.
-    pub(crate) fn encode(reply: &Reply) -> Vec<u8> {
-        match serde_json::to_vec(reply) {
-            Ok(mut line) => {
-                line.push(b'\n');
-                line
-            }
-            Err(error) => {
-                tracing::error!(%error, "a reply could not be written as JSON");
-                Vec::new()
-            }
-        }
-    }
-
-    /// Sends a line made by [`Self::encode`], which several may share.
-    pub(crate) fn line(&self, line: Arc<[u8]>) {
-        self.send(Out {
-            line,
-            fds: Vec::new(),
-        });
-    }
-
-    /// Sends a refusal.
-    pub(crate) fn error(&self, error: WireError) {
-        self.reply(&Reply::Error(error));
-    }
-
-    /// Sends a raw line (ending in a newline) with descriptors.
-    pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
-        self.send(Out {
-            line: line.into_bytes().into(),
-            fds,
-        });
-    }
-
-    /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
-    pub(crate) fn idle(&self) -> bool {
-        self.unsent() == 0
-    }
-
-    /// Replies that the client has not taken yet.
-    pub(crate) fn unsent(&self) -> usize {
-        self.unsent.load(Ordering::Relaxed)
-    }
-
-    /// Whether the connection has ended: nobody will read an answer.
-    pub(crate) fn gone(&self) -> bool {
-        self.out.is_closed()
-    }
-
-    fn send(&self, out: Out) {
-        // Counted before the other side can count it off.
-        self.unsent.fetch_add(1, Ordering::Relaxed);
-        let _ = self.out.send(out);
-    }
-}
 
 /// Connections of one user at a time, idle or not: each costs two descriptors.
 const CONNECTIONS_PER_USER: usize = 2048;

@@ -4,53 +4,40 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use gshare_config::{Config, Mode, Paths};
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Wish;
-use gshare_core::{ClaimId, Machine, Request};
+use gshare_core::{ClaimId, Machine, Party, Quota};
 use gshare_enforcer::cgroup::{ClaimCgroup, Tree};
 use gshare_enforcer::device::Filters;
-use gshare_enforcer::driver::Library;
-use gshare_enforcer::gpu::{GpuSample, Observer, ObserverConfig};
+use gshare_enforcer::gpu::{GpuSample, Observer};
 use gshare_enforcer::nodes::Majors;
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, Call, ErrorCode, ProcessView, Reply, UnclaimedView, WireError};
+use gshare_proto::{AdminCall, Call, ErrorCode, Reply, WireError};
 use tokio::sync::mpsc;
 
 use super::arbiter::Gates;
-use super::clock::nanos;
+pub(crate) use super::asked::{Asked, Wishes};
 use super::command::Command;
+use super::connection::{ConnId, Sender, Turn};
 use super::ending::Ended;
 use super::fact::{Fact, Look, Others, Pages, Tick};
 use super::features::{Features, Round};
-use super::gpus::Gpu;
+use super::gpu::Gpu;
 use super::history::vitals::Vitals;
 use super::history::{Ask, History};
-use super::journal::{ClaimRecord, Journal};
+use super::journal::{DrainRecord, Journal};
 pub(crate) use super::live::{Ending, Live, Seat};
+use super::msg::Msg;
 use super::notebooks::helpers::Helpers;
+use super::outside::Policy;
 use super::owners::Owners;
 use super::peer::Peer;
-use super::policy::Policy;
-use super::resize::Wishes;
-use super::server::{ConnId, Sender, Turn};
-use super::strict::{LibDirs, Strict, search};
-use super::watch::Watcher;
+use super::strict::{LibDirs, Strict};
+use super::viewer::Watcher;
 use super::world::{Now, World};
-use super::{FIRST_LOOK, Msg, convert, die, health, setup, unix_ms};
-
-/// One waiting claim: what the connection that waits for it needs.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) peer: Peer,
-    pub(crate) out: Sender,
-    pub(crate) record: ClaimRecord,
-    pub(crate) since_ms: u64,
-    pub(crate) request: Request,
-    /// The client knows its number.
-    pub(crate) told: bool,
-}
+use super::{die, health};
+use crate::clock::nanos;
 
 /// Whether a call gives or changes what the journal must know of.
 fn promises(call: &Call) -> bool {
@@ -105,7 +92,7 @@ pub(crate) struct Service {
     pub(crate) simulated: bool,
     pub(crate) gpus: Vec<Gpu>,
     /// MPS daemons by GPU.
-    pub(crate) mps: super::mps::Daemons,
+    pub(crate) mps: super::mps_daemon::Daemons,
     pub(crate) sample: Option<GpuSample>,
     pub(crate) claims: BTreeMap<ClaimId, Live>,
     pub(crate) waiting: BTreeMap<ClaimId, Asked>,
@@ -114,38 +101,32 @@ pub(crate) struct Service {
     /// Cgroups of ended claims whose processes live on without a GPU.
     pub(crate) lingering: Vec<ClaimCgroup>,
     /// GPUs that take no new claims, by UUID.
-    pub(crate) drains: super::admin::Drains,
+    pub(crate) drains: BTreeMap<String, DrainRecord>,
     /// GPUs whose instances are being made or removed.
     pub(crate) dividing: std::collections::BTreeSet<usize>,
     /// GPUs that were let go.
-    pub(crate) released: super::release::ReleasedGpus,
+    pub(crate) released: super::gpu::ReleasedGpus,
     /// Quotas set by administrators.
-    pub(crate) quotas: super::admin::Quotas,
-    pub(crate) stats: super::stats::Stats,
+    pub(crate) quotas: BTreeMap<Party, Quota>,
+    pub(crate) recorder: super::recorder::Recorder,
     pub(crate) events: mpsc::UnboundedSender<Msg>,
     pub(crate) names: super::names::Names,
     pub(crate) owners: Owners,
-    /// What is shown of processes.
-    pub(crate) faces: super::faces::Faces,
     /// What was claimed and used.
     pub(crate) history: History,
     /// What is learnt of sizes.
-    pub(crate) sizes: super::sizes::Sizes,
+    pub(crate) sizes: super::tracks::Sizes,
     /// What has a state of its own.
     pub(crate) features: Features,
     /// What they have not been told yet.
-    round: Round,
+    pub(super) round: Round,
     pub(crate) policy: Policy,
     /// Detaching, attaching, moving.
-    pub(crate) levers: super::levers::LeverState,
+    pub(crate) levers: super::engine::LeverState,
     /// The processes that ask Jupyter.
     pub(crate) helpers: Helpers,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
-    /// Processes on the GPUs that belong to no claim, at the last sample.
-    pub(crate) unclaimed: Vec<UnclaimedView>,
-    /// Processes of claims, by the newest sample.
-    pub(crate) claimed: Vec<ProcessView>,
     /// Ended claims that the journal does not know of yet: a full disk.
     pub(crate) unwritten: Vec<Ended>,
     pub(crate) watchers: HashMap<ConnId, Watcher>,
@@ -154,166 +135,12 @@ pub(crate) struct Service {
     pub(crate) driving: bool,
     /// When the journal forgets what is old, Unix milliseconds.
     pub(crate) forget_ms: u64,
-    origin: Instant,
+    pub(super) origin: Instant,
     pub(crate) next_id: u64,
     pub(crate) dirty: bool,
 }
 
 impl Service {
-    /// Finds the driver and the GPUs, opens the journal, finds claims again.
-    ///
-    /// # Errors
-    /// When there is no driver, no GPU answers or the journal cannot be used.
-    pub(crate) fn start(
-        config: Config,
-        mode: Mode,
-        paths: Paths,
-        events: mpsc::UnboundedSender<Msg>,
-    ) -> anyhow::Result<Self> {
-        let lib_dirs = LibDirs::choose(&paths.runtime_dir, &paths.state_dir);
-        let nvml_path = search(config.driver.libnvidia_ml.as_deref(), &lib_dirs)
-            .locate(Library::Nvml)
-            .context("no NVIDIA driver\nhint: to try gshare without a GPU: gshare demo")?;
-        let libcuda = search(config.driver.libcuda.as_deref(), &lib_dirs)
-            .locate(Library::Cuda)
-            .map_err(|e| e.to_string());
-        let journal = Journal::open(&paths.state_dir.join("gshare.db"))?;
-        let epoch = journal
-            .meta("epoch")?
-            .and_then(|e| e.parse::<u64>().ok())
-            .unwrap_or(0)
-            + 1;
-        journal.set_meta("epoch", &epoch.to_string())?;
-        let sample_tx = events.clone();
-        let released = super::release::load(&journal)?;
-        let observed = ObserverConfig {
-            interval: config.service.tick,
-            released: super::release::readings(&released),
-            ..ObserverConfig::new(&nvml_path)
-        };
-        let observer = Observer::spawn(observed, move |sample| {
-            let _ = sample_tx.send(Msg::Sample(Box::new(sample)));
-        });
-        let sample = observer
-            .sample_now(FIRST_LOOK)
-            .with_context(|| format!("cannot read the GPUs through {}", nvml_path.display()))?;
-        anyhow::ensure!(
-            !sample.gpus.is_empty(),
-            "the driver answers but shows no GPU\nhint: nvidia-smi -L should list one"
-        );
-
-        // Instances before claims: those that a boot has taken are what claims are found on.
-        let undivided = super::mig::restore(&config, &journal, &observer, &sample.gpus);
-        let sample = observer.sample_now(FIRST_LOOK)?;
-        let (tree, no_tree) = setup::open_tree(&config, mode);
-        let majors = setup::majors(&config);
-        let (filters, no_filter) = setup::probe_filters(&config, tree.as_ref(), &majors);
-        if let Ok(real) = &libcuda {
-            super::cover::stage_preload(&lib_dirs, real, &paths.socket)
-                .context("cannot stage the CUDA shim")?;
-        }
-        let strict = Strict::decide(&config, mode, tree.is_some(), libcuda.is_ok());
-        let simulated = crate::figures::is_simulated(&nvml_path);
-        let next_id = journal.next_id()?;
-        let levers = super::levers::LeverState::start(libcuda.as_deref().ok(), &events);
-        let mut service = Self {
-            config,
-            mode,
-            paths,
-            started_ms: unix_ms(),
-            epoch,
-            machine: Machine::default(),
-            journal,
-            observer,
-            tree,
-            no_tree,
-            filters,
-            no_filter,
-            majors,
-            libcuda,
-            nvml_path,
-            lib_dirs,
-            strict,
-            simulated,
-            gpus: Vec::new(),
-            mps: super::mps::Daemons::new(),
-            sample: None,
-            claims: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            remembered: super::waiting::Remembered::default(),
-            wishes: Wishes::default(),
-            lingering: Vec::new(),
-            drains: super::admin::Drains::new(),
-            dividing: std::collections::BTreeSet::new(),
-            released,
-            quotas: super::admin::Quotas::new(),
-            stats: super::stats::Stats::default(),
-            events,
-            names: super::names::Names::new(),
-            owners: Owners::default(),
-            faces: super::faces::Faces::default(),
-            history: History::default(),
-            sizes: super::sizes::Sizes::default(),
-            features: Features::default(),
-            round: Round::default(),
-            policy: Policy::default(),
-            levers,
-            helpers: Helpers::default(),
-            gates: Gates::start()
-                .inspect_err(|error| tracing::error!(%error, "shares of GPU time are not held"))
-                .ok(),
-            unclaimed: Vec::new(),
-            claimed: Vec::new(),
-            unwritten: Vec::new(),
-            watchers: HashMap::new(),
-            todo: VecDeque::new(),
-            driving: false,
-            origin: Instant::now(),
-            next_id,
-            dirty: true,
-            forget_ms: 0,
-        };
-        service.stage_strict();
-        service.identify_gpus(&sample)?;
-        service.sample = Some(sample);
-        service.meet_instances();
-        service.load_modes()?;
-        service.tend_mps();
-        service.load_overheads()?;
-        service.load_history();
-        let xids = health::known(&service.journal);
-        service.tell(Fact::Started { xids });
-        if let Some(log) = service.config.driver.kernel_log.path(simulated) {
-            let events = service.events.clone();
-            health::watch(&log, move |xid| events.send(Msg::KernelXid(xid)).is_ok());
-        }
-        service.load_drains()?;
-        service.load_quotas()?;
-        if !service.released.is_empty() {
-            drop(service.restrict_engine());
-        }
-        service.tell_classes();
-        service.tell_lease_rules();
-        service.tell_reclaim_rules();
-        // Facts first, without claims: what their members use must not count as unclaimed.
-        service.find_claims_again()?;
-        service.renew_mps();
-        let events = service.events.clone();
-        service.start_history(events);
-        let expected = service.strict.binds().to_vec();
-        service.check_cover(&expected);
-        service.watch_driver_files();
-        service.look_up_owners();
-        service.refresh_facts();
-        service.remember_past();
-        service.measure_overheads();
-        service.tell_arbiter();
-        for text in undivided {
-            service.notice(None, text);
-        }
-        Ok(service)
-    }
-
     /// What features may look at.
     pub(crate) fn world(&self) -> World<'_> {
         world!(self)
@@ -404,7 +231,12 @@ impl Service {
             }
         }
         let others = |g: usize| {
-            let mut here = self.unclaimed.iter().filter(|u| u.gpu as usize == g);
+            let mut here = self
+                .features
+                .identity
+                .outside()
+                .iter()
+                .filter(|u| u.gpu as usize == g);
             Others {
                 draw: here.clone().any(|u| u.graphics),
                 compute: self.auto_on(g) || here.any(|u| !u.graphics),
@@ -475,16 +307,6 @@ impl Service {
             }
             Msg::KernelSeen { claim, shut_down } => self.kernel_seen(claim, shut_down),
             Msg::Lever(msg) => self.lever_msg(msg),
-            Msg::Notebooks { uid, seen } => self.tell(Fact::Notebooks { uid, seen }),
-            Msg::NotebookLine {
-                pid,
-                start_ticks,
-                at_ms,
-            } => self.tell(Fact::NotebookLine {
-                pid,
-                start_ticks,
-                at_ms,
-            }),
             Msg::DriverFiles => self.driver_files_changed(),
             Msg::Places => self.places_changed(),
             Msg::Closed { conn, .. } => self.closed(conn),
@@ -493,11 +315,14 @@ impl Service {
                 process,
                 status,
             } => self.exited(claim, process, status),
-            Msg::Scrape(out) => self.scrape(out),
+            Msg::Scrape(out) => {
+                // The caller may have gone.
+                let _ = out.send(self.metrics_page());
+            }
             Msg::Mps { gpu, report } => self.mps_report(gpu, report),
             Msg::History(told) => self.history_told(told),
-            Msg::Divided(divided) => self.divided(divided),
-            Msg::Released { done, closed, out } => self.release_ended(done, closed, &out),
+            Msg::Divided { gpu, result, out } => self.divided(gpu, result, &out),
+            Msg::Fact(fact) => self.tell(fact),
             Msg::KernelXid(xid) => {
                 let claim = xid.pid.and_then(|pid| self.claim_of(pid.cast_signed()));
                 self.tell(Fact::KernelXid { xid, claim });
@@ -633,67 +458,6 @@ impl Service {
             Err(error) => out.error(error),
         }
         self.dirty = true;
-    }
-
-    pub(crate) fn submit(&mut self, peer: Peer, spec: gshare_proto::ClaimSpec, out: Sender) {
-        if self.ask_size(&peer, &spec, &out) {
-            return;
-        }
-        // A client that lost its connection while the service restarted asks again: same process, same claim.
-        // One that asks for something else (a claim within a claim) is a new claim.
-        let asked = convert::request(self, &peer, &spec);
-        let (request, patience, mut record) = match asked {
-            Ok(asked) => asked,
-            Err(error) => {
-                out.error(error);
-                return;
-            }
-        };
-        // Root of a container has no claims here, not even one that moves nothing.
-        let contained = peer
-            .process
-            .filter(|_| peer.uid == 0 && !peer.on_machine)
-            .map(convert::record);
-        if let Some(process) = record.process.or(contained)
-            && let Err(error) = self.may_leave(process.pid, peer.uid)
-        {
-            out.error(error);
-            return;
-        }
-        let known = self.claims.iter().find(|(_, live)| {
-            live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
-        });
-        if let Some((id, _)) = known {
-            let id = *id;
-            // The service may have died between the journal and the move.
-            match self.adopt_again(id, &peer) {
-                Ok(()) => out.reply(&self.granted(id, Vec::new())),
-                Err(error) => out.error(error),
-            }
-            return;
-        }
-        if self.kernel_again(&peer, &spec, &out) {
-            return;
-        }
-        if let Err(error) = self.may_launch(&peer).and_then(|()| self.room_for(&peer)) {
-            out.error(error);
-            return;
-        }
-        let (id, since_ms) = self.number_of(&record);
-        record.id = id.0;
-        if spec.lazy {
-            self.lay_by(id, &peer, spec, record, &out);
-            return;
-        }
-        let asked = Asked {
-            peer,
-            out,
-            record,
-            since_ms,
-            request,
-            told: false,
-        };
-        self.put_before_core(id, asked, patience);
     }
 
     fn closed(&mut self, conn: ConnId) {

@@ -2,12 +2,10 @@
 //! The thread that has the history's file looks into the records; nobody waits for it.
 
 mod follow;
-pub(crate) mod say;
-mod track;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gshare_config::ShareRuns;
@@ -16,39 +14,18 @@ use gshare_core::predict::Shape;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Share};
 use gshare_proto::{ClaimGpu, ClaimSpec, ErrorCode, ExpectedView, SuggestSpec, WireError};
 
-use self::say::Facts;
-use self::track::RunTrack;
+use super::connection::{ConnId, Sender, Turn};
 use super::history::runs::{Told, Whose};
-use super::history::worker::{Order, Question, SizeAsk};
+use super::history::say::{self, Facts};
+use super::history::worker::{Order, Question, SizeAsk, Sized};
 use super::journal::ClaimRecord;
 use super::live::Live;
 use super::peer::Peer;
-use super::server::{ConnId, Sender, Turn};
 use super::service::Service;
+use super::tracks::RunTrack;
 
 /// Of so many of those who wait it is said when they start.
 const FORESEEN: usize = 16;
-
-/// What the service remembers of claims that run, for their sizes.
-#[derive(Debug, Default)]
-pub(crate) struct Sizes {
-    runs: BTreeMap<ClaimId, RunTrack>,
-    /// Connections that wait for a size.
-    asking: BTreeSet<ConnId>,
-    /// [`Service::expected_starts`] since the last decision, once somebody has asked.
-    expected: OnceLock<BTreeMap<ClaimId, Expected>>,
-    /// [`Service::room_of`] since then, of each user who has asked.
-    room: Mutex<BTreeMap<u32, Arc<Claimable>>>,
-}
-
-/// What the thread says of a claim that is to be made.
-#[derive(Debug)]
-pub(crate) struct Sized {
-    pub(crate) peer: Peer,
-    pub(crate) spec: Box<ClaimSpec>,
-    pub(crate) out: Sender,
-    pub(crate) told: Told,
-}
 
 impl Service {
     pub(crate) fn whose_runs(&self, uid: u32) -> Whose {
@@ -249,7 +226,14 @@ impl Service {
             .map(|g| self.gpus[g].model.clone())
             .unwrap_or_default();
         let refusals = live.past_refusals;
-        let mut run = track.record(record, live.peak, &model, cause, refusals, super::unix_ms());
+        let mut run = track.record(
+            record,
+            live.peak,
+            &model,
+            cause,
+            refusals,
+            crate::clock::unix_ms(),
+        );
         run.notebook = track.notebook;
         (run.exit_code, run.exit_signal) =
             live.exit.map_or((None, None), |e| (e.code(), e.signal()));

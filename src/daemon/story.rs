@@ -13,7 +13,8 @@ use super::grant::show_until;
 use super::journal::{ClaimRecord, KEPT_MS};
 use super::peer::Peer;
 use super::service::Service;
-use super::{convert, rules, unix_ms};
+use super::{convert, rules};
+use crate::clock::unix_ms;
 
 /// Nothing that ended before is remembered when it comes to whose turn it is.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -26,7 +27,7 @@ fn before(span: Duration) -> u64 {
 impl Service {
     /// What would become of a claim.
     pub(crate) fn try_claim(&self, peer: &Peer, spec: &ClaimSpec) -> Result<Reply, WireError> {
-        let (request, _, record) = convert::request(self, peer, spec)?;
+        let (request, _, record) = convert::request(&self.world(), &self.names, peer, spec)?;
         if let Some(process) = &record.process {
             self.may_leave(process.pid, peer.uid)?;
         }
@@ -198,7 +199,12 @@ impl Service {
     /// Whose a claim is, also of one that waits.
     pub(crate) fn uid_of(&self, id: ClaimId) -> Option<u32> {
         let held = self.claims.get(&id).map(|live| live.record.uid);
-        let auto = || self.policy.auto.get(&id).map(super::policy::AutoClaim::uid);
+        let auto = || {
+            self.policy
+                .auto
+                .get(&id)
+                .map(super::outside::AutoClaim::uid)
+        };
         held.or_else(|| self.waiting.get(&id).map(|asked| asked.record.uid))
             .or_else(auto)
     }

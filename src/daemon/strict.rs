@@ -5,19 +5,11 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use gshare_abi::wire::{Bind, Launch, LaunchAnswer, Plan};
+use gshare_abi::wire::Bind;
 use gshare_config::{Config, LaunchCaps, Mode};
-use gshare_core::ClaimId;
 use gshare_enforcer::driver::{Library, Search};
-use gshare_enforcer::proc::PidFd;
-use gshare_proto::{Caps, ErrorCode, WireError};
 
-use super::die;
-use super::peer::Peer;
-use super::server::Sender;
-use super::service::{Live, Service};
 use crate::launcher;
 
 /// CAP_SYS_ADMIN in the line `CapPrm` of `/proc/PID/status`.
@@ -264,7 +256,7 @@ fn bind(from: &Path, on: &Path) -> Result<Bind, String> {
 
 /// Whether a process is the launcher with its capability, by the kernel's word. One that is traced or runs in a
 /// user namespace is under the user's hand and has none that counts.
-fn is_launcher(pid: i32, launcher: &Path) -> Result<(), String> {
+pub(super) fn is_launcher(pid: i32, launcher: &Path) -> Result<(), String> {
     let own = fs::metadata(launcher).map_err(|e| format!("{}: {e}", launcher.display()))?;
     let gone = |_| "the process has ended".to_owned();
     let runs = fs::metadata(format!("/proc/{pid}/exe")).map_err(gone)?;
@@ -286,146 +278,9 @@ fn is_launcher(pid: i32, launcher: &Path) -> Result<(), String> {
     }
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name))
         .map(str::trim)
-}
-
-impl Service {
-    /// How a claim's members are held.
-    pub(crate) fn caps_of(&self, live: &Live) -> Caps {
-        if live.record.strict {
-            Caps::Strict
-        } else if self.libcuda.is_ok() {
-            Caps::Cooperative
-        } else {
-            Caps::None
-        }
-    }
-
-    /// Refuses early what the launcher would have to refuse after an hour in the queue.
-    pub(crate) fn may_launch(&self, peer: &Peer) -> Result<(), WireError> {
-        if !self.strict.on {
-            return Ok(());
-        }
-        if let Err(why) = self.strict.launcher() {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                format!("caps are strict here, and commands cannot be held now: {why}"),
-            )
-            .with_hint("ask your administrator to look at gshare doctor"));
-        }
-        let Some(process) = peer.process else {
-            return Ok(());
-        };
-        let status = fs::read_to_string(format!("/proc/{}/status", process.pid));
-        let status = status.unwrap_or_default();
-        if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                "caps are strict here, and no_new_privs is set for this process: the launcher gets no right to hold it",
-            )
-            .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets it; claim outside and start it in the claim",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Moves the launcher into its claim and tells it what to do.
-    pub(crate) fn launch(&mut self, peer: &Peer, launch: &Launch, out: &Sender) {
-        die::at("launch-asked");
-        let answer = match self.try_launch(peer, ClaimId(launch.claim)) {
-            Ok(plan) => LaunchAnswer::Go(plan),
-            Err((code, message)) => {
-                tracing::info!(
-                    uid = peer.uid,
-                    claim = launch.claim,
-                    "launch refused: {message}"
-                );
-                let code = code.to_owned();
-                LaunchAnswer::Refused { code, message }
-            }
-        };
-        out.raw(answer.line(), Vec::new());
-        die::at("launch-told");
-        die::after_answer("launch-heard");
-    }
-
-    fn try_launch(&mut self, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static str, String)> {
-        let denied = |why: String| ("not_permitted", why);
-        let unavailable = |why: String| ("unavailable", why);
-        if !self.strict.on {
-            return Err(unavailable("caps are not strict here".to_owned()));
-        }
-        let launcher = self.strict.launcher().map_err(unavailable)?.to_owned();
-        let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
-            return Err(denied(
-                "the kernel does not say which process asks".to_owned(),
-            ));
-        };
-        let live = self
-            .claims
-            .get(&id)
-            .ok_or_else(|| ("ended", format!("{id} has ended")))?;
-        if live.record.uid != peer.uid {
-            return Err(denied(format!("{id} is not yours")));
-        }
-        if live.ending.is_some() && live.record.process.map(super::convert::key) != Some(process) {
-            return Err(("ended", format!("{id} is ending")));
-        }
-        let cgroup = live.cgroup.as_ref();
-        let cgroup = cgroup.ok_or_else(|| unavailable(format!("{id} has no cgroup")))?;
-        is_launcher(process.pid, &launcher).map_err(denied)?;
-        alive(pidfd).map_err(denied)?;
-        die::at("launch-checked");
-        cgroup
-            .move_process(process.pid, Some(pidfd))
-            .map_err(|error| {
-                let told = super::bound::not_moved(&error);
-                match told.code {
-                    ErrorCode::NotPermitted => denied(told.message),
-                    _ => ("internal", told.message),
-                }
-            })?;
-        die::at("launch-moved");
-        Ok(Plan {
-            claim: id.0,
-            majors: self.driver_majors(),
-            binds: self.strict.binds().to_vec(),
-        })
-    }
-
-    fn driver_majors(&self) -> Vec<u64> {
-        let majors = &self.majors;
-        [Some(majors.nvidia), majors.uvm, majors.caps]
-            .into_iter()
-            .flatten()
-            .map(u64::from)
-            .collect()
-    }
-
-    /// Stages the libraries for the driver that is there now.
-    pub(crate) fn stage_strict(&mut self) {
-        if let Ok(libcuda) = &self.libcuda {
-            self.strict.stage(&Found {
-                config: &self.config,
-                dirs: &self.lib_dirs,
-                libcuda,
-                nvml: &self.nvml_path,
-                socket: &self.paths.socket,
-            });
-        }
-    }
-}
-
-/// What was read of a process by its number was that of this process.
-fn alive(pidfd: &Arc<PidFd>) -> Result<(), String> {
-    if pidfd.has_exited() {
-        Err("the process has ended".to_owned())
-    } else {
-        Ok(())
-    }
 }

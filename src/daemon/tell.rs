@@ -7,10 +7,10 @@ use gshare_core::ClaimId;
 use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::Notice;
 
-use super::clock::unix_ms;
 use super::fact::Fact;
 use super::restore::members_of;
 use super::service::Service;
+use crate::clock::unix_ms;
 
 impl Service {
     /// Tells everybody on the screen, and writes it down if it is about a claim.

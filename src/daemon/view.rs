@@ -9,15 +9,16 @@ use gshare_core::place::candidates;
 use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share, Size};
 use gshare_proto::{
     Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
-    ModelRoomView, PlaceView, ProcessView, QueueView, ServiceView, Snapshot, Source, UnclaimedView,
+    Identity, ModelRoomView, PlaceView, QueueView, ServiceView, Snapshot, Source, UnclaimedView,
     UserView,
 };
 
 use super::gpus::DriverUse;
 use super::journal::SliceRecord;
+use super::metrics::About;
 use super::service::{Live, Service};
-use super::whose::Whose;
-use super::{convert, millis, rules, unix_ms};
+use super::{convert, rules};
+use crate::clock::{millis, unix_ms};
 use crate::figures::{self, what};
 use crate::identity;
 
@@ -51,14 +52,11 @@ impl Parts {
 const IDLE_SHOWN_S: u64 = 60;
 /// Without a launch for this long, and without GPU time, a process runs nothing.
 const QUIET_NS: u64 = 3_000_000_000;
-/// A charge within this of the cap is "at cap".
-const NEAR_CAP: u64 = 2 << 20;
-
 impl Service {
     /// Everything at this moment.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let shown = self.shown();
-        let unclaimed = self.unclaimed.clone();
+        let unclaimed = self.features.identity.outside().to_vec();
         let mut claims: Vec<ClaimView> = self
             .claims
             .iter()
@@ -150,7 +148,7 @@ impl Service {
         };
         let mut request = Request::of_size(size, defaults.sm_limit, defaults.class);
         request.uid = uid;
-        let project = convert::project(self, uid, None).unwrap_or_default();
+        let project = convert::project(&self.world(), &self.names, uid, None).unwrap_or_default();
         Caller {
             request,
             parties: self.parties_of(uid, &project),
@@ -251,7 +249,12 @@ impl Service {
             }
             // Alone on a GPU with counters, a claim's activity is the GPU's.
             let alone = shown.uses[g].keys().all(|other| *other == id)
-                && self.unclaimed.iter().all(|u| u.gpu != index(g))
+                && self
+                    .features
+                    .identity
+                    .outside()
+                    .iter()
+                    .all(|u| u.gpu != index(g))
                 && !self.auto_on(g)
                 && !self.features.attribution.counts_who_left(g);
             parts.push(self.claim_part(id, slice, &shown.gpus[g], used, &slots, alone));
@@ -290,7 +293,7 @@ impl Service {
             None => live.members.keys().map(|m| m.pid.cast_unsigned()).collect(),
         };
         members.sort_unstable();
-        let containers = self.containers_of(id, live);
+        let containers = self.features.identity.containers(id, live);
         let identity = self.identity_of(id, live);
         let place = self.place_view(id, live);
         ClaimView {
@@ -335,7 +338,7 @@ impl Service {
                 .map(|ms| ms.saturating_add(millis(self.machine.stood_still(id)))),
             gpus: parts,
             members,
-            processes: self.process_views(id),
+            processes: self.features.identity.members(&self.world(), id),
             launches: Some(live.past_launches.saturating_add(self.launches(live))),
             idle_s,
             refusals,
@@ -347,10 +350,26 @@ impl Service {
         }
     }
 
-    /// A claim's processes on the GPUs.
-    fn process_views(&self, id: ClaimId) -> Vec<ProcessView> {
-        let own = |p: &&ProcessView| self.whose(p.pid.cast_signed()) == Whose::Claim(id);
-        self.claimed.iter().filter(own).cloned().collect()
+    /// The figures for Prometheus.
+    pub(crate) fn metrics_page(&self) -> String {
+        let about = About {
+            simulated: self.simulated,
+            started_ms: self.started_ms,
+            epoch: self.epoch,
+            unwritten: self.unwritten.len(),
+            quotas: self.quotas(),
+        };
+        let snapshot = self.with_room(u32::MAX, self.snapshot());
+        self.features.metrics.page(&self.world(), &snapshot, &about)
+    }
+
+    /// What a claim is beside its command line. The environment has the name that a notebook had when its kernel was
+    /// started.
+    pub(crate) fn identity_of(&self, id: ClaimId, live: &Live) -> Identity {
+        let mut found = self.features.identity.show(id, live);
+        let now = self.features.notebooks.notebook_of(id);
+        found.notebook = now.or(found.notebook);
+        found
     }
 
     /// A claim's part of one GPU. `used` is what the driver says of its processes there, `alone` that no
@@ -506,11 +525,6 @@ fn what_in(containers: &[String], name: Option<&str>, command: &[String]) -> Str
     }
 }
 
-pub(super) fn near_cap(part: &ClaimGpu) -> bool {
-    part.mem_charge
-        .is_some_and(|c| c.saturating_add(NEAR_CAP) >= part.mem_limit)
-}
-
 /// Bytes charged above what is guaranteed: borrowed, or left from before the claim was made smaller.
 fn over_request(part: &ClaimGpu) -> u64 {
     part.mem_charge
@@ -533,7 +547,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     if let (ClaimState::Ending, Some(ending)) = (state, &live.ending) {
         return format!("ending: {}", ending.cause);
     }
-    if parts.iter().any(near_cap) {
+    if parts.iter().any(super::advice::near_cap) {
         return "at cap".to_owned();
     }
     let over = parts

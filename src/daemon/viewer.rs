@@ -1,10 +1,11 @@
 //! What one user may see of others: that a claim is there and which program runs in it, not its arguments, which may
 //! name data, hosts or keys.
 
+use std::time::{Duration, Instant};
+
 use gshare_proto::{Identity, Snapshot};
 
-use super::peer::Peer;
-use super::service::Service;
+use super::connection::Sender;
 use crate::figures;
 use crate::identity;
 
@@ -15,18 +16,6 @@ pub(crate) enum Viewer {
     All(u32),
     /// Any other user.
     User(u32),
-}
-
-impl Service {
-    /// As what a client looks.
-    pub(crate) fn viewer(&self, peer: &Peer) -> Viewer {
-        let own = nix::unistd::Uid::effective().as_raw();
-        if peer.is_root() || (own != 0 && peer.uid == own) {
-            Viewer::All(peer.uid)
-        } else {
-            Viewer::User(peer.uid)
-        }
-    }
 }
 
 impl Viewer {
@@ -63,6 +52,25 @@ impl Viewer {
             hide(&mut process.identity);
         }
         snapshot
+    }
+}
+
+/// One watching connection.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pub(super) uid: u32,
+    pub(super) viewer: Viewer,
+    pub(super) out: Sender,
+    pub(super) least: Duration,
+    pub(super) next: Instant,
+    /// When it was last sent one.
+    pub(super) sent: Option<Instant>,
+}
+
+impl Watcher {
+    /// When it gets its next snapshot; `None` while it has not taken the last one.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.out.idle().then_some(self.next)
     }
 }
 

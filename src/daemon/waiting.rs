@@ -9,7 +9,7 @@ use gshare_core::machine::{Event, Kept, Memory, Now};
 
 use super::journal::{ClaimRecord, KeptRecord, MemoryRecord, QueueChanges};
 use super::service::{Asked, Service};
-use super::unix_ms;
+use crate::clock::unix_ms;
 
 /// So much before its start the clock of the core begins.
 pub(crate) const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -91,7 +91,7 @@ impl Service {
     /// Unix milliseconds of a moment of the core's clock, also of one that has passed.
     pub(crate) fn unix_at(&self, at: Now) -> u64 {
         let now = self.now();
-        let ms = |span: Duration| super::millis(span);
+        let ms = |span: Duration| crate::clock::millis(span);
         unix_ms()
             .saturating_add(ms(at.saturating_sub(now)))
             .saturating_sub(ms(now.saturating_sub(at)))

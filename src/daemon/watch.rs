@@ -6,34 +6,15 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::Reply;
 
+use super::connection::Sender;
 use super::peer::Peer;
-use super::server::Sender;
 use super::service::Service;
-use super::viewer::Viewer;
-
-/// One watching connection.
-#[derive(Debug)]
-pub(crate) struct Watcher {
-    uid: u32,
-    viewer: Viewer,
-    out: Sender,
-    least: Duration,
-    next: Instant,
-    /// When it was last sent one.
-    sent: Option<Instant>,
-}
+use super::viewer::{Viewer, Watcher};
 
 /// No screen needs more than this, and whoever asks for more must not slow the service down.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// Time between two snapshots for all screens of one user together.
 const SPACING: Duration = Duration::from_millis(10);
-
-impl Watcher {
-    /// When it gets its next snapshot; `None` while it has not taken the last one.
-    fn due(&self) -> Option<Instant> {
-        self.out.idle().then_some(self.next)
-    }
-}
 
 /// How long so many screens of one user take, one after the other.
 fn spaced(screens: usize) -> Duration {
@@ -105,5 +86,15 @@ impl Service {
     pub(crate) fn next_publish(&self) -> Option<Instant> {
         let due = || self.watchers.values().filter_map(Watcher::due).min();
         self.dirty.then(due).flatten()
+    }
+
+    /// As what a client looks.
+    pub(crate) fn viewer(&self, peer: &Peer) -> Viewer {
+        let own = nix::unistd::Uid::effective().as_raw();
+        if peer.is_root() || (own != 0 && peer.uid == own) {
+            Viewer::All(peer.uid)
+        } else {
+            Viewer::User(peer.uid)
+        }
     }
 }

@@ -2,15 +2,16 @@
 //! kernel costs, and an answer that changes within a snapshot would count a process twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use gshare_core::ClaimId;
-use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::convert;
+use super::fact::Fact;
 pub(crate) use super::owners::{Owners, Whose};
+use super::peer::Peer;
 use super::service::Service;
-use crate::figures;
 
 /// Of so many looks in a row one asks the kernel for all processes, not only for those that are not watched members.
 const LOOKS: u32 = 10;
@@ -18,7 +19,7 @@ const LOOKS: u32 = 10;
 impl Service {
     /// Looks up whose the processes of the newest sample are.
     pub(crate) fn look_up_owners(&mut self) {
-        let pids: BTreeSet<i32> = self.driver_processes().map(|(_, p)| p.pid).collect();
+        let pids: BTreeSet<i32> = self.world().processes().map(|(_, p)| p.pid).collect();
         let (mut of, mut keys) = (HashMap::new(), HashMap::new());
         let trusted = self.owners.trusted > 0;
         for pid in pids {
@@ -47,34 +48,16 @@ impl Service {
                 left => left - 1,
             },
         };
-        let mut faces = std::mem::take(&mut self.faces);
-        let (mut unclaimed, mut claimed) = (Vec::new(), Vec::new());
-        for (gpu, p) in self.driver_processes() {
-            match self.whose(p.pid) {
-                // Its memory is nobody's to claim, but it is no stranger either.
-                Whose::Outside if self.is_mps_server(p.pid) => {}
-                Whose::Outside => {
-                    let face = self.owners.key(p.pid).map(|key| faces.of(key));
-                    let name = |uid| self.names.user(uid);
-                    unclaimed.push(figures::unclaimed(p, gpu, face.as_deref(), name));
-                }
-                Whose::Claim(_) => {
-                    let face = self.owners.key(p.pid).map(|key| faces.of(key));
-                    claimed.push(figures::claimed(p, gpu, face.as_deref()));
-                }
-                Whose::Gone => {}
-            }
-        }
-        self.faces = faces;
-        self.unclaimed = unclaimed;
-        self.claimed = claimed;
-        self.look_at_faces();
+        let outside = self.world().processes().map(|(_, p)| p.pid);
+        let outside = outside.filter(|pid| self.whose(*pid) == Whose::Outside);
+        let servers = outside.filter(|pid| self.is_mps_server(*pid)).collect();
+        self.tell(Fact::Owners { servers });
     }
 
     /// A process may have come into another claim: all are looked up at the next look.
     pub(crate) fn doubt_owners(&mut self) {
         self.owners.trusted = 0;
-        self.faces.doubt_containers();
+        self.tell(Fact::MayHaveMoved);
     }
 
     /// A process that was a claim's at the last look and whose end would have been told: it lives, and where it is
@@ -97,12 +80,6 @@ impl Service {
         self.claim_of(pid).map_or(Whose::Outside, Whose::Claim)
     }
 
-    pub(crate) fn driver_processes(&self) -> impl Iterator<Item = (u32, &GpuProcess)> {
-        (0..self.gpus.len())
-            .filter_map(|g| Some((u32::try_from(g).ok()?, self.reading(g)?)))
-            .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))
-    }
-
     /// The processes of the newest sample that are a claim's.
     pub(crate) fn processes_of(&self, id: ClaimId) -> impl Iterator<Item = i32> {
         let all = self.owners.by_claim.get(&id).into_iter().flatten();
@@ -112,7 +89,7 @@ impl Service {
 
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
-        self.world().whose(pid)
+        self.owners.whose(pid, |id| self.claims.contains_key(id))
     }
 
     /// A watched process has ended: what the last sample says of it is over.
@@ -157,5 +134,24 @@ impl Service {
             let found = self.claims.iter().rev().find(|(_, live)| has(live));
             found.map(|(id, _)| *id)
         })
+    }
+
+    /// The user that a peer counts as where it runs: root below the cgroup of somebody's claim acts for that claim's owner. Images bring
+    /// programs that run as root, and a claim hands nobody the machine.
+    pub(crate) fn standing(&self, peer: Peer) -> Peer {
+        let claim = peer.process.filter(|_| peer.uid == 0);
+        let claim = claim.and_then(|process| self.claim_of(process.pid));
+        let owner = claim
+            .and_then(|id| self.claims.get(&id))
+            .map(|l| l.record.uid);
+        match owner.filter(|owner| *owner != 0) {
+            Some(uid) => Peer {
+                uid,
+                gids: Arc::new([]),
+                on_machine: false,
+                ..peer
+            },
+            None => peer,
+        }
     }
 }

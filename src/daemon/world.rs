@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use gshare_config::{Config, Mode};
 use gshare_core::{ClaimId, Machine};
-use gshare_enforcer::gpu::{GpuReading, GpuSample};
+use gshare_enforcer::gpu::{GpuProcess, GpuReading, GpuSample};
 
-use super::clock;
 use super::gpu::{DriverUse, Gpu};
 use super::live::Live;
 use super::owners::{Owners, Whose};
+use crate::clock;
 
 /// A reading older than this says nothing about now.
 const STALE: Duration = Duration::from_secs(10);
@@ -58,19 +58,32 @@ impl Now {
     }
 }
 
+/// See [`World::reading`].
+pub(crate) fn is_fresh(reading: &&GpuReading) -> bool {
+    reading.age().is_some_and(|age| age < STALE)
+}
+
+/// See [`World::last_reading`].
+pub(crate) fn last_reading<'a>(
+    gpus: &[Gpu],
+    sample: Option<&'a GpuSample>,
+    gpu: usize,
+) -> Option<&'a GpuReading> {
+    let known = &gpus.get(gpu)?.uuid;
+    let reading = sample?.gpus.get(gpu)?;
+    let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
+    same.then_some(reading)
+}
+
 impl<'a> World<'a> {
     /// A reading that is fresh enough to speak of now.
     pub(crate) fn reading(&self, gpu: usize) -> Option<&'a GpuReading> {
-        self.last_reading(gpu)
-            .filter(|r| r.age().is_some_and(|age| age < STALE))
+        self.last_reading(gpu).filter(is_fresh)
     }
 
     /// The last reading of a GPU however old it is; none if another GPU has taken its number.
     pub(crate) fn last_reading(&self, gpu: usize) -> Option<&'a GpuReading> {
-        let known = &self.gpus.get(gpu)?.uuid;
-        let reading = self.sample?.gpus.get(gpu)?;
-        let same = reading.uuid.as_ref().is_none_or(|uuid| uuid == known);
-        same.then_some(reading)
+        last_reading(self.gpus, self.sample, gpu)
     }
 
     /// A name for a GPU that outlives the making of instances: of an instance its GPU's UUID, profile and place.
@@ -105,11 +118,15 @@ impl<'a> World<'a> {
 
     /// Whose a process of the newest sample is.
     pub(crate) fn whose(&self, pid: i32) -> Whose {
-        match self.owners.of(pid) {
-            // What a claim that has ended held is back.
-            Whose::Claim(id) if !self.claims.contains_key(&id) => Whose::Gone,
-            whose => whose,
-        }
+        self.owners.whose(pid, |id| self.claims.contains_key(id))
+    }
+
+    /// The processes on the GPUs by the newest look, with the index of their GPU.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, &'a GpuProcess)> + use<'a> {
+        let world = *self;
+        (0..self.gpus.len())
+            .filter_map(move |g| Some((u32::try_from(g).ok()?, world.reading(g)?)))
+            .flat_map(|(g, r)| r.processes.iter().flatten().map(move |p| (g, p)))
     }
 
     /// Bytes and time of the claims' processes on a GPU, by claim.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use gshare_core::ClaimId;
 
+use crate::clock::unix_ms;
 use crate::daemon::journal::{ClaimRecord, Journal, ProcessRecord};
-use crate::daemon::unix_ms;
 
 pub(super) const USERS: u32 = 30;
 /// Claims of each on a day.

@@ -9,8 +9,8 @@ use gshare_proto::{Reply, Snapshot};
 use gshare_ui::Update;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::unix_ms;
 use crate::command::failure::{self, Failure};
-use crate::daemon::unix_ms;
 
 /// Version of the file's form.
 const VERSION: u32 = 1;

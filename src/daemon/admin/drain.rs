@@ -1,21 +1,17 @@
 //! GPUs that take no new claims.
 
-use std::collections::BTreeMap;
-
 use gshare_config::GpuMode;
 use gshare_core::Reason;
 use gshare_core::machine::Event;
 use gshare_proto::{AdminDone, DrainView, ErrorCode, Reply, WireError};
 
 use super::{Act, in_brackets, reason_of};
+use crate::clock::unix_ms;
+use crate::daemon::convert;
 use crate::daemon::fact::Fact;
 use crate::daemon::journal::DrainRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
-use crate::daemon::{convert, unix_ms};
-
-/// Drained GPUs by UUID.
-pub(crate) type Drains = BTreeMap<String, DrainRecord>;
 
 impl Service {
     /// What was decided before this service started.
@@ -113,7 +109,7 @@ impl Service {
         if words.is_empty() {
             return Err(WireError::new(ErrorCode::Usage, "no GPU is named"));
         }
-        let found = convert::gpu_ids(self, "GPU ", words)?;
+        let found = convert::gpu_ids(&self.world(), "GPU ", words)?;
         Ok(found.into_iter().map(|g| g as usize).collect())
     }
 

@@ -43,7 +43,7 @@ impl Service {
         }
         let on = match gpu {
             Some(word) => {
-                let found = convert::gpu_ids(self, "GPU ", &[word.to_owned()])?;
+                let found = convert::gpu_ids(&self.world(), "GPU ", &[word.to_owned()])?;
                 found.first().map(|g| *g as usize)
             }
             None => None,

@@ -18,7 +18,7 @@ impl Service {
         when_empty: bool,
     ) -> Result<Reply, WireError> {
         let usage = |text: String| WireError::new(ErrorCode::Usage, text);
-        let found = convert::gpu_ids(self, "GPU ", &[word.to_owned()])?;
+        let found = convert::gpu_ids(&self.world(), "GPU ", &[word.to_owned()])?;
         let g = found
             .first()
             .map(|g| *g as usize)

@@ -13,9 +13,6 @@ use crate::daemon::journal::QuotaRecord;
 use crate::daemon::peer::Peer;
 use crate::daemon::service::Service;
 
-/// Set by administrators, by party.
-pub(crate) type Quotas = BTreeMap<Party, Quota>;
-
 /// More than any machine has, in thousandths.
 const MOST_GPUS: u32 = 64_000;
 
@@ -49,7 +46,7 @@ impl Service {
 
     /// All entries in force: those of administrators take the place of the configuration's.
     pub(crate) fn quotas(&self) -> Vec<Quota> {
-        let mut all: Quotas = self
+        let mut all: BTreeMap<Party, Quota> = self
             .config
             .quotas
             .iter()

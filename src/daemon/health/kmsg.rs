@@ -6,19 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A PCI device: domain, bus, device.
-pub(crate) type Pci = (u32, u8, u8);
-
-/// An Xid as the kernel's log has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KernelXid {
-    /// The GPU.
-    pub(crate) pci: Pci,
-    /// Number.
-    pub(crate) code: u64,
-    /// The process that it names.
-    pub(crate) pid: Option<u32>,
-}
+use crate::daemon::fact::{KernelXid, Pci};
 
 /// `0000:2b:00`, also with a function behind: `00000000:2B:00.0`.
 pub(crate) fn pci(text: &str) -> Option<Pci> {

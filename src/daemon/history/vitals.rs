@@ -7,7 +7,7 @@ use gshare_config::WorkHours;
 use gshare_enforcer::proc;
 
 use super::sum::Cause;
-use crate::daemon::service::Live;
+use crate::daemon::live::Live;
 
 /// Processors that a claim keeps busy at least while it counts as computing on them.
 const CPU_BUSY: f64 = 0.5;

@@ -11,17 +11,16 @@ use std::time::Duration;
 use gshare_core::predict::Shape;
 use gshare_proto::history::{HistorySpec, ReportSpec};
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, SuggestSpec, SuggestView, WireError};
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::answer::Place;
 use super::runs::{self, RunRecord, Whose};
+use super::say;
 use super::store::{ClaimFace, Store};
 use super::sum::{Step, Sum};
+use crate::clock::unix_ms;
+use crate::daemon::connection::{Sender, Turn};
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
-use crate::daemon::server::{Sender, Turn};
-use crate::daemon::sizes::{Sized, say};
-use crate::daemon::{Msg, unix_ms};
 
 /// Steps that wait for a disk that takes none: an hour. The oldest go first.
 const MOST_WAITING: usize = 360;
@@ -81,6 +80,18 @@ pub(crate) enum Told {
     Sized(Box<Sized>),
 }
 
+/// What the thread says of a claim that is to be made.
+#[derive(Debug)]
+pub(crate) struct Sized {
+    pub(crate) peer: Peer,
+    pub(crate) spec: Box<ClaimSpec>,
+    pub(crate) out: Sender,
+    pub(crate) told: runs::Told,
+}
+
+/// Passes it on.
+pub(crate) type Tell = Box<dyn Fn(Told) + Send>;
+
 /// How the file is doing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status {
@@ -109,7 +120,7 @@ struct Desk {
     waiting: VecDeque<Step>,
     names: Names,
     status: Arc<Mutex<Status>>,
-    events: UnboundedSender<Msg>,
+    tell: Tell,
     minutes: i64,
     /// The last day was told, with somebody in it.
     day_told: bool,
@@ -122,7 +133,7 @@ impl Worker {
         max_bytes: u64,
         store: Option<Store>,
         claims: Vec<u64>,
-        events: UnboundedSender<Msg>,
+        tell: Tell,
     ) -> std::io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
         let status = Arc::new(Mutex::new(Status::default()));
@@ -133,7 +144,7 @@ impl Worker {
             waiting: VecDeque::new(),
             names: Names::new(),
             status: Arc::clone(&status),
-            events,
+            tell,
             minutes: 0,
             day_told: false,
         };
@@ -223,7 +234,7 @@ impl Desk {
                 }
                 Order::Learn(id, whose, shape, gpus) => {
                     let told = self.told(&whose, &shape, gpus);
-                    let _ = self.events.send(Msg::History(Told::Learned(id, told)));
+                    (self.tell)(Told::Learned(id, told));
                 }
                 Order::Size(ask) => {
                     let told = self.told(&ask.whose, &ask.shape, ask.spec.gpu_count.unwrap_or(1));
@@ -236,7 +247,7 @@ impl Desk {
                         out,
                         told,
                     };
-                    let _ = self.events.send(Msg::History(Told::Sized(Box::new(sized))));
+                    (self.tell)(Told::Sized(Box::new(sized)));
                 }
                 Order::Suggest(question, out, _turn) => {
                     let answer = self.ask(|s, _| suggest(s, &question));
@@ -336,15 +347,14 @@ impl Desk {
     fn tell_claims(&mut self, claims: &[u64]) {
         let found = self.store().map(|s| s.of_claims(claims, unix_ms()));
         if let Some(Ok(found)) = found {
-            let _ = self.events.send(Msg::History(Told::Claims(found)));
+            (self.tell)(Told::Claims(found));
         }
     }
 
     fn tell_day(&mut self) {
         if let Some(Ok(day)) = self.store().map(|s| s.day(unix_ms())) {
             self.day_told = !day.is_empty();
-            // Nobody listens any more when the service ends.
-            let _ = self.events.send(Msg::History(Told::Day(day)));
+            (self.tell)(Told::Day(day));
         }
     }
 

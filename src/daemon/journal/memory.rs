@@ -120,7 +120,7 @@ impl RequestRecord {
             only: request.only_gpus.clone(),
             mode: request.mode.map(|m| m.name().to_owned()),
             movable: request.movable,
-            lease_ms: request.lease.map(crate::daemon::millis),
+            lease_ms: request.lease.map(crate::clock::millis),
             class: request.class.name().to_owned(),
             uid: request.uid,
         }

@@ -14,6 +14,7 @@ use gshare_core::machine::lever::Failure;
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 
 use crate::daemon::die;
+use crate::daemon::msg::{Lost, Outcome};
 
 /// A lock of the driver gives up after this: no call of the claim is in the driver by then, only work on the GPU.
 const LOCK_MS: u32 = 3_000;
@@ -50,23 +51,6 @@ pub(super) enum Kind {
         /// Processes that the driver shows on the new GPUs already.
         arrived: BTreeSet<i32>,
     },
-}
-
-/// What became of a process that the driver has lost (`FAILED`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lost {
-    pub(crate) pid: i32,
-    /// The driver's function that failed; none where the process was found so.
-    pub(crate) during: Option<&'static str>,
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// Done.
-    Done,
-    /// The claim is where it was.
-    Failed(Failure, String),
 }
 
 /// Where the processes of the claim are found.

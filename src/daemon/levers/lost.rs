@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use gshare_core::ClaimId;
 
-use super::LeverMsg;
-use super::job::{Lost, Tell};
-use crate::daemon::Msg;
+use super::job::Tell;
+use crate::daemon::msg::{LeverMsg, Lost, Msg};
 use crate::daemon::service::Service;
 
 impl Service {

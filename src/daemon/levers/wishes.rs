@@ -1,6 +1,5 @@
 //! What people and programs want of claims: detach, attach, suspend, resume, move; and calls that wait.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Want};
@@ -9,16 +8,13 @@ use gshare_core::machine::lever::Wish;
 use gshare_core::{ClaimId, Reason};
 use gshare_proto::{Call, ErrorCode, LeverWish, Queued, Reply, WireError};
 
+use crate::daemon::connection::Sender;
 use crate::daemon::journal::HoldingRecord;
 use crate::daemon::peer::Peer;
-use crate::daemon::server::Sender;
 use crate::daemon::service::{Live, Service};
 
 /// Calls that wait say so every second (the shim's `detach`); after this much silence they do not wait any more.
 const SILENT: Duration = Duration::from_secs(5);
-
-/// Those who wait for what they asked, by claim.
-pub(crate) type Waiters = BTreeMap<ClaimId, Vec<Sender>>;
 
 impl Service {
     fn own_granted(&self, peer: &Peer, word: &str, verb: &str) -> Result<ClaimId, WireError> {

@@ -1,247 +1,230 @@
 //! What is exported. GPU figures have the names and units of NVIDIA's DCGM exporter, so that dashboards made
 //! for it work; everything that only gshare knows begins with `gshare_`.
 
+use gshare_core::{Quota, Share};
 use gshare_proto::{GpuView, Snapshot};
 
-use super::ledger::{claims, gpus, part, users, value};
+use super::ledger::{part, value};
 use super::page::Page;
-use super::{COUNTER, GAUGE};
-use crate::daemon::service::Service;
-use crate::daemon::unix_ms;
+use super::{About, COUNTER, GAUGE, Metrics};
+use crate::daemon::world::World;
 
 const MIB: f64 = 1_048_576.0;
 
-impl Service {
-    /// All figures at this moment.
-    pub(super) fn metrics_page(&self) -> String {
-        let snapshot = self.with_room(u32::MAX, self.snapshot());
-        let mut page = Page::default();
-        self.dcgm(&mut page, &snapshot);
-        gpus(&mut page, &snapshot);
-        claims(&mut page, &snapshot);
-        users(&mut page, &snapshot);
-        self.quota_figures(&mut page);
-        self.service_figures(&mut page, &snapshot);
-        process_figures(&mut page);
-        page.finish()
-    }
-
-    /// The DCGM exporter's families, as far as NVML gives them. Memory is in MiB, power in W, the
-    /// profiling figures are parts of one.
-    fn dcgm(&self, page: &mut Page, snapshot: &Snapshot) {
-        type Read<'a> = Box<dyn Fn(usize, &GpuView) -> Option<f64> + 'a>;
-        let reading = |g: usize| self.reading(g);
-        let free = move |g: usize| {
-            let r = reading(g)?;
-            let free = r.mem_total?.checked_sub(r.mem_used?)?;
-            free.checked_sub(r.mem_reserved?).map(|b| b as f64 / MIB)
-        };
-        let families: [(&str, &str, Read<'_>); 8] = [
-            (
-                "DCGM_FI_DEV_GPU_UTIL",
-                "Time with any kernel resident (in %); not how many SMs work.",
-                Box::new(|_, v| value(v.time_busy)),
-            ),
-            (
-                "DCGM_FI_DEV_FB_USED",
-                "Device memory used (in MiB).",
-                Box::new(|_, v| v.mem_used.map(|b| b as f64 / MIB)),
-            ),
-            (
-                "DCGM_FI_DEV_FB_FREE",
-                "Device memory free (in MiB).",
-                Box::new(move |g, _| free(g)),
-            ),
-            (
-                "DCGM_FI_DEV_FB_TOTAL",
-                "Device memory (in MiB).",
-                Box::new(|_, v| v.mem_total.map(|b| b as f64 / MIB)),
-            ),
-            (
-                "DCGM_FI_DEV_GPU_TEMP",
-                "GPU temperature (in C).",
-                Box::new(|_, v| v.temperature_c.map(f64::from)),
-            ),
-            (
-                "DCGM_FI_DEV_POWER_USAGE",
-                "Power draw (in W).",
-                Box::new(|_, v| v.power_w),
-            ),
-            (
-                "DCGM_FI_PROF_SM_ACTIVE",
-                "Part of the SMs with a warp, averaged over time; absent where the GPU does not count it.",
-                Box::new(|_, v| part(v.sm_active.filter(|f| !f.estimate))),
-            ),
-            (
-                "DCGM_FI_PROF_SM_OCCUPANCY",
-                "Resident warps over the most possible; absent where the GPU does not count it.",
-                Box::new(|_, v| part(v.sm_occupancy.filter(|f| !f.estimate))),
-            ),
-        ];
-        let driver = snapshot.driver.as_deref().unwrap_or_default();
-        for (name, help, read) in families {
-            page.family(name, GAUGE, help);
-            for (g, gpu) in snapshot.gpus.iter().enumerate() {
-                let index = gpu.index.to_string();
-                let minor = self.gpus.get(g).and_then(|g| g.minor).unwrap_or(gpu.index);
-                let bus = self.last_reading(g).and_then(|r| r.pci_bus_id.clone());
-                let labels = [
-                    ("gpu", index.as_str()),
-                    ("UUID", &gpu.uuid),
-                    ("pci_bus_id", bus.as_deref().unwrap_or_default()),
-                    ("device", &format!("nvidia{minor}")),
-                    ("modelName", &gpu.model),
-                    ("Hostname", &snapshot.host),
-                    ("DCGM_FI_DRIVER_VERSION", driver),
-                ];
-                page.sample(name, &labels, read(g, gpu));
-            }
+/// The DCGM exporter's families, as far as NVML gives them. Memory is in MiB, power in W, the
+/// profiling figures are parts of one.
+pub(super) fn dcgm(page: &mut Page, world: &World<'_>, snapshot: &Snapshot) {
+    type Read<'a> = Box<dyn Fn(usize, &GpuView) -> Option<f64> + 'a>;
+    let reading = |g: usize| world.reading(g);
+    let free = move |g: usize| {
+        let r = reading(g)?;
+        let free = r.mem_total?.checked_sub(r.mem_used?)?;
+        free.checked_sub(r.mem_reserved?).map(|b| b as f64 / MIB)
+    };
+    let families: [(&str, &str, Read<'_>); 8] = [
+        (
+            "DCGM_FI_DEV_GPU_UTIL",
+            "Time with any kernel resident (in %); not how many SMs work.",
+            Box::new(|_, v| value(v.time_busy)),
+        ),
+        (
+            "DCGM_FI_DEV_FB_USED",
+            "Device memory used (in MiB).",
+            Box::new(|_, v| v.mem_used.map(|b| b as f64 / MIB)),
+        ),
+        (
+            "DCGM_FI_DEV_FB_FREE",
+            "Device memory free (in MiB).",
+            Box::new(move |g, _| free(g)),
+        ),
+        (
+            "DCGM_FI_DEV_FB_TOTAL",
+            "Device memory (in MiB).",
+            Box::new(|_, v| v.mem_total.map(|b| b as f64 / MIB)),
+        ),
+        (
+            "DCGM_FI_DEV_GPU_TEMP",
+            "GPU temperature (in C).",
+            Box::new(|_, v| v.temperature_c.map(f64::from)),
+        ),
+        (
+            "DCGM_FI_DEV_POWER_USAGE",
+            "Power draw (in W).",
+            Box::new(|_, v| v.power_w),
+        ),
+        (
+            "DCGM_FI_PROF_SM_ACTIVE",
+            "Part of the SMs with a warp, averaged over time; absent where the GPU does not count it.",
+            Box::new(|_, v| part(v.sm_active.filter(|f| !f.estimate))),
+        ),
+        (
+            "DCGM_FI_PROF_SM_OCCUPANCY",
+            "Resident warps over the most possible; absent where the GPU does not count it.",
+            Box::new(|_, v| part(v.sm_occupancy.filter(|f| !f.estimate))),
+        ),
+    ];
+    let driver = snapshot.driver.as_deref().unwrap_or_default();
+    for (name, help, read) in families {
+        page.family(name, GAUGE, help);
+        for (g, gpu) in snapshot.gpus.iter().enumerate() {
+            let index = gpu.index.to_string();
+            let minor = world.gpus.get(g).and_then(|g| g.minor).unwrap_or(gpu.index);
+            let bus = world.last_reading(g).and_then(|r| r.pci_bus_id.clone());
+            let labels = [
+                ("gpu", index.as_str()),
+                ("UUID", &gpu.uuid),
+                ("pci_bus_id", bus.as_deref().unwrap_or_default()),
+                ("device", &format!("nvidia{minor}")),
+                ("modelName", &gpu.model),
+                ("Hostname", &snapshot.host),
+                ("DCGM_FI_DRIVER_VERSION", driver),
+            ];
+            page.sample(name, &labels, read(g, gpu));
         }
     }
+}
 
-    fn service_figures(&self, page: &mut Page, snapshot: &Snapshot) {
-        let stats = &self.stats;
-        let now = unix_ms();
-        let since = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
-        page.family("gshare_build_info", GAUGE, "The running service.");
-        let labels = [
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("mode", self.mode.name()),
-            ("simulated", if self.simulated { "true" } else { "false" }),
-        ];
-        page.sample("gshare_build_info", &labels, Some(1.0));
-        let start = self.started_ms as f64 / 1000.0;
-        for (name, kind, help, value) in [
-            (
-                "gshare_start_time_seconds",
-                GAUGE,
-                "When the service started, Unix time.",
-                Some(start),
-            ),
-            (
-                "gshare_starts_total",
-                COUNTER,
-                "How often a service has started on this journal.",
-                Some(self.epoch as f64),
-            ),
-            (
-                "gshare_sample_age_seconds",
-                GAUGE,
-                "Age of the newest look at the GPUs.",
-                self.sample
-                    .as_ref()
-                    .map(|s| s.taken.elapsed().as_secs_f64()),
-            ),
-            (
-                "gshare_unwritten_ends",
-                GAUGE,
-                "Ended claims that the journal has not taken yet; above 0 the disk may be full.",
-                Some(self.unwritten.len() as f64),
-            ),
-            (
-                "gshare_claims",
-                GAUGE,
-                "Granted claims.",
-                Some(snapshot.claims.len() as f64),
-            ),
-            (
-                "gshare_queue_length",
-                GAUGE,
-                "Waiting claims.",
-                Some(snapshot.queue.len() as f64),
-            ),
-            (
-                "gshare_queue_oldest_seconds",
-                GAUGE,
-                "How long the longest waiting claim has waited; absent when none waits.",
-                snapshot.queue.iter().map(|q| q.since_ms).min().map(since),
-            ),
-            (
-                "gshare_granted_total",
-                COUNTER,
-                "Claims granted since the service started.",
-                Some(stats.granted as f64),
-            ),
-            (
-                "gshare_refused_total",
-                COUNTER,
-                "Claims refused since the service started: too big, or not available in time.",
-                Some(stats.refused as f64),
-            ),
-            (
-                "gshare_ended_total",
-                COUNTER,
-                "Claims that ended since the service started.",
-                Some(stats.ended as f64),
-            ),
-            (
-                "gshare_leases_over_total",
-                COUNTER,
-                "Leases that ended since the service started.",
-                Some(stats.leases_over as f64),
-            ),
-            (
-                "gshare_caps_written_total",
-                COUNTER,
-                "Memory caps changed since the service started: lending, and taking back.",
-                Some(stats.caps as f64),
-            ),
-            (
-                "gshare_allocation_refusals_total",
-                COUNTER,
-                "Allocations refused at claims' caps since the service started.",
-                Some(self.refusals_ever(snapshot) as f64),
-            ),
-        ] {
-            page.single(name, kind, help, value);
-        }
-        let waits = "Time between asking for a claim and its grant.";
-        page.histogram("gshare_queue_wait_seconds", waits, &stats.waits);
-        let decisions = "Time of one decision: a request, a tick, fresh facts.";
-        page.histogram("gshare_decision_seconds", decisions, &stats.decisions);
-        let (name, help) = (
-            "gshare_answer_seconds",
-            "Time from the receipt of a user's line to the first line sent back.",
-        );
-        page.family(name, "histogram", help);
-        for (uid, histogram) in stats.answers.by_user() {
-            let user = gshare_enforcer::proc::user_name(uid).unwrap_or_else(|| uid.to_string());
-            page.buckets(name, &[("user", &user)], &histogram);
-        }
+pub(super) fn service(
+    page: &mut Page,
+    stats: &Metrics,
+    world: &World<'_>,
+    snapshot: &Snapshot,
+    about: &About,
+) {
+    let now = world.now.unix_ms;
+    let live: u64 = snapshot.claims.iter().map(|c| c.refusals).sum();
+    let refusals_ever = stats.past_refusals.saturating_add(live);
+    let since = |ms: u64| now.saturating_sub(ms) as f64 / 1000.0;
+    page.family("gshare_build_info", GAUGE, "The running service.");
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("mode", world.mode.name()),
+        ("simulated", if about.simulated { "true" } else { "false" }),
+    ];
+    page.sample("gshare_build_info", &labels, Some(1.0));
+    let start = about.started_ms as f64 / 1000.0;
+    for (name, kind, help, value) in [
+        (
+            "gshare_start_time_seconds",
+            GAUGE,
+            "When the service started, Unix time.",
+            Some(start),
+        ),
+        (
+            "gshare_starts_total",
+            COUNTER,
+            "How often a service has started on this journal.",
+            Some(about.epoch as f64),
+        ),
+        (
+            "gshare_sample_age_seconds",
+            GAUGE,
+            "Age of the newest look at the GPUs.",
+            world.sample.map(|s| s.taken.elapsed().as_secs_f64()),
+        ),
+        (
+            "gshare_unwritten_ends",
+            GAUGE,
+            "Ended claims that the journal has not taken yet; above 0 the disk may be full.",
+            Some(about.unwritten as f64),
+        ),
+        (
+            "gshare_claims",
+            GAUGE,
+            "Granted claims.",
+            Some(snapshot.claims.len() as f64),
+        ),
+        (
+            "gshare_queue_length",
+            GAUGE,
+            "Waiting claims.",
+            Some(snapshot.queue.len() as f64),
+        ),
+        (
+            "gshare_queue_oldest_seconds",
+            GAUGE,
+            "How long the longest waiting claim has waited; absent when none waits.",
+            snapshot.queue.iter().map(|q| q.since_ms).min().map(since),
+        ),
+        (
+            "gshare_granted_total",
+            COUNTER,
+            "Claims granted since the service started.",
+            Some(stats.granted as f64),
+        ),
+        (
+            "gshare_refused_total",
+            COUNTER,
+            "Claims refused since the service started: too big, or not available in time.",
+            Some(stats.refused as f64),
+        ),
+        (
+            "gshare_ended_total",
+            COUNTER,
+            "Claims that ended since the service started.",
+            Some(stats.ended as f64),
+        ),
+        (
+            "gshare_leases_over_total",
+            COUNTER,
+            "Leases that ended since the service started.",
+            Some(stats.leases_over as f64),
+        ),
+        (
+            "gshare_caps_written_total",
+            COUNTER,
+            "Memory caps changed since the service started: lending, and taking back.",
+            Some(stats.caps as f64),
+        ),
+        (
+            "gshare_allocation_refusals_total",
+            COUNTER,
+            "Allocations refused at claims' caps since the service started.",
+            Some(refusals_ever as f64),
+        ),
+    ] {
+        page.single(name, kind, help, value);
     }
-
-    fn quota_figures(&self, page: &mut Page) {
-        type Read = fn(&gshare_core::Quota) -> Option<f64>;
-        let quotas = self.quotas();
-        let families: [(&str, &str, Read); 2] = [
-            (
-                "gshare_quota_gpus",
-                "GPUs guaranteed to a user, group or project.",
-                |q| q.gpus.map(gshare_core::Share::as_f64),
-            ),
-            (
-                "gshare_quota_max_gpus",
-                "The most GPUs that it may hold at a time.",
-                |q| q.max.map(gshare_core::Share::as_f64),
-            ),
-        ];
-        for (name, help, read) in families {
-            page.family(name, GAUGE, help);
-            for quota in &quotas {
-                let party = quota.party.to_string();
-                page.sample(name, &[("party", &party)], read(quota));
-            }
-        }
+    let waits = "Time between asking for a claim and its grant.";
+    page.histogram("gshare_queue_wait_seconds", waits, &stats.waits);
+    let decisions = "Time of one decision: a request, a tick, fresh facts.";
+    page.histogram("gshare_decision_seconds", decisions, &stats.decisions);
+    let (name, help) = (
+        "gshare_answer_seconds",
+        "Time from the receipt of a user's line to the first line sent back.",
+    );
+    page.family(name, "histogram", help);
+    for (uid, histogram) in stats.answers.by_user() {
+        let user = gshare_enforcer::proc::user_name(uid).unwrap_or_else(|| uid.to_string());
+        page.buckets(name, &[("user", &user)], &histogram);
     }
+}
 
-    fn refusals_ever(&self, snapshot: &Snapshot) -> u64 {
-        let live: u64 = snapshot.claims.iter().map(|c| c.refusals).sum();
-        self.stats.past_refusals.saturating_add(live)
+pub(super) fn quotas(page: &mut Page, quotas: &[Quota]) {
+    type Read = fn(&Quota) -> Option<f64>;
+    let families: [(&str, &str, Read); 2] = [
+        (
+            "gshare_quota_gpus",
+            "GPUs guaranteed to a user, group or project.",
+            |q| q.gpus.map(Share::as_f64),
+        ),
+        (
+            "gshare_quota_max_gpus",
+            "The most GPUs that it may hold at a time.",
+            |q| q.max.map(Share::as_f64),
+        ),
+    ];
+    for (name, help, read) in families {
+        page.family(name, GAUGE, help);
+        for quota in quotas {
+            let party = quota.party.to_string();
+            page.sample(name, &[("party", &party)], read(quota));
+        }
     }
 }
 
 /// The process of the service, under the names that all exporters use.
-fn process_figures(page: &mut Page) {
+pub(super) fn process(page: &mut Page) {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok();
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
     let cpu = usage.map(|u| seconds(u.user_time()) + seconds(u.system_time()));

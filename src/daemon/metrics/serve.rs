@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use crate::daemon::Msg;
+use crate::daemon::msg::Msg;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 64;

@@ -9,12 +9,14 @@ use gshare_enforcer::gpu::{GpuReading, MigError, MigInstance, MigOrder, MigState
 use gshare_proto::{AdminDone, ErrorCode, Reply, WireError};
 
 use crate::daemon::admin::Act;
+use crate::daemon::connection::Sender;
+use crate::daemon::die;
+use crate::daemon::gpu::FIRST_LOOK;
 use crate::daemon::journal::{Journal, put_meta};
+use crate::daemon::msg::Msg;
 use crate::daemon::peer::Peer;
 use crate::daemon::release::Wait;
-use crate::daemon::server::Sender;
 use crate::daemon::service::Service;
-use crate::daemon::{FIRST_LOOK, Msg, die};
 
 /// How long one step may take: the mode of some GPUs changes by a reset.
 const STEP: Duration = Duration::from_secs(60);
@@ -165,15 +167,6 @@ pub(crate) fn restore(
     undone
 }
 
-/// A change that another thread has carried out.
-#[derive(Debug)]
-pub(crate) struct Divided {
-    gpu: usize,
-    result: Result<Layout, Undivided>,
-    undo: String,
-    out: Sender,
-}
-
 impl Service {
     /// `gshare admin mig`: the answer comes when the instances are there.
     pub(crate) fn admin_mig(
@@ -256,13 +249,23 @@ impl Service {
             let until = Instant::now() + PATIENCE;
             let _ = waits.iter().all(|wait: &Wait| wait(until));
             let result = divide(&|order| divider.step(order, STEP), &layout);
-            let result = result.map(|state| self::layout(&state));
-            let _ = events.send(Msg::Divided(Divided {
+            let result = match result {
+                Ok(state) => {
+                    let layout = self::layout(&state);
+                    let message = match layout.is_off() {
+                        true => format!("GPU {g} is whole"),
+                        false => format!("GPU {g} is divided into {layout}"),
+                    };
+                    let undo = Some(undo);
+                    Ok(AdminDone { message, undo })
+                }
+                Err(why) => Err(undone(g, &why, &undo)),
+            };
+            let _ = events.send(Msg::Divided {
                 gpu: g,
                 result,
-                undo,
                 out,
-            }));
+            });
         });
         if let Err(error) = working {
             self.dividing.remove(&g);
@@ -272,13 +275,7 @@ impl Service {
     }
 
     /// A GPU has been divided, or not.
-    pub(crate) fn divided(&mut self, divided: Divided) {
-        let Divided {
-            gpu: g,
-            result,
-            undo,
-            out,
-        } = divided;
+    pub(crate) fn divided(&mut self, g: usize, result: Result<AdminDone, WireError>, out: &Sender) {
         self.dividing.remove(&g);
         drop(self.restrict_engine());
         if let Ok(sample) = self.observer.sample_now(FIRST_LOOK) {
@@ -290,30 +287,25 @@ impl Service {
         self.tend_mps();
         self.refresh_facts();
         match result {
-            Ok(layout) => {
-                let message = match layout.is_off() {
-                    true => format!("GPU {g} is whole"),
-                    false => format!("GPU {g} is divided into {layout}"),
-                };
-                self.notice(None, message.clone());
-                out.reply(&Reply::Admin(AdminDone {
-                    message,
-                    undo: Some(undo),
-                }));
+            Ok(done) => {
+                self.notice(None, done.message.clone());
+                out.reply(&Reply::Admin(done));
             }
-            Err(why) => out.error(
-                WireError::new(ErrorCode::NotAvailable, format!("GPU {g}: {why}")).with_hint(
-                    match why {
-                        Undivided::Driver(MigError::Pending(_)) => format!(
-                            "nothing else may have the GPU open: stop other monitors, then gshare admin release {g} --for 60s \
-                             && nvidia-smi -i {g} --gpu-reset; the instances are made when gshared starts next"
-                        ),
-                        _ => format!("what was done stays; {undo} takes it back"),
-                    },
-                ),
-            ),
+            Err(error) => out.error(error),
         }
     }
+}
+
+/// What is told of a GPU that is not divided as it should be.
+fn undone(g: usize, why: &Undivided, undo: &str) -> WireError {
+    let hint = match why {
+        Undivided::Driver(MigError::Pending(_)) => format!(
+            "nothing else may have the GPU open: stop other monitors, then gshare admin release {g} --for 60s \
+             && nvidia-smi -i {g} --gpu-reset; the instances are made when gshared starts next"
+        ),
+        _ => format!("what was done stays; {undo} takes it back"),
+    };
+    WireError::new(ErrorCode::NotAvailable, format!("GPU {g}: {why}")).with_hint(hint)
 }
 
 /// What would be done, for people.

@@ -15,9 +15,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use crate::daemon::Msg;
-use crate::daemon::clock::unix_ms;
+use crate::clock::unix_ms;
+use crate::daemon::fact::Fact;
 use crate::daemon::live::Live;
+use crate::daemon::msg::Msg;
 use crate::kernel::helper::{self, ARGUMENT, Wanted};
 use crate::kernel::servers::Sought;
 
@@ -245,10 +246,10 @@ impl Helper {
                 claim: ClaimId(*claim),
                 shut_down: serde_json::from_str(&line)?,
             },
-            _ => Msg::Notebooks {
+            _ => Msg::Fact(Fact::Notebooks {
                 uid,
                 seen: serde_json::from_str(&line)?,
-            },
+            }),
         }))
     }
 }
@@ -277,11 +278,11 @@ fn serve(rights: &Rights, inbox: &Inbox, events: &mpsc::UnboundedSender<Msg>) {
             pid, start_ticks, ..
         } = wanted
         {
-            let _ = events.send(Msg::NotebookLine {
+            let _ = events.send(Msg::Fact(Fact::NotebookLine {
                 pid,
                 start_ticks,
                 at_ms: unix_ms(),
-            });
+            }));
         }
         match running.ask(uid, &wanted) {
             Ok(answer) => {

@@ -10,11 +10,12 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ClaimSpec, ErrorCode, WireError};
 
 use super::super::admin::Act;
+use super::super::convert;
 use super::super::journal::ClaimRecord;
 use super::super::peer::Peer;
-use super::super::server::Sender;
 use super::super::service::{Asked, Service};
-use super::super::{convert, unix_ms};
+use crate::clock::unix_ms;
+use crate::daemon::connection::Sender;
 use crate::figures;
 
 /// What the process has on a GPU: bytes, where the driver says.
@@ -48,7 +49,7 @@ impl Service {
             pidfd: Some(Arc::new(pidfd)),
             on_machine: peer.on_machine,
         };
-        let (request, _, mut record) = convert::request(self, &owner, &spec)?;
+        let (request, _, mut record) = convert::request(&self.world(), &self.names, &owner, &spec)?;
         self.has_room_for_it(pid, &request, &held)?;
         self.room_for(&owner)?;
         if peer.uid != uid {

@@ -11,48 +11,16 @@ use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{Caps, ClaimGpu, ClaimState, ClaimView, Figure, ProcessView, Source};
 
+use super::super::convert;
 use super::super::ending::Ended;
+use super::super::fact::Fact;
 use super::super::gpus::DriverUse;
 use super::super::journal::ClaimRecord;
+use super::super::outside::AutoClaim;
 use super::super::service::Service;
 use super::super::whose::Whose;
-use super::super::{convert, unix_ms};
+use crate::clock::unix_ms;
 use crate::{figures, identity};
-
-/// A process outside claims that is accounted as a claim.
-#[derive(Debug)]
-pub(crate) struct AutoClaim {
-    /// As the journal has it.
-    record: ClaimRecord,
-    /// The process.
-    process: ProcessKey,
-    /// What it uses, by GPU.
-    uses: BTreeMap<usize, DriverUse>,
-    /// Highest sum of its bytes.
-    peak: u64,
-}
-
-impl AutoClaim {
-    /// The process.
-    pub(crate) fn pid(&self) -> i32 {
-        self.process.pid
-    }
-
-    /// The process for good.
-    pub(crate) fn process(&self) -> ProcessKey {
-        self.process
-    }
-
-    /// What the journal has of it.
-    pub(crate) fn record(&self) -> &ClaimRecord {
-        &self.record
-    }
-
-    /// Its owner.
-    pub(crate) fn uid(&self) -> u32 {
-        self.record.uid
-    }
-}
 
 /// Why an auto-claim ends.
 const EXITED: &str = "process ended";
@@ -100,7 +68,7 @@ impl Service {
             .values()
             .map(|a| a.pid().cast_unsigned())
             .collect();
-        self.unclaimed.retain(|u| !adopted.contains(&u.pid));
+        self.tell(Fact::Accounted(adopted));
         let held = self.policy.auto.iter().flat_map(|(id, auto)| {
             let of = |(g, u): (&usize, &DriverUse)| Some((*id, *g, Bytes(u.bytes?)));
             auto.uses.iter().filter_map(of)
@@ -149,7 +117,7 @@ impl Service {
         let record = ClaimRecord {
             id: id.0,
             uid,
-            project: convert::project(self, uid, None).ok()?,
+            project: convert::project(&self.world(), &self.names, uid, None).ok()?,
             class: gshare_core::Class::default().name().to_owned(),
             command: convert::command_line(process.pid),
             granted_ms: unix_ms(),
@@ -259,7 +227,7 @@ impl Service {
     fn auto_view(&self, id: ClaimId, auto: &AutoClaim) -> ClaimView {
         let record = &auto.record;
         let pid = auto.pid().cast_unsigned();
-        let identity = self.faces_of(auto.process);
+        let identity = self.features.identity.process(auto.process);
         let notebook = identity::notebook_name(&identity);
         let what = figures::what(notebook, &record.command);
         let number = |g: usize| u32::try_from(g).unwrap_or(u32::MAX);

@@ -10,6 +10,7 @@ use gshare_enforcer::device::{Guard, GuardRules};
 use gshare_enforcer::proc;
 use gshare_enforcer::session;
 
+use super::super::outside::Denial;
 use super::super::service::Service;
 use super::places;
 
@@ -26,20 +27,6 @@ const SERVICES: [&str; 6] = [
 const SPARED: [&str; 2] = ["init.scope", "system.slice"];
 /// Accounts below this are the system's own: a display server of theirs is nobody's program.
 const FIRST_USER: u32 = 1000;
-
-/// What is in force.
-#[derive(Debug)]
-pub(crate) struct Denial {
-    guard: Guard,
-    /// Directories of the cgroups that have the filter.
-    pub(super) places: BTreeSet<PathBuf>,
-    /// Paths of the exempt cgroups, from the top.
-    pub(super) exempt: BTreeSet<PathBuf>,
-    /// Why it could not be set everywhere.
-    pub(super) trouble: Option<String>,
-    /// What an earlier service may have left was looked for.
-    settled: bool,
-}
 
 impl Service {
     /// Brings the filter to where it belongs now, or takes it off.

@@ -10,8 +10,8 @@ use gshare_proto::Check;
 use super::super::doctor::{SIMULATION, check};
 use super::super::journal::ClaimRecord;
 use super::super::service::Service;
-use super::super::{millis, unix_ms};
 use super::AutoClaim;
+use crate::clock::{millis, unix_ms};
 use crate::figures;
 
 /// The device filter's status; docs/hardware.md has the same words.

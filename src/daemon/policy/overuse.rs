@@ -34,7 +34,7 @@ impl Service {
 
     /// Compares the newest sample with the ledger.
     pub(super) fn reconcile(&mut self) {
-        let counted = self.counted_time();
+        let counted = self.policy.time.look(&self.claims, &self.gpus);
         let looks: Vec<Look<ProcessKey>> = (0..self.gpus.len())
             .flat_map(|g| self.looks(g, &counted))
             .collect();

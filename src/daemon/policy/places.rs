@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-use super::super::Msg;
+use crate::daemon::msg::Msg;
 
 /// More of these in one go are answered together.
 const TOGETHER_MS: u16 = 10;

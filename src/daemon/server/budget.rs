@@ -24,15 +24,6 @@ const ARRIVALS: usize = 2;
 const A_SECOND: u32 = 1000;
 const HELD_BACK: u32 = 2000;
 
-/// The right of a connection to have one request handled, and of its user.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    /// When its line was whole.
-    pub(super) received: Instant,
-    pub(super) _connection: OwnedSemaphorePermit,
-    pub(super) _user: Option<OwnedSemaphorePermit>,
-}
-
 /// One user's part.
 #[derive(Debug)]
 pub(super) struct Budget {

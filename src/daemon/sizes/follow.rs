@@ -7,23 +7,17 @@ use gshare_config::{AutoShrink, Sizes};
 use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Share};
 
-use super::track::RunTrack;
+use crate::daemon::history::say::{STEP, rounded};
 use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
 use crate::daemon::service::Service;
+use crate::daemon::tracks::RunTrack;
 
-/// Sizes are multiples of this.
-pub(crate) const STEP: u64 = 256 << 20;
 /// Above what is used now, without knowing what comes.
 const ABOVE: f64 = 1.11;
 /// What is given back is worth it from this part of the request on.
 const WORTH: f64 = 0.1;
 /// A change of so many thousandths of the SMs is worth it.
 const WORTH_SM: u32 = 100;
-
-/// Bytes up to a multiple of [`STEP`].
-pub(crate) fn rounded(bytes: f64) -> u64 {
-    ((bytes / STEP as f64).ceil() as u64).max(1) * STEP
-}
 
 /// What a run needs to be guaranteed now; `None` while nothing says it.
 fn need(track: &RunTrack, first_look: Duration, horizon: Duration) -> Option<f64> {

@@ -63,6 +63,12 @@ pub fn percent(value: f64) -> String {
     }
 }
 
+/// A part as a percentage: `61 %`.
+#[must_use]
+pub fn percent_of(part: f64) -> String {
+    percent(part * 100.0) + " %"
+}
+
 /// A measured percentage without its sign: `61`, `~61`; `unknown` where nothing was measured.
 #[must_use]
 pub fn measured(figure: Option<Figure>, unknown: &str) -> String {

@@ -27,33 +27,6 @@ fn a_kernel_computes_exactly() {
 }
 
 #[test]
-fn parameters_in_a_packed_buffer() {
-    let _c = Context::on(1);
-    let f = kernel(PTX, "triple");
-    let (src, out) = (upload(&[5u32, 6, 7]), alloc(12));
-    let mut buffer = [0u64; 3];
-    buffer[..2].copy_from_slice(&[out, src]);
-    buffer[2] = 3;
-    let mut size = 20usize;
-    let mut extra = [1u64, buffer.as_ptr() as u64, 2, &raw mut size as u64, 0];
-    let none = std::ptr::null_mut::<c_void>();
-    ok!(cuLaunchKernel(
-        f,
-        1u32,
-        1u32,
-        1u32,
-        32u32,
-        1u32,
-        1u32,
-        0u32,
-        0u64,
-        none,
-        extra.as_mut_ptr()
-    ));
-    assert_eq!(download::<u32>(out, 3), [15, 19, 23]);
-}
-
-#[test]
 fn variables_of_a_module() {
     let _c = Context::on(1);
     let text = CString::new(PTX).expect("ptx");

@@ -1,6 +1,7 @@
-//! The thread that talks to one GPU's daemon: its answers take milliseconds, or for ever.
+//! One GPU's MPS daemon, and the thread that talks to it: its answers take milliseconds, or for ever.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -8,13 +9,38 @@ use gshare_core::ClaimId;
 use gshare_enforcer::mps::{Control, Look, MpsError, Server, Watch};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Report;
-use crate::daemon::Msg;
+use super::msg::{MpsReport as Report, Msg};
 
 /// Longest wait for terminated clients to leave their server.
 const LEAVE: Duration = Duration::from_secs(3);
 /// Seconds that servers have when the daemon ends.
 const QUIT_S: u32 = 5;
+
+/// MPS on one GPU.
+#[derive(Debug)]
+pub(crate) struct OnGpu {
+    pub(super) control: Control,
+    pub(super) worker: Worker,
+    /// The daemon answers.
+    pub(crate) up: bool,
+    /// Its directory is made anew: nobody may use it meanwhile.
+    pub(super) renewing: bool,
+    /// Why it does not.
+    pub(crate) why: Option<String>,
+    pub(crate) servers: Vec<Server>,
+    /// Processes of claims that run beside MPS, and were told.
+    pub(super) beside: BTreeMap<i32, ClaimId>,
+}
+
+/// MPS daemons by GPU.
+pub(crate) type Daemons = BTreeMap<usize, OnGpu>;
+
+impl OnGpu {
+    /// The directory of its pipes.
+    pub(crate) fn pipe(&self) -> &Path {
+        self.control.pipe()
+    }
+}
 
 /// What the service asks of a daemon.
 #[derive(Debug)]

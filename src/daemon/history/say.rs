@@ -8,10 +8,30 @@ use gshare_core::Bytes;
 use gshare_core::predict::{Busy, Level, NOMINAL};
 use gshare_core::units::show_duration;
 use gshare_proto::Suggestion;
+use gshare_proto::figures::percent_of as percent;
 
-use super::follow::{STEP, rounded};
-use super::track::Used;
-use crate::daemon::history::runs::{RunRecord, Told};
+use super::runs::{RunRecord, Told};
+
+/// Sizes are multiples of this.
+pub(crate) const STEP: u64 = 256 << 20;
+
+/// What a run used so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used {
+    pub(crate) seconds: f64,
+    pub(crate) peak: u64,
+    /// Next minutes' memory, and part of the SMs.
+    pub(crate) next_mem: Option<u64>,
+    pub(crate) next_sm: Option<f64>,
+    /// Part of the SMs that is enough, and the most that was used.
+    pub(crate) enough: Option<f64>,
+    pub(crate) most: Option<f64>,
+}
+
+/// Bytes up to a multiple of [`STEP`].
+pub(crate) fn rounded(bytes: f64) -> u64 {
+    ((bytes / STEP as f64).ceil() as u64).max(1) * STEP
+}
 
 /// What a machine has, and what it gives without being asked.
 #[derive(Clone, Debug)]
@@ -34,18 +54,9 @@ pub(crate) struct Running {
     pub(crate) used: Used,
 }
 
-/// `9.1 GiB`.
-pub(crate) fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.0} %", part * 100.0)
-}
-
 /// `9.1-9.6 GiB`, or one of the two where they are the same.
 fn from_to(low: u64, high: u64) -> String {
-    let (a, b) = (gib(low), gib(high));
+    let (a, b) = (Bytes(low).to_string(), Bytes(high).to_string());
     if a == b {
         a
     } else {
@@ -116,9 +127,9 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
     }
     said.push(format!(
         "half of such runs need up to {}, all but {:.0} in 100 up to {}",
-        gib(e.middle.0),
+        e.middle,
         NOMINAL * 100.0,
-        gib(e.bound.0)
+        e.bound
     ));
     said.extend(share_reason(records, told.share()));
     if let Some(time) = &told.time {
@@ -228,7 +239,7 @@ pub(crate) fn running(told: &Told, facts: &Facts, claim: &Running) -> Suggestion
     let seen = format!(
         "in its {} so far it had up to {}{}",
         show_duration(Duration::from_secs(used.seconds as u64)),
-        gib(used.peak),
+        Bytes(used.peak),
         used.most.map_or_else(String::new, |m| format!(
             " and up to {} of a GPU",
             percent(m)

@@ -1,12 +1,18 @@
-//! What a claim that runs used so far.
+//! What claims that run used so far, and what is remembered for their sizes.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use gshare_core::ClaimId;
+use gshare_core::machine::{Claimable, Expected};
 use gshare_core::predict::{Busy, Phase, Place, Track, phases};
 use gshare_proto::ClaimGpu;
 
-use crate::daemon::history::runs::{PARTS, RunRecord, Told};
-use crate::daemon::journal::ClaimRecord;
+use super::connection::ConnId;
+use super::history::runs::{PARTS, RunRecord, Told};
+use super::history::say::Used;
+use super::journal::ClaimRecord;
 
 /// Points that are kept; when there are more, two become one.
 const POINTS: usize = 512;
@@ -29,6 +35,18 @@ pub(crate) struct Experience {
     pub(crate) phases: Vec<Vec<Phase>>,
     /// Part of the SMs that was enough.
     pub(crate) share: Option<f64>,
+}
+
+/// What the service remembers of claims that run, for their sizes.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    pub(super) runs: BTreeMap<ClaimId, RunTrack>,
+    /// Connections that wait for a size.
+    pub(super) asking: BTreeSet<ConnId>,
+    /// When those who wait start, as it was found since the last decision, once somebody has asked.
+    pub(super) expected: OnceLock<BTreeMap<ClaimId, Expected>>,
+    /// What a user could claim, likewise, of each who has asked.
+    pub(super) room: Mutex<BTreeMap<u32, Arc<Claimable>>>,
 }
 
 /// A run that goes on.
@@ -68,19 +86,6 @@ pub(crate) struct RunTrack {
     pub(crate) changed: Option<Instant>,
     /// A wish to grow that is open, and its bytes.
     pub(crate) wish: Option<(u64, u64)>,
-}
-
-/// What a run used so far.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Used {
-    pub(crate) seconds: f64,
-    pub(crate) peak: u64,
-    /// Next minutes' memory, and part of the SMs.
-    pub(crate) next_mem: Option<u64>,
-    pub(crate) next_sm: Option<f64>,
-    /// Part of the SMs that is enough, and the most that was used.
-    pub(crate) enough: Option<f64>,
-    pub(crate) most: Option<f64>,
 }
 
 impl RunTrack {

@@ -1,13 +1,100 @@
-//! GPU time that the members' proxies counted between two looks, process by process: what the driver's figures are
-//! compared with.
+//! What is remembered of use outside claims and beyond them; and the GPU time that the members' proxies counted between
+//! two looks, process by process: what the driver's figures are compared with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use gshare_abi::host::SlotView;
 use gshare_core::ClaimId;
+use gshare_core::reconcile::Reconcile;
+use gshare_enforcer::device::Guard;
 use gshare_enforcer::proc::ProcessKey;
 
-use super::super::service::Service;
+use super::gpu::{DriverUse, Gpu};
+use super::journal::ClaimRecord;
+use super::live::Live;
+
+/// What is remembered from one look to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Policy {
+    /// GPU time that was counted by the last look.
+    pub(crate) time: Time,
+    /// Looks at the driver so far.
+    pub(crate) looks: u64,
+    /// Claims that use more than they are counted.
+    pub(crate) over: Reconcile<ProcessKey>,
+    /// Highest sum of a claim's charges on a GPU since the last look at the driver.
+    pub(crate) charged: BTreeMap<(ClaimId, usize), u64>,
+    /// Processes outside claims that are accounted as claims of their own.
+    pub(crate) auto: BTreeMap<ClaimId, AutoClaim>,
+    /// The filter that keeps programs outside claims from GPUs.
+    pub(crate) denial: Option<Denial>,
+    /// Users were told that nothing keeps programs outside claims from the GPUs.
+    pub(super) told_open: bool,
+    /// The directories where cgroups and sessions appear that are watched.
+    pub(super) watched: BTreeSet<PathBuf>,
+    /// Whether the driver limits the memory of control groups, by GPU, where that is known.
+    pub(crate) limits: BTreeMap<usize, Result<(), String>>,
+    /// gshare's own processes besides the service, which are nobody's use: they and their descendants.
+    pub(crate) own: BTreeSet<i32>,
+}
+
+impl Policy {
+    /// A claim's charges on a GPU, read between two looks at the driver.
+    pub(crate) fn saw_charge(&mut self, id: ClaimId, gpu: usize, bytes: u64) {
+        let highest = self.charged.entry((id, gpu)).or_default();
+        *highest = bytes.max(*highest);
+    }
+}
+
+/// A process outside claims that is accounted as a claim.
+#[derive(Debug)]
+pub(crate) struct AutoClaim {
+    /// As the journal has it.
+    pub(super) record: ClaimRecord,
+    /// The process.
+    pub(super) process: ProcessKey,
+    /// What it uses, by GPU.
+    pub(super) uses: BTreeMap<usize, DriverUse>,
+    /// Highest sum of its bytes.
+    pub(super) peak: u64,
+}
+
+impl AutoClaim {
+    /// The process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// The process for good.
+    pub(crate) fn process(&self) -> ProcessKey {
+        self.process
+    }
+
+    /// What the journal has of it.
+    pub(crate) fn record(&self) -> &ClaimRecord {
+        &self.record
+    }
+
+    /// Its owner.
+    pub(crate) fn uid(&self) -> u32 {
+        self.record.uid
+    }
+}
+
+/// What is in force.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    pub(super) guard: Guard,
+    /// Directories of the cgroups that have the filter.
+    pub(super) places: BTreeSet<PathBuf>,
+    /// Paths of the exempt cgroups, from the top.
+    pub(super) exempt: BTreeSet<PathBuf>,
+    /// Why it could not be set everywhere.
+    pub(super) trouble: Option<String>,
+    /// What an earlier service may have left was looked for.
+    pub(super) settled: bool,
+}
 
 /// Of a process's launches so many, in a hundred, may be without a measured time before its count says nothing.
 const UNMEASURED: u64 = 10;
@@ -73,22 +160,26 @@ fn percent(then: Count, now: Count, ns: u64) -> Option<f64> {
     (ns > 0).then(|| (busy as f64 / ns as f64 * 100.0).min(100.0))
 }
 
-impl Service {
+impl Time {
     /// What the claims' processes counted since the last look, by GPU, in percent of the GPU's time; absent for
     /// those whose proxy cannot say.
-    pub(super) fn counted_time(&mut self) -> BTreeMap<(usize, ProcessKey), f64> {
+    pub(super) fn look(
+        &mut self,
+        claims: &BTreeMap<ClaimId, Live>,
+        gpus: &[Gpu],
+    ) -> BTreeMap<(usize, ProcessKey), f64> {
         let now = gshare_abi::monotonic_ns();
-        let [last, earlier] = &self.policy.time.told;
-        if now.saturating_sub(self.policy.time.at_ns) < SHORTEST_NS {
+        let [last, earlier] = &self.told;
+        if now.saturating_sub(self.at_ns) < SHORTEST_NS {
             return lenient(last, earlier);
         }
-        let mut before = std::mem::take(&mut self.policy.time);
+        let mut before = std::mem::take(self);
         let ns = now.saturating_sub(before.at_ns);
         let mut counts = BTreeMap::new();
         let mut told = Told::new();
-        for (id, live) in &self.claims {
+        for (id, live) in claims {
             for seat in &live.seats {
-                for slot in seat.usage.read_slots(self.gpus[seat.gpu].total) {
+                for slot in seat.usage.read_slots(gpus[seat.gpu].total) {
                     let process = ProcessKey {
                         pid: slot.pid.cast_signed(),
                         start_ticks: slot.start_time,
@@ -108,7 +199,7 @@ impl Service {
         }
         let [last, _] = std::mem::take(&mut before.told);
         let counted = lenient(&told, &last);
-        self.policy.time = Time {
+        *self = Self {
             at_ns: now,
             counts,
             told: [told, last],

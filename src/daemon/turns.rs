@@ -8,9 +8,9 @@ use gshare_config::ExcessTime;
 use gshare_core::ClaimId;
 use gshare_proto::{StuckView, TurnsView};
 
-use super::{Entry, Table, Turning};
-use crate::daemon::journal::HeldRecord;
-use crate::daemon::service::{Live, Seat, Service};
+use super::arbiter::{Entry, Table, Turning};
+use super::journal::HeldRecord;
+use super::service::{Live, Seat, Service};
 
 /// Whose turn the time above all requests is first, and with which weight.
 fn standing(class: &str, excess: ExcessTime) -> (u8, u32) {

@@ -1,0 +1,98 @@
+//! A connection as the task that owns the state knows it: its number, where its replies go, its right to be heard.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use gshare_proto::{Reply, WireError};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// Number of a connection.
+pub(crate) type ConnId = u64;
+
+/// A line to send, with descriptors.
+#[derive(Debug)]
+pub(crate) struct Out {
+    pub(super) line: Arc<[u8]>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// Where replies of a connection go.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    pub(super) out: mpsc::UnboundedSender<Out>,
+    pub(super) unsent: Arc<AtomicUsize>,
+}
+
+impl Sender {
+    /// Sends a reply; a client that has gone misses it.
+    pub(crate) fn reply(&self, reply: &Reply) {
+        self.line(Self::encode(reply).into());
+    }
+
+    /// A reply as the line that carries it.
+    pub(crate) fn encode(reply: &Reply) -> Vec<u8> {
+        match serde_json::to_vec(reply) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                line
+            }
+            Err(error) => {
+                tracing::error!(%error, "a reply could not be written as JSON");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Sends a line made by [`Self::encode`], which several may share.
+    pub(crate) fn line(&self, line: Arc<[u8]>) {
+        self.send(Out {
+            line,
+            fds: Vec::new(),
+        });
+    }
+
+    /// Sends a refusal.
+    pub(crate) fn error(&self, error: WireError) {
+        self.reply(&Reply::Error(error));
+    }
+
+    /// Sends a raw line (ending in a newline) with descriptors.
+    pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
+        self.send(Out {
+            line: line.into_bytes().into(),
+            fds,
+        });
+    }
+
+    /// Whether the client has taken everything: a stopped one is not sent snapshot after snapshot.
+    pub(crate) fn idle(&self) -> bool {
+        self.unsent() == 0
+    }
+
+    /// Replies that the client has not taken yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection has ended: nobody will read an answer.
+    pub(crate) fn gone(&self) -> bool {
+        self.out.is_closed()
+    }
+
+    fn send(&self, out: Out) {
+        // Counted before the other side can count it off.
+        self.unsent.fetch_add(1, Ordering::Relaxed);
+        let _ = self.out.send(out);
+    }
+}
+
+/// The right of a connection to have one request handled, and of its user.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// When its line was whole.
+    pub(super) received: Instant,
+    pub(super) _connection: OwnedSemaphorePermit,
+    pub(super) _user: Option<OwnedSemaphorePermit>,
+}

@@ -1,0 +1,77 @@
+//! What containers are called, by the programs that watch over them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
+use gshare_enforcer::proc;
+
+use crate::figures;
+
+/// The names of the containers that run in a claim, for people. Where the program that watches over a container
+/// tells no name, the beginning of its id is shown.
+pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
+    let below = std::fs::read_dir(cgroup.dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
+        .filter_map(|entry| {
+            let id = container_id(entry.file_name().to_str()?)?.to_owned();
+            // An empty cgroup is that of a container that has ended.
+            let pid = first_process(&entry.path()).ok()??;
+            let name = watched_name(pid, &id).or_else(|| docker_name(&id));
+            Some(name.unwrap_or_else(|| id[..12].to_owned()))
+        });
+    // A rootless container stays in the claim's own cgroup, and so does the program that watches over it.
+    let members = std::fs::read_to_string(cgroup.dir().join("cgroup.procs")).unwrap_or_default();
+    let own = members
+        .lines()
+        .filter_map(|pid| conmon_name(pid.parse().ok()?));
+    let names: BTreeSet<String> = below
+        .chain(own)
+        .map(|name| figures::printable(&name).take(64).collect())
+        .collect();
+    names.into_iter().collect()
+}
+
+/// The name that docker gave a container with this id, where its files lie at their usual place.
+fn docker_name(id: &str) -> Option<String> {
+    let file = format!("/var/lib/docker/containers/{id}/config.v2.json");
+    let value: serde_json::Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let name = value["Name"].as_str()?.trim_start_matches('/');
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// The name of the container that this process, if it is podman's `conmon`, watches over.
+fn conmon_name(pid: i32) -> Option<String> {
+    let words = words_of(pid)?;
+    let program = words.first()?.rsplit('/').next()?;
+    let at = words.iter().position(|w| w == "-n")?;
+    (program == "conmon").then(|| words.get(at + 1).cloned())?
+}
+
+fn words_of(pid: i32) -> Option<Vec<String>> {
+    let words = proc::cmdline(pid)?;
+    Some(
+        words
+            .iter()
+            .map(|w| w.to_string_lossy().into_owned())
+            .collect(),
+    )
+}
+
+fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
+    let text = std::fs::read_to_string(cgroup.join("cgroup.procs"))?;
+    Ok(text.lines().find_map(|line| line.parse().ok()))
+}
+
+/// The name that podman's `conmon`, an ancestor of the container's processes, was started with.
+fn watched_name(pid: i32, id: &str) -> Option<String> {
+    let ancestors = proc::ancestors(pid);
+    let mut watchers = ancestors
+        .iter()
+        .filter(|a| words_of(a.pid).is_some_and(|words| words.iter().any(|w| w == id)));
+    watchers.find_map(|a| conmon_name(a.pid))
+}

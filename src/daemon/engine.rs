@@ -1,0 +1,79 @@
+//! The process that asks the driver to detach and attach claims, and what is remembered of those that are on their way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gshare_core::ClaimId;
+use gshare_core::machine::Now;
+use gshare_core::machine::lever::Levers;
+use gshare_enforcer::checkpoint::Engine;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::connection::Sender;
+use super::msg::{LeverMsg, Msg};
+
+/// First argument of the process that talks to the driver.
+pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
+
+/// What the levers need of the service.
+#[derive(Debug)]
+pub(crate) struct LeverState {
+    /// `None` where there is no driver to ask.
+    pub(super) engine: Option<Arc<Engine>>,
+    /// Whether the driver can do it; `None` before that is known.
+    pub(crate) usable: Option<Result<(), String>>,
+    /// What was last told to the core.
+    pub(super) told: BTreeMap<ClaimId, Levers>,
+    /// Since when a lever is being pulled.
+    pub(super) since: BTreeMap<ClaimId, Instant>,
+    /// Processes that the driver has lost (`FAILED`).
+    pub(super) lost: BTreeMap<ClaimId, BTreeSet<i32>>,
+    /// Processes of claims of several GPUs that had NCCL loaded when they began with CUDA.
+    pub(super) nccl: BTreeMap<ClaimId, BTreeSet<i32>>,
+    /// Those who wait for what they asked.
+    pub(crate) waiters: BTreeMap<ClaimId, Vec<Sender>>,
+    /// When calls of detached claims last said that they wait.
+    pub(super) wanted: BTreeMap<ClaimId, Instant>,
+    /// Of which announcement each owner was reminded, and how often.
+    pub(crate) reminded: BTreeMap<ClaimId, (Now, usize)>,
+}
+
+impl LeverState {
+    /// A claim that is on its way from or to a GPU.
+    pub(crate) fn under_way(&self) -> Option<ClaimId> {
+        self.since.keys().next().copied()
+    }
+
+    /// Starts the engine, so that nobody waits for `cuInit` later.
+    pub(crate) fn start(libcuda: Option<&Path>, events: &UnboundedSender<Msg>) -> Self {
+        let own = std::env::current_exe().ok();
+        let engine = libcuda.zip(own).map(|(libcuda, own)| {
+            let command = [own.into_os_string(), ENGINE_ARGUMENT.into(), libcuda.into()];
+            Arc::new(Engine::new(command))
+        });
+        if let Some(engine) = &engine {
+            let (engine, events) = (Arc::clone(engine), events.clone());
+            let started = std::thread::Builder::new().name("engine".to_owned());
+            let _ = started.spawn(move || {
+                let usable = engine.start().map_err(|e| e.to_string());
+                let _ = events.send(Msg::Lever(LeverMsg::Engine(usable)));
+            });
+        }
+        Self {
+            usable: match engine {
+                Some(_) => None,
+                None => Some(Err("no libcuda was found".to_owned())),
+            },
+            engine,
+            told: BTreeMap::new(),
+            since: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            nccl: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            reminded: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! What the history is told: what holds of every line at each look at the GPUs, and what is asked of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_proto::history::Usage;
+use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::connection::{Sender, Turn};
+use super::gpu::STEP;
+use super::history::Ask;
+use super::history::answer::Place;
+use super::history::store::{ClaimFace, Store};
+use super::history::sum::{Fact, Key, STEP_S, Step as Sums, Sum};
+use super::history::vitals::Vitals;
+use super::history::worker::{Order, Status, Told, Worker};
+use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
+use super::msg::Msg;
+use super::service::Service;
+use crate::clock::{millis, unix_ms};
+use crate::{figures, identity};
+
+/// Points on the screen: ten minutes.
+const POINTS: usize = 60;
+/// No launch for this long, and no GPU time: a claim idles.
+const IDLE_AFTER_S: u64 = 3;
+/// Less than this many percent of SMs or time is none.
+const NOTHING: f64 = 1.0;
+/// How long the end of the service waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A claim's parts of GPUs, as they are recorded.
+struct Seen {
+    id: ClaimId,
+    uid: u32,
+    parts: Vec<ClaimGpu>,
+    idle_s: Option<u64>,
+    held_back_ms: Option<u64>,
+}
+
+impl Service {
+    fn history_path(&self) -> PathBuf {
+        self.paths.state_dir.join("history.db")
+    }
+
+    /// Opens the file, moves points of older versions into it, and puts the last minutes on the screen again. Time
+    /// without a service is unknown.
+    pub(crate) fn load_history(&mut self) {
+        let path = self.history_path();
+        let opened = Store::open(&path, self.config.history.max_size.0);
+        let mut store = match opened {
+            Ok(store) => store,
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "no history is kept for now");
+                return;
+            }
+        };
+        if let Err(error) = self.move_samples(&mut store) {
+            tracing::warn!(%error, "the history of an older version stays where it is");
+        }
+        let now = unix_ms();
+        let from = now.saturating_sub(millis(STEP) * POINTS as u64);
+        for g in 0..self.gpus.len() {
+            match store.activity_since(&self.lasting_name(g), from) {
+                Ok(points) => self.gpus[g].history = spread(&points, now),
+                Err(error) => tracing::warn!(%error, "the last minutes are not known"),
+            }
+        }
+        self.history.store = Some(store);
+    }
+
+    /// Older versions kept points of the GPUs in the journal.
+    fn move_samples(&mut self, store: &mut Store) -> anyhow::Result<()> {
+        let samples = self.journal.samples()?;
+        let mut steps: BTreeMap<i64, Sums> = BTreeMap::new();
+        let seconds = STEP.as_secs_f64();
+        for sample in samples {
+            let at = (sample.at_ms / 1000) as i64;
+            let at = at - at.rem_euclid(STEP_S);
+            let step = steps.entry(at).or_default();
+            step.at = at;
+            let activity = sample.activity.map(|a| f64::from(a) / 100.0 * seconds);
+            let row = Sum {
+                looked: seconds,
+                used: activity,
+                used_s: if activity.is_some() { seconds } else { 0.0 },
+                // It was time busy where the GPU did not count its SMs.
+                estimate: true,
+                mem_claimed: sample.claimed_bytes as f64 * seconds,
+                mem_used: sample.used_bytes.map(|b| b as f64 * seconds),
+                ..Sum::default()
+            };
+            step.rows.insert(Key::Gpu(sample.uuid.into()), row);
+            let machine = step.rows.entry(Key::Machine).or_default();
+            machine.looked = seconds;
+            machine.claimed += seconds;
+        }
+        let steps: Vec<Sums> = steps.into_values().collect();
+        store.take_over(&steps)?;
+        self.journal.forget_samples()?;
+        Ok(())
+    }
+
+    /// Starts the thread that keeps the history, once it is known which claims live.
+    pub(crate) fn start_history(&mut self, events: UnboundedSender<Msg>) {
+        let claims = self.claims.keys().map(|id| id.0).collect();
+        let (path, max) = (self.history_path(), self.config.history.max_size.0);
+        let store = self.history.store.take();
+        let tell = Box::new(move |told| {
+            // Nobody listens any more when the service ends.
+            let _ = events.send(Msg::History(told));
+        });
+        match Worker::start(&path, max, store, claims, tell) {
+            Ok(worker) => self.history.worker = Some(worker),
+            Err(error) => tracing::error!(%error, "no history is kept: no thread for it"),
+        }
+    }
+
+    /// Writes what is not written yet, at the end of the service.
+    pub(crate) fn end_history(&mut self) {
+        let step = self.history.collector.take();
+        if let Some(step) = step {
+            self.keep(step);
+        }
+        if let Some(worker) = &mut self.history.worker {
+            worker.stop(PATIENCE);
+        }
+    }
+
+    /// Gives the thread an order; back where there is none.
+    pub(crate) fn tell_history(&self, order: Order) -> Result<(), Order> {
+        match &self.history.worker {
+            Some(worker) => {
+                worker.tell(order);
+                Ok(())
+            }
+            None => Err(order),
+        }
+    }
+
+    /// How the file is doing; absent where there is no thread.
+    pub(crate) fn history_status(&self) -> Option<Status> {
+        self.history.worker.as_ref().map(Worker::status)
+    }
+
+    /// Adds the newest sample to the history.
+    pub(crate) fn record_history(&mut self) {
+        for g in 0..self.gpus.len() {
+            let reading = self.reading(g);
+            let value = reading.and_then(|r| r.gpm.and_then(|x| x.sm_active).or(r.time_busy));
+            let gpu = &mut self.gpus[g];
+            gpu.step.add(value);
+            if let Some(activity) = gpu.step.finish() {
+                gpu.history.push_back(activity);
+                while gpu.history.len() > POINTS {
+                    gpu.history.pop_front();
+                }
+            }
+        }
+        let facts = self.facts_of_now();
+        let most = millis(self.config.service.tick)
+            .saturating_mul(3)
+            .max(5_000);
+        for step in self.history.collector.look(unix_ms(), most, &facts) {
+            self.keep(step);
+        }
+    }
+
+    /// What holds of every line at this moment.
+    fn facts_of_now(&mut self) -> Vec<(Key, Fact)> {
+        let since = self.history.seen.replace(Instant::now());
+        let since_ms = since.map_or(0.0, |at| at.elapsed().as_secs_f64() * 1000.0);
+        let mut facts = Vec::new();
+        let whole = self.gpus.iter().filter(|g| g.parent.is_none()).count();
+        let machine = Fact {
+            claimed: whole as f64,
+            ..Fact::default()
+        };
+        facts.push((Key::Machine, machine));
+        let names: Vec<Arc<str>> = (0..self.gpus.len())
+            .map(|g| self.lasting_name(g).into())
+            .collect();
+        for (g, name) in names.iter().enumerate() {
+            facts.push((Key::Gpu(Arc::clone(name)), self.gpu_fact(g)));
+        }
+        let mut unnamed = false;
+        for seen in self.claims_seen() {
+            let kept = self.history.claims.entry(seen.id).or_default();
+            unnamed |= kept.face == ClaimFace::default();
+            let before = std::mem::replace(&mut kept.held_back_ms, seen.held_back_ms);
+            let held_back = seen
+                .held_back_ms
+                .zip(before)
+                .map(|(now, old)| now.saturating_sub(old));
+            let throttled = match held_back {
+                Some(ms) if since_ms > 0.0 => ms as f64 / since_ms / seen.parts.len().max(1) as f64,
+                _ => 0.0,
+            };
+            self.look_at_size(
+                seen.id,
+                &seen.parts,
+                throttled.min(1.0),
+                seen.held_back_ms.is_some(),
+            );
+            // What is in the host holds nothing of a GPU.
+            let live = self.claims.get(&seen.id);
+            if live.is_some_and(|l| matches!(l.record.holding, HoldingRecord::Parked(_))) {
+                continue;
+            }
+            for part in &seen.parts {
+                let Some(name) = names.get(self.seat_of(seen.id, part)) else {
+                    continue;
+                };
+                let key = Key::Claim {
+                    claim: seen.id.0,
+                    uid: seen.uid,
+                    gpu: Arc::clone(name),
+                };
+                let fact = Fact {
+                    throttled: throttled.min(1.0),
+                    ..self.claim_fact(seen.id, part, seen.idle_s)
+                };
+                facts.push((key, fact));
+            }
+        }
+        // A claim may end before the step does, and then nothing knows its owner any more.
+        if unnamed {
+            self.name_claims();
+        }
+        let mut waiting: BTreeMap<u32, f64> = BTreeMap::new();
+        for asked in self.waiting.values() {
+            let wanted = asked.request.share.as_f64() * f64::from(asked.request.gpus);
+            *waiting.entry(asked.record.uid).or_default() += wanted;
+        }
+        facts.extend(waiting.into_iter().map(|(uid, waited)| {
+            let fact = Fact {
+                waited,
+                ..Fact::default()
+            };
+            (Key::Wait(uid), fact)
+        }));
+        facts
+    }
+
+    /// The GPU on which a claim's part counts: one that comes back from host memory has its new one already.
+    fn seat_of(&self, id: ClaimId, part: &ClaimGpu) -> usize {
+        let live = self.claims.get(&id);
+        let new = live.and_then(|live| match &live.record.holding {
+            HoldingRecord::Unparking { to, .. } => {
+                let slices = &live.record.slices;
+                to.get(slices.iter().position(|s| s.uuid == part.uuid)?)
+            }
+            _ => None,
+        });
+        let new = new.and_then(|slice| self.gpu_index(&slice.uuid));
+        new.unwrap_or(part.gpu as usize)
+    }
+
+    /// What an instance is of its GPU; 1 of a GPU.
+    pub(crate) fn part_of(&self, g: usize) -> f64 {
+        self.gpus[g].part.as_ref().map_or(1.0, |p| p.sm.as_f64())
+    }
+
+    fn gpu_fact(&self, g: usize) -> Fact {
+        let reading = self.reading(g);
+        let gpu = self.gpu_view(g);
+        let part = self.part_of(g);
+        // An instance's use is in its GPU's already.
+        let own = self.gpus[g].parent.is_none();
+        let percent = |v: f64| v / 100.0 * part;
+        Fact {
+            claimed: gpu.sm_claimed * part,
+            used: gpu.sm_active.filter(|_| own).map(|f| percent(f.value)),
+            estimate: gpu.sm_active.is_some_and(|f| f.estimate),
+            busy: gpu.time_busy.filter(|_| own).map(|f| percent(f.value)),
+            mem_claimed: gpu.mem_claimed as f64,
+            mem_used: reading
+                .and_then(|r| r.mem_used)
+                .filter(|_| own)
+                .map(|b| b as f64),
+            ..Fact::default()
+        }
+    }
+
+    fn claim_fact(&self, id: ClaimId, part: &ClaimGpu, idle_s: Option<u64>) -> Fact {
+        let g = part.gpu as usize;
+        let whole = self.part_of(g);
+        let used = part.sm_active.map(|f| f.value / 100.0);
+        let busy = part.time_busy.map(|f| f.value / 100.0);
+        let in_turns = self.claims.get(&id).is_some_and(|live| {
+            let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
+            slice.is_some_and(|s| s.held == HeldRecord::Timeslice)
+        });
+        // In turns it is time that is borrowed, side by side it is SMs.
+        let got = if in_turns { busy.or(used) } else { used };
+        let none = |f: Option<gshare_proto::Figure>| f.is_none_or(|f| f.value < NOTHING);
+        let known =
+            part.sm_active.is_some() || part.time_busy.is_some() || part.mem_used == Some(0);
+        // A claim that is moved does nothing because of that, and not by itself.
+        let live = self.claims.get(&id);
+        let on_its_way = live.is_some_and(|live| live.record.holding.is_on_its_way());
+        let idle = known
+            && !on_its_way
+            && none(part.sm_active)
+            && none(part.time_busy)
+            && idle_s.is_none_or(|s| s >= IDLE_AFTER_S);
+        Fact {
+            claimed: part.sm_request * whole,
+            used: used.map(|u| u * whole),
+            estimate: part.sm_active.is_some_and(|f| f.estimate),
+            busy: busy.map(|b| b * whole),
+            mem_claimed: part.mem_request as f64,
+            mem_used: part.mem_used.map(|b| b as f64),
+            mem_borrowed: part
+                .mem_used
+                .map(|b| b.saturating_sub(part.mem_request) as f64),
+            borrowed: got.map_or(0.0, |got| (got - part.sm_request).max(0.0) * whole),
+            idle,
+            ..Fact::default()
+        }
+    }
+
+    /// The claims that hold something, with the figures that the screen has of them.
+    fn claims_seen(&self) -> Vec<Seen> {
+        let shown = self.shown();
+        let held = self.claims.iter().map(|(id, live)| {
+            let parts = self.claim_parts(*id, live, &shown);
+            Seen {
+                id: *id,
+                uid: live.record.uid,
+                idle_s: parts.idle_s(),
+                parts: parts.gpus,
+                held_back_ms: self.turns_view(*id, live).map(|t| t.held_back_ms),
+            }
+        });
+        let auto = self.auto_views().into_iter().filter_map(|view| {
+            Some(Seen {
+                id: view.id.parse().ok()?,
+                uid: view.uid,
+                parts: view.gpus,
+                idle_s: None,
+                held_back_ms: None,
+            })
+        });
+        held.chain(auto).collect()
+    }
+
+    /// A step has ended: what idled in it gets its cause, and it goes to the thread.
+    fn keep(&mut self, mut step: Sums) {
+        for (key, sum) in &mut step.rows {
+            let Key::Claim { claim, .. } = key else {
+                continue;
+            };
+            let id = ClaimId(*claim);
+            let live = self.claims.get(&id);
+            let kept = self.history.claims.entry(id).or_default();
+            // Of a claim's several GPUs, and in a question soon after another, what was found last holds.
+            if kept.vitals.as_ref().is_none_or(Vitals::is_old) {
+                let now = live.and_then(Vitals::read);
+                let hours = &self.config.history.work_hours;
+                kept.cause = Vitals::cause(kept.vitals.as_ref(), now.as_ref(), hours);
+                kept.vitals = now;
+            }
+            sum.because(kept.cause);
+            kept.sum.add(sum);
+        }
+        self.history
+            .claims
+            .retain(|id, _| self.claims.contains_key(id) || self.policy.auto.contains_key(id));
+        self.name_claims();
+        if let Some(worker) = &self.history.worker {
+            worker.tell(Order::Step(step));
+        }
+    }
+
+    /// Tells the thread what claims are called, where that has changed.
+    fn name_claims(&mut self) {
+        let mut changed = Vec::new();
+        for (id, kept) in &self.history.claims {
+            let face = match (self.claims.get(id), self.policy.auto.get(id)) {
+                (Some(live), _) => self.face_of(*id, &live.record, &self.identity_of(*id, live)),
+                (None, Some(auto)) => self.face_of(
+                    *id,
+                    auto.record(),
+                    &self.features.identity.process(auto.process()),
+                ),
+                (None, None) => continue,
+            };
+            if face != kept.face {
+                changed.push((*id, face));
+            }
+        }
+        for (id, face) in changed {
+            if let Some(worker) = &self.history.worker {
+                worker.tell(Order::Face(face.clone()));
+            }
+            self.history.claims.entry(id).or_default().face = face;
+        }
+    }
+
+    fn face_of(&self, id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace {
+        let name = record.name.as_deref().or(identity::notebook_name(identity));
+        ClaimFace {
+            claim: id.0,
+            uid: record.uid,
+            since_ms: record.granted_ms,
+            project: record.project.clone(),
+            // Others see it too.
+            what: figures::what(name, &figures::program(&record.command)),
+            notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
+        }
+    }
+
+    /// What the thread has to tell.
+    pub(crate) fn history_told(&mut self, told: Told) {
+        match told {
+            Told::Day(day) => self.history.day = Some(day),
+            Told::Learned(id, told) => self.learned(ClaimId(id), told),
+            Told::Sized(sized) => self.sized(sized),
+            Told::Claims(claims) => {
+                for (id, sum) in claims {
+                    self.history
+                        .claims
+                        .entry(ClaimId(id))
+                        .or_default()
+                        .sum
+                        .add(&sum);
+                }
+            }
+        }
+        self.touch();
+    }
+
+    /// What a claim claimed and used so far.
+    pub(crate) fn usage_of(&self, id: ClaimId) -> Option<Usage> {
+        let kept = self.history.claims.get(&id)?;
+        (kept.sum.looked > 0.0).then(|| kept.sum.usage())
+    }
+
+    /// What a user claimed and used in the last day.
+    pub(crate) fn day_of(&self, uid: u32) -> Option<Usage> {
+        let day = self.history.day.as_ref()?;
+        day.get(&uid).map(Sum::usage)
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            gpus: (0..self.gpus.len()).map(|g| self.lasting_name(g)).collect(),
+            now_ms: unix_ms(),
+        }
+    }
+
+    /// Passes a question on to the thread. What it needs to be up to now goes first.
+    pub(crate) fn ask_history(&mut self, ask: Ask, out: &Sender, turn: Turn) {
+        if let Some(step) = self.history.collector.take() {
+            self.keep(step);
+        }
+        let (place, out) = (self.place(), out.clone());
+        let Some(worker) = &self.history.worker else {
+            out.error(WireError::new(
+                ErrorCode::NotAvailable,
+                "this service keeps no history",
+            ));
+            return;
+        };
+        worker.tell(match ask {
+            Ask::History(spec) => Order::History(Box::new(spec), place, out, turn),
+            Ask::Report(spec) => Order::Report(Box::new(spec), place, out, turn),
+        });
+    }
+}
+
+/// Points at their places in time before `now`: where there was none, nothing is known.
+fn spread(points: &[(u64, Option<f32>)], now: u64) -> VecDeque<Option<f32>> {
+    let place =
+        |at: u64| usize::try_from(now.saturating_sub(at) / millis(STEP)).unwrap_or(usize::MAX);
+    let Some(longest) = points.iter().map(|(at, _)| place(*at)).max() else {
+        return VecDeque::new();
+    };
+    let mut history: VecDeque<Option<f32>> = vec![None; (longest + 1).min(POINTS)].into();
+    for (at, activity) in points {
+        let last = history.len() - 1;
+        if let Some(slot) = last
+            .checked_sub(place(*at))
+            .and_then(|i| history.get_mut(i))
+        {
+            *slot = *activity;
+        }
+    }
+    history
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_return_to_their_places_and_gaps_are_unknown() {
+        let points = [
+            (1_000, Some(10.0)),
+            (11_000, Some(20.0)),
+            (41_000, Some(50.0)),
+        ];
+        let history: Vec<_> = spread(&points, 45_000).into();
+        assert_eq!(history, [Some(10.0), Some(20.0), None, None, Some(50.0)]);
+        assert!(spread(&[], 45_000).is_empty());
+        assert_eq!(
+            spread(&[(0, Some(1.0))], 3_600_000).len(),
+            POINTS,
+            "never longer than the screen"
+        );
+    }
+}
