@@ -5,6 +5,7 @@
 
 mod board;
 mod carry;
+mod claims;
 mod holding;
 pub mod lever;
 mod memory;
@@ -18,6 +19,7 @@ mod serve;
 mod swap;
 
 pub use alone::{Alone, LeftAlone};
+pub use claims::{Illegal, Kind};
 pub use claimable::{Caller, Claimable, ModelRoom};
 pub use event::{Action, Event};
 pub use foresee::{Expected, Until, carry};
@@ -169,6 +171,7 @@ pub struct Machine {
     reclaim: reclaim::Reclaim,
     /// How long such runs took before, by claim.
     run_times: BTreeMap<ClaimId, Span>,
+    claims: claims::Claims,
 }
 
 impl Machine {
@@ -299,7 +302,7 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Levers { id, levers } => {
-                if let Some(granted) = self.reclaim.granted.get_mut(&id) {
+                if let Some(granted) = self.claims.get_mut(id) {
                     granted.levers = levers;
                 }
                 self.widen_ways_back();
@@ -322,20 +325,20 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Parked { id, host } => {
-                self.parked(now, id, host);
-                self.settle(&mut actions);
+                let done = self.parked(now, id, host);
+                self.answered(done, &mut actions);
             }
             Event::Unparked { id } => {
-                self.unparked(now, id, &mut actions);
-                self.settle(&mut actions);
+                let done = self.arrived(now, id, Kind::Restoring, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::Moved { id } => {
-                self.moved(now, id, &mut actions);
-                self.settle(&mut actions);
+                let done = self.arrived(now, id, Kind::Moving, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::LeverFailed { id, failure, .. } => {
-                self.lever_failed(now, id, failure, &mut actions);
-                self.settle(&mut actions);
+                let done = self.lever_failed(now, id, failure, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::Quotas(quotas) => {
                 self.quotas.set(&quotas);
@@ -432,6 +435,11 @@ impl Machine {
             }
             _ => true,
         });
+    }
+
+    fn answered(&mut self, done: Result<(), Illegal>, actions: &mut Vec<Action>) {
+        actions.extend(done.err().map(Action::Late));
+        self.settle(actions);
     }
 
     /// While nobody waits, what is free is lent. Before anybody is granted anything, or gets less, caps

@@ -38,7 +38,7 @@ impl Machine {
     /// Whether all that a claim has cannot be taken from it by any lever. Nothing of the kind is said of one of which
     /// nothing is known yet, nor of one that was put off for a while.
     pub(super) fn is_fixed(&self, id: ClaimId) -> bool {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return false;
         };
         let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
@@ -55,7 +55,7 @@ impl Machine {
         let held = self.ledger.held().filter(|_| asked);
         let host = self.host_room();
         let alone = held.filter_map(|(id, slices)| {
-            let granted = self.reclaim.granted.get(&id)?;
+            let granted = self.claims.get(id)?;
             let rank = self.rank(id, slices)?;
             if self.on_its_way(id) || self.promised(id) {
                 return None;

@@ -359,6 +359,8 @@ pub enum Action {
         /// For whom.
         cause: Cause,
     },
+    /// An answer came late, or something was wanted of a claim that it cannot do where it is: nothing is done.
+    Late(super::Illegal),
     /// The lease of a claim ends soon: its owner should know.
     LeaseWarning {
         /// The claim.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::holding::{Granted, Transit};
+use super::claims::{Kind, Phase, Run};
 use super::lever::{Lever, Levers};
 use super::order::Past;
 use super::plan::Plan;
@@ -78,7 +78,7 @@ impl Machine {
     /// What a machine that is started anew must be told with [`super::Event::Recall`].
     #[must_use]
     pub fn memory(&self) -> Memory {
-        let standing = |(id, g): (&ClaimId, &Granted)| {
+        let standing = |(id, g): (ClaimId, &Run)| {
             let standing = Standing {
                 seq: g.seq,
                 since: g.since,
@@ -88,7 +88,7 @@ impl Machine {
                 failures: g.failures,
                 kept_for: g.kept_for.clone(),
             };
-            (*id, standing)
+            (id, standing)
         };
         let queue = self.queue.iter().filter_map(|w| match &w.ask {
             Ask::Claim { id, request, .. } => Some(Kept {
@@ -100,18 +100,18 @@ impl Machine {
             }),
             Ask::Resize { .. } => None,
         });
-        let wanted = self.reclaim.transit.iter();
-        let wanted = wanted.filter(|(_, t)| matches!(t, Transit::Parking { wanted: true, .. }));
+        let wanted = self.claims.elsewhere();
+        let wanted = wanted.filter(|(_, p)| matches!(p, Phase::Offloading { wanted: true, .. }));
         let leased = self.leases.iter().map(|(id, _)| *id);
         Memory {
-            claims: self.reclaim.granted.iter().map(standing).collect(),
+            claims: self.claims.iter().map(standing).collect(),
             queue: queue.collect(),
             plans: self.reclaim.plans.clone(),
             past: self.past.parts(),
             past_at: self.past.at(),
             seq: self.next_seq,
             quiet_since: self.reclaim.quiet_since,
-            wanted: wanted.map(|(id, _)| *id).collect(),
+            wanted: wanted.map(|(id, _)| id).collect(),
             warned: leased.filter(|id| !self.warn_at.contains_key(id)).collect(),
             over: self.over.clone(),
             away: self.away.clone(),
@@ -122,7 +122,7 @@ impl Machine {
     /// waited are waited for, as far as they are not parked here.
     pub(super) fn recall(&mut self, now: Now, memory: Memory) {
         for (id, standing) in memory.claims {
-            let Some(granted) = self.reclaim.granted.get_mut(&id) else {
+            let Some(granted) = self.claims.get_mut(id) else {
                 continue;
             };
             granted.seq = standing.seq;
@@ -161,9 +161,7 @@ impl Machine {
             }
         }
         for id in memory.wanted {
-            if let Some(Transit::Parking { wanted, .. }) = self.reclaim.transit.get_mut(&id) {
-                *wanted = true;
-            }
+            self.claims.want(id);
         }
         self.warn_at.retain(|id, _| !memory.warned.contains(id));
         for id in memory.over {
@@ -172,9 +170,9 @@ impl Machine {
                 self.over.insert(id);
             }
         }
-        let away = memory.away.into_iter().filter(|(id, _)| {
-            self.reclaim.transit.contains_key(id) || self.reclaim.parked.contains_key(id)
-        });
+        let elsewhere = |id| self.claims.phase(id).map_or(Kind::Granted, Phase::kind);
+        let away = memory.away.into_iter();
+        let away = away.filter(|(id, _)| elsewhere(*id) != Kind::Granted);
         self.away.extend(away);
         self.past = Past::from_parts(memory.past, memory.past_at);
         self.next_seq = self.next_seq.max(memory.seq);

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::board::Problem;
-use super::holding::{Granted, Transit, settled_on};
+use super::claims::{Kind, Run};
+use super::holding::settled_on;
 use super::lever::{Cause, Lever};
 use super::reserve::{Reserved, is_gone};
 use super::{Action, Ask, Machine, Now, Waiting};
@@ -141,22 +142,16 @@ impl Machine {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
             most_steps: self.most_steps(),
-            differs: !self.reclaim.transit.is_empty(),
+            differs: self.claims.moving().next().is_some(),
             ends: self.ends(now),
             between: self.all_between().collect(),
             ..Future::default()
         };
-        for (id, transit) in &self.reclaim.transit {
-            match transit {
-                Transit::Parking { .. } => {
-                    future.ledger.remove(*id);
-                }
-                Transit::Moving => {
-                    if let Some(to) = future.ledger.unreserve(*id) {
-                        future.ledger.insert(*id, to);
-                    }
-                }
-                Transit::Unparking(_) => {}
+        for (id, phase) in self.claims.moving() {
+            if phase.kind() == Kind::Offloading {
+                future.ledger.remove(id);
+            } else if let Some(to) = future.ledger.unreserve(id) {
+                future.ledger.insert(id, to);
             }
         }
         future
@@ -202,14 +197,14 @@ impl Machine {
 
     /// Whether what was announced may be taken now as well: its owner may have ended another claim.
     fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
-        let granted = self.reclaim.granted.get(&step.id);
+        let granted = self.claims.get(step.id);
         let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.levers.idle);
         idle || self.may_take(who, step.id, held)
     }
 
     /// Whether a lever works on a claim at all.
     pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return false;
         };
         match lever {
@@ -222,7 +217,7 @@ impl Machine {
     }
 
     pub(super) fn spared(&self, now: Now, id: ClaimId, lever: Lever) -> bool {
-        let granted = self.reclaim.granted.get(&id);
+        let granted = self.claims.get(id);
         let until = granted.and_then(|g| g.spared.get(&lever));
         until.is_some_and(|until| *until > now)
     }
@@ -251,7 +246,7 @@ impl Machine {
                 add((s.gpu as u64) << 32 | u64::from(s.sm.milli()));
                 add(s.mem.max(s.charge).0 >> 26);
             }
-            let granted = self.reclaim.granted.get(&id);
+            let granted = self.claims.get(id);
             add(granted.map_or(0, |g| {
                 let able = [
                     g.levers.park.is_ok(),
@@ -268,7 +263,7 @@ impl Machine {
             }));
             add(u64::from(self.reclaim.borrowers.contains(&id)));
         }
-        add(self.reclaim.transit.len() as u64);
+        add(self.claims.moving().count() as u64);
         add(self.host_room().0 >> 26);
         let rules = &self.reclaim.rules;
         add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
@@ -282,19 +277,19 @@ impl Machine {
     }
 
     /// Whether a claim will have run for long enough when the countdown is over.
-    pub(super) fn settled(&self, now: Now, granted: &Granted) -> bool {
+    pub(super) fn settled(&self, now: Now, granted: &Run) -> bool {
         self.asked_from(now, granted).is_none()
     }
 
     /// From when on a claim that has not run for long enough may be asked to make room.
-    pub(super) fn asked_from(&self, now: Now, granted: &Granted) -> Option<Now> {
+    pub(super) fn asked_from(&self, now: Now, granted: &Run) -> Option<Now> {
         let countdown = self.reclaim.rules.countdown;
         let from = self.min_run_ends(granted).saturating_sub(countdown);
         (from > now).then_some(from)
     }
 
     /// When a claim has run for as long as its class lets every claim.
-    pub(super) fn min_run_ends(&self, granted: &Granted) -> Now {
+    pub(super) fn min_run_ends(&self, granted: &Run) -> Now {
         let least = self.rules_of(granted.request.class).min_run;
         granted.since.saturating_add(least)
     }

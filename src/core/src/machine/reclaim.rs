@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Now;
-use super::holding::{Granted, Transit};
-use super::lever::{Failure, Parked};
+use super::lever::Failure;
 use super::plan::Plan;
 use crate::claim::ClaimId;
 use crate::units::{Bytes, Share};
@@ -60,9 +59,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Reclaim {
     pub(super) rules: ReclaimRules,
-    pub(super) granted: BTreeMap<ClaimId, Granted>,
-    pub(super) parked: BTreeMap<ClaimId, Parked>,
-    pub(super) transit: BTreeMap<ClaimId, Transit>,
     /// Host memory that parked claims may take together.
     pub(super) host_ram: Bytes,
     /// What is to happen, in the order in which it was decided.
@@ -79,9 +75,6 @@ impl Default for Reclaim {
     fn default() -> Self {
         Self {
             rules: ReclaimRules::default(),
-            granted: BTreeMap::new(),
-            parked: BTreeMap::new(),
-            transit: BTreeMap::new(),
             host_ram: Bytes(u64::MAX),
             plans: Vec::new(),
             borrowers: BTreeSet::new(),

@@ -2,7 +2,7 @@
 //! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
 
 use super::board::{Leaves, Problem, Rank};
-use super::holding::Granted;
+use super::claims::Run;
 use super::lever::Lever;
 use super::plan::{Future, Plan, Stage, Step, Who};
 use super::{Machine, Now};
@@ -177,7 +177,7 @@ impl Machine {
         &self,
         now: Now,
         id: ClaimId,
-        granted: &Granted,
+        granted: &Run,
         room: bool,
     ) -> Option<Lever> {
         let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
@@ -202,7 +202,7 @@ impl Machine {
         slices: &[Slice],
         (future, room): (&Future, Bytes),
     ) -> Leaves {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return Leaves::default();
         };
         let busy = self.on_its_way(id)
@@ -243,7 +243,7 @@ impl Machine {
 
     /// What decides for whom all may be taken from a claim that runs.
     pub(super) fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
-        let granted = self.reclaim.granted.get(&id)?;
+        let granted = self.claims.get(id)?;
         let rules = self.rules_of(granted.request.class);
         Some(Rank {
             preemptible: rules.preemptible,
@@ -360,7 +360,7 @@ impl Machine {
             if !here || !self.reclaim.borrowers.contains(&id) {
                 return None;
             }
-            let granted = self.reclaim.granted.get(&id)?;
+            let granted = self.claims.get(id)?;
             let still = !self.on_its_way(id) && !self.promised(id);
             let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);

@@ -37,7 +37,7 @@ impl Machine {
             return next;
         }
         // From whom something can be taken, and how much they have had.
-        for granted in self.reclaim.granted.values() {
+        for granted in self.claims.iter().map(|(_, g)| g) {
             at(self.min_run_ends(granted).saturating_sub(rules.countdown));
             for until in granted.spared.values() {
                 at(*until);
@@ -49,7 +49,7 @@ impl Machine {
         let granted = self
             .ledger
             .held()
-            .filter_map(|(id, _)| self.reclaim.granted.get(&id));
+            .filter_map(|(id, _)| self.claims.get(id));
         for left in granted.filter_map(|g| self.left_in_level(g)) {
             at(now
                 .saturating_add(left)

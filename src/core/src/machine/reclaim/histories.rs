@@ -293,7 +293,7 @@ impl Play {
             }
             Do::Idle(i) => {
                 if let Some(id) = nth(*i)
-                    && let Some(granted) = b.w.machine.reclaim.granted.get(&id)
+                    && let Some(granted) = b.w.machine.claims.get(id)
                 {
                     let levers = Levers {
                         idle: !granted.levers.idle,

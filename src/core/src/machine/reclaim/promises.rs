@@ -325,7 +325,7 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
 fn no_capacity_stays_idle(play: &Play) -> Checked {
     let b = &play.b;
     let machine = &b.w.machine;
-    let quiet = machine.reclaim.plans.is_empty() && machine.reclaim.transit.is_empty();
+    let quiet = machine.reclaim.plans.is_empty() && machine.claims.moving().next().is_none();
     if !quiet || machine.measuring > 0 {
         return Ok(());
     }
@@ -379,7 +379,7 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
 
 /// What moving a claim costs, where the rules let it be moved now.
 fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves {
-    let granted = machine.reclaim.granted.get(&id);
+    let granted = machine.claims.get(id);
     let bytes = slices
         .iter()
         .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));

@@ -116,7 +116,7 @@ fn all_here(b: &Bench) {
     }
     assert_eq!(b.w.machine.queue().count(), 0);
     assert!(b.w.machine.reclaim.plans.is_empty());
-    assert!(b.w.machine.reclaim.transit.is_empty());
+    assert!(b.w.machine.claims.moving().next().is_none());
 }
 
 fn parks(b: &Bench) -> usize {

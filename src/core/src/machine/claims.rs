@@ -1,0 +1,363 @@
+//! Every claim that is granted, with its phase. Only [`Claims::go`] changes a phase.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Now;
+use super::lever::{Lever, Levers, Parked, ParkedBy};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::Slice;
+use crate::units::Bytes;
+
+/// Where a granted claim is. What it holds on GPUs is in the ledger.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// On its GPUs.
+    Granted,
+    /// On its way to the host; the GPUs are its own until that is answered.
+    Offloading {
+        /// Its processes are frozen as well.
+        freeze: bool,
+        /// The cause.
+        by: ParkedBy,
+        /// A member needs the GPU already.
+        wanted: bool,
+    },
+    /// In the host.
+    Offloaded(Parked),
+    /// On its way back; until that is answered it is in the host as well.
+    Restoring(Parked),
+    /// On its way to other GPUs; those are reserved for it in the ledger.
+    Moving,
+}
+
+/// The kind of a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// On its GPUs.
+    Granted,
+    /// On its way to the host.
+    Offloading,
+    /// In the host.
+    Offloaded,
+    /// On its way back.
+    Restoring,
+    /// On its way to other GPUs.
+    Moving,
+}
+
+impl Kind {
+    /// Whether a claim goes from this phase to that one.
+    fn leads_to(self, to: Self) -> bool {
+        use Kind::{Granted, Moving, Offloaded, Offloading, Restoring};
+        matches!(
+            (self, to),
+            (Granted, Offloading | Moving)
+                | (Offloading, Offloaded | Granted)
+                | (Offloaded, Restoring)
+                | (Restoring, Granted | Offloaded)
+                | (Moving, Granted)
+        )
+    }
+}
+
+impl Phase {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Granted => Kind::Granted,
+            Self::Offloading { .. } => Kind::Offloading,
+            Self::Offloaded(_) => Kind::Offloaded,
+            Self::Restoring(_) => Kind::Restoring,
+            Self::Moving => Kind::Moving,
+        }
+    }
+}
+
+/// A claim does not go from the phase in which it is to this one: a late answer, or a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{id} does not become {to:?}: it is {is:?}")]
+pub struct Illegal {
+    /// The claim.
+    pub id: ClaimId,
+    /// The phase in which it is; none where it is not held at all.
+    pub is: Option<Kind>,
+    /// Where it was to go.
+    pub to: Kind,
+}
+
+/// What is known of a granted claim beside where it is.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// What it asked for.
+    pub(super) request: Request,
+    /// Its place among those who asked.
+    pub(super) seq: u64,
+    /// Since when it runs where it is.
+    pub(super) since: Now,
+    /// GPU-seconds that it has had.
+    pub(super) attained_s: f64,
+    /// What can be done to it.
+    pub(super) levers: Levers,
+    /// Nothing is taken from it until then: its owner said so, or it did not work.
+    pub(super) spared: BTreeMap<Lever, Now>,
+    /// How often levers did not work on it.
+    pub(super) failures: u32,
+    /// For whom its owner has kept it already.
+    pub(super) kept_for: Vec<Option<ClaimId>>,
+}
+
+impl Run {
+    pub(super) fn new(request: Request, seq: u64, since: Now) -> Self {
+        Self {
+            request,
+            seq,
+            since,
+            attained_s: 0.0,
+            levers: Levers::default(),
+            spared: BTreeMap::new(),
+            failures: 0,
+            kept_for: Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Claim {
+    phase: Phase,
+    run: Run,
+}
+
+/// All granted claims.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claims {
+    all: BTreeMap<ClaimId, Claim>,
+    /// Those that are not on their GPUs: few, and asked for at every decision.
+    elsewhere: BTreeSet<ClaimId>,
+}
+
+impl Claims {
+    /// A claim that is granted, or found again in this phase.
+    pub(super) fn enter(&mut self, id: ClaimId, run: Run, phase: Phase) {
+        self.index(id, phase.kind());
+        self.all.insert(id, Claim { phase, run });
+    }
+
+    /// Brings a claim that is in this phase into the next one; what it was in until then is returned.
+    ///
+    /// # Errors
+    /// It is in another phase, as when an answer comes late, or the one does not lead to the other.
+    pub(super) fn go(&mut self, id: ClaimId, from: Kind, phase: Phase) -> Result<Phase, Illegal> {
+        let to = phase.kind();
+        let claim = self.all.get_mut(&id);
+        let is = claim.as_ref().map(|c| c.phase.kind());
+        match claim {
+            Some(claim) if is == Some(from) && from.leads_to(to) => {
+                let before = std::mem::replace(&mut claim.phase, phase);
+                self.index(id, to);
+                Ok(before)
+            }
+            _ => Err(Illegal { id, is, to }),
+        }
+    }
+
+    fn index(&mut self, id: ClaimId, kind: Kind) {
+        match kind {
+            Kind::Granted => self.elsewhere.remove(&id),
+            _ => self.elsewhere.insert(id),
+        };
+    }
+
+    /// Forgets a claim.
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Run> {
+        self.elsewhere.remove(&id);
+        self.all.remove(&id).map(|c| c.run)
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Run> {
+        self.all.get(&id).map(|c| &c.run)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Run> {
+        self.all.get_mut(&id).map(|c| &mut c.run)
+    }
+
+    pub(super) fn phase(&self, id: ClaimId) -> Option<&Phase> {
+        self.all.get(&id).map(|c| &c.phase)
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (ClaimId, &Run)> {
+        self.all.iter().map(|(id, c)| (*id, &c.run))
+    }
+
+    /// Those that are not on their GPUs.
+    pub(super) fn elsewhere(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
+        let phase = |id: &ClaimId| Some((*id, self.phase(*id)?));
+        self.elsewhere.iter().filter_map(phase)
+    }
+
+    /// Those that are on their way.
+    pub(super) fn moving(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
+        self.elsewhere()
+            .filter(|(_, p)| p.kind() != Kind::Offloaded)
+    }
+
+    /// A claim that is in the host.
+    pub(super) fn offloaded(&self, id: ClaimId) -> Option<&Parked> {
+        match self.phase(id)? {
+            Phase::Offloaded(parked) => Some(parked),
+            _ => None,
+        }
+    }
+
+    pub(super) fn offloaded_mut(&mut self, id: ClaimId) -> Option<&mut Parked> {
+        match &mut self.all.get_mut(&id)?.phase {
+            Phase::Offloaded(parked) => Some(parked),
+            _ => None,
+        }
+    }
+
+    /// A member of a claim that is on its way to the host needs the GPU; false if it is not.
+    pub(super) fn want(&mut self, id: ClaimId) -> bool {
+        let phase = self.all.get_mut(&id).map(|c| &mut c.phase);
+        if let Some(Phase::Offloading { wanted, .. }) = phase {
+            *wanted = true;
+            return true;
+        }
+        false
+    }
+
+    /// A claim on its way to the host has arrived there with these bytes; whether it waits to come back.
+    pub(super) fn offload(
+        &mut self,
+        now: Now,
+        id: ClaimId,
+        host: Bytes,
+        slices: Vec<Slice>,
+    ) -> Result<bool, Illegal> {
+        let (frozen, by, wanted) = match self.phase(id) {
+            Some(Phase::Offloading { freeze, by, wanted }) => (*freeze, *by, *wanted),
+            other => {
+                let is = other.map(Phase::kind);
+                return Err(Illegal { id, is, to: Kind::Offloaded });
+            }
+        };
+        let parked = Parked {
+            slices,
+            host,
+            frozen,
+            by,
+            since: now,
+            back: wanted || by == ParkedBy::Reclaim,
+        };
+        let back = parked.back;
+        self.go(id, Kind::Offloading, Phase::Offloaded(parked))?;
+        Ok(back)
+    }
+
+    /// A claim on its way stays, or is again, where it was; where it was on its way to or from is returned.
+    pub(super) fn fail(&mut self, id: ClaimId) -> Result<Phase, Illegal> {
+        let (from, to) = match self.phase(id) {
+            Some(Phase::Restoring(parked)) => (Kind::Restoring, Phase::Offloaded(parked.clone())),
+            other => (other.map_or(Kind::Granted, Phase::kind), Phase::Granted),
+        };
+        self.go(id, from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reclaim::tests::{Bench, s};
+    use super::super::{Action, Event};
+    use super::*;
+    use crate::claim::Class;
+    use crate::units::Share;
+
+    fn phases() -> [Phase; 5] {
+        let parked = Parked {
+            slices: Vec::new(),
+            host: Bytes::ZERO,
+            frozen: false,
+            by: ParkedBy::Idle,
+            since: Now::ZERO,
+            back: false,
+        };
+        [
+            Phase::Granted,
+            Phase::Offloading {
+                freeze: false,
+                by: ParkedBy::Idle,
+                wanted: false,
+            },
+            Phase::Offloaded(parked.clone()),
+            Phase::Restoring(parked),
+            Phase::Moving,
+        ]
+    }
+
+    #[test]
+    fn a_claim_goes_these_ways_and_no_other() {
+        // A row for where it is, a column for where it goes, in the order of `Phase`.
+        let legal = [
+            [0, 1, 0, 0, 1],
+            [1, 0, 1, 0, 0],
+            [0, 0, 0, 1, 0],
+            [1, 0, 1, 0, 0],
+            [1, 0, 0, 0, 0],
+        ];
+        let id = ClaimId(1);
+        for (from, row) in phases().into_iter().zip(legal) {
+            for (to, legal) in phases().into_iter().zip(row) {
+                let mut claims = Claims::default();
+                let run = Run::new(Request::nothing(Share::ONE), 1, Now::ZERO);
+                claims.enter(id, run, from.clone());
+                let (is, next) = (from.kind(), to.kind());
+                let went = claims.go(id, is, to.clone()).map(|p| p.kind());
+                let refused = Illegal {
+                    id,
+                    is: Some(is),
+                    to: next,
+                };
+                let (then, result) = match legal == 1 {
+                    true => (next, Ok(is)),
+                    false => (is, Err(refused)),
+                };
+                assert_eq!(went, result);
+                assert_eq!(claims.phase(id).map(Phase::kind), Some(then));
+                let elsewhere = claims.elsewhere().count();
+                assert_eq!(elsewhere, usize::from(then != Kind::Granted));
+                // Nobody is where somebody else believes it to be.
+                let elsewhere = phases().into_iter().map(|p| p.kind());
+                for wrong in elsewhere.filter(|k| *k != then) {
+                    assert!(claims.go(id, wrong, to.clone()).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_changes_nothing_and_is_told() {
+        let mut b = Bench::new(1);
+        b.claim(1, 500, 1, Class::Batch, 4);
+        let late = |b: &mut Bench, id: u64, is: Option<Kind>| {
+            let id = ClaimId(id);
+            let before = b.w.machine.holding(id);
+            let host = Bytes::gib(1);
+            let answers = [
+                (Event::Parked { id, host }, Kind::Offloaded),
+                (Event::Unparked { id }, Kind::Granted),
+                (Event::Moved { id }, Kind::Granted),
+            ];
+            for (answer, to) in answers {
+                let from = b.w.log.len();
+                b.send(answer);
+                let told = Action::Late(Illegal { id, is, to });
+                assert!(b.w.log[from..].contains(&told), "{:?}", &b.w.log[from..]);
+                assert_eq!(b.w.machine.holding(id), before);
+            }
+        };
+        late(&mut b, 1, Some(Kind::Granted));
+        late(&mut b, 2, None);
+        b.send(Event::Gone { id: ClaimId(1) });
+        late(&mut b, 1, None);
+        b.pass(s(1));
+    }
+}
