@@ -1,6 +1,6 @@
 //! A process that runs outside claims becomes one: what it holds already is no reason against it.
 
-use super::claims::Run;
+use super::claims::Claim;
 use super::{Action, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger};
@@ -61,8 +61,8 @@ impl Machine {
                     // What it held outside claims it holds inside now.
                     self.ledger.set_gpus(ledger.gpus().to_vec());
                     self.next_seq += 1;
-                    let run = Run::new(request.clone(), self.next_seq, now);
-                    actions.push(self.grant(id, run, slices));
+                    let claim = Claim::new(request.clone(), self.next_seq, now);
+                    actions.push(self.grant(id, claim, slices));
                 }
                 (found, ahead) => {
                     let reason = match (found, ahead) {

@@ -43,7 +43,7 @@ impl Machine {
         };
         let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
         let able = taken.into_iter().any(|lever| self.can(id, lever));
-        let known = || granted.levers != Levers::default();
+        let known = || granted.run.levers != Levers::default();
         !self.rules_of(granted.request.class).preemptible || (!able && known())
     }
 
@@ -64,14 +64,17 @@ impl Machine {
                 .iter()
                 .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
             let room = host >= bytes;
-            let alone = match (self.taking(now, id, granted, room), &granted.levers.park) {
+            let alone = match (
+                self.taking(now, id, granted, room),
+                &granted.run.levers.park,
+            ) {
                 (Some(_), _) => Alone::Young {
                     until: self.asked_from(now, granted)?,
                 },
                 (None, Err(why)) => Alone::Fixed(why.clone()),
                 (None, Ok(())) if !room => Alone::NoHostRam(bytes),
                 (None, Ok(())) => Alone::PutOff {
-                    until: *granted.spared.get(&Lever::Suspend)?,
+                    until: *granted.run.spared.get(&Lever::Suspend)?,
                 },
             };
             Some((id, rank, alone))

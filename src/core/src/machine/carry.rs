@@ -74,7 +74,7 @@ impl Machine {
                 if self.host_room() < self.bytes_of(id) {
                     return false;
                 }
-                let idle = self.claims.get(id).is_some_and(|g| g.levers.idle);
+                let idle = self.claims.get(id).is_some_and(|g| g.run.levers.idle);
                 let by = if idle {
                     ParkedBy::Idle
                 } else {
@@ -131,9 +131,9 @@ impl Machine {
             return;
         };
         let before = held.first().map_or(sm, |s| s.sm);
-        let full = *self.reclaim.lowered.entry(id).or_insert(before);
-        if sm >= full {
-            self.reclaim.lowered.remove(&id);
+        if let Some(claim) = self.claims.get_mut(id) {
+            let full = claim.lowered_from.unwrap_or(before);
+            claim.lowered_from = (sm < full).then_some(full);
         }
         let slices: Vec<Slice> = held.into_iter().map(|s| Slice { sm, ..s }).collect();
         self.ledger.insert(id, slices.clone());
@@ -142,9 +142,11 @@ impl Machine {
 
     /// Gives back the shares that were lowered, as far as nobody needs them.
     pub(super) fn raise_shares(&mut self, future: &Ledger, actions: &mut Vec<Action>) {
-        for (id, full) in self.reclaim.lowered.clone() {
+        for (id, full) in self.claims.lowered() {
             let Some(slice) = self.ledger.slices(id).and_then(|s| s.first()) else {
-                self.reclaim.lowered.remove(&id);
+                if let Some(claim) = self.claims.get_mut(id) {
+                    claim.lowered_from = None;
+                }
                 continue;
             };
             let free = self
@@ -168,10 +170,10 @@ impl Machine {
         let Some(granted) = self.claims.get_mut(id) else {
             return false;
         };
-        if granted.kept_for.contains(&waiter) {
+        if granted.run.kept_for.contains(&waiter) {
             return false;
         }
-        granted.kept_for.push(waiter);
+        granted.run.kept_for.push(waiter);
         let all = [
             Lever::Share,
             Lever::Detach,
@@ -180,7 +182,7 @@ impl Machine {
             Lever::Requeue,
             Lever::Kill,
         ];
-        granted.spared.extend(all.map(|lever| (lever, until)));
+        granted.run.spared.extend(all.map(|lever| (lever, until)));
         true
     }
 

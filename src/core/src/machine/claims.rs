@@ -6,7 +6,7 @@ use super::Now;
 use super::lever::{Lever, Levers, Parked, ParkedBy};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::Slice;
-use crate::units::Bytes;
+use crate::units::{Bytes, Share};
 
 /// Where a granted claim is. What it holds on GPUs is in the ledger.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(super) enum Phase {
 
 /// The kind of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PhaseKind {
     /// On its GPUs.
     Granted,
     /// On its way to the host.
@@ -45,10 +45,10 @@ pub enum Kind {
     Moving,
 }
 
-impl Kind {
+impl PhaseKind {
     /// Whether a claim goes from this phase to that one.
     fn leads_to(self, to: Self) -> bool {
-        use Kind::{Granted, Moving, Offloaded, Offloading, Restoring};
+        use PhaseKind::{Granted, Moving, Offloaded, Offloading, Restoring};
         matches!(
             (self, to),
             (Granted, Offloading | Moving)
@@ -61,13 +61,13 @@ impl Kind {
 }
 
 impl Phase {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> PhaseKind {
         match self {
-            Self::Granted => Kind::Granted,
-            Self::Offloading { .. } => Kind::Offloading,
-            Self::Offloaded(_) => Kind::Offloaded,
-            Self::Restoring(_) => Kind::Restoring,
-            Self::Moving => Kind::Moving,
+            Self::Granted => PhaseKind::Granted,
+            Self::Offloading { .. } => PhaseKind::Offloading,
+            Self::Offloaded(_) => PhaseKind::Offloaded,
+            Self::Restoring(_) => PhaseKind::Restoring,
+            Self::Moving => PhaseKind::Moving,
         }
     }
 }
@@ -79,51 +79,78 @@ pub struct Illegal {
     /// The claim.
     pub id: ClaimId,
     /// The phase in which it is; none where it is not held at all.
-    pub is: Option<Kind>,
+    pub is: Option<PhaseKind>,
     /// Where it was to go.
-    pub to: Kind,
+    pub to: PhaseKind,
 }
 
-/// What is known of a granted claim beside where it is.
+/// What a granted claim has had, and what its owner was told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Its place among those who asked.
+    pub seq: u64,
+    /// Since when it runs where it is.
+    pub since: Now,
+    /// GPU-seconds that it has had.
+    pub attained_s: f64,
+    /// What can be done to it, as far as is known.
+    pub levers: Levers,
+    /// Until when which lever is not pulled: its owner said so, or it did not work.
+    pub spared: BTreeMap<Lever, Now>,
+    /// How often levers did not work on it.
+    pub failures: u32,
+    /// For whom its owner has kept it already.
+    pub kept_for: Vec<Option<ClaimId>>,
+}
+
+/// A granted claim. What it holds on GPUs is in the ledger.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct Claim {
     /// What it asked for.
     pub(super) request: Request,
-    /// Its place among those who asked.
-    pub(super) seq: u64,
-    /// Since when it runs where it is.
-    pub(super) since: Now,
-    /// GPU-seconds that it has had.
-    pub(super) attained_s: f64,
-    /// What can be done to it.
-    pub(super) levers: Levers,
-    /// Nothing is taken from it until then: its owner said so, or it did not work.
-    pub(super) spared: BTreeMap<Lever, Now>,
-    /// How often levers did not work on it.
-    pub(super) failures: u32,
-    /// For whom its owner has kept it already.
-    pub(super) kept_for: Vec<Option<ClaimId>>,
+    phase: Phase,
+    pub(super) run: Run,
+    /// When its time limit ends.
+    pub(super) ends: Option<Now>,
+    /// When its owner is told that this is soon.
+    pub(super) warn_at: Option<Now>,
+    /// Its time limit is over and it is still there: it ends any moment.
+    pub(super) over: bool,
+    /// Since when its memory is away for others: until its first call can run again its time limit stands still.
+    pub(super) away: Option<Now>,
+    /// Its owner holds more than is guaranteed to them, and this claim is a part of that, as of the last decision.
+    pub(super) borrower: bool,
+    /// What it has of the SMs when its share is not lowered.
+    pub(super) lowered_from: Option<Share>,
 }
 
-impl Run {
+impl Claim {
     pub(super) fn new(request: Request, seq: u64, since: Now) -> Self {
         Self {
             request,
-            seq,
-            since,
-            attained_s: 0.0,
-            levers: Levers::default(),
-            spared: BTreeMap::new(),
-            failures: 0,
-            kept_for: Vec::new(),
+            phase: Phase::Granted,
+            run: Run {
+                seq,
+                since,
+                attained_s: 0.0,
+                levers: Levers::default(),
+                spared: BTreeMap::new(),
+                failures: 0,
+                kept_for: Vec::new(),
+            },
+            ends: None,
+            warn_at: None,
+            over: false,
+            away: None,
+            borrower: false,
+            lowered_from: None,
         }
     }
-}
 
-#[derive(Clone, Debug)]
-struct Claim {
-    phase: Phase,
-    run: Run,
+    /// It is not on its GPUs, or not to stay there.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.phase.kind() != PhaseKind::Granted
+    }
 }
 
 /// All granted claims.
@@ -136,16 +163,21 @@ pub(super) struct Claims {
 
 impl Claims {
     /// A claim that is granted, or found again in this phase.
-    pub(super) fn enter(&mut self, id: ClaimId, run: Run, phase: Phase) {
+    pub(super) fn enter(&mut self, id: ClaimId, claim: Claim, phase: Phase) {
         self.index(id, phase.kind());
-        self.all.insert(id, Claim { phase, run });
+        self.all.insert(id, Claim { phase, ..claim });
     }
 
     /// Brings a claim that is in this phase into the next one; what it was in until then is returned.
     ///
     /// # Errors
     /// It is in another phase, as when an answer comes late, or the one does not lead to the other.
-    pub(super) fn go(&mut self, id: ClaimId, from: Kind, phase: Phase) -> Result<Phase, Illegal> {
+    pub(super) fn go(
+        &mut self,
+        id: ClaimId,
+        from: PhaseKind,
+        phase: Phase,
+    ) -> Result<Phase, Illegal> {
         let to = phase.kind();
         let claim = self.all.get_mut(&id);
         let is = claim.as_ref().map(|c| c.phase.kind());
@@ -159,33 +191,43 @@ impl Claims {
         }
     }
 
-    fn index(&mut self, id: ClaimId, kind: Kind) {
+    fn index(&mut self, id: ClaimId, kind: PhaseKind) {
         match kind {
-            Kind::Granted => self.elsewhere.remove(&id),
+            PhaseKind::Granted => self.elsewhere.remove(&id),
             _ => self.elsewhere.insert(id),
         };
     }
 
     /// Forgets a claim.
-    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Run> {
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Claim> {
         self.elsewhere.remove(&id);
-        self.all.remove(&id).map(|c| c.run)
+        self.all.remove(&id)
     }
 
-    pub(super) fn get(&self, id: ClaimId) -> Option<&Run> {
-        self.all.get(&id).map(|c| &c.run)
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Claim> {
+        self.all.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Run> {
-        self.all.get_mut(&id).map(|c| &mut c.run)
+    pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Claim> {
+        self.all.get_mut(&id)
     }
 
     pub(super) fn phase(&self, id: ClaimId) -> Option<&Phase> {
         self.all.get(&id).map(|c| &c.phase)
     }
 
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (ClaimId, &Run)> {
-        self.all.iter().map(|(id, c)| (*id, &c.run))
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (ClaimId, &Claim)> {
+        self.all.iter().map(|(id, c)| (*id, c))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ClaimId, &mut Claim)> {
+        self.all.iter_mut().map(|(id, c)| (*id, c))
+    }
+
+    /// Those whose share of the SMs is lowered, and what it is else.
+    pub(super) fn lowered(&self) -> Vec<(ClaimId, Share)> {
+        let lowered = |(id, c): (ClaimId, &Claim)| Some((id, c.lowered_from?));
+        self.iter().filter_map(lowered).collect()
     }
 
     /// Those that are not on their GPUs.
@@ -197,7 +239,7 @@ impl Claims {
     /// Those that are on their way.
     pub(super) fn moving(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
         self.elsewhere()
-            .filter(|(_, p)| p.kind() != Kind::Offloaded)
+            .filter(|(_, p)| p.kind() != PhaseKind::Offloaded)
     }
 
     /// A claim that is in the host.
@@ -237,7 +279,11 @@ impl Claims {
             Some(Phase::Offloading { freeze, by, wanted }) => (*freeze, *by, *wanted),
             other => {
                 let is = other.map(Phase::kind);
-                return Err(Illegal { id, is, to: Kind::Offloaded });
+                return Err(Illegal {
+                    id,
+                    is,
+                    to: PhaseKind::Offloaded,
+                });
             }
         };
         let parked = Parked {
@@ -249,15 +295,20 @@ impl Claims {
             back: wanted || by == ParkedBy::Reclaim,
         };
         let back = parked.back;
-        self.go(id, Kind::Offloading, Phase::Offloaded(parked))?;
+        self.go(id, PhaseKind::Offloading, Phase::Offloaded(parked))?;
         Ok(back)
     }
 
     /// A claim on its way stays, or is again, where it was; where it was on its way to or from is returned.
     pub(super) fn fail(&mut self, id: ClaimId) -> Result<Phase, Illegal> {
         let (from, to) = match self.phase(id) {
-            Some(Phase::Restoring(parked)) => (Kind::Restoring, Phase::Offloaded(parked.clone())),
-            other => (other.map_or(Kind::Granted, Phase::kind), Phase::Granted),
+            Some(Phase::Restoring(parked)) => {
+                (PhaseKind::Restoring, Phase::Offloaded(parked.clone()))
+            }
+            other => (
+                other.map_or(PhaseKind::Granted, Phase::kind),
+                Phase::Granted,
+            ),
         };
         self.go(id, from, to)
     }
@@ -269,7 +320,6 @@ mod tests {
     use super::super::{Action, Event};
     use super::*;
     use crate::claim::Class;
-    use crate::units::Share;
 
     fn phases() -> [Phase; 5] {
         let parked = Parked {
@@ -307,8 +357,8 @@ mod tests {
         for (from, row) in phases().into_iter().zip(legal) {
             for (to, legal) in phases().into_iter().zip(row) {
                 let mut claims = Claims::default();
-                let run = Run::new(Request::nothing(Share::ONE), 1, Now::ZERO);
-                claims.enter(id, run, from.clone());
+                let claim = Claim::new(Request::nothing(Share::ONE), 1, Now::ZERO);
+                claims.enter(id, claim, from.clone());
                 let (is, next) = (from.kind(), to.kind());
                 let went = claims.go(id, is, to.clone()).map(|p| p.kind());
                 let refused = Illegal {
@@ -323,7 +373,7 @@ mod tests {
                 assert_eq!(went, result);
                 assert_eq!(claims.phase(id).map(Phase::kind), Some(then));
                 let elsewhere = claims.elsewhere().count();
-                assert_eq!(elsewhere, usize::from(then != Kind::Granted));
+                assert_eq!(elsewhere, usize::from(then != PhaseKind::Granted));
                 // Nobody is where somebody else believes it to be.
                 let elsewhere = phases().into_iter().map(|p| p.kind());
                 for wrong in elsewhere.filter(|k| *k != then) {
@@ -337,14 +387,14 @@ mod tests {
     fn an_answer_that_comes_late_changes_nothing_and_is_told() {
         let mut b = Bench::new(1);
         b.claim(1, 500, 1, Class::Batch, 4);
-        let late = |b: &mut Bench, id: u64, is: Option<Kind>| {
+        let late = |b: &mut Bench, id: u64, is: Option<PhaseKind>| {
             let id = ClaimId(id);
             let before = b.w.machine.holding(id);
             let host = Bytes::gib(1);
             let answers = [
-                (Event::Parked { id, host }, Kind::Offloaded),
-                (Event::Unparked { id }, Kind::Granted),
-                (Event::Moved { id }, Kind::Granted),
+                (Event::Parked { id, host }, PhaseKind::Offloaded),
+                (Event::Unparked { id }, PhaseKind::Granted),
+                (Event::Moved { id }, PhaseKind::Granted),
             ];
             for (answer, to) in answers {
                 let from = b.w.log.len();
@@ -354,7 +404,7 @@ mod tests {
                 assert_eq!(b.w.machine.holding(id), before);
             }
         };
-        late(&mut b, 1, Some(Kind::Granted));
+        late(&mut b, 1, Some(PhaseKind::Granted));
         late(&mut b, 2, None);
         b.send(Event::Gone { id: ClaimId(1) });
         late(&mut b, 1, None);

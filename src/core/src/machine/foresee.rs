@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use super::claims::Kind;
+use super::claims::PhaseKind;
 use super::lever::{Lever, Levers};
 use super::order::Round;
 use super::{Action, Event, Machine, Now};
@@ -228,8 +228,8 @@ impl Ahead {
         held.into_iter().for_each(|id| ahead.run(id));
         for (id, phase) in machine.claims.moving() {
             let doing = match phase.kind() {
-                Kind::Offloading => Doing::Park,
-                Kind::Restoring => Doing::Unpark,
+                PhaseKind::Offloading => Doing::Park,
+                PhaseKind::Restoring => Doing::Unpark,
                 _ => Doing::Move,
             };
             ahead.begin(id, doing);
@@ -394,7 +394,10 @@ impl Ahead {
                 self.run(id);
                 // What can be done to it is not known: as much as to any other.
                 let others = self.machine.claims.iter().map(|(_, g)| g);
-                let able = others.map(|g| &g.levers).find(|l| l.park.is_ok()).cloned();
+                let able = others
+                    .map(|g| &g.run.levers)
+                    .find(|l| l.park.is_ok())
+                    .cloned();
                 let levers = able.map(|levers| Levers {
                     idle: false,
                     ..levers

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::claims::{Illegal, Kind, Phase, Run};
+use super::claims::{Claim, Illegal, Phase, PhaseKind};
 use super::lever::{Failure, Holding, Lever, Parked, ParkedBy, Wish};
 use super::{Action, Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
@@ -12,7 +12,7 @@ use crate::ledger::Slice;
 use crate::units::{Bytes, Share};
 
 /// What a parked claim asks for: what it held, on the GPUs where it can be.
-fn wish_to_come_back(granted: Option<&Run>, parked: &Parked, gpus: Vec<u32>) -> Request {
+fn wish_to_come_back(granted: Option<&Claim>, parked: &Parked, gpus: Vec<u32>) -> Request {
     let first = parked.slices.first();
     let mem = |s: &Slice| s.mem.max(s.charge);
     let most = parked.slices.iter().map(mem).max().unwrap_or_default();
@@ -60,7 +60,7 @@ impl Machine {
     #[must_use]
     pub fn on_its_way(&self, id: ClaimId) -> bool {
         let phase = self.claims.phase(id).map(Phase::kind);
-        phase.is_some_and(|p| !matches!(p, Kind::Granted | Kind::Offloaded))
+        phase.is_some_and(|p| !matches!(p, PhaseKind::Granted | PhaseKind::Offloaded))
     }
 
     /// All granted claims and where they are.
@@ -107,19 +107,18 @@ impl Machine {
         let known = self.claims.remove(id);
         self.ledger.remove(id);
         self.queue.retain(|w| !w.asks_for(id));
-        let run = match request {
+        let claim = match request {
             Some(request) => {
-                let slices = holding.slices();
-                let sm = slices.first().map_or(request.sm, |s| s.sm);
-                if sm < request.sm {
-                    self.reclaim.lowered.insert(id, request.sm);
-                }
+                let lowered = holding.slices().first().is_some_and(|s| s.sm < request.sm);
                 self.next_seq += 1;
-                Some(Run::new(*request, self.next_seq, now))
+                let full = lowered.then_some(request.sm);
+                let mut claim = Claim::new(*request, self.next_seq, now);
+                claim.lowered_from = full;
+                Some(claim)
             }
             None => known,
         };
-        let Some(run) = run else { return };
+        let Some(claim) = claim else { return };
         let phase = match holding {
             Holding::Here(slices) => {
                 self.ledger.insert(id, slices);
@@ -141,7 +140,7 @@ impl Machine {
                 Phase::Moving
             }
         };
-        self.claims.enter(id, run, phase);
+        self.claims.enter(id, claim, phase);
         if self.claims.offloaded(id).is_some_and(|p| p.back) {
             self.ask_back(now, id);
         }
@@ -149,7 +148,7 @@ impl Machine {
 
     /// A claim leaves where it is; false if it cannot.
     pub(super) fn set_out(&mut self, id: ClaimId, to: Phase, actions: &mut Vec<Action>) -> bool {
-        let gone = self.claims.go(id, Kind::Granted, to);
+        let gone = self.claims.go(id, PhaseKind::Granted, to);
         gone.map_err(|e| actions.push(Action::Late(e))).is_ok()
     }
 
@@ -170,7 +169,7 @@ impl Machine {
             request: wish_to_come_back(granted, &parked, gpus),
             told: None,
         };
-        let seq = granted.map(|g| g.seq);
+        let seq = granted.map(|g| g.run.seq);
         self.enqueue(now, ask, None);
         if let (Some(last), Some(seq)) = (self.queue.last_mut(), seq) {
             last.seq = seq;
@@ -181,7 +180,7 @@ impl Machine {
     fn gpus_for(&self, id: ClaimId, parked: &Parked) -> Vec<u32> {
         let own: Vec<usize> = parked.slices.iter().map(|s| s.gpu).collect();
         let granted = self.claims.get(id);
-        let movable = granted.is_some_and(|g| g.levers.movable.is_ok());
+        let movable = granted.is_some_and(|g| g.run.levers.movable.is_ok());
         let only = granted.map(|g| g.request.only_gpus.clone());
         let only = only.unwrap_or_default();
         let allowed = |g: usize| {
@@ -227,7 +226,9 @@ impl Machine {
             return;
         };
         let to = settled_on(&parked.slices, found);
-        let gone = self.claims.go(id, Kind::Offloaded, Phase::Restoring(parked));
+        let gone = self
+            .claims
+            .go(id, PhaseKind::Offloaded, Phase::Restoring(parked));
         if gone.map_err(|e| actions.push(Action::Late(e))).is_ok() {
             self.ledger.insert(id, to.clone());
             actions.push(Action::Unpark { id, to });
@@ -239,7 +240,8 @@ impl Machine {
         let granted = self.claims.get(id);
         self.comes_back(id)
             && granted.is_some_and(|g| {
-                g.spared
+                g.run
+                    .spared
                     .get(&Lever::Detach)
                     .is_some_and(|until| *until > now)
             })
@@ -259,7 +261,7 @@ impl Machine {
             }
             Wish::Attach | Wish::Resume => {
                 if let Some(granted) = self.claims.get_mut(id) {
-                    granted.spared.remove(&Lever::Detach);
+                    granted.run.spared.remove(&Lever::Detach);
                 }
                 return self.wanted(now, id);
             }
@@ -309,7 +311,7 @@ impl Machine {
         let back = self.claims.offload(now, id, host, slices)?;
         if let Some(granted) = self.claims.get_mut(id) {
             // That it did not work before keeps nobody from coming back.
-            granted.spared.remove(&Lever::Detach);
+            granted.run.spared.remove(&Lever::Detach);
         }
         self.ledger.remove(id);
         if back {
@@ -323,7 +325,7 @@ impl Machine {
         &mut self,
         now: Now,
         id: ClaimId,
-        from: Kind,
+        from: PhaseKind,
         actions: &mut Vec<Action>,
     ) -> Result<(), Illegal> {
         self.claims.go(id, from, Phase::Granted)?;
@@ -333,8 +335,8 @@ impl Machine {
         }
         self.goes_on(id, actions);
         if let Some(granted) = self.claims.get_mut(id) {
-            granted.since = now;
-            granted.failures = 0;
+            granted.run.since = now;
+            granted.run.failures = 0;
         }
         Ok(())
     }
@@ -367,12 +369,12 @@ impl Machine {
         }
         let until = now.saturating_add(self.reclaim.rules.again_after(failure));
         if let Some(granted) = self.claims.get_mut(id) {
-            granted.failures += 1;
-            granted.spared.insert(lever, until);
+            granted.run.failures += 1;
+            granted.run.spared.insert(lever, until);
             // Detached and suspended are the same to the driver.
             if matches!(lever, Lever::Detach | Lever::Suspend) {
-                granted.spared.insert(Lever::Detach, until);
-                granted.spared.insert(Lever::Suspend, until);
+                granted.run.spared.insert(Lever::Detach, until);
+                granted.run.spared.insert(Lever::Suspend, until);
             }
         }
         Ok(())
@@ -381,18 +383,15 @@ impl Machine {
     /// Forgets a claim.
     pub(super) fn forget(&mut self, id: ClaimId) {
         self.claims.remove(id);
-        self.reclaim.lowered.remove(&id);
-        self.reclaim.borrowers.remove(&id);
         self.run_times.remove(&id);
-        self.away.remove(&id);
     }
 
     /// A claim holds these from now on, and so long.
-    pub(super) fn grant(&mut self, id: ClaimId, run: Run, slices: Vec<Slice>) -> Action {
-        let lease = run.request.lease;
-        let ends = lease.map(|l| run.since.saturating_add(l));
+    pub(super) fn grant(&mut self, id: ClaimId, claim: Claim, slices: Vec<Slice>) -> Action {
+        let lease = claim.request.lease;
+        let ends = lease.map(|l| claim.run.since.saturating_add(l));
         self.ledger.insert(id, slices.clone());
-        self.claims.enter(id, run, Phase::Granted);
+        self.claims.enter(id, claim, Phase::Granted);
         self.set_lease(id, ends);
         Action::Grant { id, slices, ends }
     }

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::claims::{Kind, Phase, Run};
-use super::lever::{Lever, Levers};
+use super::claims::{Phase, Run};
 use super::order::Past;
 use super::plan::Plan;
 use super::{Ask, Machine, Now};
@@ -12,25 +11,6 @@ use crate::claim::{ClaimId, Request};
 
 /// For so long a claim that waited when the machine ended keeps its place and what was planned for it.
 pub const ABSENCE: Duration = Duration::from_secs(10);
-
-/// What a granted claim has had, and what its owner was told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// Its place among those who asked.
-    pub seq: u64,
-    /// Since when it runs where it is.
-    pub since: Now,
-    /// GPU-seconds that it has had.
-    pub attained_s: f64,
-    /// What can be done to it, as far as was known.
-    pub levers: Levers,
-    /// Until when which lever is not pulled.
-    pub spared: BTreeMap<Lever, Now>,
-    /// How often levers did not work on it.
-    pub failures: u32,
-    /// For whom its owner has kept it already.
-    pub kept_for: Vec<Option<ClaimId>>,
-}
 
 /// A claim that waits.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +31,7 @@ pub struct Kept {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     /// Claims that are held or parked.
-    pub claims: BTreeMap<ClaimId, Standing>,
+    pub claims: BTreeMap<ClaimId, Run>,
     /// Claims that wait, those among them that wait to come back.
     pub queue: Vec<Kept>,
     /// What was announced, and how far it is.
@@ -78,18 +58,6 @@ impl Machine {
     /// What a machine that is started anew must be told with [`super::Event::Recall`].
     #[must_use]
     pub fn memory(&self) -> Memory {
-        let standing = |(id, g): (ClaimId, &Run)| {
-            let standing = Standing {
-                seq: g.seq,
-                since: g.since,
-                attained_s: g.attained_s,
-                levers: g.levers.clone(),
-                spared: g.spared.clone(),
-                failures: g.failures,
-                kept_for: g.kept_for.clone(),
-            };
-            (id, standing)
-        };
         let queue = self.queue.iter().filter_map(|w| match &w.ask {
             Ask::Claim { id, request, .. } => Some(Kept {
                 id: *id,
@@ -100,11 +68,14 @@ impl Machine {
             }),
             Ask::Resize { .. } => None,
         });
+        let claims = || self.claims.iter();
         let wanted = self.claims.elsewhere();
         let wanted = wanted.filter(|(_, p)| matches!(p, Phase::Offloading { wanted: true, .. }));
-        let leased = self.leases.iter().map(|(id, _)| *id);
+        let warned = claims().filter(|(_, c)| c.ends.is_some() && c.warn_at.is_none());
+        let over = claims().filter(|(_, c)| c.over);
+        let away = claims().filter_map(|(id, c)| Some((id, c.away?)));
         Memory {
-            claims: self.claims.iter().map(standing).collect(),
+            claims: claims().map(|(id, c)| (id, c.run.clone())).collect(),
             queue: queue.collect(),
             plans: self.reclaim.plans.clone(),
             past: self.past.parts(),
@@ -112,26 +83,19 @@ impl Machine {
             seq: self.next_seq,
             quiet_since: self.reclaim.quiet_since,
             wanted: wanted.map(|(id, _)| id).collect(),
-            warned: leased.filter(|id| !self.warn_at.contains_key(id)).collect(),
-            over: self.over.clone(),
-            away: self.away.clone(),
+            warned: warned.map(|(id, _)| id).collect(),
+            over: over.map(|(id, _)| id).collect(),
+            away: away.collect(),
         }
     }
 
     /// Goes on as the machine of which this is the memory; the claims were restored before. Claims that
     /// waited are waited for, as far as they are not parked here.
     pub(super) fn recall(&mut self, now: Now, memory: Memory) {
-        for (id, standing) in memory.claims {
-            let Some(granted) = self.claims.get_mut(id) else {
-                continue;
-            };
-            granted.seq = standing.seq;
-            granted.since = standing.since;
-            granted.attained_s = standing.attained_s;
-            granted.levers = standing.levers;
-            granted.spared = standing.spared;
-            granted.failures = standing.failures;
-            granted.kept_for = standing.kept_for;
+        for (id, run) in memory.claims {
+            if let Some(claim) = self.claims.get_mut(id) {
+                claim.run = run;
+            }
         }
         for kept in memory.queue {
             let known = self.queue.iter().position(|w| w.asks_for(kept.id));
@@ -163,17 +127,14 @@ impl Machine {
         for id in memory.wanted {
             self.claims.want(id);
         }
-        self.warn_at.retain(|id, _| !memory.warned.contains(id));
-        for id in memory.over {
-            if self.holding(id).is_some() {
-                self.set_lease(id, None);
-                self.over.insert(id);
+        memory.warned.into_iter().for_each(|id| self.is_warned(id));
+        memory.over.into_iter().for_each(|id| self.is_over(id));
+        for (id, since) in memory.away {
+            let claim = self.claims.get_mut(id);
+            if let Some(claim) = claim.filter(|c| c.is_elsewhere()) {
+                claim.away = Some(since);
             }
         }
-        let elsewhere = |id| self.claims.phase(id).map_or(Kind::Granted, Phase::kind);
-        let away = memory.away.into_iter();
-        let away = away.filter(|(id, _)| elsewhere(*id) != Kind::Granted);
-        self.away.extend(away);
         self.past = Past::from_parts(memory.past, memory.past_at);
         self.next_seq = self.next_seq.max(memory.seq);
         self.reclaim.plans = memory.plans;

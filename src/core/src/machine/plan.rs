@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::board::Problem;
-use super::claims::{Kind, Run};
+use super::claims::{Claim, PhaseKind};
 use super::holding::settled_on;
 use super::lever::{Cause, Lever};
 use super::reserve::{Reserved, is_gone};
@@ -148,7 +148,7 @@ impl Machine {
             ..Future::default()
         };
         for (id, phase) in self.claims.moving() {
-            if phase.kind() == Kind::Offloading {
+            if phase.kind() == PhaseKind::Offloading {
                 future.ledger.remove(id);
             } else if let Some(to) = future.ledger.unreserve(id) {
                 future.ledger.insert(id, to);
@@ -198,7 +198,7 @@ impl Machine {
     /// Whether what was announced may be taken now as well: its owner may have ended another claim.
     fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
         let granted = self.claims.get(step.id);
-        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.levers.idle);
+        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.run.levers.idle);
         idle || self.may_take(who, step.id, held)
     }
 
@@ -209,16 +209,16 @@ impl Machine {
         };
         match lever {
             Lever::Caps | Lever::Share => true,
-            Lever::Detach | Lever::Suspend => granted.levers.park.is_ok(),
-            Lever::Move => granted.request.movable && granted.levers.movable.is_ok(),
-            Lever::Requeue => granted.levers.requeue && self.reclaim.rules.requeue,
+            Lever::Detach | Lever::Suspend => granted.run.levers.park.is_ok(),
+            Lever::Move => granted.request.movable && granted.run.levers.movable.is_ok(),
+            Lever::Requeue => granted.run.levers.requeue && self.reclaim.rules.requeue,
             Lever::Kill => self.reclaim.rules.kill,
         }
     }
 
     pub(super) fn spared(&self, now: Now, id: ClaimId, lever: Lever) -> bool {
         let granted = self.claims.get(id);
-        let until = granted.and_then(|g| g.spared.get(&lever));
+        let until = granted.and_then(|g| g.run.spared.get(&lever));
         until.is_some_and(|until| *until > now)
     }
 
@@ -249,19 +249,19 @@ impl Machine {
             let granted = self.claims.get(id);
             add(granted.map_or(0, |g| {
                 let able = [
-                    g.levers.park.is_ok(),
-                    g.levers.movable.is_ok(),
-                    g.levers.idle,
-                    g.levers.requeue,
+                    g.run.levers.park.is_ok(),
+                    g.run.levers.movable.is_ok(),
+                    g.run.levers.idle,
+                    g.run.levers.requeue,
                 ];
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
-                let spared = g.spared.values().filter(|until| **until > now).count() as u64;
+                let spared = g.run.spared.values().filter(|until| **until > now).count() as u64;
                 let settled = u64::from(self.settled(now, g));
                 let owner = self.owner_level(id, g.request.uid);
                 let levels = u64::from(self.level_of(id)) + 4 * u64::from(owner);
                 flags + 64 * spared + 4096 * (settled + 2 * levels)
             }));
-            add(u64::from(self.reclaim.borrowers.contains(&id)));
+            add(u64::from(granted.is_some_and(|c| c.borrower)));
         }
         add(self.claims.moving().count() as u64);
         add(self.host_room().0 >> 26);
@@ -277,21 +277,21 @@ impl Machine {
     }
 
     /// Whether a claim will have run for long enough when the countdown is over.
-    pub(super) fn settled(&self, now: Now, granted: &Run) -> bool {
+    pub(super) fn settled(&self, now: Now, granted: &Claim) -> bool {
         self.asked_from(now, granted).is_none()
     }
 
     /// From when on a claim that has not run for long enough may be asked to make room.
-    pub(super) fn asked_from(&self, now: Now, granted: &Run) -> Option<Now> {
+    pub(super) fn asked_from(&self, now: Now, granted: &Claim) -> Option<Now> {
         let countdown = self.reclaim.rules.countdown;
         let from = self.min_run_ends(granted).saturating_sub(countdown);
         (from > now).then_some(from)
     }
 
     /// When a claim has run for as long as its class lets every claim.
-    pub(super) fn min_run_ends(&self, granted: &Run) -> Now {
+    pub(super) fn min_run_ends(&self, granted: &Claim) -> Now {
         let least = self.rules_of(granted.request.class).min_run;
-        granted.since.saturating_add(least)
+        granted.run.since.saturating_add(least)
     }
 
     /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.

@@ -1,13 +1,11 @@
 //! Taking capacity back: what may be done to whom, and when.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Now;
 use super::lever::Failure;
 use super::plan::Plan;
-use crate::claim::ClaimId;
-use crate::units::{Bytes, Share};
+use crate::units::Bytes;
 
 /// The rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +61,6 @@ pub(super) struct Reclaim {
     pub(super) host_ram: Bytes,
     /// What is to happen, in the order in which it was decided.
     pub(super) plans: Vec<Plan>,
-    /// Those that hold more than their owner is guaranteed, as of the last decision.
-    pub(super) borrowers: BTreeSet<ClaimId>,
-    /// What claims have of the SMs when their share is not lowered.
-    pub(super) lowered: BTreeMap<ClaimId, Share>,
     /// Since when nobody came, went or was moved.
     pub(super) quiet_since: Now,
 }
@@ -77,8 +71,6 @@ impl Default for Reclaim {
             rules: ReclaimRules::default(),
             host_ram: Bytes(u64::MAX),
             plans: Vec::new(),
-            borrowers: BTreeSet::new(),
-            lowered: BTreeMap::new(),
             quiet_since: Now::ZERO,
         }
     }

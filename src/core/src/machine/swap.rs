@@ -60,7 +60,7 @@ impl Machine {
         );
         for step in plan.steps.iter().filter(|s| s.stage == Stage::Announced) {
             if let Some(granted) = self.claims.get_mut(step.id) {
-                granted.spared.insert(step.lever, until);
+                granted.run.spared.insert(step.lever, until);
             }
         }
         None
@@ -69,7 +69,7 @@ impl Machine {
     /// Whether a claim that is to be moved may be parked on its way: one within its owner's guarantee not for
     /// somebody who is not entitled.
     fn may_wait_in_host(&self, id: ClaimId, entitled: bool) -> bool {
-        let may = entitled || self.reclaim.borrowers.contains(&id);
+        let may = entitled || self.claims.get(id).is_some_and(|c| c.borrower);
         may && self.can(id, Lever::Suspend)
     }
 

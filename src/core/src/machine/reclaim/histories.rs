@@ -296,8 +296,8 @@ impl Play {
                     && let Some(granted) = b.w.machine.claims.get(id)
                 {
                     let levers = Levers {
-                        idle: !granted.levers.idle,
-                        ..granted.levers.clone()
+                        idle: !granted.run.levers.idle,
+                        ..granted.run.levers.clone()
                     };
                     b.send(Event::Levers { id, levers });
                 }
@@ -401,15 +401,14 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
         let request = old.request_of(id).map(|asked| {
             let first = holding.slices().first();
             let sm = first.map_or(asked.sm, |s| s.sm);
-            let full = old.reclaim.lowered.get(&id).copied();
+            let full = old.claims.get(id).and_then(|c| c.lowered_from);
             Box::new(Request {
                 sm: full.unwrap_or(sm),
                 ..asked.clone()
             })
         });
         // Written down when it last changed: before it stood still.
-        let ends = old.leases.iter().find(|(of, _)| *of == id);
-        let ends = ends.map(|(_, at)| *at);
+        let ends = old.claims.get(id).and_then(|c| c.ends);
         new.machine.step(
             new.now,
             Event::Restore {

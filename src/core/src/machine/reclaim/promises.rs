@@ -384,10 +384,10 @@ fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves
         .iter()
         .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
     let able = granted.is_some_and(|g| {
-        let spared = g.spared.values().any(|until| *until > now);
+        let spared = g.run.spared.values().any(|until| *until > now);
         let least = machine.rules_of(g.request.class).min_run;
-        let movable = g.request.movable && g.levers.movable.is_ok();
-        movable && !spared && now >= g.since + least
+        let movable = g.request.movable && g.run.levers.movable.is_ok();
+        movable && !spared && now >= g.run.since + least
     });
     let fits = machine.host_room() >= bytes;
     Leaves {
@@ -410,17 +410,14 @@ fn state_of(machine: &Machine) -> String {
         })
         .collect();
     let standing = machine.memory();
-    let leases: BTreeMap<_, _> = machine.leases.iter().copied().collect();
+    let limits = machine.claims.iter();
+    let limits = limits.map(|(id, c)| (id, c.ends, c.warn_at, c.over, c.lowered_from));
+    let limits: Vec<_> = limits.collect();
     let caps: Vec<_> = machine.ledger.held().collect();
     let holdings = machine.holdings();
     format!(
-        "holdings {holdings:?}\nheld {caps:?}\nqueue {queue:?}\nplans {:?}\nclaims {:?}\npast {:?}\nleases {leases:?} {:?} {:?}\nlowered {:?}",
-        standing.plans,
-        standing.claims,
-        standing.past,
-        standing.over,
-        machine.warn_at,
-        machine.reclaim.lowered,
+        "holdings {holdings:?}\nheld {caps:?}\nqueue {queue:?}\nplans {:?}\nclaims {:?}\npast {:?}\nlimits {limits:?}",
+        standing.plans, standing.claims, standing.past,
     )
 }
 
