@@ -11,16 +11,14 @@ mod spec;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gshare_artifacts::Mode as Library;
-use gshare_core::ClaimId;
-use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
-use gshare_enforcer::proc;
-use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
-
-use super::journal::HeldRecord;
 use super::peer::Peer;
 use super::service::Service;
 use crate::figures;
+use gshare_artifacts::Mode as Library;
+use gshare_core::{ClaimId, Held};
+use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
+use gshare_enforcer::proc;
+use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 use spec::{Mount, Node, Spec};
 
 /// Whose kind of device this is.
@@ -254,7 +252,7 @@ impl Service {
             let mut held = slices
                 .filter(|s| s.uuid == self.gpus[*g].uuid)
                 .map(|s| s.held);
-            self.is_without(id) || held.any(|held| held == HeldRecord::Mps)
+            self.is_without(id) || held.any(|held| held == Held::Mps)
         };
         let gpus = self.gpus_inside(id).into_iter().filter(through_mps);
         gpus.filter_map(|g| Some(self.mps.get(&g)?.pipe().to_owned()))

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_core::ClaimId;
 use gshare_core::machine::Event;
+use gshare_core::{ClaimId, Held};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
-use super::journal::{ClaimRecord, HeldRecord};
+use super::journal::ClaimRecord;
 use super::peer::Peer;
 use super::service::{Ending, Live, Service};
 use super::unix_ms;
@@ -388,7 +388,7 @@ impl Service {
             self.write_down_for(live.record.uid, id, &format!("ended: {cause}"));
         }
         // Before the core gives its part to another user.
-        if live.record.slices.iter().any(|s| s.held == HeldRecord::Mps) {
+        if live.record.slices.iter().any(|s| s.held == Held::Mps) {
             self.renew_mps();
         }
         self.touch();

@@ -17,13 +17,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::history::{HistorySpec, ReportSpec, Usage};
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::gpu::STEP;
-use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
+use super::journal::{ClaimRecord, HoldingRecord};
 #[cfg(feature = "lab")]
 pub(crate) use super::names::Names;
 use super::server::{Sender, Turn};
@@ -324,7 +324,7 @@ impl Service {
         let busy = part.time_busy.map(|f| f.value / 100.0);
         let in_turns = self.claims.get(&id).is_some_and(|live| {
             let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
-            slice.is_some_and(|s| s.held == HeldRecord::Timeslice)
+            slice.is_some_and(|s| s.held == Held::Timeslice)
         });
         // In turns it is time that is borrowed, side by side it is SMs.
         let got = if in_turns { busy.or(used) } else { used };

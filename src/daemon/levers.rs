@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use gshare_abi::State;
 use gshare_abi::wire::Want;
-use gshare_core::machine::lever::{Failure, Levers, ParkedBy};
+use gshare_core::machine::lever::{Failure, ParkedBy};
 use gshare_core::machine::{Action, Event, Now};
 use gshare_core::{Bytes, ClaimId, Slice};
 use gshare_enforcer::checkpoint::Engine;
@@ -77,8 +77,6 @@ pub(crate) struct LeverState {
     engine: Option<Arc<Engine>>,
     /// Whether the driver can do it; `None` before that is known.
     pub(crate) usable: Option<Result<(), String>>,
-    /// What was last told to the core.
-    told: BTreeMap<ClaimId, Levers>,
     /// Since when a lever is being pulled.
     since: BTreeMap<ClaimId, Instant>,
     /// Processes that the driver has lost (`FAILED`).
@@ -122,7 +120,6 @@ impl LeverState {
                 None => Some(Err("no libcuda was found".to_owned())),
             },
             engine,
-            told: BTreeMap::new(),
             since: BTreeMap::new(),
             lost: BTreeMap::new(),
             nccl: BTreeMap::new(),
@@ -255,7 +252,6 @@ impl Service {
         let holding = match (action, &live.record.holding) {
             (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
                 levers.park.map_err(|why| (Failure::Refused, why))?;
-                let by = by.into();
                 HoldingRecord::Parking { freeze, by }
             }
             (Action::Move { to, .. }, HoldingRecord::Here) => {
@@ -424,7 +420,7 @@ impl Service {
         let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
         match (outcome, holding) {
             (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
-                self.now_parked(id, freeze, by.into(), &took);
+                self.now_parked(id, freeze, by, &took);
             }
             (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
                 self.now_on(id, to);
@@ -488,7 +484,7 @@ impl Service {
             host,
             charges,
             frozen: freeze,
-            by: by.into(),
+            by,
             since_ms: unix_ms(),
             back: by == ParkedBy::Reclaim,
         };

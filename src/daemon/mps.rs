@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
-use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+use super::journal::{ClaimRecord, SliceRecord};
 use super::service::Service;
 use super::whose::Whose;
 use super::world::World;
@@ -171,7 +171,7 @@ impl Service {
     /// The users who have a part of a GPU through MPS.
     fn mps_users(&self, g: usize) -> BTreeSet<u32> {
         let uuid = &self.gpus[g].uuid;
-        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
         let records = self.claims.values().map(|live| &live.record);
         let here = records.filter(|r| r.slices.iter().any(through));
         here.map(|r| r.uid).collect()
@@ -222,7 +222,7 @@ impl Service {
     pub(crate) fn poke_mps(&self, id: ClaimId) {
         let record = self.claims.get(&id).map(|l| &l.record);
         let slices = record.iter().flat_map(|r| &r.slices);
-        for slice in slices.filter(|s| s.held == HeldRecord::Mps) {
+        for slice in slices.filter(|s| s.held == Held::Mps) {
             if let Some(on) = self.gpu_index(&slice.uuid).and_then(|g| self.mps.get(&g)) {
                 on.worker.send(Order::Look);
             }
@@ -319,7 +319,7 @@ impl Service {
     fn mps_loss(&mut self, g: usize, clients: &[i32], what: &str) {
         let uuid = self.gpus[g].uuid.clone();
         let through_mps = |r: &ClaimRecord| {
-            let held = |s: &SliceRecord| s.uuid == uuid && s.held == HeldRecord::Mps;
+            let held = |s: &SliceRecord| s.uuid == uuid && s.held == Held::Mps;
             r.slices.iter().any(held)
         };
         let hit: Vec<ClaimId> = self
@@ -379,11 +379,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return false;
         };
-        let slice = live
-            .record
-            .slices
-            .iter()
-            .find(|s| s.held == HeldRecord::Mps);
+        let slice = live.record.slices.iter().find(|s| s.held == Held::Mps);
         let on = slice
             .and_then(|s| self.gpu_index(&s.uuid))
             .and_then(|g| self.mps.get(&g));
@@ -413,9 +409,7 @@ impl Service {
                 .filter(|(_, id)| {
                     self.claims.get(id).is_some_and(|l| {
                         let slices = &l.record.slices;
-                        slices
-                            .iter()
-                            .any(|s| s.uuid == uuid && s.held == HeldRecord::Mps)
+                        slices.iter().any(|s| s.uuid == uuid && s.held == Held::Mps)
                     })
                 })
                 .collect();
@@ -440,7 +434,7 @@ impl Service {
     /// The variables that make a claim's programs clients, and with what part. Values keep their length, so
     /// that a later one can take their place.
     pub(crate) fn mps_env(&self, record: &ClaimRecord) -> Vec<(String, String)> {
-        let slice = record.slices.iter().find(|s| s.held == HeldRecord::Mps);
+        let slice = record.slices.iter().find(|s| s.held == Held::Mps);
         let Some((slice, g)) = slice.and_then(|s| Some((s, self.gpu_index(&s.uuid)?))) else {
             return Vec::new();
         };
@@ -470,7 +464,7 @@ impl Service {
         now: &ClaimRecord,
         old: &ClaimRecord,
     ) -> Option<String> {
-        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == HeldRecord::Mps).cloned();
+        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == Held::Mps).cloned();
         let (slice, old) = (part(now)?, part(old)?);
         let (next, before) = (self.world().mps_sms(&slice), self.world().mps_sms(&old));
         let mut words = Vec::new();
@@ -514,7 +508,7 @@ impl Service {
     /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
     pub(crate) fn write_mps_part(&self, record: &ClaimRecord, gpu: usize, limits: &LimitsFile) {
         let uuid = &self.gpus[gpu].uuid;
-        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
         let held = record.slices.iter().find(through);
         let thousandths = held.map_or(0, |s| {
             (self.world().mps_percentage(s) * 1000.0).round() as u32
@@ -555,7 +549,7 @@ impl World<'_> {
         let told = slots.iter().filter_map(|s| s.mps_sms).max();
         let asked = self.mps_sms(slice).map(f64::from);
         match told {
-            Some(sms) if slice.held == HeldRecord::Mps => Some(Figure {
+            Some(sms) if slice.held == Held::Mps => Some(Figure {
                 value: sms as f64,
                 source: Source::Shim,
                 estimate: false,
@@ -578,6 +572,6 @@ impl World<'_> {
         let g = self.gpu_index(&slice.uuid)?;
         let all = self.last_reading(g)?.sm_count?;
         let given = || (mps::sms_of(all, self.mps_percentage(slice)), all);
-        (slice.held == HeldRecord::Mps).then(given)
+        (slice.held == Held::Mps).then(given)
     }
 }

@@ -209,7 +209,7 @@ impl Service {
                 sm: Share::from_milli(s.sm_milli),
                 sm_limit: Share::from_milli(s.sm_limit_milli),
                 uid: record.uid,
-                held: s.held.into(),
+                held: s.held,
             })
         };
         record.slices.iter().filter_map(slice).collect()
@@ -307,7 +307,7 @@ impl Service {
             slices: slices.clone(),
             host: Bytes(record.host),
             frozen: record.frozen,
-            by: record.by.into(),
+            by: record.by,
             since: self.now(),
             back: record.back,
         };
@@ -315,7 +315,7 @@ impl Service {
             HoldingRecord::Here => Holding::Here(slices),
             HoldingRecord::Parking { freeze, by } => Holding::Parking {
                 freeze: *freeze,
-                by: (*by).into(),
+                by: *by,
                 slices,
             },
             HoldingRecord::Parked(record) => Holding::Parked(parked(record)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gshare_core::ClaimId;
 use gshare_core::machine::{Event, Kept, Memory, Now};
 
-use super::journal::{ClaimRecord, KeptRecord, MemoryRecord, QueueChanges};
+use super::journal::{ClaimRecord, QueueChanges};
 use super::service::{Asked, Service};
 use super::unix_ms;
 
@@ -97,6 +97,11 @@ impl Service {
             .saturating_sub(ms(now.saturating_sub(at)))
     }
 
+    /// The same as the time since 1970.
+    fn unix_clock(&self, at: Now) -> Duration {
+        Duration::from_millis(self.unix_at(at))
+    }
+
     /// The moment of the core's clock at this Unix time.
     pub(crate) fn now_at(&self, unix: u64) -> Now {
         let now = self.now();
@@ -118,9 +123,9 @@ impl Service {
         let due = now.saturating_sub(self.remembered.at) >= EVERY;
         let mut changes = self.queue_changes(&places);
         if key != self.remembered.written || due {
-            let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
-            let record = MemoryRecord::of(&self.machine.memory(), gpus, |at| self.unix_at(at));
-            match serde_json::to_string(&record) {
+            let mut memory = self.machine.memory().by(|at| self.unix_clock(at));
+            memory.gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+            match serde_json::to_string(&memory) {
                 Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
                 Err(error) => {
                     tracing::error!(%error, "what a service started anew must know cannot be written");
@@ -163,7 +168,7 @@ impl Service {
         };
         let old = &self.remembered.places;
         let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
-        let written = changed.map(|(_, kept)| KeptRecord::of(kept, |at| self.unix_at(at)));
+        let written = changed.map(|(_, kept)| kept.clone().by(|at| self.unix_clock(at)));
         QueueChanges {
             waiting: now.difference(known).filter_map(record).collect(),
             withdrawn: known.difference(&now).map(|id| id.0).collect(),
@@ -186,23 +191,23 @@ impl Service {
     ) -> anyhow::Result<()> {
         self.remembered.read = true;
         self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
-        let places = self.journal.places()?;
-        let places = places.iter().map(|p| p.kept(|unix| self.now_at(unix)));
+        let own_clock = |unix| self.now_at(super::millis(unix));
+        let places = self.journal.places()?.into_iter();
+        let places = places.map(|kept| kept.by(own_clock));
         let places: Vec<Kept> = places.collect();
         self.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
-        let record = match self.journal.meta(KEY)? {
-            Some(text) if !rebooted => serde_json::from_str::<MemoryRecord>(&text),
+        let memory = match self.journal.meta(KEY)? {
+            Some(text) if !rebooted => serde_json::from_str::<Memory>(&text),
             _ => return Ok(()),
         };
-        let record = match record {
-            Ok(record) => record,
+        let mut memory = match memory {
+            Ok(memory) => memory.by(|unix| self.now_at(super::millis(unix))),
             Err(error) => {
                 tracing::error!(%error, "what the service before knew of claims that wait is damaged");
                 return Ok(());
             }
         };
-        let same = record.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
-        let mut memory = record.memory(|unix| self.now_at(unix));
+        let same = memory.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
         memory.queue = places;
         if !same {
             // Numbers of GPUs mean others now.
@@ -234,5 +239,53 @@ impl Service {
     /// Whether it is known from the service before what owners have had.
     pub(crate) fn knows_the_past(&self) -> bool {
         self.remembered.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_the_version_before_wrote_is_read_and_written_the_same() {
+        let standing = json!({
+            "seq": 7, "since_ms": 1_800_000_000_500_u64, "attained_s": 12.5, "park": {"Ok": null},
+            "movable": {"Err": "it has no copy engine"}, "requeue": true, "idle": false,
+            "spared": [["detach", 1_800_000_060_000_u64], ["kill", 1_800_000_090_000_u64]],
+            "failures": 2, "kept_for": [null, 9],
+        });
+        let step = |lever: &str, stage: &str| json!({"id": 3, "lever": lever, "to": [1], "sm": 250, "stage": stage});
+        let memory = json!({
+            "gpus": ["GPU-a", "GPU-b"], "claims": {"3": standing},
+            "plans": [{
+                "waiter": 9, "at": [0], "steps": [step("move", "announced"), step("share", "underway")],
+                "due_ms": 1_800_000_030_000_u64, "entitled": true,
+            }],
+            "past": {"1000": [42.5, 1_800_000_000.0]}, "past_ms": 1_800_000_000_000_u64, "seq": 8,
+            "quiet_ms": 1_799_999_999_000_u64, "wanted": [3], "warned": [3], "over": [],
+            "away_ms": {"3": 1_800_000_000_000_u64},
+        });
+        let kept = json!({
+            "id": 9, "seq": 8, "since_ms": 1_800_000_001_000_u64, "deadline_ms": null,
+            "request": {
+                "gpus": 2, "share": 500, "mem": 1_073_741_824_u64, "mem_limit": null, "mem_limit_share": 900,
+                "sm": 500, "sm_limit": 1000, "only": [1], "mode": "timeslice", "movable": true,
+                "lease_ms": 3_600_000, "class": "inference", "uid": 1000,
+            },
+        });
+        let again = |at: Now| at + Duration::from_secs(5);
+        let back = |at: Now| at - Duration::from_secs(5);
+        let read: Memory = serde_json::from_value(memory.clone()).unwrap();
+        let key = ClaimId(3);
+        assert_eq!(read.claims[&key].spared.len(), 2);
+        assert_eq!(read.away[&key], Duration::from_secs(1_800_000_000));
+        let written = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, memory);
+        let read: Kept = serde_json::from_value(kept.clone()).unwrap();
+        assert_eq!(read.request.lease, Some(Duration::from_secs(3600)));
+        let written: Value = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, kept);
     }
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use gshare_config::{AutoShrink, Sizes};
 use gshare_core::machine::Event;
-use gshare_core::{Bytes, Change, ClaimId, Share};
+use gshare_core::{Bytes, Change, ClaimId, Held, Share};
 
 use super::track::RunTrack;
-use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
+use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::service::Service;
 
 /// Sizes are multiples of this.
@@ -105,7 +105,7 @@ impl Service {
                 continue;
             };
             // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
-            let alone = slice.held == HeldRecord::Whole;
+            let alone = slice.held == Held::Whole;
             if alone
                 || live.ending.is_some()
                 || record.holding != HoldingRecord::Here

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::Now;
 use super::lever::{Lever, Levers, Parked, ParkedBy};
 use crate::claim::{ClaimId, Request};
@@ -85,17 +87,20 @@ pub struct Illegal {
 }
 
 /// What a granted claim has had, and what its owner was told.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Its place among those who asked.
     pub seq: u64,
     /// Since when it runs where it is.
+    #[serde(rename = "since_ms", with = "crate::millis")]
     pub since: Now,
     /// GPU-seconds that it has had.
     pub attained_s: f64,
     /// What can be done to it, as far as is known.
+    #[serde(flatten)]
     pub levers: Levers,
     /// Until when which lever is not pulled: its owner said so, or it did not work.
+    #[serde(with = "crate::millis")]
     pub spared: BTreeMap<Lever, Now>,
     /// How often levers did not work on it.
     pub failures: u32,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::claims::{Claim, Illegal, Phase, PhaseKind};
-use super::lever::{Failure, Holding, Lever, Parked, ParkedBy, Wish};
+use super::lever::{Failure, Holding, Lever, Levers, Parked, ParkedBy, Wish};
 use super::{Action, Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::Slice;
@@ -75,6 +75,12 @@ impl Machine {
     #[must_use]
     pub fn request_of(&self, id: ClaimId) -> Option<&Request> {
         self.claims.get(id).map(|g| &g.request)
+    }
+
+    /// What can be done to a granted claim, as last told.
+    #[must_use]
+    pub fn levers(&self, id: ClaimId) -> Option<&Levers> {
+        self.claims.get(id).map(|c| &c.run.levers)
     }
 
     /// Host memory that parked claims have, or are about to have.

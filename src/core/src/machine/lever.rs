@@ -1,12 +1,15 @@
 //! Ways to take GPU capacity back from claims that run, what can come of them, and where a claim is meanwhile.
 
+use serde::{Deserialize, Serialize};
+
 use crate::claim::ClaimId;
 use crate::ledger::Slice;
 use crate::machine::Now;
 use crate::units::Bytes;
 
 /// A way to take capacity back, the gentlest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lever {
     /// What is lent above the requests is lent no more.
     Caps,
@@ -56,7 +59,7 @@ pub enum Failure {
 }
 
 /// What can be done to a claim, as far as the service knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levers {
     /// Its memory can go to the host and back; else why not.
     pub park: Result<(), String>,
@@ -81,7 +84,8 @@ impl Default for Levers {
 }
 
 /// The cause why a claim was parked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ParkedBy {
     /// Its owner or an administrator: it comes back when asked, or (not frozen) when a member needs the GPU.
     Person,

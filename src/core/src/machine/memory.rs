@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::claims::{Phase, Run};
 use super::order::Past;
 use super::plan::Plan;
@@ -13,7 +15,7 @@ use crate::claim::{ClaimId, Request};
 pub const ABSENCE: Duration = Duration::from_secs(10);
 
 /// A claim that waits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// The claim.
     pub id: ClaimId,
@@ -22,27 +24,34 @@ pub struct Kept {
     /// Its place among those who asked.
     pub seq: u64,
     /// Since when it waits.
+    #[serde(rename = "since_ms", with = "crate::millis")]
     pub since: Now,
     /// Until when.
+    #[serde(rename = "deadline_ms", with = "crate::millis")]
     pub deadline: Option<Now>,
 }
 
-/// All of it.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// All of it. As text its times are in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
+    /// UUIDs of the GPUs in the order of their numbers, where the one who keeps it knows them.
+    pub gpus: Vec<String>,
     /// Claims that are held or parked.
     pub claims: BTreeMap<ClaimId, Run>,
     /// Claims that wait, those among them that wait to come back.
+    #[serde(skip)]
     pub queue: Vec<Kept>,
     /// What was announced, and how far it is.
     pub plans: Vec<Plan>,
     /// What owners have had: GPU-seconds as of the second time, in seconds.
     pub past: BTreeMap<u32, (f64, f64)>,
     /// Up to when that is counted.
+    #[serde(rename = "past_ms", with = "crate::millis")]
     pub past_at: Now,
     /// Places given to those who asked.
     pub seq: u64,
     /// Since when nobody came, went or was moved.
+    #[serde(rename = "quiet_ms", with = "crate::millis")]
     pub quiet_since: Now,
     /// Claims on their way to the host of which a member needs the GPU already.
     pub wanted: BTreeSet<ClaimId>,
@@ -51,7 +60,38 @@ pub struct Memory {
     /// Claims whose lease is over and that are still there.
     pub over: BTreeSet<ClaimId>,
     /// Claims whose time limit stands still, and since when.
+    #[serde(default, rename = "away_ms", with = "crate::millis")]
     pub away: BTreeMap<ClaimId, Now>,
+}
+
+impl Kept {
+    /// The same by another clock.
+    #[must_use]
+    pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
+        let times = std::iter::once(&mut self.since).chain(&mut self.deadline);
+        times.for_each(|at| *at = clock(*at));
+        self
+    }
+}
+
+impl Memory {
+    /// The same by another clock.
+    #[must_use]
+    pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
+        let claims = self.claims.values_mut();
+        let claims = claims.flat_map(|run| run.spared.values_mut().chain([&mut run.since]));
+        let plans = self.plans.iter_mut().map(|plan| &mut plan.due);
+        let times = claims.chain(plans).chain(self.away.values_mut());
+        let times = times.chain([&mut self.past_at, &mut self.quiet_since]);
+        times.for_each(|at| *at = clock(*at));
+        for (_, at_s) in self.past.values_mut() {
+            let at = Duration::try_from_secs_f64(*at_s).unwrap_or_default();
+            *at_s = clock(at).as_secs_f64();
+        }
+        let queue = std::mem::take(&mut self.queue).into_iter();
+        self.queue = queue.map(|kept| kept.by(&clock)).collect();
+        self
+    }
 }
 
 impl Machine {
@@ -75,6 +115,7 @@ impl Machine {
         let over = claims().filter(|(_, c)| c.over);
         let away = claims().filter_map(|(id, c)| Some((id, c.away?)));
         Memory {
+            gpus: Vec::new(),
             claims: claims().map(|(id, c)| (id, c.run.clone())).collect(),
             queue: queue.collect(),
             plans: self.reclaim.plans.clone(),

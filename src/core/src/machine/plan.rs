@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Problem;
 use super::claims::{Claim, PhaseKind};
 use super::holding::settled_on;
@@ -17,7 +19,7 @@ use crate::sched::fair::level;
 use crate::units::Share;
 
 /// What is to happen so that a claim can start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The claim that starts; none where those who run are spread.
     pub waiter: Option<ClaimId>,
@@ -26,13 +28,14 @@ pub struct Plan {
     /// What is done to others.
     pub steps: Vec<Step>,
     /// Not before.
+    #[serde(rename = "due_ms", with = "crate::millis")]
     pub due: Now,
     /// The claim is within what its owner is guaranteed.
     pub entitled: bool,
 }
 
 /// One step of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// To whom.
     pub id: ClaimId,
@@ -47,7 +50,8 @@ pub struct Step {
 }
 
 /// How far a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Its owner has been told.
     Announced,
