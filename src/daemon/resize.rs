@@ -193,7 +193,7 @@ impl Service {
             return Some(Event::Restore {
                 id,
                 request: None,
-                holding: Holding::Here(before),
+                holding: Holding::here(before),
                 ends: self.machine.lease_end(id),
             });
         }

@@ -20,7 +20,7 @@ mod swap;
 
 pub use alone::{Alone, LeftAlone};
 pub use claimable::{Caller, Claimable, ModelRoom};
-pub use claims::{Illegal, PhaseKind, Run};
+pub use claims::{Illegal, Phase, PhaseKind, Run};
 pub use event::{Action, Event};
 pub use foresee::{Expected, Until, carry};
 pub use memory::{ABSENCE, Kept, Memory};

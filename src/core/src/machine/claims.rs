@@ -11,8 +11,8 @@ use crate::ledger::Slice;
 use crate::units::{Bytes, Share};
 
 /// Where a granted claim is. What it holds on GPUs is in the ledger.
-#[derive(Clone, Debug)]
-pub(super) enum Phase {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
     /// On its GPUs.
     Granted,
     /// On its way to the host; the GPUs are its own until that is answered.

@@ -36,23 +36,12 @@ impl Machine {
     /// Where a granted claim is.
     #[must_use]
     pub fn holding(&self, id: ClaimId) -> Option<Holding> {
-        let slices = || self.ledger.slices(id).unwrap_or_default().to_vec();
-        Some(match self.claims.phase(id)? {
-            Phase::Granted => Holding::Here(slices()),
-            Phase::Offloading { freeze, by, .. } => Holding::Parking {
-                slices: slices(),
-                freeze: *freeze,
-                by: *by,
-            },
-            Phase::Offloaded(parked) => Holding::Parked(parked.clone()),
-            Phase::Restoring(parked) => Holding::Unparking {
-                to: slices(),
-                parked: parked.clone(),
-            },
-            Phase::Moving => Holding::Moving {
-                from: slices(),
-                to: self.ledger.reserved(id).unwrap_or_default().to_vec(),
-            },
+        let phase = self.claims.phase(id)?.clone();
+        let slices = |of: Option<&[Slice]>| of.unwrap_or_default().to_vec();
+        Some(Holding {
+            phase,
+            at: slices(self.ledger.slices(id)),
+            to: slices(self.ledger.reserved(id)),
         })
     }
 
@@ -125,27 +114,13 @@ impl Machine {
             None => known,
         };
         let Some(claim) = claim else { return };
-        let phase = match holding {
-            Holding::Here(slices) => {
-                self.ledger.insert(id, slices);
-                Phase::Granted
-            }
-            Holding::Parking { slices, freeze, by } => {
-                self.ledger.insert(id, slices);
-                let wanted = false;
-                Phase::Offloading { freeze, by, wanted }
-            }
-            Holding::Parked(parked) => Phase::Offloaded(parked),
-            Holding::Unparking { to, parked } => {
-                self.ledger.insert(id, to);
-                Phase::Restoring(parked)
-            }
-            Holding::Moving { from, to } => {
-                self.ledger.insert(id, from);
-                self.ledger.reserve(id, to);
-                Phase::Moving
-            }
-        };
+        let Holding { phase, at, to } = holding;
+        if phase.kind() != PhaseKind::Offloaded {
+            self.ledger.insert(id, at);
+        }
+        if !to.is_empty() {
+            self.ledger.reserve(id, to);
+        }
         self.claims.enter(id, claim, phase);
         if self.claims.offloaded(id).is_some_and(|p| p.back) {
             self.ask_back(now, id);

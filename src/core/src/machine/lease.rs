@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::claims::Claim;
+use super::claims::{Claim, Phase};
 use super::lever::{Holding, ParkedBy};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
@@ -58,13 +58,13 @@ impl Machine {
     /// Since when a claim that is found again is away for others. A claim on the way there when the service ended
     /// left only now.
     pub(super) fn left_for_others(&self, now: Now, id: ClaimId, holding: &Holding) -> Option<Now> {
-        match holding {
-            Holding::Parked(parked) | Holding::Unparking { parked, .. } => {
+        match &holding.phase {
+            Phase::Offloaded(parked) | Phase::Restoring(parked) => {
                 (parked.by != ParkedBy::Person).then_some(parked.since)
             }
-            Holding::Parking { by, .. } => (*by != ParkedBy::Person).then_some(now),
-            Holding::Moving { .. } => self.claims.get(id)?.away,
-            Holding::Here(_) => None,
+            Phase::Offloading { by, .. } => (*by != ParkedBy::Person).then_some(now),
+            Phase::Moving => self.claims.get(id)?.away,
+            Phase::Granted => None,
         }
     }
 

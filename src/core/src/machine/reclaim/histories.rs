@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::super::histories::changes;
-use super::super::lever::{Failure, Holding, Levers, Wish};
+use super::super::lever::{Failure, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::ReclaimRules;
@@ -346,8 +346,8 @@ impl Play {
                 break;
             }
             for (id, holding) in all {
-                match holding {
-                    Holding::Here(_) => {
+                match holding.phase {
+                    Phase::Granted => {
                         let times = ran.entry(id).or_default();
                         *times += 1;
                         if *times > 3 {
@@ -355,13 +355,13 @@ impl Play {
                         }
                     }
                     // What was taken for others comes back by itself.
-                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Person => {
+                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Person => {
                         self.b.send(Event::Wish {
                             id,
                             wish: Wish::Resume,
                         });
                     }
-                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Idle => {
+                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Idle => {
                         self.b.send(Event::Wanted { id });
                     }
                     _ => {}

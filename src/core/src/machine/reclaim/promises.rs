@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::board::{Leaves, Problem};
-use super::super::lever::{Holding, Lever, ParkedBy};
+use super::super::lever::{Lever, ParkedBy};
 use super::super::plan::Who;
 use super::super::*;
 use super::histories::{Claim, Do, Play, come_back, history, restarted};
@@ -309,11 +309,9 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
             continue;
         };
         let gpus = |slices: &[Slice]| Some(slices.iter().map(|s| s.gpu).collect::<Vec<_>>());
-        let says = match &holding {
-            Holding::Parked(_) | Holding::Unparking { .. } => None,
-            Holding::Here(at)
-            | Holding::Parking { slices: at, .. }
-            | Holding::Moving { from: at, .. } => gpus(at),
+        let says = match &holding.phase {
+            Phase::Offloaded(_) | Phase::Restoring(_) => None,
+            _ => gpus(&holding.at),
         };
         prop_assert_eq!(truth, &says, "{}: {:?}", id, holding);
     }

@@ -1,7 +1,7 @@
 //! What happens while something is planned: GPUs that fall out, clocks that jump, owners and administrators who change
 //! their minds, and predictions that do not come true.
 
-use super::super::lever::{Holding, Lever, Levers, Wish};
+use super::super::lever::{Lever, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::tests::{Bench, s};
@@ -105,8 +105,8 @@ fn an_owner_who_withdraws_in_mid_offload_leaves_the_room_to_the_others() {
         b.claim(2, 1000, 1, Class::Batch, 8);
         let leaving = |b: &Bench| {
             matches!(
-                b.w.machine.holding(ClaimId(1)),
-                Some(Holding::Parking { .. })
+                b.w.machine.claims.phase(ClaimId(1)),
+                Some(Phase::Offloading { .. })
             )
         };
         for _ in 0..120 {

@@ -49,7 +49,7 @@ fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
             b.send(Event::Restore {
                 id: ClaimId(id),
                 request: Some(Box::new(r)),
-                holding: Holding::Here(slices),
+                holding: Holding::here(slices),
                 ends: None,
             });
             b.send(Event::Levers {
@@ -99,8 +99,8 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
         fits(b).unwrap();
         lie_where_it_says(b, None).unwrap();
         for (id, holding) in b.w.machine.holdings() {
-            match holding {
-                Holding::Parked(_) | Holding::Unparking { .. } => {
+            match holding.phase {
+                Phase::Offloaded(_) | Phase::Restoring(_) => {
                     *hosted.entry(id).or_default() += 1;
                 }
                 _ => {}
@@ -113,7 +113,7 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
 /// No claim is on its way, in the host, or waits.
 fn all_here(b: &Bench) {
     for (id, holding) in b.w.machine.holdings() {
-        assert!(matches!(holding, Holding::Here(_)), "{id}: {holding:?}");
+        assert!(matches!(holding.phase, Phase::Granted), "{id}: {holding:?}");
         assert!(b.at(id.0).is_some());
     }
     assert_eq!(b.w.machine.queue().count(), 0);
@@ -214,7 +214,7 @@ fn the_host_has_room_for_the_one_that_waits_and_the_one_that_moves() {
 fn until_parked(b: &mut Bench) {
     for _ in 0..60 {
         let mut all = b.w.machine.holdings().into_values();
-        if all.any(|h| matches!(h, Holding::Parked(_))) {
+        if all.any(|h| matches!(h.phase, Phase::Offloaded(_))) {
             return;
         }
         b.pass(s(1));
@@ -261,7 +261,7 @@ fn all_run_in_the_end(b: &mut Bench) {
     // What failed is tried again after ten minutes.
     for _ in 0..100 {
         let all = b.w.machine.holdings().into_values();
-        let here = all.map(|h| matches!(h, Holding::Here(_)));
+        let here = all.map(|h| matches!(h.phase, Phase::Granted));
         if here.fold(b.w.machine.queue().count() == 0, |a, b| a && b) {
             break;
         }
