@@ -373,6 +373,10 @@ impl Machine {
                 self.quotas.leave(id);
                 self.settle(&mut actions);
             }
+            Event::Ending { id } => {
+                self.is_ending(id);
+                self.settle(&mut actions);
+            }
             Event::Remember(past) => {
                 for (uid, gpu_seconds) in past {
                     self.remember(uid, gpu_seconds);

@@ -206,7 +206,7 @@ impl Machine {
         for to in idle {
             for (id, slices) in ledger.held() {
                 let [slice] = slices else { continue };
-                let Some(granted) = self.claims.get(id) else {
+                let Some(granted) = self.claims.get(id).filter(|c| !c.ending) else {
                     continue;
                 };
                 let only = &granted.request.only_gpus;

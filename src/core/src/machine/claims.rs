@@ -119,8 +119,8 @@ pub(super) struct Claim {
     pub(super) ends: Option<Now>,
     /// When its owner is told that this is soon.
     pub(super) warn_at: Option<Now>,
-    /// Its time limit is over and it is still there: it ends any moment.
-    pub(super) over: bool,
+    /// Its time limit is over, or it is being ended: it is gone any moment, and nothing more is done to it.
+    pub(super) ending: bool,
     /// Since when its memory is away for others: until its first call can run again its time limit stands still.
     pub(super) away: Option<Now>,
     /// Its owner holds more than is guaranteed to them, and this claim is a part of that, as of the last decision.
@@ -145,7 +145,7 @@ impl Claim {
             },
             ends: None,
             warn_at: None,
-            over: false,
+            ending: false,
             away: None,
             borrower: false,
             lowered_from: None,

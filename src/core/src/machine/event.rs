@@ -64,6 +64,11 @@ pub enum Event {
         /// Its id.
         id: ClaimId,
     },
+    /// A granted claim is being ended: its programs are asked to stop, and it is gone soon.
+    Ending {
+        /// The claim.
+        id: ClaimId,
+    },
     /// All quotas, anew.
     Quotas(Vec<Quota>),
     /// The parties that a claim counts for; told before it is submitted or restored.
@@ -186,6 +191,7 @@ impl Event {
             Self::Submit { .. }
             | Self::Resize { .. }
             | Self::Gone { .. }
+            | Self::Ending { .. }
             | Self::Adopt { .. }
             | Self::Wish { .. }
             | Self::MoveTo { .. }

@@ -75,7 +75,7 @@ impl Machine {
             return;
         };
         claim.ends = ends;
-        claim.over = false;
+        claim.ending = false;
         claim.warn_at = ends.and_then(|at| {
             let before = warning.min(at.saturating_sub(now) / 4);
             (before > Duration::ZERO).then(|| at.saturating_sub(before))
@@ -85,11 +85,11 @@ impl Machine {
         }
     }
 
-    /// The lease of a claim is over: it ends any moment.
-    pub(super) fn is_over(&mut self, id: ClaimId) {
+    /// A claim is gone any moment; its lease has no end any more.
+    pub(super) fn is_ending(&mut self, id: ClaimId) {
         self.set_lease(id, None);
         if let Some(claim) = self.claims.get_mut(id) {
-            claim.over = true;
+            claim.ending = true;
         }
     }
 
@@ -102,7 +102,7 @@ impl Machine {
         };
         let (over, soon) = (due(&|c| c.ends), due(&|c| c.warn_at));
         for id in over {
-            self.is_over(id);
+            self.is_ending(id);
             actions.push(Action::LeaseOver { id });
         }
         for id in soon {

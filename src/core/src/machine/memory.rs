@@ -112,7 +112,7 @@ impl Machine {
         let wanted = self.claims.elsewhere();
         let wanted = wanted.filter(|(_, p)| matches!(p, Phase::Offloading { wanted: true, .. }));
         let warned = claims().filter(|(_, c)| c.ends.is_some() && c.warn_at.is_none());
-        let over = claims().filter(|(_, c)| c.over);
+        let over = claims().filter(|(_, c)| c.ending);
         let away = claims().filter_map(|(id, c)| Some((id, c.away?)));
         Memory {
             gpus: Vec::new(),
@@ -169,7 +169,7 @@ impl Machine {
             self.claims.want(id);
         }
         memory.warned.into_iter().for_each(|id| self.is_warned(id));
-        memory.over.into_iter().for_each(|id| self.is_over(id));
+        memory.over.into_iter().for_each(|id| self.is_ending(id));
         for (id, since) in memory.away {
             let claim = self.claims.get_mut(id);
             if let Some(claim) = claim.filter(|c| c.is_elsewhere()) {

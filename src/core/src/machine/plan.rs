@@ -189,9 +189,11 @@ impl Machine {
                 },
                 (Stage::Announced, Some(held)) => {
                     let spared = self.spared(now, step.id, step.lever);
+                    let ending = self.claims.get(step.id).is_some_and(|c| c.ending);
                     let may = step.lever == Lever::Move
                         || who.is_some_and(|who| self.may_still(&who, step, held));
-                    sound &= may && !spared && !on_its_way && self.can(step.id, step.lever);
+                    sound &=
+                        may && !spared && !ending && !on_its_way && self.can(step.id, step.lever);
                 }
             }
         }

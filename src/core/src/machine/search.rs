@@ -205,7 +205,8 @@ impl Machine {
         let Some(granted) = self.claims.get(id) else {
             return Leaves::default();
         };
-        let busy = self.on_its_way(id)
+        let busy = granted.ending
+            || self.on_its_way(id)
             || future.planned.contains(&id)
             || self.promised(id)
             || !self.settled(now, granted);
@@ -358,7 +359,7 @@ impl Machine {
             let [slice] = slices else { return None };
             let here = places.iter().any(|(g, _)| *g == slice.gpu);
             let granted = self.claims.get(id).filter(|c| here && c.borrower)?;
-            let still = !self.on_its_way(id) && !self.promised(id);
+            let still = !granted.ending && !self.on_its_way(id) && !self.promised(id);
             let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
             let able = still && may && granted.lowered_from.is_none() && self.settled(now, granted);

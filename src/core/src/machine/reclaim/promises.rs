@@ -409,7 +409,7 @@ fn state_of(machine: &Machine) -> String {
         .collect();
     let standing = machine.memory();
     let limits = machine.claims.iter();
-    let limits = limits.map(|(id, c)| (id, c.ends, c.warn_at, c.over, c.lowered_from));
+    let limits = limits.map(|(id, c)| (id, c.ends, c.warn_at, c.ending, c.lowered_from));
     let limits: Vec<_> = limits.collect();
     let caps: Vec<_> = machine.ledger.held().collect();
     let holdings = machine.holdings();

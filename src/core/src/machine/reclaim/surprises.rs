@@ -181,6 +181,39 @@ fn a_guarantee_lowered_under_a_plan_withdraws_what_only_it_allowed() {
 }
 
 #[test]
+fn while_a_claim_is_being_ended_nothing_is_taken_for_what_it_leaves() {
+    for announced in [true, false] {
+        let mut b = Bench::new(1);
+        b.claim(1, 500, 1, Class::Batch, 8);
+        b.claim(2, 500, 1, Class::Batch, 8);
+        b.pass(s(700));
+        let end = |b: &mut Bench| {
+            for id in [1, 2].map(ClaimId) {
+                b.send(Event::Ending { id });
+            }
+        };
+        if !announced {
+            end(&mut b);
+        }
+        b.claim(3, 500, 2, Class::Batch, 8);
+        assert_eq!(b.w.machine.plan_of(ClaimId(3)).is_some(), announced);
+        b.pass(s(5));
+        if announced {
+            end(&mut b);
+        }
+        assert_eq!(b.w.machine.plan_of(ClaimId(3)), None);
+        b.pass(s(60));
+        let taken = |a: &Action| matches!(a, Action::Park { .. });
+        assert!(
+            !b.w.log.iter().any(taken),
+            "they end: nothing is done to them"
+        );
+        b.send(Event::Gone { id: ClaimId(1) });
+        assert!(all_run(&b, &[2, 3]));
+    }
+}
+
+#[test]
 fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
     let mut w = World::new(&[24]);
     let span = |long| Span::of([10, 50, 100, 300, long].map(s).to_vec()).expect("enough");
