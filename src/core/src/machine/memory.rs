@@ -220,3 +220,51 @@ impl Machine {
             .is_some_and(|w| w.absent.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_the_version_before_wrote_is_read_and_written_the_same() {
+        let standing = json!({
+            "seq": 7, "since_ms": 1_800_000_000_500_u64, "attained_s": 12.5, "park": {"Ok": null},
+            "movable": {"Err": "it has no copy engine"}, "requeue": true, "idle": false,
+            "spared": [["detach", 1_800_000_060_000_u64], ["kill", 1_800_000_090_000_u64]],
+            "failures": 2, "kept_for": [null, 9],
+        });
+        let step = |lever: &str, stage: &str| json!({"id": 3, "lever": lever, "to": [1], "sm": 250, "stage": stage});
+        let memory = json!({
+            "gpus": ["GPU-a", "GPU-b"], "claims": {"3": standing},
+            "plans": [{
+                "waiter": 9, "at": [0], "steps": [step("move", "announced"), step("share", "underway")],
+                "due_ms": 1_800_000_030_000_u64, "entitled": true,
+            }],
+            "past": {"1000": [42.5, 1_800_000_000.0]}, "past_ms": 1_800_000_000_000_u64, "seq": 8,
+            "quiet_ms": 1_799_999_999_000_u64, "wanted": [3], "warned": [3], "over": [],
+            "away_ms": {"3": 1_800_000_000_000_u64},
+        });
+        let kept = json!({
+            "id": 9, "seq": 8, "since_ms": 1_800_000_001_000_u64, "deadline_ms": null,
+            "request": {
+                "gpus": 2, "share": 500, "mem": 1_073_741_824_u64, "mem_limit": null, "mem_limit_share": 900,
+                "sm": 500, "sm_limit": 1000, "only": [1], "mode": "timeslice", "movable": true,
+                "lease_ms": 3_600_000, "class": "inference", "uid": 1000,
+            },
+        });
+        let again = |at: Now| at + Duration::from_secs(5);
+        let back = |at: Now| at - Duration::from_secs(5);
+        let read: Memory = serde_json::from_value(memory.clone()).unwrap();
+        let key = ClaimId(3);
+        assert_eq!(read.claims[&key].spared.len(), 2);
+        assert_eq!(read.away[&key], Duration::from_secs(1_800_000_000));
+        let written = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, memory);
+        let read: Kept = serde_json::from_value(kept.clone()).unwrap();
+        assert_eq!(read.request.lease, Some(Duration::from_secs(3600)));
+        let written: Value = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, kept);
+    }
+}
