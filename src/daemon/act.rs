@@ -138,6 +138,8 @@ impl Service {
                     Action::Share { id, slices } => self.share(id, &slices),
                     Action::Requeue { id, cause } => self.end_for(id, Lever::Requeue, cause),
                     Action::Kill { id, cause } => self.end_for(id, Lever::Kill, cause),
+                    // A job that finishes after its claim has ended is normal.
+                    Action::Late(error) => tracing::info!(%error, "nothing is done"),
                     Action::LeaseWarning { id, at } => self.lease_warning(id, at),
                     Action::LeaseMoved { id, ends } => self.lease_moved(id, ends),
                     Action::LeaseOver { id } => self.lease_over(id),

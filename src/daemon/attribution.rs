@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gshare_abi::host::SlotView;
-use gshare_core::ClaimId;
 use gshare_core::attribution::{
     Counters, Division, Interval, Meter, Part, Present, Reading, Running, Times, Together, Work,
     attribute,
 };
+use gshare_core::{ClaimId, Held};
 use gshare_enforcer::gpu::GpuState;
 use gshare_proto::{ClaimGpu, Figure, GpuView, Source, UserView};
 
 use super::command::Command;
 use super::fact::{Fact, Look, Others};
-use super::journal::HeldRecord;
 use super::owners::Whose;
 use super::world::World;
 
@@ -206,7 +205,7 @@ impl Attribution {
             let uuid = &world.gpus[g].uuid;
             let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
             let slots = &sums.slots;
-            if let Some(slice) = slice.filter(|s| s.held == HeldRecord::Mps) {
+            if let Some(slice) = slice.filter(|s| s.held == Held::Mps) {
                 side_by_side = true;
                 let told = world.mps_figure(slice, slots);
                 let all = last.sm_count.map(f64::from);

@@ -250,7 +250,7 @@ impl Service {
             let mut held = slices
                 .filter(|s| s.uuid == self.gpus[*g].uuid)
                 .map(|s| s.held);
-            self.is_without(id) || held.any(|held| held == HeldRecord::Mps)
+            self.is_without(id) || held.any(|held| held == Held::Mps)
         };
         let gpus = self.gpus_inside(id).into_iter().filter(through_mps);
         gpus.filter_map(|g| Some(self.mps.get(&g)?.pipe().to_owned()))

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_core::ClaimId;
 use gshare_core::machine::Event;
+use gshare_core::{ClaimId, Held};
 use gshare_enforcer::cgroup::ClaimTree;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
@@ -181,12 +181,7 @@ impl Service {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
         if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            live.ending = Some(Ending::killing(cause, false));
-            live.record.ending = Some(cause.to_owned());
-            // A restarted service goes on with it.
-            if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "that a claim ends could not be journaled");
-            }
+            self.begin_end(id, Ending::killing(cause, false));
         }
         // Clients of MPS are ended on the GPU first; the signals follow when that is done.
         if !self.terminate_clients(id) {
@@ -195,6 +190,20 @@ impl Service {
         }
         self.settle_ending(id);
         self.dirty = true;
+    }
+
+    /// From now on a claim ends; a restarted service goes on with it.
+    pub(crate) fn begin_end(&mut self, id: ClaimId, ending: Ending) {
+        let Some(live) = self.claims.get_mut(&id) else {
+            return;
+        };
+        live.record.ending = Some(ending.cause.clone());
+        live.record.kill_all |= ending.all;
+        live.ending = Some(ending);
+        if let Err(error) = self.journal.put(&live.record) {
+            tracing::error!(%id, %error, "that a claim ends could not be journaled");
+        }
+        self.todo.push_back(Event::Ending { id });
     }
 
     /// Ends a claim with all its processes: SIGTERM now, SIGKILL after `grace`. One that ends already ends so
@@ -206,15 +215,9 @@ impl Service {
         for seat in &live.seats {
             seat.limits.set_state(gshare_abi::State::NotGranted);
         }
-        live.ending = Some(Ending {
-            kill_at: Some(Instant::now() + grace),
-            ..Ending::killing(cause, true)
-        });
-        live.record.ending = Some(cause.to_owned());
-        live.record.kill_all = true;
-        if let Err(error) = self.journal.put(&live.record) {
-            tracing::error!(%id, %error, "that a claim ends could not be journaled");
-        }
+        let kill_at = Some(Instant::now() + grace);
+        let ending = Ending::killing(cause, true);
+        self.begin_end(id, Ending { kill_at, ..ending });
         // Clients of MPS are ended on the GPU first: one that is killed with work in flight harms its neighbours.
         if self.terminate_clients(id) {
             if let Some(ending) = self.claims.get_mut(&id).and_then(|l| l.ending.as_mut()) {
@@ -389,7 +392,7 @@ impl Service {
             self.write_down_for(live.record.uid, id, &format!("ended: {cause}"));
         }
         // Before the core gives its part to another user.
-        if live.record.slices.iter().any(|s| s.held == HeldRecord::Mps) {
+        if live.record.slices.iter().any(|s| s.held == Held::Mps) {
             self.renew_mps();
         }
         self.touch();

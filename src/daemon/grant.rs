@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, LimitsInit, UsageMemfd};
 use gshare_core::machine::Now;
-use gshare_core::{Bytes, ClaimId, Slice};
+use gshare_core::{Bytes, ClaimId, Held, Slice};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Tree};
 use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
@@ -170,7 +170,7 @@ impl Service {
             mem_limit: s.mem_limit.0,
             sm_milli: s.sm.milli(),
             sm_limit_milli: s.sm_limit.milli(),
-            held: s.held.into(),
+            held: s.held,
         };
         slices.iter().map(record).collect()
     }
@@ -412,7 +412,7 @@ impl Service {
         } else {
             "cooperative"
         };
-        let side_by_side = record.slices.iter().all(|s| s.held == HeldRecord::Mps);
+        let side_by_side = record.slices.iter().all(|s| s.held == Held::Mps);
         let mut gpus = record.slices.iter().filter_map(|s| self.gpu_index(&s.uuid));
         let mixed = gpus.any(|g| self.is_mixed(g));
         let caps = match self.gate_in_force() {

@@ -4,7 +4,6 @@
 mod admin;
 mod health;
 mod holding;
-mod memory;
 mod older;
 mod past;
 mod records;
@@ -13,12 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gshare_core::machine::Kept;
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub(crate) use admin::{DrainRecord, QuotaRecord};
 pub(crate) use health::{Store, XidRecord};
-pub(crate) use holding::{HeldRecord, HoldingRecord, ParkedRecord};
-pub(crate) use memory::{KeptRecord, MemoryRecord};
+pub(crate) use holding::{HoldingRecord, ParkedRecord};
 use past::Budget;
 pub(crate) use past::KEPT_MS;
 pub(crate) use records::{ClaimRecord, ProcessRecord, SampleRecord, SliceRecord};
@@ -231,8 +230,8 @@ impl Journal {
                 "INSERT OR REPLACE INTO queue (id, seq, format, record) VALUES (?1, ?2, ?3, ?4)",
             )?
             .execute(params![
-                signed(place.id()),
-                signed(place.seq()),
+                signed(place.id.0),
+                signed(place.seq),
                 DOCUMENT,
                 serde_json::to_string(place)?
             ])?;
@@ -250,7 +249,7 @@ impl Journal {
     }
 
     /// The order of those who wait. Places that cannot be read are left out.
-    pub(crate) fn places(&self) -> Result<Vec<KeptRecord>, JournalError> {
+    pub(crate) fn places(&self) -> Result<Vec<Kept>, JournalError> {
         let mut rows = self.db.prepare("SELECT record FROM queue ORDER BY seq")?;
         let texts: Vec<String> = rows
             .query_map([], |r| r.get(0))?
@@ -368,7 +367,7 @@ pub(crate) fn put_meta(db: &Connection, key: &str, value: &str) -> Result<(), Jo
 pub(crate) struct QueueChanges {
     pub(crate) waiting: Vec<ClaimRecord>,
     pub(crate) withdrawn: Vec<u64>,
-    pub(crate) places: Vec<KeptRecord>,
+    pub(crate) places: Vec<Kept>,
     pub(crate) gone: Vec<u64>,
     /// Key and text of what else the core knows.
     pub(crate) memory: Option<(String, String)>,
@@ -428,7 +427,7 @@ pub(super) mod tests {
                 mem_limit: 2,
                 sm_milli: 3,
                 sm_limit_milli: 4,
-                held: HeldRecord::Timeslice,
+                held: gshare_core::Held::Timeslice,
             }],
             lodging: None,
             ending: None,

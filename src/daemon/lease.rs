@@ -140,11 +140,7 @@ impl Service {
             return;
         };
         if live.ending.as_ref().is_none_or(|e| e.kill_at.is_none()) {
-            live.ending = Some(Ending::lease(grace));
-            live.record.ending = Some(LEASE_ENDED.to_owned());
-            if let Err(error) = self.journal.put(&live.record) {
-                tracing::error!(%id, %error, "that a claim ends could not be journaled");
-            }
+            self.begin_end(id, Ending::lease(grace));
         }
         if !holders.is_empty() {
             let text = format!(

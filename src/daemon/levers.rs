@@ -154,7 +154,6 @@ impl Service {
         let holding = match (action, &live.record.holding) {
             (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
                 levers.park.map_err(|why| (Failure::Refused, why))?;
-                let by = by.into();
                 HoldingRecord::Parking { freeze, by }
             }
             (Action::Move { to, .. }, HoldingRecord::Here) => {
@@ -323,7 +322,7 @@ impl Service {
         let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
         match (outcome, holding) {
             (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
-                self.now_parked(id, freeze, by.into(), &took);
+                self.now_parked(id, freeze, by, &took);
             }
             (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
                 self.now_on(id, to);
@@ -387,7 +386,7 @@ impl Service {
             host,
             charges,
             frozen: freeze,
-            by: by.into(),
+            by,
             since_ms: unix_ms(),
             back: by == ParkedBy::Reclaim,
         };

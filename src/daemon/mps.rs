@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use gshare_abi::host::{LimitsFile, SlotView};
 use gshare_config::{GpuMode, MpsShare, OnFault};
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_enforcer::gpu::GpuProcess;
 use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
@@ -132,7 +132,7 @@ impl Service {
     /// The users who have a part of a GPU through MPS.
     fn mps_users(&self, g: usize) -> BTreeSet<u32> {
         let uuid = &self.gpus[g].uuid;
-        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let through = |s: &SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
         let records = self.claims.values().map(|live| &live.record);
         let here = records.filter(|r| r.slices.iter().any(through));
         here.map(|r| r.uid).collect()
@@ -183,7 +183,7 @@ impl Service {
     pub(crate) fn poke_mps(&self, id: ClaimId) {
         let record = self.claims.get(&id).map(|l| &l.record);
         let slices = record.iter().flat_map(|r| &r.slices);
-        for slice in slices.filter(|s| s.held == HeldRecord::Mps) {
+        for slice in slices.filter(|s| s.held == Held::Mps) {
             if let Some(on) = self.gpu_index(&slice.uuid).and_then(|g| self.mps.get(&g)) {
                 on.worker.send(Order::Look);
             }
@@ -280,7 +280,7 @@ impl Service {
     fn mps_loss(&mut self, g: usize, clients: &[i32], what: &str) {
         let uuid = self.gpus[g].uuid.clone();
         let through_mps = |r: &ClaimRecord| {
-            let held = |s: &SliceRecord| s.uuid == uuid && s.held == HeldRecord::Mps;
+            let held = |s: &SliceRecord| s.uuid == uuid && s.held == Held::Mps;
             r.slices.iter().any(held)
         };
         let hit: Vec<ClaimId> = self
@@ -340,11 +340,7 @@ impl Service {
         let Some(live) = self.claims.get(&id) else {
             return false;
         };
-        let slice = live
-            .record
-            .slices
-            .iter()
-            .find(|s| s.held == HeldRecord::Mps);
+        let slice = live.record.slices.iter().find(|s| s.held == Held::Mps);
         let on = slice
             .and_then(|s| self.gpu_index(&s.uuid))
             .and_then(|g| self.mps.get(&g));
@@ -374,9 +370,7 @@ impl Service {
                 .filter(|(_, id)| {
                     self.claims.get(id).is_some_and(|l| {
                         let slices = &l.record.slices;
-                        slices
-                            .iter()
-                            .any(|s| s.uuid == uuid && s.held == HeldRecord::Mps)
+                        slices.iter().any(|s| s.uuid == uuid && s.held == Held::Mps)
                     })
                 })
                 .collect();
@@ -401,7 +395,7 @@ impl Service {
     /// The variables that make a claim's programs clients, and with what part. Values keep their length, so
     /// that a later one can take their place.
     pub(crate) fn mps_env(&self, record: &ClaimRecord) -> Vec<(String, String)> {
-        let slice = record.slices.iter().find(|s| s.held == HeldRecord::Mps);
+        let slice = record.slices.iter().find(|s| s.held == Held::Mps);
         let Some((slice, g)) = slice.and_then(|s| Some((s, self.gpu_index(&s.uuid)?))) else {
             return Vec::new();
         };
@@ -431,7 +425,7 @@ impl Service {
         now: &ClaimRecord,
         old: &ClaimRecord,
     ) -> Option<String> {
-        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == HeldRecord::Mps).cloned();
+        let part = |r: &ClaimRecord| r.slices.iter().find(|s| s.held == Held::Mps).cloned();
         let (slice, old) = (part(now)?, part(old)?);
         let (next, before) = (self.world().mps_sms(&slice), self.world().mps_sms(&old));
         let mut words = Vec::new();
@@ -475,7 +469,7 @@ impl Service {
     /// Writes the part of a claim that runs through MPS into its page, for programs that start from now on.
     pub(crate) fn write_mps_part(&self, record: &ClaimRecord, gpu: usize, limits: &LimitsFile) {
         let uuid = &self.gpus[gpu].uuid;
-        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == HeldRecord::Mps;
+        let through = |s: &&SliceRecord| s.uuid == *uuid && s.held == Held::Mps;
         let held = record.slices.iter().find(through);
         let thousandths = held.map_or(0, |s| {
             (self.world().mps_percentage(s) * 1000.0).round() as u32
@@ -516,7 +510,7 @@ impl World<'_> {
         let told = slots.iter().filter_map(|s| s.mps_sms).max();
         let asked = self.mps_sms(slice).map(f64::from);
         match told {
-            Some(sms) if slice.held == HeldRecord::Mps => Some(Figure {
+            Some(sms) if slice.held == Held::Mps => Some(Figure {
                 value: sms as f64,
                 source: Source::Shim,
                 estimate: false,
@@ -539,6 +533,6 @@ impl World<'_> {
         let g = self.gpu_index(&slice.uuid)?;
         let all = self.last_reading(g)?.sm_count?;
         let given = || (mps::sms_of(all, self.mps_percentage(slice)), all);
-        (slice.held == HeldRecord::Mps).then(given)
+        (slice.held == Held::Mps).then(given)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Holding;
-use gshare_core::{Bytes, Change, ClaimId, ResizeError, Share, Slice};
+use gshare_core::{Bytes, Change, ClaimId, Held, ResizeError, Share, Slice};
 use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wait, WireError};
 
 use super::asked::Wish;
@@ -113,7 +113,7 @@ impl Service {
         }
         let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
         let slices = &live.record.slices;
-        if let Some(whole) = slices.iter().find(|s| s.held == HeldRecord::Whole)
+        if let Some(whole) = slices.iter().find(|s| s.held == Held::Whole)
             && of_the_gpu
         {
             let why = if whole.uuid.starts_with("GPU-") {
@@ -178,7 +178,7 @@ impl Service {
             return Some(Event::Restore {
                 id,
                 request: None,
-                holding: Holding::Here(before),
+                holding: Holding::here(before),
                 ends: self.machine.lease_end(id),
             });
         }
@@ -314,7 +314,7 @@ impl Service {
             return;
         }
         // The part of a client of MPS is fixed while it runs, and that of a claim with the GPU for itself.
-        let fixed = slices.iter().any(|s| s.held != HeldRecord::Timeslice);
+        let fixed = slices.iter().any(|s| s.held != Held::Timeslice);
         let sm = slices.iter().map(|s| s.sm_milli).max().unwrap_or(0);
         let before = self.size_text(&live.record).unwrap_or_default();
         let most = slices.iter().map(|s| s.mem_limit).max().unwrap_or(asked);

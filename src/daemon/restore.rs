@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_core::machine::Event;
+use gshare_core::machine::Phase;
 use gshare_core::machine::lever::{Holding, Parked};
 use gshare_core::{Bytes, ClaimId, Request, Share, Slice};
 use gshare_enforcer::cgroup::{ClaimCgroup, ClaimTree};
@@ -210,7 +211,7 @@ impl Service {
                 sm: Share::from_milli(s.sm_milli),
                 sm_limit: Share::from_milli(s.sm_limit_milli),
                 uid: record.uid,
-                held: s.held.into(),
+                held: s.held,
             })
         };
         record.slices.iter().filter_map(slice).collect()
@@ -294,7 +295,7 @@ impl Service {
     /// Where a claim was, or was on its way to, for the core.
     fn restored_holding(&self, id: ClaimId, slices: Vec<Slice>) -> Holding {
         let Some(record) = self.claims.get(&id).map(|l| &l.record) else {
-            return Holding::Here(slices);
+            return Holding::here(slices);
         };
         let elsewhere = |to: &[super::journal::SliceRecord]| {
             let gpus = to.iter().filter_map(|s| self.gpu_index(&s.uuid));
@@ -308,27 +309,27 @@ impl Service {
             slices: slices.clone(),
             host: Bytes(record.host),
             frozen: record.frozen,
-            by: record.by.into(),
+            by: record.by,
             since: self.now(),
             back: record.back,
         };
-        match &record.holding {
-            HoldingRecord::Here => Holding::Here(slices),
-            HoldingRecord::Parking { freeze, by } => Holding::Parking {
+        let phase = match &record.holding {
+            HoldingRecord::Here => Phase::Granted,
+            HoldingRecord::Parking { freeze, by } => Phase::Offloading {
                 freeze: *freeze,
-                by: (*by).into(),
-                slices,
+                by: *by,
+                wanted: false,
             },
-            HoldingRecord::Parked(record) => Holding::Parked(parked(record)),
-            HoldingRecord::Unparking { to, parked: record } => Holding::Unparking {
-                to: elsewhere(to),
-                parked: parked(record),
-            },
-            HoldingRecord::Moving { to } => Holding::Moving {
-                to: elsewhere(to),
-                from: slices,
-            },
-        }
+            HoldingRecord::Parked(record) => Phase::Offloaded(parked(record)),
+            HoldingRecord::Unparking { parked: record, .. } => Phase::Restoring(parked(record)),
+            HoldingRecord::Moving { .. } => Phase::Moving,
+        };
+        let (at, to) = match &record.holding {
+            HoldingRecord::Unparking { to, .. } => (elsewhere(to), Vec::new()),
+            HoldingRecord::Moving { to } => (slices.clone(), elsewhere(to)),
+            _ => (slices, Vec::new()),
+        };
+        Holding { phase, at, to }
     }
 
     /// Cgroups without a journaled claim: their processes live on, without a GPU.

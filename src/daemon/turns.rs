@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_abi::{State, monotonic_ns};
 use gshare_config::ExcessTime;
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::{StuckView, TurnsView};
 
 use super::arbiter::{Entry, Table, Turning};
@@ -60,7 +60,7 @@ impl Service {
                 table.entry(seat.gpu).or_default().push(Entry {
                     claim: *claim,
                     turning: turning.clone(),
-                    by_time: slice.held == HeldRecord::Timeslice
+                    by_time: slice.held == Held::Timeslice
                         && seat.limits.page().state() == State::Granted,
                     is_spread: live.seats.len() > 1,
                     tier,
@@ -100,7 +100,7 @@ impl Service {
         let by_time = |seat: &&Seat| {
             let uuid = &self.gpus[seat.gpu].uuid;
             let slice = live.record.slices.iter().find(|s| s.uuid == *uuid);
-            seat.turning.is_some() && slice.is_some_and(|s| s.held == HeldRecord::Timeslice)
+            seat.turning.is_some() && slice.is_some_and(|s| s.held == Held::Timeslice)
         };
         let mut view = None;
         for seat in live.seats.iter().filter(by_time) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gshare_core::ClaimId;
 use gshare_core::machine::{Event, Kept, Memory, Now};
 
-use super::journal::{ClaimRecord, KeptRecord, MemoryRecord, QueueChanges};
+use super::journal::{ClaimRecord, QueueChanges};
 use super::service::{Asked, Service};
 use crate::clock::unix_ms;
 
@@ -97,6 +97,11 @@ impl Service {
             .saturating_sub(ms(now.saturating_sub(at)))
     }
 
+    /// The same as the time since 1970.
+    fn unix_clock(&self, at: Now) -> Duration {
+        Duration::from_millis(self.unix_at(at))
+    }
+
     /// The moment of the core's clock at this Unix time.
     pub(crate) fn now_at(&self, unix: u64) -> Now {
         let now = self.now();
@@ -118,9 +123,9 @@ impl Service {
         let due = now.saturating_sub(self.remembered.at) >= EVERY;
         let mut changes = self.queue_changes(&places);
         if key != self.remembered.written || due {
-            let gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
-            let record = MemoryRecord::of(&self.machine.memory(), gpus, |at| self.unix_at(at));
-            match serde_json::to_string(&record) {
+            let mut memory = self.machine.memory().by(|at| self.unix_clock(at));
+            memory.gpus = self.gpus.iter().map(|g| g.uuid.clone()).collect();
+            match serde_json::to_string(&memory) {
                 Ok(text) => changes.memory = Some((KEY.to_owned(), text)),
                 Err(error) => {
                     tracing::error!(%error, "what a service started anew must know cannot be written");
@@ -163,7 +168,7 @@ impl Service {
         };
         let old = &self.remembered.places;
         let changed = places.iter().filter(|(id, kept)| old.get(id) != Some(kept));
-        let written = changed.map(|(_, kept)| KeptRecord::of(kept, |at| self.unix_at(at)));
+        let written = changed.map(|(_, kept)| kept.clone().by(|at| self.unix_clock(at)));
         QueueChanges {
             waiting: now.difference(known).filter_map(record).collect(),
             withdrawn: known.difference(&now).map(|id| id.0).collect(),
@@ -186,23 +191,23 @@ impl Service {
     ) -> anyhow::Result<()> {
         self.remembered.read = true;
         self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
-        let places = self.journal.places()?;
-        let places = places.iter().map(|p| p.kept(|unix| self.now_at(unix)));
+        let own_clock = |unix| self.now_at(super::millis(unix));
+        let places = self.journal.places()?.into_iter();
+        let places = places.map(|kept| kept.by(own_clock));
         let places: Vec<Kept> = places.collect();
         self.remembered.places = places.iter().map(|k| (k.id, k.clone())).collect();
-        let record = match self.journal.meta(KEY)? {
-            Some(text) if !rebooted => serde_json::from_str::<MemoryRecord>(&text),
+        let memory = match self.journal.meta(KEY)? {
+            Some(text) if !rebooted => serde_json::from_str::<Memory>(&text),
             _ => return Ok(()),
         };
-        let record = match record {
-            Ok(record) => record,
+        let mut memory = match memory {
+            Ok(memory) => memory.by(|unix| self.now_at(super::millis(unix))),
             Err(error) => {
                 tracing::error!(%error, "what the service before knew of claims that wait is damaged");
                 return Ok(());
             }
         };
-        let same = record.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
-        let mut memory = record.memory(|unix| self.now_at(unix));
+        let same = memory.gpus.iter().eq(self.gpus.iter().map(|g| &g.uuid));
         memory.queue = places;
         if !same {
             // Numbers of GPUs mean others now.

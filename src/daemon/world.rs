@@ -164,7 +164,7 @@ fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 pub(crate) mod scene {
     use std::time::Instant;
 
-    use super::super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+    use super::super::journal::{ClaimRecord, SliceRecord};
     use super::{
         BTreeMap, ClaimId, Config, Duration, Gpu, GpuReading, GpuSample, Live, Machine, Mode, Now,
         Owners, World,
@@ -220,7 +220,7 @@ pub(crate) mod scene {
                 mem_limit: 6 << 30,
                 sm_milli: 250,
                 sm_limit_milli: 250,
-                held: HeldRecord::default(),
+                held: gshare_core::Held::default(),
             };
             let record = ClaimRecord {
                 id,

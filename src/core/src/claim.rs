@@ -4,12 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ledger::{Held, Sharing};
 use crate::size::Size;
 use crate::units::{Bytes, Share, UnitError};
 
 /// Number of a claim; printed and read as `c12`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClaimId(pub u64);
 
 impl fmt::Display for ClaimId {
@@ -27,7 +29,10 @@ impl FromStr for ClaimId {
 }
 
 /// What kind of work a claim is for; sets priority, preemptibility and idle rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Notebooks and shells.
     Interactive,
@@ -65,7 +70,8 @@ impl FromStr for Class {
 }
 
 /// How a claim wants its GPUs to be shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ModeWish {
     /// In turns with others.
     Timeslice,
@@ -131,7 +137,7 @@ impl FromStr for ModeWish {
 }
 
 /// The request and limit of a claim, checked: limit >= request, a part of one GPU or whole GPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// How many GPUs, all of one model.
     pub gpus: u32,
@@ -148,12 +154,14 @@ pub struct Request {
     /// Most SMs while others leave them free.
     pub sm_limit: Share,
     /// Only these GPUs (indices in the service's order); empty means any.
+    #[serde(rename = "only")]
     pub only_gpus: Vec<u32>,
     /// Only GPUs that are shared so; `None` is any.
     pub mode: Option<ModeWish>,
     /// It may be moved to other GPUs while it runs.
     pub movable: bool,
     /// Lease: the claim ends after this time.
+    #[serde(rename = "lease_ms", with = "crate::millis")]
     pub lease: Option<Duration>,
     /// Class of work.
     pub class: Class,

@@ -7,6 +7,8 @@ mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use sums::Sums;
 
 use crate::claim::{ClaimId, Class, ModeWish, Request};
@@ -40,7 +42,8 @@ pub enum Sharing {
 }
 
 /// How one claim holds its part of a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Held {
     /// In turns with others.
     #[default]

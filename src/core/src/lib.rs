@@ -11,6 +11,7 @@ pub mod class;
 pub mod ledger;
 pub mod machine;
 pub mod mig;
+mod millis;
 pub mod place;
 pub mod play;
 pub mod predict;

@@ -5,6 +5,7 @@
 
 mod board;
 mod carry;
+mod claims;
 mod holding;
 pub mod lever;
 mod memory;
@@ -19,9 +20,10 @@ mod swap;
 
 pub use alone::{Alone, LeftAlone};
 pub use claimable::{Caller, Claimable, ModelRoom};
+pub use claims::{Illegal, Phase, PhaseKind, Run};
 pub use event::{Action, Event};
 pub use foresee::{Expected, Until, carry};
-pub use memory::{ABSENCE, Kept, Memory, Standing};
+pub use memory::{ABSENCE, Kept, Memory};
 pub use moves::rebind;
 pub use order::DUE;
 pub use plan::{Plan, Stage, Step};
@@ -38,7 +40,7 @@ mod lease;
 mod rehearse;
 mod wake;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::claim::{ClaimId, Request};
@@ -141,23 +143,18 @@ impl Waiting {
     }
 }
 
-/// Ledger, queue and leases.
+/// Ledger, claims and queue.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     ledger: Ledger,
+    claims: claims::Claims,
     #[allow(
         clippy::vec_box,
         reason = "hundreds of them are sorted and passed on at every decision"
     )]
     queue: Vec<Box<Waiting>>,
-    leases: Vec<(ClaimId, Now)>,
-    /// When owners are told that their leases end, and how long before that is.
-    warn_at: BTreeMap<ClaimId, Now>,
+    /// How long before their leases end owners are told.
     lease_warning: Duration,
-    /// Claims whose memory left for others, and when: until their first call can run again their time limits stand still.
-    away: BTreeMap<ClaimId, Now>,
-    /// Claims whose lease is over and that are still there: they end any moment.
-    over: BTreeSet<ClaimId>,
     quotas: Quotas,
     clocked: Clocked,
     /// Measures asked for and not answered yet: only the last one saw the lowest caps.
@@ -283,8 +280,9 @@ impl Machine {
                 let left = self.left_for_others(now, id, &holding);
                 self.restore(now, id, request, holding);
                 self.set_lease(id, ends);
-                self.away.remove(&id);
-                self.away.extend(left.map(|since| (id, since)));
+                if let Some(claim) = self.claims.get_mut(id) {
+                    claim.away = left;
+                }
             }
             Event::Recall(memory) => {
                 self.recall(now, *memory);
@@ -299,8 +297,8 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Levers { id, levers } => {
-                if let Some(granted) = self.reclaim.granted.get_mut(&id) {
-                    granted.levers = levers;
+                if let Some(granted) = self.claims.get_mut(id) {
+                    granted.run.levers = levers;
                 }
                 self.widen_ways_back();
                 self.settle(&mut actions);
@@ -322,20 +320,20 @@ impl Machine {
                 self.settle(&mut actions);
             }
             Event::Parked { id, host } => {
-                self.parked(now, id, host);
-                self.settle(&mut actions);
+                let done = self.parked(now, id, host);
+                self.answered(done, &mut actions);
             }
             Event::Unparked { id } => {
-                self.unparked(now, id, &mut actions);
-                self.settle(&mut actions);
+                let done = self.arrived(now, id, PhaseKind::Restoring, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::Moved { id } => {
-                self.moved(now, id, &mut actions);
-                self.settle(&mut actions);
+                let done = self.arrived(now, id, PhaseKind::Moving, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::LeverFailed { id, failure, .. } => {
-                self.lever_failed(now, id, failure, &mut actions);
-                self.settle(&mut actions);
+                let done = self.lever_failed(now, id, failure, &mut actions);
+                self.answered(done, &mut actions);
             }
             Event::Quotas(quotas) => {
                 self.quotas.set(&quotas);
@@ -370,10 +368,13 @@ impl Machine {
             Event::Gone { id } => {
                 self.drop_wishes(id, &ResizeError::NotHeld { id }, &mut actions);
                 self.queue.retain(|w| w.id() != id);
-                self.set_lease(id, None);
                 self.ledger.remove(id);
                 self.forget(id);
                 self.quotas.leave(id);
+                self.settle(&mut actions);
+            }
+            Event::Ending { id } => {
+                self.is_ending(id);
                 self.settle(&mut actions);
             }
             Event::Remember(past) => {
@@ -434,12 +435,17 @@ impl Machine {
         });
     }
 
+    fn answered(&mut self, done: Result<(), Illegal>, actions: &mut Vec<Action>) {
+        actions.extend(done.err().map(Action::Late));
+        self.settle(actions);
+    }
+
     /// While nobody waits, what is free is lent. Before anybody is granted anything, or gets less, caps
     /// fall to the guarantee and the pages are read again: only then are the charges sure.
     fn settle(&mut self, actions: &mut Vec<Action>) {
         let nothing = self.queue.is_empty()
             && self.reclaim.plans.is_empty()
-            && self.reclaim.lowered.is_empty();
+            && self.claims.lowered().is_empty();
         if nothing && !self.ledger.lending_lowers() {
             actions.extend(caps(self.ledger.lend_caps(true)));
         } else {

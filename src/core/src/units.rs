@@ -5,8 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A number of bytes. `8G` is read as GiB (as readers of nvidia-smi expect) and printed `8.0 GiB`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
@@ -135,7 +139,9 @@ impl FromStr for Bytes {
 }
 
 /// A part of a GPU in thousandths: 1000 is one whole GPU. Integers, so that two halves are one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Share(u32);
 
 impl Share {

@@ -5,39 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::SliceRecord;
 
-/// How a claim holds its part of a GPU, as journaled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum HeldRecord {
-    /// In turns.
-    #[default]
-    Timeslice,
-    /// Through MPS.
-    Mps,
-    /// Whole.
-    Whole,
-}
-
-impl From<HeldRecord> for gshare_core::Held {
-    fn from(record: HeldRecord) -> Self {
-        match record {
-            HeldRecord::Timeslice => Self::Timeslice,
-            HeldRecord::Mps => Self::Mps,
-            HeldRecord::Whole => Self::Whole,
-        }
-    }
-}
-
-impl From<gshare_core::Held> for HeldRecord {
-    fn from(held: gshare_core::Held) -> Self {
-        match held {
-            gshare_core::Held::Timeslice => Self::Timeslice,
-            gshare_core::Held::Mps => Self::Mps,
-            gshare_core::Held::Whole => Self::Whole,
-        }
-    }
-}
-
 /// Where a claim is, as journaled; its slices are where its bytes are, or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,7 +17,7 @@ pub(crate) enum HoldingRecord {
         /// Its processes are to be frozen.
         freeze: bool,
         /// The cause.
-        by: ParkedByRecord,
+        by: ParkedBy,
     },
     /// In the host.
     Parked(ParkedRecord),
@@ -85,41 +52,9 @@ pub(crate) struct ParkedRecord {
     /// Its processes are frozen.
     pub(crate) frozen: bool,
     /// The cause.
-    pub(crate) by: ParkedByRecord,
+    pub(crate) by: ParkedBy,
     /// Since when, Unix milliseconds.
     pub(crate) since_ms: u64,
     /// It waits to come back.
     pub(crate) back: bool,
-}
-
-/// The cause why a claim was parked, as journaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ParkedByRecord {
-    /// A person.
-    Person,
-    /// Idleness.
-    Idle,
-    /// Others who came first.
-    Reclaim,
-}
-
-impl From<ParkedByRecord> for ParkedBy {
-    fn from(record: ParkedByRecord) -> Self {
-        match record {
-            ParkedByRecord::Person => Self::Person,
-            ParkedByRecord::Idle => Self::Idle,
-            ParkedByRecord::Reclaim => Self::Reclaim,
-        }
-    }
-}
-
-impl From<ParkedBy> for ParkedByRecord {
-    fn from(by: ParkedBy) -> Self {
-        match by {
-            ParkedBy::Person => Self::Person,
-            ParkedBy::Idle => Self::Idle,
-            ParkedBy::Reclaim => Self::Reclaim,
-        }
-    }
 }

@@ -1,11 +1,12 @@
 //! Claims as they are journaled.
 
+use gshare_core::Held;
 use std::path::PathBuf;
 
 use gshare_proto::{ClaimSpec, KernelSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{HeldRecord, HoldingRecord};
+use super::HoldingRecord;
 
 /// A claim's part of one GPU, as journaled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub(crate) struct SliceRecord {
     pub(crate) sm_limit_milli: u32,
     /// How the claim holds it.
     #[serde(default)]
-    pub(crate) held: HeldRecord,
+    pub(crate) held: Held,
 }
 
 /// A process for good: pids are used again, the pair is not.

@@ -1,10 +1,10 @@
 //! What the driver must find in the environment of a claim that had no GPU when its program was started: places are
 //! left in it, and the program's own library fills them when the GPU is there.
 
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::ClaimSpec;
 
-use super::super::journal::{HeldRecord, SliceRecord};
+use super::super::journal::SliceRecord;
 use super::super::service::{Live, Service};
 
 /// Length of a UUID with `GPU-` or `MIG-` before it, and of the older names of instances.
@@ -52,7 +52,7 @@ impl Service {
             return Vec::new();
         };
         let record = &live.record;
-        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == HeldRecord::Timeslice;
+        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
         let mut env = Vec::new();
         // A process that fills the place has the library, which shows the claim's GPUs and no others: the variable would only
         // keep the claim from being moved. An instance is not found without it; the others cannot be moved.

@@ -1,13 +1,13 @@
 //! What can be done to each claim, and if not, why: told to the core, and shown from the start.
 
 use gshare_abi::{CHOSE_DEVICES, HAS_CROWD, SHARES_MEMORY, USES_MANAGED, USES_MULTICAST};
-use gshare_core::ClaimId;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::Levers;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::{Check, LeversView, PlaceView};
 
 use crate::daemon::doctor::check;
-use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
+use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::service::{Live, Service};
 
 /// First release of the driver that restores onto other GPUs.
@@ -54,7 +54,7 @@ impl Service {
             return Err("its processes run without gshare's library".to_owned());
         }
         let held = |held| live.record.slices.iter().any(|s| s.held == held);
-        if held(HeldRecord::Mps) {
+        if held(Held::Mps) {
             return Err(
                 "it shares its GPU through MPS, whose clients the driver cannot checkpoint"
                     .to_owned(),
@@ -144,7 +144,7 @@ impl Service {
     /// library, alone: one that may be moved must not be started with a part of the GPUs in `CUDA_VISIBLE_DEVICES`.
     fn hides_without_variable(&self, live: &Live) -> bool {
         let record = &live.record;
-        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == HeldRecord::Timeslice;
+        let plain = |s: &SliceRecord| s.uuid.starts_with("GPU-") && s.held == Held::Timeslice;
         let filtered = self.filters.is_some() && live.cgroup.is_some();
         (filtered || self.config.claims.hide_by_library)
             && self.libcuda.is_ok()
@@ -212,7 +212,6 @@ impl Service {
     /// Tells the core what has changed.
     pub(crate) fn tell_levers(&mut self) {
         let ids: Vec<ClaimId> = self.claims.keys().copied().collect();
-        self.levers.told.retain(|id, _| ids.contains(id));
         self.levers.lost.retain(|id, _| ids.contains(id));
         self.levers.nccl.retain(|id, _| ids.contains(id));
         self.count_down();
@@ -228,8 +227,11 @@ impl Service {
         }
         for id in ids {
             let levers = self.levers_of(id);
-            if self.levers.told.get(&id) != Some(&levers) {
-                self.levers.told.insert(id, levers.clone());
+            if self
+                .machine
+                .levers(id)
+                .is_some_and(|known| *known != levers)
+            {
                 self.drive(Event::Levers { id, levers });
             }
         }

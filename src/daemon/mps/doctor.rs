@@ -1,10 +1,9 @@
 //! What `gshare doctor` says of compute caps: a row per GPU with its rung, why, and what would raise it.
 
-use gshare_config::GpuMode;
-use gshare_proto::Check;
-
-use crate::daemon::journal::HeldRecord;
 use crate::daemon::service::Service;
+use gshare_config::GpuMode;
+use gshare_core::Held;
+use gshare_proto::Check;
 
 /// Where MPS has been seen to work so far; docs/hardware.md has the same words.
 const MPS: &str = "real control program only (550.163, without a GPU)";
@@ -114,19 +113,17 @@ impl Service {
 
     /// Whether the claims on a GPU run through MPS now; `None` where there are none.
     fn runs_through_mps(&self, g: usize) -> Option<bool> {
-        self.held_there(g)
-            .next()
-            .map(|held| held == HeldRecord::Mps)
+        self.held_there(g).next().map(|held| held == Held::Mps)
     }
 
     /// Whether some claims on a GPU run through MPS and others take turns.
     pub(crate) fn is_mixed(&self, g: usize) -> bool {
-        let mps = |held| held == HeldRecord::Mps;
+        let mps = |held| held == Held::Mps;
         self.held_there(g).any(mps) && !self.held_there(g).all(mps)
     }
 
     /// How each claim on a GPU holds its part.
-    fn held_there(&self, g: usize) -> impl Iterator<Item = HeldRecord> {
+    fn held_there(&self, g: usize) -> impl Iterator<Item = Held> {
         let uuid = &self.gpus[g].uuid;
         let records = self.claims.values().map(|live| &live.record);
         let slices = records.flat_map(|r| &r.slices);

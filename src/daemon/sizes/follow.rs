@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gshare_config::{AutoShrink, Sizes};
 use gshare_core::machine::Event;
-use gshare_core::{Bytes, Change, ClaimId, Share};
+use gshare_core::{Bytes, Change, ClaimId, Held, Share};
 
 use crate::daemon::history::say::{STEP, rounded};
 use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
@@ -99,7 +99,7 @@ impl Service {
                 continue;
             };
             // What has its GPU or its instance for itself gives nothing to anybody by being smaller.
-            let alone = slice.held == HeldRecord::Whole;
+            let alone = slice.held == Held::Whole;
             if alone
                 || live.ending.is_some()
                 || record.holding != HoldingRecord::Here

@@ -1,5 +1,6 @@
 //! A process that runs outside claims becomes one: what it holds already is no reason against it.
 
+use super::claims::Claim;
 use super::{Action, Machine, Now};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::{GpuFacts, Ledger};
@@ -57,12 +58,11 @@ impl Machine {
             let found = place::best_fit(&ledger, request, &[]);
             match (found, ahead) {
                 (Some(slices), None) => {
-                    let ends = request.lease.map(|l| now.saturating_add(l));
                     // What it held outside claims it holds inside now.
                     self.ledger.set_gpus(ledger.gpus().to_vec());
-                    self.ledger.insert(id, slices.clone());
-                    self.set_lease(id, ends);
-                    actions.push(Action::Grant { id, slices, ends });
+                    self.next_seq += 1;
+                    let claim = Claim::new(request.clone(), self.next_seq, now);
+                    actions.push(self.grant(id, claim, slices));
                 }
                 (found, ahead) => {
                     let reason = match (found, ahead) {

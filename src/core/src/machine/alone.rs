@@ -38,12 +38,12 @@ impl Machine {
     /// Whether all that a claim has cannot be taken from it by any lever. Nothing of the kind is said of one of which
     /// nothing is known yet, nor of one that was put off for a while.
     pub(super) fn is_fixed(&self, id: ClaimId) -> bool {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return false;
         };
         let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
         let able = taken.into_iter().any(|lever| self.can(id, lever));
-        let known = || granted.levers != Levers::default();
+        let known = || granted.run.levers != Levers::default();
         !self.rules_of(granted.request.class).preemptible || (!able && known())
     }
 
@@ -55,7 +55,7 @@ impl Machine {
         let held = self.ledger.held().filter(|_| asked);
         let host = self.host_room();
         let alone = held.filter_map(|(id, slices)| {
-            let granted = self.reclaim.granted.get(&id)?;
+            let granted = self.claims.get(id)?;
             let rank = self.rank(id, slices)?;
             if self.on_its_way(id) || self.promised(id) {
                 return None;
@@ -64,14 +64,17 @@ impl Machine {
                 .iter()
                 .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
             let room = host >= bytes;
-            let alone = match (self.taking(now, id, granted, room), &granted.levers.park) {
+            let alone = match (
+                self.taking(now, id, granted, room),
+                &granted.run.levers.park,
+            ) {
                 (Some(_), _) => Alone::Young {
                     until: self.asked_from(now, granted)?,
                 },
                 (None, Err(why)) => Alone::Fixed(why.clone()),
                 (None, Ok(())) if !room => Alone::NoHostRam(bytes),
                 (None, Ok(())) => Alone::PutOff {
-                    until: *granted.spared.get(&Lever::Suspend)?,
+                    until: *granted.run.spared.get(&Lever::Suspend)?,
                 },
             };
             Some((id, rank, alone))

@@ -1,6 +1,6 @@
 //! Carrying out what was announced, and giving back what was taken.
 
-use super::holding::Transit;
+use super::claims::Phase;
 use super::lever::{Cause, Lever, ParkedBy};
 use super::plan::{Future, Plan, Stage, Step};
 use super::{Action, Machine, Now};
@@ -36,7 +36,7 @@ impl Machine {
             let waits = plan.steps.iter().any(|s| self.waits_in_host(s));
             let going = |s: &Step| s.stage == Stage::Underway && !self.waits_in_host(s);
             let going = plan.steps.iter().any(going);
-            let still = !going && !room && !before && self.reclaim.transit.is_empty();
+            let still = !going && !room && !before && self.claims.moving().next().is_none();
             if left && still {
                 if let Some(id) = self.untie(now, plan) {
                     self.send_to_host(id, true, ParkedBy::Reclaim, actions);
@@ -74,14 +74,13 @@ impl Machine {
                 if self.host_room() < self.bytes_of(id) {
                     return false;
                 }
-                let idle = self.reclaim.granted.get(&id).is_some_and(|g| g.levers.idle);
+                let idle = self.claims.get(id).is_some_and(|g| g.run.levers.idle);
                 let by = if idle {
                     ParkedBy::Idle
                 } else {
                     ParkedBy::Reclaim
                 };
-                self.send_to_host(id, step.lever == Lever::Suspend, by, actions);
-                true
+                self.send_to_host(id, step.lever == Lever::Suspend, by, actions)
             }
             Lever::Move => {
                 let from = self.ledger.slices(id).unwrap_or_default().to_vec();
@@ -91,9 +90,11 @@ impl Machine {
                 if self.host_room() < self.bytes_of(id) {
                     return false;
                 }
+                if !self.set_out(id, Phase::Moving, actions) {
+                    return false;
+                }
                 self.ledger.reserve(id, to.clone());
                 self.stands_still(id);
-                self.set_out(id, Transit::Moving);
                 actions.push(Action::Move { id, from, to });
                 true
             }
@@ -108,11 +109,20 @@ impl Machine {
         }
     }
 
-    fn send_to_host(&mut self, id: ClaimId, freeze: bool, by: ParkedBy, actions: &mut Vec<Action>) {
-        self.stands_still(id);
+    fn send_to_host(
+        &mut self,
+        id: ClaimId,
+        freeze: bool,
+        by: ParkedBy,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         let wanted = false;
-        self.set_out(id, Transit::Parking { freeze, by, wanted });
-        actions.push(Action::Park { id, freeze, by });
+        let goes = self.set_out(id, Phase::Offloading { freeze, by, wanted }, actions);
+        if goes {
+            self.stands_still(id);
+            actions.push(Action::Park { id, freeze, by });
+        }
+        goes
     }
 
     /// Gives a claim another share of the SMs for a while.
@@ -121,9 +131,9 @@ impl Machine {
             return;
         };
         let before = held.first().map_or(sm, |s| s.sm);
-        let full = *self.reclaim.lowered.entry(id).or_insert(before);
-        if sm >= full {
-            self.reclaim.lowered.remove(&id);
+        if let Some(claim) = self.claims.get_mut(id) {
+            let full = claim.lowered_from.unwrap_or(before);
+            claim.lowered_from = (sm < full).then_some(full);
         }
         let slices: Vec<Slice> = held.into_iter().map(|s| Slice { sm, ..s }).collect();
         self.ledger.insert(id, slices.clone());
@@ -132,9 +142,11 @@ impl Machine {
 
     /// Gives back the shares that were lowered, as far as nobody needs them.
     pub(super) fn raise_shares(&mut self, future: &Ledger, actions: &mut Vec<Action>) {
-        for (id, full) in self.reclaim.lowered.clone() {
+        for (id, full) in self.claims.lowered() {
             let Some(slice) = self.ledger.slices(id).and_then(|s| s.first()) else {
-                self.reclaim.lowered.remove(&id);
+                if let Some(claim) = self.claims.get_mut(id) {
+                    claim.lowered_from = None;
+                }
                 continue;
             };
             let free = self
@@ -155,13 +167,13 @@ impl Machine {
             return false;
         };
         let until = now.saturating_add(self.reclaim.rules.keep);
-        let Some(granted) = self.reclaim.granted.get_mut(&id) else {
+        let Some(granted) = self.claims.get_mut(id) else {
             return false;
         };
-        if granted.kept_for.contains(&waiter) {
+        if granted.run.kept_for.contains(&waiter) {
             return false;
         }
-        granted.kept_for.push(waiter);
+        granted.run.kept_for.push(waiter);
         let all = [
             Lever::Share,
             Lever::Detach,
@@ -170,7 +182,7 @@ impl Machine {
             Lever::Requeue,
             Lever::Kill,
         ];
-        granted.spared.extend(all.map(|lever| (lever, until)));
+        granted.run.spared.extend(all.map(|lever| (lever, until)));
         true
     }
 
@@ -179,8 +191,7 @@ impl Machine {
         let rules = &self.reclaim.rules;
         let quiet = self.queue.is_empty()
             && self.reclaim.plans.is_empty()
-            && self.reclaim.transit.is_empty()
-            && self.reclaim.parked.is_empty();
+            && self.claims.elsewhere().next().is_none();
         if !rules.enabled || !rules.spread || !quiet {
             self.reclaim.quiet_since = now;
             return;
@@ -195,7 +206,7 @@ impl Machine {
         for to in idle {
             for (id, slices) in ledger.held() {
                 let [slice] = slices else { continue };
-                let Some(granted) = self.reclaim.granted.get(&id) else {
+                let Some(granted) = self.claims.get(id).filter(|c| !c.ending) else {
                     continue;
                 };
                 let only = &granted.request.only_gpus;

@@ -18,7 +18,7 @@ impl Machine {
     /// How long nothing is taken yet from a claim that runs, since it has come to its GPU only now.
     #[must_use]
     pub fn min_run_left(&self, now: Now, id: ClaimId) -> Duration {
-        let granted = self.reclaim.granted.get(&id);
+        let granted = self.claims.get(id);
         let until = granted.map(|g| self.min_run_ends(g));
         until.unwrap_or_default().saturating_sub(now)
     }

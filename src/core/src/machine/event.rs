@@ -64,6 +64,11 @@ pub enum Event {
         /// Its id.
         id: ClaimId,
     },
+    /// A granted claim is being ended: its programs are asked to stop, and it is gone soon.
+    Ending {
+        /// The claim.
+        id: ClaimId,
+    },
     /// All quotas, anew.
     Quotas(Vec<Quota>),
     /// The parties that a claim counts for; told before it is submitted or restored.
@@ -186,6 +191,7 @@ impl Event {
             Self::Submit { .. }
             | Self::Resize { .. }
             | Self::Gone { .. }
+            | Self::Ending { .. }
             | Self::Adopt { .. }
             | Self::Wish { .. }
             | Self::MoveTo { .. }
@@ -359,6 +365,8 @@ pub enum Action {
         /// For whom.
         cause: Cause,
     },
+    /// An answer came late, or something was wanted of a claim that it cannot do where it is: nothing is done.
+    Late(super::Illegal),
     /// The lease of a claim ends soon: its owner should know.
     LeaseWarning {
         /// The claim.

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use super::claims::PhaseKind;
 use super::lever::{Lever, Levers};
 use super::order::Round;
 use super::{Action, Event, Machine, Now};
@@ -123,7 +124,7 @@ impl Machine {
         let known = held
             .chain(self.queue().map(|(id, _)| id))
             .any(|id| self.run_times.contains_key(&id));
-        let claims = self.reclaim.granted.len() + self.queue.len();
+        let claims = self.claims.iter().len() + self.queue.len();
         let mut left = DECISIONS.min(WORK / claims.max(1));
         let mut scene = |ends: Option<f64>, scenes: usize| {
             let mut ahead = Ahead::new(self, now, charges, ends);
@@ -225,14 +226,13 @@ impl Ahead {
         ahead.machine.measuring = 0;
         let held: Vec<ClaimId> = machine.ledger.held().map(|(id, _)| id).collect();
         held.into_iter().for_each(|id| ahead.run(id));
-        for (id, transit) in &machine.reclaim.transit {
-            use super::holding::Transit;
-            let doing = match transit {
-                Transit::Parking { .. } => Doing::Park,
-                Transit::Unparking(_) => Doing::Unpark,
-                Transit::Moving => Doing::Move,
+        for (id, phase) in machine.claims.moving() {
+            let doing = match phase.kind() {
+                PhaseKind::Offloading => Doing::Park,
+                PhaseKind::Restoring => Doing::Unpark,
+                _ => Doing::Move,
             };
-            ahead.begin(*id, doing);
+            ahead.begin(id, doing);
         }
         ahead
     }
@@ -393,8 +393,11 @@ impl Ahead {
                 }
                 self.run(id);
                 // What can be done to it is not known: as much as to any other.
-                let others = self.machine.reclaim.granted.values();
-                let able = others.map(|g| &g.levers).find(|l| l.park.is_ok()).cloned();
+                let others = self.machine.claims.iter().map(|(_, g)| g);
+                let able = others
+                    .map(|g| &g.run.levers)
+                    .find(|l| l.park.is_ok())
+                    .cloned();
                 let levers = able.map(|levers| Levers {
                     idle: false,
                     ..levers
@@ -443,7 +446,7 @@ impl Machine {
         }
         let steps = self.plan_of(id).map_or(&[][..], |plan| &plan.steps);
         let taken = steps.iter().filter(|s| s.lever != Lever::Move);
-        let granted = taken.filter_map(|s| Some((self.reclaim.granted.get(&s.id)?, s.id)));
+        let granted = taken.filter_map(|s| Some((self.claims.get(s.id)?, s.id)));
         let last = granted.map(|(g, id)| (self.min_run_ends(g), id)).max();
         // It was asked for as soon as that was over when the countdown will be.
         let waited = |ends: Now| ends + Duration::from_secs(1) >= now + countdown;

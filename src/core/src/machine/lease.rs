@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::claims::{Claim, Phase};
 use super::lever::{Holding, ParkedBy};
 use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
@@ -10,91 +11,102 @@ impl Machine {
     /// When a granted claim's lease ends.
     #[must_use]
     pub fn lease_end(&self, id: ClaimId) -> Option<Now> {
-        let own = self.leases.iter().find(|(l, _)| *l == id);
-        own.map(|(_, at)| at.saturating_add(self.stood_still(id)))
+        let ends = self.claims.get(id)?.ends?;
+        Some(ends.saturating_add(self.stood_still(id)))
     }
 
     /// For how long a claim's time limit has stood still, since its memory left for others.
     #[must_use]
     pub fn stood_still(&self, id: ClaimId) -> Duration {
-        let since = self.away.get(&id);
-        since.map_or(Duration::ZERO, |since| {
-            self.past.at().saturating_sub(*since)
-        })
+        let since = self.claims.get(id).and_then(|c| c.away);
+        since.map_or(Duration::ZERO, |since| self.past.at().saturating_sub(since))
     }
 
     /// A claim's memory leaves for others.
     pub(super) fn stands_still(&mut self, id: ClaimId) {
         let now = self.past.at();
-        self.away.entry(id).or_insert(now);
+        if let Some(claim) = self.claims.get_mut(id) {
+            claim.away.get_or_insert(now);
+        }
     }
 
     /// A claim can run again, or is away by its owner's will from now on: its time limit goes on.
     pub(super) fn goes_on(&mut self, id: ClaimId, actions: &mut Vec<Action>) {
         let ends = self.lease_end(id);
-        if self.away.remove(&id).is_some()
+        let Some(claim) = self.claims.get_mut(id) else {
+            return;
+        };
+        if claim.away.take().is_some()
             && let Some(ends) = ends
         {
-            let told = !self.warn_at.contains_key(&id);
+            let told = claim.warn_at.is_none();
             self.set_lease(id, Some(ends));
             if told {
-                self.warn_at.remove(&id);
+                self.is_warned(id);
             }
             actions.push(Action::LeaseMoved { id, ends });
+        }
+    }
+
+    /// The owner of a claim knows that its lease ends soon.
+    pub(super) fn is_warned(&mut self, id: ClaimId) {
+        if let Some(claim) = self.claims.get_mut(id) {
+            claim.warn_at = None;
         }
     }
 
     /// Since when a claim that is found again is away for others. A claim on the way there when the service ended
     /// left only now.
     pub(super) fn left_for_others(&self, now: Now, id: ClaimId, holding: &Holding) -> Option<Now> {
-        match holding {
-            Holding::Parked(parked) | Holding::Unparking { parked, .. } => {
+        match &holding.phase {
+            Phase::Offloaded(parked) | Phase::Restoring(parked) => {
                 (parked.by != ParkedBy::Person).then_some(parked.since)
             }
-            Holding::Parking { by, .. } => (*by != ParkedBy::Person).then_some(now),
-            Holding::Moving { .. } => self.away.get(&id).copied(),
-            Holding::Here(_) => None,
+            Phase::Offloading { by, .. } => (*by != ParkedBy::Person).then_some(now),
+            Phase::Moving => self.claims.get(id)?.away,
+            Phase::Granted => None,
         }
     }
 
     /// Moves a claim's lease end. Of a short lease the owner is told in its last quarter.
-    pub fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
-        self.leases.retain(|(l, _)| *l != id);
-        self.warn_at.remove(&id);
-        self.over.remove(&id);
-        if let Some(at) = ends {
-            let now = self.past.at();
-            self.away.entry(id).and_modify(|since| *since = now);
-            self.leases.push((id, at));
-            let left = at.saturating_sub(self.past.at());
-            let before = self.lease_warning.min(left / 4);
-            if before > Duration::ZERO {
-                self.warn_at.insert(id, at.saturating_sub(before));
-            }
+    pub(super) fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
+        let (now, warning) = (self.past.at(), self.lease_warning);
+        let Some(claim) = self.claims.get_mut(id) else {
+            return;
+        };
+        claim.ends = ends;
+        claim.ending = false;
+        claim.warn_at = ends.and_then(|at| {
+            let before = warning.min(at.saturating_sub(now) / 4);
+            (before > Duration::ZERO).then(|| at.saturating_sub(before))
+        });
+        if ends.is_some() && claim.away.is_some() {
+            claim.away = Some(now);
+        }
+    }
+
+    /// A claim is gone any moment; its lease has no end any more.
+    pub(super) fn is_ending(&mut self, id: ClaimId) {
+        self.set_lease(id, None);
+        if let Some(claim) = self.claims.get_mut(id) {
+            claim.ending = true;
         }
     }
 
     /// Tells of leases that end soon, and of those that have ended.
     pub(super) fn look_at_leases(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let over: Vec<ClaimId> = self
-            .leases
-            .iter()
-            .filter(|(id, at)| *at <= now && !self.away.contains_key(id))
-            .map(|(id, _)| *id)
-            .collect();
+        let due = |at: &dyn Fn(&Claim) -> Option<Now>| -> Vec<ClaimId> {
+            let all = self.claims.iter().filter(|(_, c)| c.away.is_none());
+            let due = all.filter(|(_, c)| at(c).is_some_and(|at| at <= now));
+            due.map(|(id, _)| id).collect()
+        };
+        let (over, soon) = (due(&|c| c.ends), due(&|c| c.warn_at));
         for id in over {
-            self.set_lease(id, None);
-            self.over.insert(id);
+            self.is_ending(id);
             actions.push(Action::LeaseOver { id });
         }
-        let soon: Vec<ClaimId> = self
-            .warn_at
-            .iter()
-            .filter(|(id, at)| **at <= now && !self.away.contains_key(id))
-            .map(|(id, _)| *id)
-            .collect();
         for id in soon {
-            self.warn_at.remove(&id);
+            self.is_warned(id);
             if let Some(at) = self.lease_end(id) {
                 actions.push(Action::LeaseWarning { id, at });
             }

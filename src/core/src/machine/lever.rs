@@ -1,12 +1,15 @@
 //! Ways to take GPU capacity back from claims that run, what can come of them, and where a claim is meanwhile.
 
+use serde::{Deserialize, Serialize};
+
 use crate::claim::ClaimId;
 use crate::ledger::Slice;
-use crate::machine::Now;
+use crate::machine::{Now, Phase};
 use crate::units::Bytes;
 
 /// A way to take capacity back, the gentlest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lever {
     /// What is lent above the requests is lent no more.
     Caps,
@@ -56,7 +59,7 @@ pub enum Failure {
 }
 
 /// What can be done to a claim, as far as the service knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levers {
     /// Its memory can go to the host and back; else why not.
     pub park: Result<(), String>,
@@ -81,7 +84,8 @@ impl Default for Levers {
 }
 
 /// The cause why a claim was parked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ParkedBy {
     /// Its owner or an administrator: it comes back when asked, or (not frozen) when a member needs the GPU.
     Person,
@@ -108,48 +112,34 @@ pub struct Parked {
     pub back: bool,
 }
 
-/// Where a granted claim is.
+/// Where a granted claim is, and what it holds there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holding {
-    /// On its GPUs.
-    Here(Vec<Slice>),
-    /// On its way to the host; the GPUs are its own until that is answered.
-    Parking {
-        /// What it holds.
-        slices: Vec<Slice>,
-        /// Its processes are to be frozen.
-        freeze: bool,
-        /// The cause.
-        by: ParkedBy,
-    },
-    /// In the host.
-    Parked(Parked),
-    /// On its way back; both the host memory and the GPUs are its own.
-    Unparking {
-        /// Where it goes.
-        to: Vec<Slice>,
-        /// What it is until then.
-        parked: Parked,
-    },
-    /// On its way to other GPUs; both sides are its own.
-    Moving {
-        /// Where it is.
-        from: Vec<Slice>,
-        /// Where it goes.
-        to: Vec<Slice>,
-    },
+pub struct Holding {
+    /// Where it is.
+    pub phase: Phase,
+    /// What it holds on GPUs: nothing in the host.
+    pub at: Vec<Slice>,
+    /// Where it moves.
+    pub to: Vec<Slice>,
 }
 
 impl Holding {
+    /// On its GPUs.
+    #[must_use]
+    pub fn here(at: Vec<Slice>) -> Self {
+        Self {
+            phase: Phase::Granted,
+            at,
+            to: Vec::new(),
+        }
+    }
+
     /// What it holds, or wants back.
     #[must_use]
     pub fn slices(&self) -> &[Slice] {
-        match self {
-            Self::Here(slices)
-            | Self::Parking { slices, .. }
-            | Self::Parked(Parked { slices, .. })
-            | Self::Unparking { to: slices, .. }
-            | Self::Moving { from: slices, .. } => slices,
+        match &self.phase {
+            Phase::Offloaded(parked) => &parked.slices,
+            _ => &self.at,
         }
     }
 }

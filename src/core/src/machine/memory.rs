@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::holding::{Granted, Transit};
-use super::lever::{Lever, Levers};
+use serde::{Deserialize, Serialize};
+
+use super::claims::{Phase, Run};
 use super::order::Past;
 use super::plan::Plan;
 use super::{Ask, Machine, Now};
@@ -13,27 +14,8 @@ use crate::claim::{ClaimId, Request};
 /// For so long a claim that waited when the machine ended keeps its place and what was planned for it.
 pub const ABSENCE: Duration = Duration::from_secs(10);
 
-/// What a granted claim has had, and what its owner was told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// Its place among those who asked.
-    pub seq: u64,
-    /// Since when it runs where it is.
-    pub since: Now,
-    /// GPU-seconds that it has had.
-    pub attained_s: f64,
-    /// What can be done to it, as far as was known.
-    pub levers: Levers,
-    /// Until when which lever is not pulled.
-    pub spared: BTreeMap<Lever, Now>,
-    /// How often levers did not work on it.
-    pub failures: u32,
-    /// For whom its owner has kept it already.
-    pub kept_for: Vec<Option<ClaimId>>,
-}
-
 /// A claim that waits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// The claim.
     pub id: ClaimId,
@@ -42,27 +24,34 @@ pub struct Kept {
     /// Its place among those who asked.
     pub seq: u64,
     /// Since when it waits.
+    #[serde(rename = "since_ms", with = "crate::millis")]
     pub since: Now,
     /// Until when.
+    #[serde(rename = "deadline_ms", with = "crate::millis")]
     pub deadline: Option<Now>,
 }
 
-/// All of it.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// All of it. As text its times are in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
+    /// UUIDs of the GPUs in the order of their numbers, where the one who keeps it knows them.
+    pub gpus: Vec<String>,
     /// Claims that are held or parked.
-    pub claims: BTreeMap<ClaimId, Standing>,
+    pub claims: BTreeMap<ClaimId, Run>,
     /// Claims that wait, those among them that wait to come back.
+    #[serde(skip)]
     pub queue: Vec<Kept>,
     /// What was announced, and how far it is.
     pub plans: Vec<Plan>,
     /// What owners have had: GPU-seconds as of the second time, in seconds.
     pub past: BTreeMap<u32, (f64, f64)>,
     /// Up to when that is counted.
+    #[serde(rename = "past_ms", with = "crate::millis")]
     pub past_at: Now,
     /// Places given to those who asked.
     pub seq: u64,
     /// Since when nobody came, went or was moved.
+    #[serde(rename = "quiet_ms", with = "crate::millis")]
     pub quiet_since: Now,
     /// Claims on their way to the host of which a member needs the GPU already.
     pub wanted: BTreeSet<ClaimId>,
@@ -71,25 +60,44 @@ pub struct Memory {
     /// Claims whose lease is over and that are still there.
     pub over: BTreeSet<ClaimId>,
     /// Claims whose time limit stands still, and since when.
+    #[serde(default, rename = "away_ms", with = "crate::millis")]
     pub away: BTreeMap<ClaimId, Now>,
+}
+
+impl Kept {
+    /// The same by another clock.
+    #[must_use]
+    pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
+        let times = std::iter::once(&mut self.since).chain(&mut self.deadline);
+        times.for_each(|at| *at = clock(*at));
+        self
+    }
+}
+
+impl Memory {
+    /// The same by another clock.
+    #[must_use]
+    pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
+        let claims = self.claims.values_mut();
+        let claims = claims.flat_map(|run| run.spared.values_mut().chain([&mut run.since]));
+        let plans = self.plans.iter_mut().map(|plan| &mut plan.due);
+        let times = claims.chain(plans).chain(self.away.values_mut());
+        let times = times.chain([&mut self.past_at, &mut self.quiet_since]);
+        times.for_each(|at| *at = clock(*at));
+        for (_, at_s) in self.past.values_mut() {
+            let at = Duration::try_from_secs_f64(*at_s).unwrap_or_default();
+            *at_s = clock(at).as_secs_f64();
+        }
+        let queue = std::mem::take(&mut self.queue).into_iter();
+        self.queue = queue.map(|kept| kept.by(&clock)).collect();
+        self
+    }
 }
 
 impl Machine {
     /// What a machine that is started anew must be told with [`super::Event::Recall`].
     #[must_use]
     pub fn memory(&self) -> Memory {
-        let standing = |(id, g): (&ClaimId, &Granted)| {
-            let standing = Standing {
-                seq: g.seq,
-                since: g.since,
-                attained_s: g.attained_s,
-                levers: g.levers.clone(),
-                spared: g.spared.clone(),
-                failures: g.failures,
-                kept_for: g.kept_for.clone(),
-            };
-            (*id, standing)
-        };
         let queue = self.queue.iter().filter_map(|w| match &w.ask {
             Ask::Claim { id, request, .. } => Some(Kept {
                 id: *id,
@@ -100,38 +108,35 @@ impl Machine {
             }),
             Ask::Resize { .. } => None,
         });
-        let wanted = self.reclaim.transit.iter();
-        let wanted = wanted.filter(|(_, t)| matches!(t, Transit::Parking { wanted: true, .. }));
-        let leased = self.leases.iter().map(|(id, _)| *id);
+        let claims = || self.claims.iter();
+        let wanted = self.claims.elsewhere();
+        let wanted = wanted.filter(|(_, p)| matches!(p, Phase::Offloading { wanted: true, .. }));
+        let warned = claims().filter(|(_, c)| c.ends.is_some() && c.warn_at.is_none());
+        let over = claims().filter(|(_, c)| c.ending);
+        let away = claims().filter_map(|(id, c)| Some((id, c.away?)));
         Memory {
-            claims: self.reclaim.granted.iter().map(standing).collect(),
+            gpus: Vec::new(),
+            claims: claims().map(|(id, c)| (id, c.run.clone())).collect(),
             queue: queue.collect(),
             plans: self.reclaim.plans.clone(),
             past: self.past.parts(),
             past_at: self.past.at(),
             seq: self.next_seq,
             quiet_since: self.reclaim.quiet_since,
-            wanted: wanted.map(|(id, _)| *id).collect(),
-            warned: leased.filter(|id| !self.warn_at.contains_key(id)).collect(),
-            over: self.over.clone(),
-            away: self.away.clone(),
+            wanted: wanted.map(|(id, _)| id).collect(),
+            warned: warned.map(|(id, _)| id).collect(),
+            over: over.map(|(id, _)| id).collect(),
+            away: away.collect(),
         }
     }
 
     /// Goes on as the machine of which this is the memory; the claims were restored before. Claims that
     /// waited are waited for, as far as they are not parked here.
     pub(super) fn recall(&mut self, now: Now, memory: Memory) {
-        for (id, standing) in memory.claims {
-            let Some(granted) = self.reclaim.granted.get_mut(&id) else {
-                continue;
-            };
-            granted.seq = standing.seq;
-            granted.since = standing.since;
-            granted.attained_s = standing.attained_s;
-            granted.levers = standing.levers;
-            granted.spared = standing.spared;
-            granted.failures = standing.failures;
-            granted.kept_for = standing.kept_for;
+        for (id, run) in memory.claims {
+            if let Some(claim) = self.claims.get_mut(id) {
+                claim.run = run;
+            }
         }
         for kept in memory.queue {
             let known = self.queue.iter().position(|w| w.asks_for(kept.id));
@@ -161,21 +166,16 @@ impl Machine {
             }
         }
         for id in memory.wanted {
-            if let Some(Transit::Parking { wanted, .. }) = self.reclaim.transit.get_mut(&id) {
-                *wanted = true;
+            self.claims.want(id);
+        }
+        memory.warned.into_iter().for_each(|id| self.is_warned(id));
+        memory.over.into_iter().for_each(|id| self.is_ending(id));
+        for (id, since) in memory.away {
+            let claim = self.claims.get_mut(id);
+            if let Some(claim) = claim.filter(|c| c.is_elsewhere()) {
+                claim.away = Some(since);
             }
         }
-        self.warn_at.retain(|id, _| !memory.warned.contains(id));
-        for id in memory.over {
-            if self.holding(id).is_some() {
-                self.set_lease(id, None);
-                self.over.insert(id);
-            }
-        }
-        let away = memory.away.into_iter().filter(|(id, _)| {
-            self.reclaim.transit.contains_key(id) || self.reclaim.parked.contains_key(id)
-        });
-        self.away.extend(away);
         self.past = Past::from_parts(memory.past, memory.past_at);
         self.next_seq = self.next_seq.max(memory.seq);
         self.reclaim.plans = memory.plans;
@@ -218,5 +218,53 @@ impl Machine {
             .iter()
             .find(|w| Some(w.id()) == id)
             .is_some_and(|w| w.absent.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_the_version_before_wrote_is_read_and_written_the_same() {
+        let standing = json!({
+            "seq": 7, "since_ms": 1_800_000_000_500_u64, "attained_s": 12.5, "park": {"Ok": null},
+            "movable": {"Err": "it has no copy engine"}, "requeue": true, "idle": false,
+            "spared": [["detach", 1_800_000_060_000_u64], ["kill", 1_800_000_090_000_u64]],
+            "failures": 2, "kept_for": [null, 9],
+        });
+        let step = |lever: &str, stage: &str| json!({"id": 3, "lever": lever, "to": [1], "sm": 250, "stage": stage});
+        let memory = json!({
+            "gpus": ["GPU-a", "GPU-b"], "claims": {"3": standing},
+            "plans": [{
+                "waiter": 9, "at": [0], "steps": [step("move", "announced"), step("share", "underway")],
+                "due_ms": 1_800_000_030_000_u64, "entitled": true,
+            }],
+            "past": {"1000": [42.5, 1_800_000_000.0]}, "past_ms": 1_800_000_000_000_u64, "seq": 8,
+            "quiet_ms": 1_799_999_999_000_u64, "wanted": [3], "warned": [3], "over": [],
+            "away_ms": {"3": 1_800_000_000_000_u64},
+        });
+        let kept = json!({
+            "id": 9, "seq": 8, "since_ms": 1_800_000_001_000_u64, "deadline_ms": null,
+            "request": {
+                "gpus": 2, "share": 500, "mem": 1_073_741_824_u64, "mem_limit": null, "mem_limit_share": 900,
+                "sm": 500, "sm_limit": 1000, "only": [1], "mode": "timeslice", "movable": true,
+                "lease_ms": 3_600_000, "class": "inference", "uid": 1000,
+            },
+        });
+        let again = |at: Now| at + Duration::from_secs(5);
+        let back = |at: Now| at - Duration::from_secs(5);
+        let read: Memory = serde_json::from_value(memory.clone()).unwrap();
+        let key = ClaimId(3);
+        assert_eq!(read.claims[&key].spared.len(), 2);
+        assert_eq!(read.away[&key], Duration::from_secs(1_800_000_000));
+        let written = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, memory);
+        let read: Kept = serde_json::from_value(kept.clone()).unwrap();
+        assert_eq!(read.request.lease, Some(Duration::from_secs(3600)));
+        let written: Value = serde_json::to_value(read.by(again).by(back)).unwrap();
+        assert_eq!(written, kept);
     }
 }

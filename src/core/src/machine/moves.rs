@@ -1,6 +1,7 @@
 //! A person has a claim moved to chosen GPUs.
 
-use super::holding::{Transit, settled_on};
+use super::claims::Phase;
+use super::holding::settled_on;
 use super::{Action, Machine};
 use crate::claim::ClaimId;
 use crate::ledger::{Held, Slice};
@@ -10,9 +11,10 @@ impl Machine {
     pub(super) fn move_to(&mut self, id: ClaimId, gpus: &[usize], actions: &mut Vec<Action>) {
         match self.way_to(id, gpus) {
             Ok((from, to)) => {
-                self.ledger.reserve(id, to.clone());
-                self.set_out(id, Transit::Moving);
-                actions.push(Action::Move { id, from, to });
+                if self.set_out(id, Phase::Moving, actions) {
+                    self.ledger.reserve(id, to.clone());
+                    actions.push(Action::Move { id, from, to });
+                }
             }
             Err(why) => actions.push(Action::MoveRefused { id, why }),
         }
@@ -22,7 +24,7 @@ impl Machine {
     /// of those that it leaves, or the next time that it comes back from the host it would be where it was before.
     pub(super) fn bind_to(&mut self, id: ClaimId, to: &[Slice]) {
         let from = self.ledger.slices(id).unwrap_or_default();
-        let Some(granted) = self.reclaim.granted.get_mut(&id) else {
+        let Some(granted) = self.claims.get_mut(id) else {
             return;
         };
         let number = |s: &Slice| u32::try_from(s.gpu).unwrap_or(u32::MAX);

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::holding::Granted;
+use super::claims::Claim;
 use super::lever::Lever;
 use super::{Ask, Machine, Now, Waiting};
 use crate::claim::{ClaimId, Class, Request};
@@ -164,8 +164,8 @@ impl Machine {
         };
         let passed = now.saturating_sub(self.past.at).as_secs_f64();
         for (id, gpus) in self.held_by(|id, _| id) {
-            if let Some(granted) = self.reclaim.granted.get_mut(&id) {
-                granted.attained_s += gpus * passed;
+            if let Some(granted) = self.claims.get_mut(id) {
+                granted.run.attained_s += gpus * passed;
             }
         }
         let held = self.held_by(|_, uid| uid);
@@ -255,10 +255,10 @@ impl Machine {
     fn divide(&mut self, now: Now, asks: &[Asks], sure: &BTreeMap<Owner, f64>) -> BTreeSet<usize> {
         let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
-            let granted = self.reclaim.granted.get(&id);
+            let granted = self.claims.get(id);
             let level = granted.map_or(0, |g| level(self.ran_of(g).as_secs_f64()));
             let priority = granted.map_or(0, |g| self.priority_at(level, g.request.class));
-            let seq = granted.map_or(0, |g| g.seq);
+            let seq = granted.map_or(0, |g| g.run.seq);
             let stays = self.is_fixed(id) || self.has_slot(now, id);
             let rank = (!stays, Reverse(priority), level, seq, id);
             let own = all.entry(self.owner(id, uid)).or_default();
@@ -298,19 +298,21 @@ impl Machine {
                 }
             }
         }
-        self.reclaim.borrowers = borrowers;
+        for (id, claim) in self.claims.iter_mut() {
+            claim.borrower = borrowers.contains(&id);
+        }
         within
     }
 
     /// How long a claim has run.
     pub(super) fn ran(&self, id: ClaimId) -> Duration {
-        let granted = self.reclaim.granted.get(&id);
+        let granted = self.claims.get(id);
         granted.map_or(Duration::ZERO, |g| self.ran_of(g))
     }
 
-    fn ran_of(&self, granted: &Granted) -> Duration {
+    fn ran_of(&self, granted: &Claim) -> Duration {
         let size = size(self.ledger.largest_gpu(), &granted.request);
-        Duration::try_from_secs_f64(granted.attained_s / size).unwrap_or_default()
+        Duration::try_from_secs_f64(granted.run.attained_s / size).unwrap_or_default()
     }
 
     /// Level of how long a claim has run: of a large claim and of the same in many small ones it is the same.
@@ -333,7 +335,7 @@ impl Machine {
     }
 
     /// How long a claim that runs may do so until its level rises; none where it is the highest.
-    pub(super) fn left_in_level(&self, granted: &Granted) -> Option<Duration> {
+    pub(super) fn left_in_level(&self, granted: &Claim) -> Option<Duration> {
         let ran = self.ran_of(granted);
         let next = LEVELS.into_iter().find(|bound| *bound > ran);
         next.map(|bound| bound - ran)
@@ -379,7 +381,7 @@ impl Machine {
         let asks = self.asks();
         let sure = self.guaranteed(&asks);
         self.divide(now, &asks, &sure);
-        self.reclaim.borrowers.contains(&id)
+        self.claims.get(id).is_some_and(|c| c.borrower)
     }
 
     /// Puts the queue in the order of service.
@@ -405,7 +407,7 @@ impl Machine {
                 continue;
             };
             // What was lent to it beyond its request comes back after the one for whom it had to go.
-            let back = self.reclaim.parked.get(id);
+            let back = self.claims.offloaded(*id);
             waiting.over =
                 back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
             waiting.due = ask.turn == Some(Turn::OfAll);

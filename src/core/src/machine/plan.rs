@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Problem;
-use super::holding::{Granted, Transit, settled_on};
+use super::claims::{Claim, PhaseKind};
+use super::holding::settled_on;
 use super::lever::{Cause, Lever};
 use super::reserve::{Reserved, is_gone};
 use super::{Action, Ask, Machine, Now, Waiting};
@@ -16,7 +19,7 @@ use crate::sched::fair::level;
 use crate::units::Share;
 
 /// What is to happen so that a claim can start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The claim that starts; none where those who run are spread.
     pub waiter: Option<ClaimId>,
@@ -25,13 +28,14 @@ pub struct Plan {
     /// What is done to others.
     pub steps: Vec<Step>,
     /// Not before.
+    #[serde(rename = "due_ms", with = "crate::millis")]
     pub due: Now,
     /// The claim is within what its owner is guaranteed.
     pub entitled: bool,
 }
 
 /// One step of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// To whom.
     pub id: ClaimId,
@@ -46,7 +50,8 @@ pub struct Step {
 }
 
 /// How far a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Its owner has been told.
     Announced,
@@ -141,22 +146,16 @@ impl Machine {
             ledger: self.ledger.clone(),
             print: self.fingerprint(now),
             most_steps: self.most_steps(),
-            differs: !self.reclaim.transit.is_empty(),
+            differs: self.claims.moving().next().is_some(),
             ends: self.ends(now),
             between: self.all_between().collect(),
             ..Future::default()
         };
-        for (id, transit) in &self.reclaim.transit {
-            match transit {
-                Transit::Parking { .. } => {
-                    future.ledger.remove(*id);
-                }
-                Transit::Moving => {
-                    if let Some(to) = future.ledger.unreserve(*id) {
-                        future.ledger.insert(*id, to);
-                    }
-                }
-                Transit::Unparking(_) => {}
+        for (id, phase) in self.claims.moving() {
+            if phase.kind() == PhaseKind::Offloading {
+                future.ledger.remove(id);
+            } else if let Some(to) = future.ledger.unreserve(id) {
+                future.ledger.insert(id, to);
             }
         }
         future
@@ -190,9 +189,11 @@ impl Machine {
                 },
                 (Stage::Announced, Some(held)) => {
                     let spared = self.spared(now, step.id, step.lever);
+                    let ending = self.claims.get(step.id).is_some_and(|c| c.ending);
                     let may = step.lever == Lever::Move
                         || who.is_some_and(|who| self.may_still(&who, step, held));
-                    sound &= may && !spared && !on_its_way && self.can(step.id, step.lever);
+                    sound &=
+                        may && !spared && !ending && !on_its_way && self.can(step.id, step.lever);
                 }
             }
         }
@@ -202,28 +203,28 @@ impl Machine {
 
     /// Whether what was announced may be taken now as well: its owner may have ended another claim.
     fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
-        let granted = self.reclaim.granted.get(&step.id);
-        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.levers.idle);
+        let granted = self.claims.get(step.id);
+        let idle = step.lever == Lever::Detach && granted.is_some_and(|g| g.run.levers.idle);
         idle || self.may_take(who, step.id, held)
     }
 
     /// Whether a lever works on a claim at all.
     pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return false;
         };
         match lever {
             Lever::Caps | Lever::Share => true,
-            Lever::Detach | Lever::Suspend => granted.levers.park.is_ok(),
-            Lever::Move => granted.request.movable && granted.levers.movable.is_ok(),
-            Lever::Requeue => granted.levers.requeue && self.reclaim.rules.requeue,
+            Lever::Detach | Lever::Suspend => granted.run.levers.park.is_ok(),
+            Lever::Move => granted.request.movable && granted.run.levers.movable.is_ok(),
+            Lever::Requeue => granted.run.levers.requeue && self.reclaim.rules.requeue,
             Lever::Kill => self.reclaim.rules.kill,
         }
     }
 
     pub(super) fn spared(&self, now: Now, id: ClaimId, lever: Lever) -> bool {
-        let granted = self.reclaim.granted.get(&id);
-        let until = granted.and_then(|g| g.spared.get(&lever));
+        let granted = self.claims.get(id);
+        let until = granted.and_then(|g| g.run.spared.get(&lever));
         until.is_some_and(|until| *until > now)
     }
 
@@ -251,24 +252,24 @@ impl Machine {
                 add((s.gpu as u64) << 32 | u64::from(s.sm.milli()));
                 add(s.mem.max(s.charge).0 >> 26);
             }
-            let granted = self.reclaim.granted.get(&id);
+            let granted = self.claims.get(id);
             add(granted.map_or(0, |g| {
                 let able = [
-                    g.levers.park.is_ok(),
-                    g.levers.movable.is_ok(),
-                    g.levers.idle,
-                    g.levers.requeue,
+                    g.run.levers.park.is_ok(),
+                    g.run.levers.movable.is_ok(),
+                    g.run.levers.idle,
+                    g.run.levers.requeue,
                 ];
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
-                let spared = g.spared.values().filter(|until| **until > now).count() as u64;
+                let spared = g.run.spared.values().filter(|until| **until > now).count() as u64;
                 let settled = u64::from(self.settled(now, g));
                 let owner = self.owner_level(id, g.request.uid);
                 let levels = u64::from(self.level_of(id)) + 4 * u64::from(owner);
                 flags + 64 * spared + 4096 * (settled + 2 * levels)
             }));
-            add(u64::from(self.reclaim.borrowers.contains(&id)));
+            add(u64::from(granted.is_some_and(|c| c.borrower)));
         }
-        add(self.reclaim.transit.len() as u64);
+        add(self.claims.moving().count() as u64);
         add(self.host_room().0 >> 26);
         let rules = &self.reclaim.rules;
         add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
@@ -282,21 +283,21 @@ impl Machine {
     }
 
     /// Whether a claim will have run for long enough when the countdown is over.
-    pub(super) fn settled(&self, now: Now, granted: &Granted) -> bool {
+    pub(super) fn settled(&self, now: Now, granted: &Claim) -> bool {
         self.asked_from(now, granted).is_none()
     }
 
     /// From when on a claim that has not run for long enough may be asked to make room.
-    pub(super) fn asked_from(&self, now: Now, granted: &Granted) -> Option<Now> {
+    pub(super) fn asked_from(&self, now: Now, granted: &Claim) -> Option<Now> {
         let countdown = self.reclaim.rules.countdown;
         let from = self.min_run_ends(granted).saturating_sub(countdown);
         (from > now).then_some(from)
     }
 
     /// When a claim has run for as long as its class lets every claim.
-    pub(super) fn min_run_ends(&self, granted: &Granted) -> Now {
+    pub(super) fn min_run_ends(&self, granted: &Claim) -> Now {
         let least = self.rules_of(granted.request.class).min_run;
-        granted.since.saturating_add(least)
+        granted.run.since.saturating_add(least)
     }
 
     /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.

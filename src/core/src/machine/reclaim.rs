@@ -1,14 +1,11 @@
 //! Taking capacity back: what may be done to whom, and when.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Now;
-use super::holding::{Granted, Transit};
-use super::lever::{Failure, Parked};
+use super::lever::Failure;
 use super::plan::Plan;
-use crate::claim::ClaimId;
-use crate::units::{Bytes, Share};
+use crate::units::Bytes;
 
 /// The rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +57,10 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Reclaim {
     pub(super) rules: ReclaimRules,
-    pub(super) granted: BTreeMap<ClaimId, Granted>,
-    pub(super) parked: BTreeMap<ClaimId, Parked>,
-    pub(super) transit: BTreeMap<ClaimId, Transit>,
     /// Host memory that parked claims may take together.
     pub(super) host_ram: Bytes,
     /// What is to happen, in the order in which it was decided.
     pub(super) plans: Vec<Plan>,
-    /// Those that hold more than their owner is guaranteed, as of the last decision.
-    pub(super) borrowers: BTreeSet<ClaimId>,
-    /// What claims have of the SMs when their share is not lowered.
-    pub(super) lowered: BTreeMap<ClaimId, Share>,
     /// Since when nobody came, went or was moved.
     pub(super) quiet_since: Now,
 }
@@ -79,13 +69,8 @@ impl Default for Reclaim {
     fn default() -> Self {
         Self {
             rules: ReclaimRules::default(),
-            granted: BTreeMap::new(),
-            parked: BTreeMap::new(),
-            transit: BTreeMap::new(),
             host_ram: Bytes(u64::MAX),
             plans: Vec::new(),
-            borrowers: BTreeSet::new(),
-            lowered: BTreeMap::new(),
             quiet_since: Now::ZERO,
         }
     }

@@ -61,7 +61,7 @@ impl Machine {
     pub(super) fn ends(&self, now: Now) -> Vec<(Now, ClaimId)> {
         let held = self.ledger.held();
         let end = held.filter_map(|(id, _)| {
-            let at = match self.over.contains(&id) {
+            let at = match self.claims.get(id).is_some_and(|c| c.ending) {
                 true => Some(now),
                 false => {
                     let predicted = self.predicted_end(now, id).filter(|_| self.is_fixed(id));

@@ -2,7 +2,7 @@
 //! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
 
 use super::board::{Leaves, Problem, Rank};
-use super::holding::Granted;
+use super::claims::Claim;
 use super::lever::Lever;
 use super::plan::{Future, Plan, Stage, Step, Who};
 use super::{Machine, Now};
@@ -177,12 +177,12 @@ impl Machine {
         &self,
         now: Now,
         id: ClaimId,
-        granted: &Granted,
+        granted: &Claim,
         room: bool,
     ) -> Option<Lever> {
         let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
         if room && works(Lever::Suspend) {
-            let gentle = granted.levers.idle || granted.request.class != Class::Batch;
+            let gentle = granted.run.levers.idle || granted.request.class != Class::Batch;
             return Some(if gentle {
                 Lever::Detach
             } else {
@@ -202,10 +202,11 @@ impl Machine {
         slices: &[Slice],
         (future, room): (&Future, Bytes),
     ) -> Leaves {
-        let Some(granted) = self.reclaim.granted.get(&id) else {
+        let Some(granted) = self.claims.get(id) else {
             return Leaves::default();
         };
-        let busy = self.on_its_way(id)
+        let busy = granted.ending
+            || self.on_its_way(id)
             || future.planned.contains(&id)
             || self.promised(id)
             || !self.settled(now, granted);
@@ -224,7 +225,7 @@ impl Machine {
         let Some(lever) = self.taking(now, id, granted, room) else {
             return leaves;
         };
-        if granted.levers.idle && lever == Lever::Detach {
+        if granted.run.levers.idle && lever == Lever::Detach {
             leaves.idle = Some(bytes.0 >> 20);
         } else if let Some(rank) = self.rank(id, slices) {
             let harm = match lever {
@@ -243,11 +244,11 @@ impl Machine {
 
     /// What decides for whom all may be taken from a claim that runs.
     pub(super) fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
-        let granted = self.reclaim.granted.get(&id)?;
+        let granted = self.claims.get(id)?;
         let rules = self.rules_of(granted.request.class);
         Some(Rank {
             preemptible: rules.preemptible,
-            borrower: self.reclaim.borrowers.contains(&id),
+            borrower: granted.borrower,
             over: slices.iter().any(|s| s.borrowed() > Bytes::ZERO),
             priority: self.priority_of(id, granted.request.class),
             level: self.level_of(id),
@@ -357,15 +358,11 @@ impl Machine {
         let give = |(id, slices): (ClaimId, &[Slice])| {
             let [slice] = slices else { return None };
             let here = places.iter().any(|(g, _)| *g == slice.gpu);
-            if !here || !self.reclaim.borrowers.contains(&id) {
-                return None;
-            }
-            let granted = self.reclaim.granted.get(&id)?;
-            let still = !self.on_its_way(id) && !self.promised(id);
+            let granted = self.claims.get(id).filter(|c| here && c.borrower)?;
+            let still = !granted.ending && !self.on_its_way(id) && !self.promised(id);
             let may = self.may_take(who, id, slices);
             let most = Share::from_milli(slice.sm.milli() / LEAST_SHARE);
-            let lowered = self.reclaim.lowered.contains_key(&id);
-            let able = still && may && !lowered && self.settled(now, granted);
+            let able = still && may && granted.lowered_from.is_none() && self.settled(now, granted);
             (able && !self.spared(now, id, Lever::Share)).then_some((id, slice.gpu, slice.sm, most))
         };
         let givers: Vec<_> = ledger.held().filter_map(give).collect();

@@ -1,5 +1,6 @@
 //! One decision: who of those that wait starts, comes back, gets another size, or keeps waiting and why.
 
+use super::claims::Claim;
 use super::lever::Lever;
 use super::order::{FORESEEN, Round, SLOT};
 use super::plan::{Future, Plan, Stage};
@@ -120,16 +121,13 @@ impl Machine {
             if self.comes_back(id) {
                 self.unpark(id, slices.iter().map(|s| s.gpu), actions);
             } else {
-                let ends = request.lease.map(|l| now.saturating_add(l));
-                self.ledger.insert(id, slices.clone());
-                self.set_lease(id, ends);
-                actions.push(Action::Grant { id, slices, ends });
-                self.note_grant(now, &waiting);
+                let claim = Claim::new(request.clone(), waiting.seq, now);
+                actions.push(self.grant(id, claim, slices));
             }
-            if let Some(granted) = self.reclaim.granted.get_mut(&id).filter(|_| turn) {
+            if let Some(granted) = self.claims.get_mut(id).filter(|_| turn) {
                 let until = now.saturating_add(SLOT);
                 let taken = [Lever::Suspend, Lever::Requeue, Lever::Kill];
-                granted.spared.extend(taken.map(|lever| (lever, until)));
+                granted.run.spared.extend(taken.map(|lever| (lever, until)));
             }
             *round = Round::new(&self.ledger);
             return None;

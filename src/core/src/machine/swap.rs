@@ -59,8 +59,8 @@ impl Machine {
                 .again_after(super::lever::Failure::HostRam),
         );
         for step in plan.steps.iter().filter(|s| s.stage == Stage::Announced) {
-            if let Some(granted) = self.reclaim.granted.get_mut(&step.id) {
-                granted.spared.insert(step.lever, until);
+            if let Some(granted) = self.claims.get_mut(step.id) {
+                granted.run.spared.insert(step.lever, until);
             }
         }
         None
@@ -69,7 +69,7 @@ impl Machine {
     /// Whether a claim that is to be moved may be parked on its way: one within its owner's guarantee not for
     /// somebody who is not entitled.
     fn may_wait_in_host(&self, id: ClaimId, entitled: bool) -> bool {
-        let may = entitled || self.reclaim.borrowers.contains(&id);
+        let may = entitled || self.claims.get(id).is_some_and(|c| c.borrower);
         may && self.can(id, Lever::Suspend)
     }
 
@@ -154,7 +154,7 @@ impl Machine {
 
     /// Whether a step is one whose claim lies in the host until there is room where it goes.
     pub(super) fn waits_in_host(&self, step: &Step) -> bool {
-        let parked = self.reclaim.parked.get(&step.id);
+        let parked = self.claims.offloaded(step.id);
         step.by_host() && parked.is_some_and(|p| p.back)
     }
 
@@ -208,7 +208,7 @@ impl Machine {
     pub(super) fn all_between(&self) -> impl Iterator<Item = (ClaimId, Vec<Slice>)> {
         let steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
         steps.filter(|s| s.by_host()).filter_map(|s| {
-            let parked = self.reclaim.parked.get(&s.id).map(|p| p.slices.as_slice());
+            let parked = self.claims.offloaded(s.id).map(|p| p.slices.as_slice());
             let slices = parked.or_else(|| self.ledger.slices(s.id))?;
             Some((s.id, slices.to_vec()))
         })

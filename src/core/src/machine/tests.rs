@@ -56,7 +56,7 @@ impl World {
                         undo = Some(Event::Restore {
                             id: *id,
                             request: None,
-                            holding: lever::Holding::Here(before.clone()),
+                            holding: lever::Holding::here(before.clone()),
                             ends: self.machine.lease_end(*id),
                         });
                     }

@@ -20,12 +20,8 @@ impl Machine {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
         };
-        for (_, ends) in &self.leases {
-            at(*ends);
-        }
-        for warn in self.warn_at.values() {
-            at(*warn);
-        }
+        let limits = self.claims.iter().flat_map(|(_, c)| [c.ends, c.warn_at]);
+        limits.flatten().for_each(&mut at);
         for plan in &self.reclaim.plans {
             at(plan.due);
         }
@@ -37,19 +33,16 @@ impl Machine {
             return next;
         }
         // From whom something can be taken, and how much they have had.
-        for granted in self.reclaim.granted.values() {
+        for granted in self.claims.iter().map(|(_, g)| g) {
             at(self.min_run_ends(granted).saturating_sub(rules.countdown));
-            for until in granted.spared.values() {
+            for until in granted.run.spared.values() {
                 at(*until);
             }
         }
         if self.queue.is_empty() {
             return next;
         }
-        let granted = self
-            .ledger
-            .held()
-            .filter_map(|(id, _)| self.reclaim.granted.get(&id));
+        let granted = self.ledger.held().filter_map(|(id, _)| self.claims.get(id));
         for left in granted.filter_map(|g| self.left_in_level(g)) {
             at(now
                 .saturating_add(left)

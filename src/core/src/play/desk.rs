@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::list::Dice;
 use crate::claim::{ClaimId, Class, Request};
 use crate::ledger::{GpuFacts, Sharing, Slice};
-use crate::machine::lever::{Failure, Holding, Levers, Wish};
+use crate::machine::Phase;
+use crate::machine::lever::{Failure, Levers, Wish};
 use crate::machine::{Action, Caller, Event, Machine, ReclaimRules};
 use crate::quota::{Party, Quota};
 use crate::resize::Change;
@@ -327,9 +328,9 @@ impl Desk {
         self.answer();
         let (mut running, mut parked) = (Vec::new(), Vec::new());
         for (id, holding) in self.machine.holdings() {
-            match holding {
-                Holding::Here(_) => running.push(id),
-                Holding::Parked(_) => parked.push(id),
+            match holding.phase {
+                Phase::Granted => running.push(id),
+                Phase::Offloaded(_) => parked.push(id),
                 _ => {}
             }
         }
@@ -387,7 +388,9 @@ impl Desk {
         let here = self.machine.holdings();
         let waits = self.machine.queue();
         let new = waits.filter(|(id, _)| !here.contains_key(id)).count();
-        let lies = here.values().filter(|h| matches!(h, Holding::Parked(_)));
+        let lies = here
+            .values()
+            .filter(|h| matches!(h.phase, Phase::Offloaded(_)));
         let lies = lies.count();
         self.seen.push([here.len() - lies, new, lies]);
         for _ in here.len() + new..self.size.claims {

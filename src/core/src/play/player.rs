@@ -10,7 +10,7 @@ use super::list::Entry;
 use crate::claim::{ClaimId, Request};
 use crate::class::{Classes, DAY};
 use crate::ledger::{GpuFacts, Sharing, Slice};
-use crate::machine::lever::{Failure, Holding, Levers, Wish};
+use crate::machine::lever::{Failure, Levers, Wish};
 use crate::machine::{Action, Event, Machine, Now, ReclaimRules};
 use crate::place;
 use crate::predict::{RUNS, Span, duration};
@@ -611,7 +611,7 @@ impl<'a> Player<'a> {
                     self.runs[index].turn += 1;
                 } else {
                     let slices = match (&here, doing) {
-                        (Some(Holding::Moving { to, .. }), Doing::Move) if !fails => to.clone(),
+                        (Some(holding), Doing::Move) if !fails => holding.to.clone(),
                         (Some(holding), _) => holding.slices().to_vec(),
                         (None, _) => Vec::new(),
                     };

@@ -306,7 +306,7 @@ fn what_could_not_be_journaled_is_undone_before_anything_else_is_decided() {
                     todo.push_back(Event::Restore {
                         id,
                         request: None,
-                        holding: crate::machine::lever::Holding::Here(before),
+                        holding: crate::machine::lever::Holding::here(before),
                         ends: None,
                     });
                 }

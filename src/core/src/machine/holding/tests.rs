@@ -24,10 +24,7 @@ fn wish(w: &mut World, wish: Wish) {
 }
 
 fn parked(w: &World) -> Parked {
-    match w.machine.holding(ID) {
-        Some(Holding::Parked(parked)) => parked,
-        other => panic!("{other:?}"),
-    }
+    w.machine.claims.offloaded(ID).cloned().unwrap()
 }
 
 /// Detached by its owner, and in the host.
@@ -76,9 +73,9 @@ fn a_detached_claim_gives_its_gpu_and_comes_back_when_a_member_needs_it() {
     w.send(Event::Gone { id: ClaimId(2) });
     assert!(parked(&w).back);
     w.send(Event::Gone { id: ClaimId(3) });
-    let Some(Holding::Unparking { to, .. }) = w.machine.holding(ID) else {
-        panic!("{:?}", w.machine.holding(ID));
-    };
+    let back = w.machine.holding(ID).unwrap();
+    assert!(matches!(back.phase, Phase::Restoring(_)), "{back:?}");
+    let to = back.at;
     assert_eq!(
         (to[0].gpu, to[0].mem, to[0].charge),
         (0, Bytes::gib(12), Bytes::gib(15))
@@ -86,7 +83,7 @@ fn a_detached_claim_gives_its_gpu_and_comes_back_when_a_member_needs_it() {
     assert_eq!(w.machine.ledger().mem_free(0), Bytes::gib(9));
     w.used.insert((ID, 0), Bytes::gib(15));
     w.send(Event::Unparked { id: ID });
-    assert!(matches!(w.machine.holding(ID), Some(Holding::Here(_))));
+    assert!(matches!(w.machine.claims.phase(ID), Some(Phase::Granted)));
     assert_eq!(w.machine.host_taken(), Bytes::ZERO);
 }
 
@@ -102,14 +99,14 @@ fn a_lever_that_fails_leaves_the_claim_where_it_was() {
         });
     };
     failed(&mut w);
-    assert!(matches!(w.machine.holding(ID), Some(Holding::Here(_))));
+    assert!(matches!(w.machine.claims.phase(ID), Some(Phase::Granted)));
     // And the same on the way back.
     let mut w = detached();
     w.send(Event::Gone { id: ClaimId(3) });
     wish(&mut w, Wish::Attach);
     assert!(matches!(
-        w.machine.holding(ID),
-        Some(Holding::Unparking { .. })
+        w.machine.claims.phase(ID),
+        Some(Phase::Restoring(_))
     ));
     failed(&mut w);
     assert_eq!(parked(&w).host, Bytes::gib(15));
@@ -117,7 +114,7 @@ fn a_lever_that_fails_leaves_the_claim_where_it_was() {
     w.now += Duration::from_secs(600);
     w.send(Event::Tick);
     assert!(
-        matches!(w.machine.holding(ID), Some(Holding::Unparking { .. })),
+        matches!(w.machine.claims.phase(ID), Some(Phase::Restoring(_))),
         "again later"
     );
 }
@@ -128,8 +125,9 @@ fn a_claim_that_is_on_its_way_keeps_both_sides_over_a_restart() {
     let from = w.machine.ledger().slices(ID).unwrap().to_vec();
     let to = settled_on(&from, [1].into_iter());
     let mut restarted = World::new(&[24, 24]);
-    let holding = Holding::Moving {
-        from: from.clone(),
+    let holding = Holding {
+        phase: Phase::Moving,
+        at: from.clone(),
         to: to.clone(),
     };
     restarted.send(Event::Restore {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::super::lever::{Failure, Holding, Levers, ParkedBy, Wish};
+use super::super::lever::{Failure, Levers, ParkedBy, Wish};
 use super::super::*;
 use super::histories::restarted_with;
 use super::promises::{fits, lie_where_it_says};
@@ -245,23 +245,15 @@ impl Trial<'_> {
         let (mut taken, mut host) = (vec![Bytes::ZERO; gpus], Bytes::ZERO);
         let mut quiet = self.hidden.is_none();
         for (id, holding) in &holdings {
-            let also: &[Slice] = match holding {
-                Holding::Parked(parked) => {
+            match &holding.phase {
+                Phase::Offloaded(parked) => {
                     prop_assert!(!parked.back || waits(id), "{id} does not wait to come back");
                     host = host.saturating_add(b.bytes.get(id).map_or(parked.host, |(b, _)| *b));
                     continue;
                 }
-                Holding::Here(_) => &[],
-                Holding::Moving { to, .. } => {
-                    quiet = false;
-                    to
-                }
-                _ => {
-                    quiet = false;
-                    &[]
-                }
-            };
-            for slice in holding.slices().iter().chain(also) {
+                phase => quiet &= *phase == Phase::Granted,
+            }
+            for slice in holding.at.iter().chain(&holding.to) {
                 taken[slice.gpu] = taken[slice.gpu].saturating_add(slice.mem);
             }
         }
@@ -281,7 +273,7 @@ impl Trial<'_> {
         }
         self.b.failing.clear();
         for (id, holding) in self.b.w.machine.holdings() {
-            let settled = matches!(holding, Holding::Here(_) | Holding::Parked(_));
+            let settled = matches!(holding.phase, Phase::Granted | Phase::Offloaded(_));
             prop_assert!(settled, "{id} is on its way still: {holding:?}");
         }
         for _ in 0..60 {
@@ -290,16 +282,16 @@ impl Trial<'_> {
                 break;
             }
             for (id, holding) in all {
-                let wanted = match holding {
-                    Holding::Here(_) => {
+                let wanted = match holding.phase {
+                    Phase::Granted => {
                         self.ran.insert(id);
                         Event::Gone { id }
                     }
-                    Holding::Parked(p) if p.by == ParkedBy::Person => Event::Wish {
+                    Phase::Offloaded(p) if p.by == ParkedBy::Person => Event::Wish {
                         id,
                         wish: Wish::Resume,
                     },
-                    Holding::Parked(p) if p.by == ParkedBy::Idle => Event::Wanted { id },
+                    Phase::Offloaded(p) if p.by == ParkedBy::Idle => Event::Wanted { id },
                     _ => continue,
                 };
                 self.b.send(wanted);

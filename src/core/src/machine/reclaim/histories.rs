@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::super::histories::changes;
-use super::super::lever::{Failure, Holding, Levers, Wish};
+use super::super::lever::{Failure, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::ReclaimRules;
@@ -293,11 +293,11 @@ impl Play {
             }
             Do::Idle(i) => {
                 if let Some(id) = nth(*i)
-                    && let Some(granted) = b.w.machine.reclaim.granted.get(&id)
+                    && let Some(granted) = b.w.machine.claims.get(id)
                 {
                     let levers = Levers {
-                        idle: !granted.levers.idle,
-                        ..granted.levers.clone()
+                        idle: !granted.run.levers.idle,
+                        ..granted.run.levers.clone()
                     };
                     b.send(Event::Levers { id, levers });
                 }
@@ -346,8 +346,8 @@ impl Play {
                 break;
             }
             for (id, holding) in all {
-                match holding {
-                    Holding::Here(_) => {
+                match holding.phase {
+                    Phase::Granted => {
                         let times = ran.entry(id).or_default();
                         *times += 1;
                         if *times > 3 {
@@ -355,13 +355,13 @@ impl Play {
                         }
                     }
                     // What was taken for others comes back by itself.
-                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Person => {
+                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Person => {
                         self.b.send(Event::Wish {
                             id,
                             wish: Wish::Resume,
                         });
                     }
-                    Holding::Parked(parked) if parked.by == lever::ParkedBy::Idle => {
+                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Idle => {
                         self.b.send(Event::Wanted { id });
                     }
                     _ => {}
@@ -401,15 +401,14 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
         let request = old.request_of(id).map(|asked| {
             let first = holding.slices().first();
             let sm = first.map_or(asked.sm, |s| s.sm);
-            let full = old.reclaim.lowered.get(&id).copied();
+            let full = old.claims.get(id).and_then(|c| c.lowered_from);
             Box::new(Request {
                 sm: full.unwrap_or(sm),
                 ..asked.clone()
             })
         });
         // Written down when it last changed: before it stood still.
-        let ends = old.leases.iter().find(|(of, _)| *of == id);
-        let ends = ends.map(|(_, at)| *at);
+        let ends = old.claims.get(id).and_then(|c| c.ends);
         new.machine.step(
             new.now,
             Event::Restore {

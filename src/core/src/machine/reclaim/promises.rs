@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::board::{Leaves, Problem};
-use super::super::lever::{Holding, Lever, ParkedBy};
+use super::super::lever::{Lever, ParkedBy};
 use super::super::plan::Who;
 use super::super::*;
 use super::histories::{Claim, Do, Play, come_back, history, restarted};
@@ -309,11 +309,9 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
             continue;
         };
         let gpus = |slices: &[Slice]| Some(slices.iter().map(|s| s.gpu).collect::<Vec<_>>());
-        let says = match &holding {
-            Holding::Parked(_) | Holding::Unparking { .. } => None,
-            Holding::Here(at)
-            | Holding::Parking { slices: at, .. }
-            | Holding::Moving { from: at, .. } => gpus(at),
+        let says = match &holding.phase {
+            Phase::Offloaded(_) | Phase::Restoring(_) => None,
+            _ => gpus(&holding.at),
         };
         prop_assert_eq!(truth, &says, "{}: {:?}", id, holding);
     }
@@ -325,7 +323,7 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
 fn no_capacity_stays_idle(play: &Play) -> Checked {
     let b = &play.b;
     let machine = &b.w.machine;
-    let quiet = machine.reclaim.plans.is_empty() && machine.reclaim.transit.is_empty();
+    let quiet = machine.reclaim.plans.is_empty() && machine.claims.moving().next().is_none();
     if !quiet || machine.measuring > 0 {
         return Ok(());
     }
@@ -379,15 +377,15 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
 
 /// What moving a claim costs, where the rules let it be moved now.
 fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves {
-    let granted = machine.reclaim.granted.get(&id);
+    let granted = machine.claims.get(id);
     let bytes = slices
         .iter()
         .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge));
     let able = granted.is_some_and(|g| {
-        let spared = g.spared.values().any(|until| *until > now);
+        let spared = g.run.spared.values().any(|until| *until > now);
         let least = machine.rules_of(g.request.class).min_run;
-        let movable = g.request.movable && g.levers.movable.is_ok();
-        movable && !spared && now >= g.since + least
+        let movable = g.request.movable && g.run.levers.movable.is_ok();
+        movable && !spared && now >= g.run.since + least
     });
     let fits = machine.host_room() >= bytes;
     Leaves {
@@ -410,17 +408,14 @@ fn state_of(machine: &Machine) -> String {
         })
         .collect();
     let standing = machine.memory();
-    let leases: BTreeMap<_, _> = machine.leases.iter().copied().collect();
+    let limits = machine.claims.iter();
+    let limits = limits.map(|(id, c)| (id, c.ends, c.warn_at, c.ending, c.lowered_from));
+    let limits: Vec<_> = limits.collect();
     let caps: Vec<_> = machine.ledger.held().collect();
     let holdings = machine.holdings();
     format!(
-        "holdings {holdings:?}\nheld {caps:?}\nqueue {queue:?}\nplans {:?}\nclaims {:?}\npast {:?}\nleases {leases:?} {:?} {:?}\nlowered {:?}",
-        standing.plans,
-        standing.claims,
-        standing.past,
-        standing.over,
-        machine.warn_at,
-        machine.reclaim.lowered,
+        "holdings {holdings:?}\nheld {caps:?}\nqueue {queue:?}\nplans {:?}\nclaims {:?}\npast {:?}\nlimits {limits:?}",
+        standing.plans, standing.claims, standing.past,
     )
 }
 

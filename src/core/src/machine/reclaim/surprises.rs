@@ -1,7 +1,7 @@
 //! What happens while something is planned: GPUs that fall out, clocks that jump, owners and administrators who change
 //! their minds, and predictions that do not come true.
 
-use super::super::lever::{Holding, Lever, Levers, Wish};
+use super::super::lever::{Lever, Levers, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::tests::{Bench, s};
@@ -105,8 +105,8 @@ fn an_owner_who_withdraws_in_mid_offload_leaves_the_room_to_the_others() {
         b.claim(2, 1000, 1, Class::Batch, 8);
         let leaving = |b: &Bench| {
             matches!(
-                b.w.machine.holding(ClaimId(1)),
-                Some(Holding::Parking { .. })
+                b.w.machine.claims.phase(ClaimId(1)),
+                Some(Phase::Offloading { .. })
             )
         };
         for _ in 0..120 {
@@ -178,6 +178,39 @@ fn a_guarantee_lowered_under_a_plan_withdraws_what_only_it_allowed() {
     assert_eq!(plan.due, b.w.now + s(30));
     b.pass(s(40));
     assert!(all_run(&b, &[3]));
+}
+
+#[test]
+fn while_a_claim_is_being_ended_nothing_is_taken_for_what_it_leaves() {
+    for announced in [true, false] {
+        let mut b = Bench::new(1);
+        b.claim(1, 500, 1, Class::Batch, 8);
+        b.claim(2, 500, 1, Class::Batch, 8);
+        b.pass(s(700));
+        let end = |b: &mut Bench| {
+            for id in [1, 2].map(ClaimId) {
+                b.send(Event::Ending { id });
+            }
+        };
+        if !announced {
+            end(&mut b);
+        }
+        b.claim(3, 500, 2, Class::Batch, 8);
+        assert_eq!(b.w.machine.plan_of(ClaimId(3)).is_some(), announced);
+        b.pass(s(5));
+        if announced {
+            end(&mut b);
+        }
+        assert_eq!(b.w.machine.plan_of(ClaimId(3)), None);
+        b.pass(s(60));
+        let taken = |a: &Action| matches!(a, Action::Park { .. });
+        assert!(
+            !b.w.log.iter().any(taken),
+            "they end: nothing is done to them"
+        );
+        b.send(Event::Gone { id: ClaimId(1) });
+        assert!(all_run(&b, &[2, 3]));
+    }
 }
 
 #[test]

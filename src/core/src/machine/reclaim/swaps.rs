@@ -1,5 +1,7 @@
 //! Claims that change places so that another can start: one of them waits in the host until the others have gone.
 
+use std::collections::BTreeSet;
+
 use super::super::lever::{Failure, Holding, Lever, Levers};
 use super::super::*;
 use super::ReclaimRules;
@@ -47,7 +49,7 @@ fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
             b.send(Event::Restore {
                 id: ClaimId(id),
                 request: Some(Box::new(r)),
-                holding: Holding::Here(slices),
+                holding: Holding::here(slices),
                 ends: None,
             });
             b.send(Event::Levers {
@@ -97,8 +99,8 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
         fits(b).unwrap();
         lie_where_it_says(b, None).unwrap();
         for (id, holding) in b.w.machine.holdings() {
-            match holding {
-                Holding::Parked(_) | Holding::Unparking { .. } => {
+            match holding.phase {
+                Phase::Offloaded(_) | Phase::Restoring(_) => {
                     *hosted.entry(id).or_default() += 1;
                 }
                 _ => {}
@@ -111,12 +113,12 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
 /// No claim is on its way, in the host, or waits.
 fn all_here(b: &Bench) {
     for (id, holding) in b.w.machine.holdings() {
-        assert!(matches!(holding, Holding::Here(_)), "{id}: {holding:?}");
+        assert!(matches!(holding.phase, Phase::Granted), "{id}: {holding:?}");
         assert!(b.at(id.0).is_some());
     }
     assert_eq!(b.w.machine.queue().count(), 0);
     assert!(b.w.machine.reclaim.plans.is_empty());
-    assert!(b.w.machine.reclaim.transit.is_empty());
+    assert!(b.w.machine.claims.moving().next().is_none());
 }
 
 fn parks(b: &Bench) -> usize {
@@ -169,7 +171,7 @@ fn whatever_fails_in_the_middle_all_have_a_place_in_the_end() {
     for failure in OUTCOMES.into_iter().flatten() {
         for nth in 1..=3 {
             by_either(two, 400, |mut b| {
-                assert!(b.w.machine.reclaim.borrowers.is_empty());
+                assert!(b.w.machine.claims.iter().all(|(_, c)| !c.borrower));
                 let mut failed = false;
                 for _ in 0..60 {
                     let pulled = |a: &&Action| {
@@ -212,7 +214,7 @@ fn the_host_has_room_for_the_one_that_waits_and_the_one_that_moves() {
 fn until_parked(b: &mut Bench) {
     for _ in 0..60 {
         let mut all = b.w.machine.holdings().into_values();
-        if all.any(|h| matches!(h, Holding::Parked(_))) {
+        if all.any(|h| matches!(h.phase, Phase::Offloaded(_))) {
             return;
         }
         b.pass(s(1));
@@ -259,7 +261,7 @@ fn all_run_in_the_end(b: &mut Bench) {
     // What failed is tried again after ten minutes.
     for _ in 0..100 {
         let all = b.w.machine.holdings().into_values();
-        let here = all.map(|h| matches!(h, Holding::Here(_)));
+        let here = all.map(|h| matches!(h.phase, Phase::Granted));
         if here.fold(b.w.machine.queue().count() == 0, |a, b| a && b) {
             break;
         }

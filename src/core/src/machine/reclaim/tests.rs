@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::lever::{Failure, Holding, Lever, Levers, ParkedBy, Wish};
+use super::super::lever::{Failure, Lever, Levers, ParkedBy, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::ReclaimRules;
@@ -213,10 +213,10 @@ impl Bench {
 
     pub(in super::super) fn at(&self, id: u64) -> Option<Vec<usize>> {
         let here = self.w.machine.holding(ClaimId(id))?;
-        let Holding::Here(slices) = here else {
+        if here.phase != Phase::Granted {
             return None;
-        };
-        let gpus: Vec<usize> = slices.iter().map(|s| s.gpu).collect();
+        }
+        let gpus: Vec<usize> = here.at.iter().map(|s| s.gpu).collect();
         let (_, truth) = &self.bytes[&ClaimId(id)];
         assert_eq!(
             truth.as_ref(),
@@ -228,7 +228,7 @@ impl Bench {
 
     pub(super) fn parked(&self) -> Vec<u64> {
         let parked = self.w.machine.holdings().into_iter();
-        let parked = parked.filter(|(_, h)| matches!(h, Holding::Parked(_)));
+        let parked = parked.filter(|(_, h)| matches!(h.phase, Phase::Offloaded(_)));
         parked.map(|(id, _)| id.0).collect()
     }
 
@@ -495,7 +495,7 @@ fn an_idle_notebook_is_detached_for_somebody_who_waits_and_for_nobody_else() {
     b.pass(s(35));
     assert_eq!(b.parked(), [1]);
     assert!(b.at(2).is_some());
-    let Some(Holding::Parked(is)) = b.w.machine.holding(ClaimId(1)) else {
+    let Some(is) = b.w.machine.claims.offloaded(ClaimId(1)) else {
         panic!("parked");
     };
     assert_eq!((is.by, is.frozen, is.back), (ParkedBy::Idle, false, false));

@@ -1,0 +1,418 @@
+//! Every claim that is granted, with its phase. Only [`Claims::go`] changes a phase.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Now;
+use super::lever::{Lever, Levers, Parked, ParkedBy};
+use crate::claim::{ClaimId, Request};
+use crate::ledger::Slice;
+use crate::units::{Bytes, Share};
+
+/// Where a granted claim is. What it holds on GPUs is in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// On its GPUs.
+    Granted,
+    /// On its way to the host; the GPUs are its own until that is answered.
+    Offloading {
+        /// Its processes are frozen as well.
+        freeze: bool,
+        /// The cause.
+        by: ParkedBy,
+        /// A member needs the GPU already.
+        wanted: bool,
+    },
+    /// In the host.
+    Offloaded(Parked),
+    /// On its way back; until that is answered it is in the host as well.
+    Restoring(Parked),
+    /// On its way to other GPUs; those are reserved for it in the ledger.
+    Moving,
+}
+
+/// The kind of a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseKind {
+    /// On its GPUs.
+    Granted,
+    /// On its way to the host.
+    Offloading,
+    /// In the host.
+    Offloaded,
+    /// On its way back.
+    Restoring,
+    /// On its way to other GPUs.
+    Moving,
+}
+
+impl PhaseKind {
+    /// Whether a claim goes from this phase to that one.
+    fn leads_to(self, to: Self) -> bool {
+        use PhaseKind::{Granted, Moving, Offloaded, Offloading, Restoring};
+        matches!(
+            (self, to),
+            (Granted, Offloading | Moving)
+                | (Offloading, Offloaded | Granted)
+                | (Offloaded, Restoring)
+                | (Restoring, Granted | Offloaded)
+                | (Moving, Granted)
+        )
+    }
+}
+
+impl Phase {
+    pub(super) fn kind(&self) -> PhaseKind {
+        match self {
+            Self::Granted => PhaseKind::Granted,
+            Self::Offloading { .. } => PhaseKind::Offloading,
+            Self::Offloaded(_) => PhaseKind::Offloaded,
+            Self::Restoring(_) => PhaseKind::Restoring,
+            Self::Moving => PhaseKind::Moving,
+        }
+    }
+}
+
+/// A claim does not go from the phase in which it is to this one: a late answer, or a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{id} does not become {to:?}: it is {is:?}")]
+pub struct Illegal {
+    /// The claim.
+    pub id: ClaimId,
+    /// The phase in which it is; none where it is not held at all.
+    pub is: Option<PhaseKind>,
+    /// Where it was to go.
+    pub to: PhaseKind,
+}
+
+/// What a granted claim has had, and what its owner was told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its place among those who asked.
+    pub seq: u64,
+    /// Since when it runs where it is.
+    #[serde(rename = "since_ms", with = "crate::millis")]
+    pub since: Now,
+    /// GPU-seconds that it has had.
+    pub attained_s: f64,
+    /// What can be done to it, as far as is known.
+    #[serde(flatten)]
+    pub levers: Levers,
+    /// Until when which lever is not pulled: its owner said so, or it did not work.
+    #[serde(with = "crate::millis")]
+    pub spared: BTreeMap<Lever, Now>,
+    /// How often levers did not work on it.
+    pub failures: u32,
+    /// For whom its owner has kept it already.
+    pub kept_for: Vec<Option<ClaimId>>,
+}
+
+/// A granted claim. What it holds on GPUs is in the ledger.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// What it asked for.
+    pub(super) request: Request,
+    phase: Phase,
+    pub(super) run: Run,
+    /// When its time limit ends.
+    pub(super) ends: Option<Now>,
+    /// When its owner is told that this is soon.
+    pub(super) warn_at: Option<Now>,
+    /// Its time limit is over, or it is being ended: it is gone any moment, and nothing more is done to it.
+    pub(super) ending: bool,
+    /// Since when its memory is away for others: until its first call can run again its time limit stands still.
+    pub(super) away: Option<Now>,
+    /// Its owner holds more than is guaranteed to them, and this claim is a part of that, as of the last decision.
+    pub(super) borrower: bool,
+    /// What it has of the SMs when its share is not lowered.
+    pub(super) lowered_from: Option<Share>,
+}
+
+impl Claim {
+    pub(super) fn new(request: Request, seq: u64, since: Now) -> Self {
+        Self {
+            request,
+            phase: Phase::Granted,
+            run: Run {
+                seq,
+                since,
+                attained_s: 0.0,
+                levers: Levers::default(),
+                spared: BTreeMap::new(),
+                failures: 0,
+                kept_for: Vec::new(),
+            },
+            ends: None,
+            warn_at: None,
+            ending: false,
+            away: None,
+            borrower: false,
+            lowered_from: None,
+        }
+    }
+
+    /// It is not on its GPUs, or not to stay there.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.phase.kind() != PhaseKind::Granted
+    }
+}
+
+/// All granted claims.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claims {
+    all: BTreeMap<ClaimId, Claim>,
+    /// Those that are not on their GPUs: few, and asked for at every decision.
+    elsewhere: BTreeSet<ClaimId>,
+}
+
+impl Claims {
+    /// A claim that is granted, or found again in this phase.
+    pub(super) fn enter(&mut self, id: ClaimId, claim: Claim, phase: Phase) {
+        self.index(id, phase.kind());
+        self.all.insert(id, Claim { phase, ..claim });
+    }
+
+    /// Brings a claim that is in this phase into the next one; what it was in until then is returned.
+    ///
+    /// # Errors
+    /// It is in another phase, as when an answer comes late, or the one does not lead to the other.
+    pub(super) fn go(
+        &mut self,
+        id: ClaimId,
+        from: PhaseKind,
+        phase: Phase,
+    ) -> Result<Phase, Illegal> {
+        let to = phase.kind();
+        let claim = self.all.get_mut(&id);
+        let is = claim.as_ref().map(|c| c.phase.kind());
+        match claim {
+            Some(claim) if is == Some(from) && from.leads_to(to) => {
+                let before = std::mem::replace(&mut claim.phase, phase);
+                self.index(id, to);
+                Ok(before)
+            }
+            _ => Err(Illegal { id, is, to }),
+        }
+    }
+
+    fn index(&mut self, id: ClaimId, kind: PhaseKind) {
+        match kind {
+            PhaseKind::Granted => self.elsewhere.remove(&id),
+            _ => self.elsewhere.insert(id),
+        };
+    }
+
+    /// Forgets a claim.
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Claim> {
+        self.elsewhere.remove(&id);
+        self.all.remove(&id)
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Claim> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Claim> {
+        self.all.get_mut(&id)
+    }
+
+    pub(super) fn phase(&self, id: ClaimId) -> Option<&Phase> {
+        self.all.get(&id).map(|c| &c.phase)
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (ClaimId, &Claim)> {
+        self.all.iter().map(|(id, c)| (*id, c))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ClaimId, &mut Claim)> {
+        self.all.iter_mut().map(|(id, c)| (*id, c))
+    }
+
+    /// Those whose share of the SMs is lowered, and what it is else.
+    pub(super) fn lowered(&self) -> Vec<(ClaimId, Share)> {
+        let lowered = |(id, c): (ClaimId, &Claim)| Some((id, c.lowered_from?));
+        self.iter().filter_map(lowered).collect()
+    }
+
+    /// Those that are not on their GPUs.
+    pub(super) fn elsewhere(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
+        let phase = |id: &ClaimId| Some((*id, self.phase(*id)?));
+        self.elsewhere.iter().filter_map(phase)
+    }
+
+    /// Those that are on their way.
+    pub(super) fn moving(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
+        self.elsewhere()
+            .filter(|(_, p)| p.kind() != PhaseKind::Offloaded)
+    }
+
+    /// A claim that is in the host.
+    pub(super) fn offloaded(&self, id: ClaimId) -> Option<&Parked> {
+        match self.phase(id)? {
+            Phase::Offloaded(parked) => Some(parked),
+            _ => None,
+        }
+    }
+
+    pub(super) fn offloaded_mut(&mut self, id: ClaimId) -> Option<&mut Parked> {
+        match &mut self.all.get_mut(&id)?.phase {
+            Phase::Offloaded(parked) => Some(parked),
+            _ => None,
+        }
+    }
+
+    /// A member of a claim that is on its way to the host needs the GPU; false if it is not.
+    pub(super) fn want(&mut self, id: ClaimId) -> bool {
+        let phase = self.all.get_mut(&id).map(|c| &mut c.phase);
+        if let Some(Phase::Offloading { wanted, .. }) = phase {
+            *wanted = true;
+            return true;
+        }
+        false
+    }
+
+    /// A claim on its way to the host has arrived there with these bytes; whether it waits to come back.
+    pub(super) fn offload(
+        &mut self,
+        now: Now,
+        id: ClaimId,
+        host: Bytes,
+        slices: Vec<Slice>,
+    ) -> Result<bool, Illegal> {
+        let (frozen, by, wanted) = match self.phase(id) {
+            Some(Phase::Offloading { freeze, by, wanted }) => (*freeze, *by, *wanted),
+            other => {
+                let is = other.map(Phase::kind);
+                return Err(Illegal {
+                    id,
+                    is,
+                    to: PhaseKind::Offloaded,
+                });
+            }
+        };
+        let parked = Parked {
+            slices,
+            host,
+            frozen,
+            by,
+            since: now,
+            back: wanted || by == ParkedBy::Reclaim,
+        };
+        let back = parked.back;
+        self.go(id, PhaseKind::Offloading, Phase::Offloaded(parked))?;
+        Ok(back)
+    }
+
+    /// A claim on its way stays, or is again, where it was; where it was on its way to or from is returned.
+    pub(super) fn fail(&mut self, id: ClaimId) -> Result<Phase, Illegal> {
+        let (from, to) = match self.phase(id) {
+            Some(Phase::Restoring(parked)) => {
+                (PhaseKind::Restoring, Phase::Offloaded(parked.clone()))
+            }
+            other => (
+                other.map_or(PhaseKind::Granted, Phase::kind),
+                Phase::Granted,
+            ),
+        };
+        self.go(id, from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reclaim::tests::{Bench, s};
+    use super::super::{Action, Event};
+    use super::*;
+    use crate::claim::Class;
+
+    fn phases() -> [Phase; 5] {
+        let parked = Parked {
+            slices: Vec::new(),
+            host: Bytes::ZERO,
+            frozen: false,
+            by: ParkedBy::Idle,
+            since: Now::ZERO,
+            back: false,
+        };
+        [
+            Phase::Granted,
+            Phase::Offloading {
+                freeze: false,
+                by: ParkedBy::Idle,
+                wanted: false,
+            },
+            Phase::Offloaded(parked.clone()),
+            Phase::Restoring(parked),
+            Phase::Moving,
+        ]
+    }
+
+    #[test]
+    fn a_claim_goes_these_ways_and_no_other() {
+        // A row for where it is, a column for where it goes, in the order of `Phase`.
+        let legal = [
+            [0, 1, 0, 0, 1],
+            [1, 0, 1, 0, 0],
+            [0, 0, 0, 1, 0],
+            [1, 0, 1, 0, 0],
+            [1, 0, 0, 0, 0],
+        ];
+        let id = ClaimId(1);
+        for (from, row) in phases().into_iter().zip(legal) {
+            for (to, legal) in phases().into_iter().zip(row) {
+                let mut claims = Claims::default();
+                let claim = Claim::new(Request::nothing(Share::ONE), 1, Now::ZERO);
+                claims.enter(id, claim, from.clone());
+                let (is, next) = (from.kind(), to.kind());
+                let went = claims.go(id, is, to.clone()).map(|p| p.kind());
+                let refused = Illegal {
+                    id,
+                    is: Some(is),
+                    to: next,
+                };
+                let (then, result) = match legal == 1 {
+                    true => (next, Ok(is)),
+                    false => (is, Err(refused)),
+                };
+                assert_eq!(went, result);
+                assert_eq!(claims.phase(id).map(Phase::kind), Some(then));
+                let elsewhere = claims.elsewhere().count();
+                assert_eq!(elsewhere, usize::from(then != PhaseKind::Granted));
+                // Nobody is where somebody else believes it to be.
+                let elsewhere = phases().into_iter().map(|p| p.kind());
+                for wrong in elsewhere.filter(|k| *k != then) {
+                    assert!(claims.go(id, wrong, to.clone()).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_changes_nothing_and_is_told() {
+        let mut b = Bench::new(1);
+        b.claim(1, 500, 1, Class::Batch, 4);
+        let late = |b: &mut Bench, id: u64, is: Option<PhaseKind>| {
+            let id = ClaimId(id);
+            let before = b.w.machine.holding(id);
+            let host = Bytes::gib(1);
+            let answers = [
+                (Event::Parked { id, host }, PhaseKind::Offloaded),
+                (Event::Unparked { id }, PhaseKind::Granted),
+                (Event::Moved { id }, PhaseKind::Granted),
+            ];
+            for (answer, to) in answers {
+                let from = b.w.log.len();
+                b.send(answer);
+                let told = Action::Late(Illegal { id, is, to });
+                assert!(b.w.log[from..].contains(&told), "{:?}", &b.w.log[from..]);
+                assert_eq!(b.w.machine.holding(id), before);
+            }
+        };
+        late(&mut b, 1, Some(PhaseKind::Granted));
+        late(&mut b, 2, None);
+        b.send(Event::Gone { id: ClaimId(1) });
+        late(&mut b, 1, None);
+        b.pass(s(1));
+    }
+}
