@@ -14,9 +14,9 @@ use gshare_artifacts::Mode as Library;
 use gshare_core::ClaimId;
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 
-use super::journal::HeldRecord;
 use super::peer::Peer;
 use super::service::Service;
+use gshare_core::Held;
 use spec::{Mount, Node, Spec};
 
 /// Whose kind of device this is.

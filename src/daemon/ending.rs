@@ -10,7 +10,7 @@ use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::{ErrorCode, Reply, WireError};
 
 use super::fact::Fact;
-use super::journal::{ClaimRecord, HeldRecord};
+use super::journal::ClaimRecord;
 use super::peer::Peer;
 use super::service::{Ending, Live, Service};
 use crate::clock::unix_ms;

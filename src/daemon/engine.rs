@@ -24,8 +24,6 @@ pub(crate) struct LeverState {
     pub(super) engine: Option<Arc<Engine>>,
     /// Whether the driver can do it; `None` before that is known.
     pub(crate) usable: Option<Result<(), String>>,
-    /// What was last told to the core.
-    pub(super) told: BTreeMap<ClaimId, Levers>,
     /// Since when a lever is being pulled.
     pub(super) since: BTreeMap<ClaimId, Instant>,
     /// Processes that the driver has lost (`FAILED`).
@@ -67,7 +65,6 @@ impl LeverState {
                 None => Some(Err("no libcuda was found".to_owned())),
             },
             engine,
-            told: BTreeMap::new(),
             since: BTreeMap::new(),
             lost: BTreeMap::new(),
             nccl: BTreeMap::new(),

@@ -15,7 +15,7 @@ use gshare_enforcer::proc::{self, PidFd};
 use gshare_proto::{ErrorCode, Granted, Reply, WireError};
 
 use super::fact::Fact;
-use super::journal::{ClaimRecord, HeldRecord, JournalError, SliceRecord};
+use super::journal::{ClaimRecord, JournalError, SliceRecord};
 use super::peer::Peer;
 use super::service::{Asked, Live, Seat, Service};
 use super::{bound, convert, die};

@@ -14,7 +14,7 @@ use gshare_enforcer::mps::{self, Access, Control, MpsEvent, Server};
 use gshare_enforcer::proc;
 use gshare_proto::{Figure, Source};
 
-use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+use super::journal::{ClaimRecord, SliceRecord};
 use super::mps_daemon::{OnGpu, Order, Worker};
 use super::msg::MpsReport as Report;
 use super::service::Service;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
+use gshare_core::Held;
 use gshare_proto::history::Usage;
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;
@@ -18,7 +19,7 @@ use super::history::store::{ClaimFace, Store};
 use super::history::sum::{Fact, Key, STEP_S, Step as Sums, Sum};
 use super::history::vitals::Vitals;
 use super::history::worker::{Order, Status, Told, Worker};
-use super::journal::{ClaimRecord, HeldRecord, HoldingRecord};
+use super::journal::{ClaimRecord, HoldingRecord};
 use super::msg::Msg;
 use super::service::Service;
 use crate::clock::{millis, unix_ms};
@@ -293,7 +294,7 @@ impl Service {
         let busy = part.time_busy.map(|f| f.value / 100.0);
         let in_turns = self.claims.get(&id).is_some_and(|live| {
             let slice = live.record.slices.iter().find(|s| s.uuid == part.uuid);
-            slice.is_some_and(|s| s.held == HeldRecord::Timeslice)
+            slice.is_some_and(|s| s.held == Held::Timeslice)
         });
         // In turns it is time that is borrowed, side by side it is SMs.
         let got = if in_turns { busy.or(used) } else { used };

@@ -13,7 +13,7 @@ use gshare_proto::{ErrorCode, Queued, Reply, ResizeSpec, Resized, ResizedGpu, Wa
 
 use super::asked::Wish;
 use super::connection::{ConnId, Sender};
-use super::journal::{ClaimRecord, HeldRecord, SliceRecord};
+use super::journal::{ClaimRecord, SliceRecord};
 use super::peer::Peer;
 use super::service::Service;
 

@@ -9,7 +9,6 @@ use gshare_core::{ClaimId, Held};
 use gshare_proto::{StuckView, TurnsView};
 
 use super::arbiter::{Entry, Table, Turning};
-use super::journal::HeldRecord;
 use super::service::{Live, Seat, Service};
 
 /// Whose turn the time above all requests is first, and with which weight.

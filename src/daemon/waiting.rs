@@ -191,7 +191,7 @@ impl Service {
     ) -> anyhow::Result<()> {
         self.remembered.read = true;
         self.remembered.waiting = waited.iter().map(|record| ClaimId(record.id)).collect();
-        let own_clock = |unix| self.now_at(super::millis(unix));
+        let own_clock = |unix| self.now_at(crate::clock::millis(unix));
         let places = self.journal.places()?.into_iter();
         let places = places.map(|kept| kept.by(own_clock));
         let places: Vec<Kept> = places.collect();
@@ -201,7 +201,7 @@ impl Service {
             _ => return Ok(()),
         };
         let mut memory = match memory {
-            Ok(memory) => memory.by(|unix| self.now_at(super::millis(unix))),
+            Ok(memory) => memory.by(|unix| self.now_at(crate::clock::millis(unix))),
             Err(error) => {
                 tracing::error!(%error, "what the service before knew of claims that wait is damaged");
                 return Ok(());

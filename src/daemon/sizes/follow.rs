@@ -8,7 +8,7 @@ use gshare_core::machine::Event;
 use gshare_core::{Bytes, Change, ClaimId, Held, Share};
 
 use crate::daemon::history::say::{STEP, rounded};
-use crate::daemon::journal::{HeldRecord, HoldingRecord, SliceRecord};
+use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::service::Service;
 use crate::daemon::tracks::RunTrack;
 
