@@ -1,16 +1,17 @@
-//! The message by which a member obtains its pages, both sides.
+//! The messages by which a member obtains its pages and the launcher its plan, both sides.
 //!
-//! The member sends one JSON line, the service answers with one. A positive answer carries two
-//! descriptors for each GPU it lists, in that order: the limits page (read-only) and the usage page. Behind
-//! all pairs may follow one doorbell for each GPU. A claim that has no GPU yet is claimed with the first
-//! registration; lines that say what is waited for come before the answer then.
+//! A member sends [`Register`]; a positive [`Answer`] carries two descriptors for each GPU that it lists, in that order: the
+//! limits page (read-only) and the usage page. Behind all pairs may follow one doorbell for each GPU. A claim that has no GPU
+//! yet is claimed with the first registration; messages that say what is waited for come before the answer then.
+//!
+//! They are no JSON, because a program keeps the proxy that it started with, and a parser has no place in other people's
+//! processes: see the `message` module for the layout. The service also understands the lines of members of 0.1.
 
-mod json;
 mod launch;
-mod lines;
+mod message;
+mod stream;
 
 use std::{
-    fmt,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
@@ -20,13 +21,35 @@ use std::{
 };
 
 pub use self::launch::{Bind, Launch, LaunchAnswer, Plan};
+pub use self::message::{LIMIT, Malformed, begins, length};
 
-use self::json::{Value, quote};
-use self::lines::Lines;
+use self::message::{Body, Writer, open};
+use self::stream::Messages;
 use crate::{ABI_VERSION, GpuUuid, sys::connect};
 
-/// Longest line of either side in bytes.
-pub const LINE_LIMIT: usize = 64 << 10;
+/// Kinds of messages; a number is never given a second meaning.
+mod kind {
+    pub(super) const REGISTER: u16 = 1;
+    pub(super) const WANT: u16 = 2;
+    pub(super) const LAUNCH: u16 = 3;
+    pub(super) const MEMBER: u16 = 16;
+    pub(super) const WAIT: u16 = 17;
+    pub(super) const LATER: u16 = 18;
+    pub(super) const REFUSED: u16 = 19;
+    pub(super) const WANTED: u16 = 20;
+    pub(super) const PLAN: u16 = 21;
+}
+
+/// What the processes of a claim ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To be a member.
+    Register(Register),
+    /// For the GPU memory back.
+    Want(Want),
+    /// To become the command of a claim, or one more process in it.
+    Launch(Launch),
+}
 
 /// What a member asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,26 +71,53 @@ pub struct Want {
     pub hint: Option<u64>,
 }
 
-impl Want {
-    /// Reads the line; `None` for another message.
-    pub fn parse(line: &str) -> Option<Self> {
-        let value = Value::parse(line).ok()?;
-        (value.text("op") == Some("want")).then(|| Self {
-            hint: value.number("hint"),
-        })
+/// In the flags of a registration: it only looks.
+const LOOKS: u32 = 1;
+
+fn hint(writer: Writer, hint: Option<u64>) -> Writer {
+    writer.list(hint.as_slice(), |writer, hint| writer.u64(*hint))
+}
+
+fn read_hint(body: &mut Body<'_>) -> Result<Option<u64>, Malformed> {
+    Ok(body.list("hint", |body| body.u64("hint"))?.pop())
+}
+
+impl Request {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`], which names what is missing.
+    pub fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut body) = open(message)?;
+        match kind {
+            kind::REGISTER => Ok(Self::Register(Register {
+                abi: body.u32("abi")?,
+                pid: body.u32("pid")?,
+                looks: body.u32("flags")? & LOOKS != 0,
+                hint: read_hint(&mut body)?,
+            })),
+            kind::WANT => Ok(Self::Want(Want {
+                hint: read_hint(&mut body)?,
+            })),
+            kind::LAUNCH => Ok(Self::Launch(Launch {
+                claim: body.u64("claim")?,
+            })),
+            other => Err(Malformed(format!("nothing is asked by kind {other}"))),
+        }
     }
 
-    /// The line, with its newline.
-    pub fn line(&self) -> String {
-        let hint = self
-            .hint
-            .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
-        format!("{{\"op\":\"want\",\"hint\":{hint}}}\n")
-    }
-
-    /// The answer's line: what is waited for, for people; empty for nothing.
-    pub fn answer(message: &str) -> String {
-        format!("{{\"ok\":true,\"message\":{}}}\n", quote(message))
+    /// The message.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Register(asked) => {
+                let writer = Writer::new(kind::REGISTER).u32(asked.abi).u32(asked.pid);
+                hint(writer.u32(if asked.looks { LOOKS } else { 0 }), asked.hint)
+            }
+            Self::Want(asked) => hint(Writer::new(kind::WANT), asked.hint),
+            Self::Launch(asked) => Writer::new(kind::LAUNCH).u64(asked.claim),
+        }
+        .done()
     }
 }
 
@@ -79,13 +129,11 @@ impl Want {
 pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<String> {
     let deadline = Instant::now() + timeout;
     let mut stream = connect(socket, timeout)?;
-    send_all(&mut stream, Want { hint }.line().as_bytes())?;
-    let line = Lines::new(&mut stream).next(deadline)?;
-    let garbled = |error: Malformed| io::Error::new(io::ErrorKind::InvalidData, error);
-    let value = Value::parse(&line).map_err(garbled)?;
-    match refusal(&value).map_err(garbled)? {
-        Some((_, message)) => Err(io::Error::other(message)),
-        None => Ok(value.text("message").unwrap_or_default().to_owned()),
+    send_all(&mut stream, &Request::Want(Want { hint }).bytes())?;
+    match Answer::read(&Messages::new(&mut stream).next(deadline)?)? {
+        Answer::Wanted { message } => Ok(message),
+        Answer::Refused { message, .. } => Err(io::Error::other(message)),
+        _ => Err(Malformed("it answers something else".to_owned()).into()),
     }
 }
 
@@ -115,7 +163,7 @@ pub enum Answer {
         /// (see [`crate::place`]).
         env: Vec<(String, String)>,
     },
-    /// The claim's GPUs are not free yet; another line follows.
+    /// The claim's GPUs are not free yet; another message follows.
     Wait {
         /// Number of the claim.
         claim: u64,
@@ -131,6 +179,11 @@ pub enum Answer {
         /// How many it will have.
         gpus: u32,
     },
+    /// To one who wants its memory back.
+    Wanted {
+        /// What is waited for, for people; empty for nothing.
+        message: String,
+    },
     /// The process is not a member.
     Refused {
         /// A word for programs, such as `no_claim`.
@@ -140,183 +193,76 @@ pub enum Answer {
     },
 }
 
-/// The line is not such a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Malformed(pub String);
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "malformed registration: {}", self.0)
-    }
-}
-
-impl std::error::Error for Malformed {}
-
-fn missing(field: &str) -> Malformed {
-    Malformed(format!("`{field}` is missing or of the wrong kind"))
-}
-
-/// Code and sentence of an answer that refuses; `None` if it grants.
-fn refusal(answer: &Value) -> Result<Option<(String, String)>, Malformed> {
-    match answer.get("ok") {
-        Some(Value::Bool(true)) => Ok(None),
-        Some(Value::Bool(false)) => Ok(Some((
-            answer.text("code").unwrap_or("unknown").to_owned(),
-            answer.text("message").unwrap_or_default().to_owned(),
-        ))),
-        _ => Err(missing("ok")),
-    }
-}
-
-/// Pairs of texts; whatever else is there is left out.
-fn variables(field: Option<&Value>) -> Vec<(String, String)> {
-    let Some(Value::Array(entries)) = field else {
-        return Vec::new();
-    };
-    let pair = |entry: &Value| match entry {
-        Value::Array(pair) => match pair.as_slice() {
-            [Value::Text(name), Value::Text(value)] => Some((name.clone(), value.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
-    entries.iter().filter_map(pair).collect()
-}
-
-impl Register {
-    /// Whether a line asks for registration, without looking at the rest of it.
-    pub fn is_register(line: &str) -> bool {
-        Value::parse(line).is_ok_and(|value| value.text("op") == Some("register"))
-    }
-
-    /// Reads the line.
-    pub fn parse(line: &str) -> Result<Self, Malformed> {
-        let value = Value::parse(line)?;
-        if value.text("op") != Some("register") {
-            return Err(missing("op"));
-        }
-        Ok(Self {
-            abi: value
-                .number("abi")
-                .and_then(|abi| u32::try_from(abi).ok())
-                .ok_or_else(|| missing("abi"))?,
-            pid: value
-                .number("pid")
-                .and_then(|pid| u32::try_from(pid).ok())
-                .ok_or_else(|| missing("pid"))?,
-            hint: value.number("hint"),
-            looks: matches!(value.get("looks"), Some(Value::Bool(true))),
-        })
-    }
-
-    /// The line, with its newline.
-    pub fn line(&self) -> String {
-        let hint = self
-            .hint
-            .map_or_else(|| "null".to_owned(), |hint| hint.to_string());
-        format!(
-            "{{\"op\":\"register\",\"abi\":{},\"pid\":{},\"hint\":{hint},\"looks\":{}}}\n",
-            self.abi, self.pid, self.looks
-        )
-    }
-}
-
 impl Answer {
-    /// Reads the line.
-    pub fn parse(line: &str) -> Result<Self, Malformed> {
-        let value = Value::parse(line)?;
-        let number = |field: &str| {
-            let number = value.number(field).and_then(|n| u32::try_from(n).ok());
-            number.ok_or_else(|| missing(field))
-        };
-        let claim = || value.number("claim").ok_or_else(|| missing("claim"));
-        if value.get("wait").is_some() {
-            return Ok(Self::Wait {
-                claim: claim()?,
-                position: number("wait")?,
-                reason: value.text("reason").unwrap_or_default().to_owned(),
-            });
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`], which names what is missing.
+    pub fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut body) = open(message)?;
+        match kind {
+            kind::MEMBER => Ok(Self::Member {
+                claim: body.u64("claim")?,
+                gpus: body.list("gpus", |body| {
+                    Ok(Seat {
+                        uuid: GpuUuid(body.take("uuid")?),
+                        slot: body.u32("slot")? as usize,
+                        generation: body.u64("generation")?,
+                    })
+                })?,
+                name: body.text("name")?,
+                env: body.list("env", |body| Ok((body.text("env")?, body.text("env")?)))?,
+            }),
+            kind::WAIT => Ok(Self::Wait {
+                claim: body.u64("claim")?,
+                position: body.u32("position")?,
+                reason: body.text("reason")?,
+            }),
+            kind::LATER => Ok(Self::Later {
+                claim: body.u64("claim")?,
+                gpus: body.u32("gpus")?,
+            }),
+            kind::WANTED => Ok(Self::Wanted {
+                message: body.text("message")?,
+            }),
+            kind::REFUSED => Ok(Self::Refused {
+                code: body.text("code")?,
+                message: body.text("message")?,
+            }),
+            other => Err(Malformed(format!("nothing is answered by kind {other}"))),
         }
-        if value.get("later").is_some() {
-            return Ok(Self::Later {
-                claim: claim()?,
-                gpus: number("later")?,
-            });
-        }
-        if let Some((code, message)) = refusal(&value)? {
-            return Ok(Self::Refused { code, message });
-        }
-        let Some(Value::Array(entries)) = value.get("gpus") else {
-            return Err(missing("gpus"));
-        };
-        let seat = |entry: &Value| -> Result<Seat, Malformed> {
-            Ok(Seat {
-                uuid: entry
-                    .text("uuid")
-                    .ok_or_else(|| missing("uuid"))?
-                    .parse()
-                    .map_err(|error| Malformed(format!("{error}")))?,
-                slot: entry
-                    .number("slot")
-                    .and_then(|slot| usize::try_from(slot).ok())
-                    .ok_or_else(|| missing("slot"))?,
-                generation: entry
-                    .number("generation")
-                    .ok_or_else(|| missing("generation"))?,
-            })
-        };
-        Ok(Self::Member {
-            claim: claim()?,
-            name: value.text("name").unwrap_or_default().to_owned(),
-            gpus: entries.iter().map(seat).collect::<Result<_, _>>()?,
-            env: variables(value.get("env")),
-        })
     }
 
-    /// The line, with its newline.
-    pub fn line(&self) -> String {
+    /// The message.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Member {
                 claim,
                 name,
                 gpus,
                 env,
-            } => {
-                let gpus: Vec<String> = gpus
-                    .iter()
-                    .map(|seat| {
-                        format!(
-                            "{{\"uuid\":\"{}\",\"slot\":{},\"generation\":{}}}",
-                            seat.uuid, seat.slot, seat.generation
-                        )
-                    })
-                    .collect();
-                let env: Vec<String> = env
-                    .iter()
-                    .map(|(name, value)| format!("[{},{}]", quote(name), quote(value)))
-                    .collect();
-                format!(
-                    "{{\"ok\":true,\"claim\":{claim},\"name\":{},\"gpus\":[{}],\"env\":[{}]}}\n",
-                    quote(name),
-                    gpus.join(","),
-                    env.join(",")
-                )
-            }
+            } => Writer::new(kind::MEMBER)
+                .u64(*claim)
+                .list(gpus, |writer, seat| {
+                    let slot = u32::try_from(seat.slot).unwrap_or(u32::MAX);
+                    writer.bytes(&seat.uuid.0).u32(slot).u64(seat.generation)
+                })
+                .text(name)
+                .list(env, |writer, (name, value)| writer.text(name).text(value)),
             Self::Wait {
                 claim,
                 position,
                 reason,
-            } => format!(
-                "{{\"wait\":{position},\"claim\":{claim},\"reason\":{}}}\n",
-                quote(reason)
-            ),
-            Self::Later { claim, gpus } => format!("{{\"later\":{gpus},\"claim\":{claim}}}\n"),
-            Self::Refused { code, message } => format!(
-                "{{\"ok\":false,\"code\":{},\"message\":{}}}\n",
-                quote(code),
-                quote(message)
-            ),
+            } => Writer::new(kind::WAIT)
+                .u64(*claim)
+                .u32(*position)
+                .text(reason),
+            Self::Later { claim, gpus } => Writer::new(kind::LATER).u64(*claim).u32(*gpus),
+            Self::Wanted { message } => Writer::new(kind::WANTED).text(message),
+            Self::Refused { code, message } => Writer::new(kind::REFUSED).text(code).text(message),
         }
+        .done()
     }
 }
 
@@ -343,18 +289,17 @@ pub fn register(
     mut waits: Option<&mut dyn Waits>,
 ) -> io::Result<(Answer, Vec<OwnedFd>)> {
     let mut stream = connect(socket, timeout)?;
-    let message = Register {
+    let register = Register {
         abi: ABI_VERSION,
         pid: std::process::id(),
         hint,
         looks: waits.is_none(),
     };
-    send_all(&mut stream, message.line().as_bytes())?;
-    let mut lines = Lines::new(&mut stream);
-    let mut line = lines.next(Instant::now() + timeout)?;
+    send_all(&mut stream, &Request::Register(register).bytes())?;
+    let mut messages = Messages::new(&mut stream);
+    let mut message = messages.next(Instant::now() + timeout)?;
     let answer = loop {
-        let answer = Answer::parse(&line)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let answer = Answer::read(&message)?;
         match (&answer, &mut waits) {
             (
                 Answer::Wait {
@@ -365,24 +310,22 @@ pub fn register(
                 Some(waits),
             ) => {
                 waits.told(*claim, *position, reason);
-                line = lines.next_unless(&mut || waits.stops())?;
+                message = messages.next_unless(&mut || waits.stops())?;
             }
             _ => break answer,
         }
     };
-    let fds = lines.fds;
+    let fds = messages.fds;
     let gpus = match &answer {
         Answer::Member { gpus, .. } => gpus.len(),
-        Answer::Wait { .. } | Answer::Later { .. } | Answer::Refused { .. } => 0,
+        _ => 0,
     };
     if fds.len() != 2 * gpus && fds.len() != 3 * gpus {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
-                "the service sent {} descriptors for {gpus} GPUs, expected two or three for each",
-                fds.len()
-            ),
-        ));
+        return Err(Malformed(format!(
+            "the service sent {} descriptors for {gpus} GPUs, expected two or three for each",
+            fds.len()
+        ))
+        .into());
     }
     Ok((answer, fds))
 }
@@ -403,9 +346,8 @@ fn send_all(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
 /// When no service answers, or something else than a service.
 pub fn launch(stream: &mut UnixStream, claim: u64, timeout: Duration) -> io::Result<LaunchAnswer> {
     let deadline = Instant::now() + timeout;
-    send_all(stream, Launch { claim }.line().as_bytes())?;
-    let line = Lines::new(stream).next(deadline)?;
-    LaunchAnswer::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    send_all(stream, &Request::Launch(Launch { claim }).bytes())?;
+    Ok(LaunchAnswer::read(&Messages::new(stream).next(deadline)?)?)
 }
 
 /// Connects to the service's socket; the stream has `timeout` for connecting, reads and writes.
@@ -416,22 +358,20 @@ pub fn connect_within(socket: &str, timeout: Duration) -> io::Result<UnixStream>
     connect(socket, timeout)
 }
 
-/// Reads one line of at most [`LINE_LIMIT`] bytes, for a service that handles a connection in a
-/// thread of its own.
-pub fn read_request(stream: &mut UnixStream) -> io::Result<String> {
-    let mut line = Vec::new();
+/// Reads one request, for a service that handles a connection in a thread of its own.
+///
+/// # Errors
+/// The kernel's, or `InvalidData`.
+pub fn read_request(stream: &mut UnixStream) -> io::Result<Request> {
+    let mut message = Vec::new();
     let mut byte = [0];
-    while line.len() <= LINE_LIMIT {
-        match stream.read(&mut byte)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if byte[0] == b'\n' => {
-                return String::from_utf8(line)
-                    .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"));
-            }
-            _ => line.push(byte[0]),
+    loop {
+        if length(&message)? == Some(message.len()) {
+            return Ok(Request::read(&message)?);
         }
+        stream.read_exact(&mut byte)?;
+        message.push(byte[0]);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "line too long"))
 }
 
 #[cfg(test)]
@@ -439,34 +379,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_survives_the_line() {
+    fn requests_survive() {
         for hint in [None, Some(0), Some(u64::MAX)] {
-            let register = Register {
-                abi: 1,
-                pid: 4711,
-                hint,
-                looks: hint.is_none(),
-            };
-            let line = register.line();
-            assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(Register::parse(line.trim_end()), Ok(register));
+            for request in [
+                Request::Register(Register {
+                    abi: 1,
+                    pid: 4711,
+                    hint,
+                    looks: hint.is_none(),
+                }),
+                Request::Want(Want { hint }),
+                Request::Launch(Launch {
+                    claim: hint.unwrap_or(3),
+                }),
+            ] {
+                let bytes = request.bytes();
+                assert!(begins(&bytes));
+                assert_eq!(length(&bytes), Ok(Some(bytes.len())));
+                assert_eq!(Request::read(&bytes), Ok(request));
+            }
         }
     }
 
-    #[test]
-    fn a_wish_survives_the_line() {
-        for hint in [None, Some(7)] {
-            let want = Want { hint };
-            assert_eq!(Want::parse(want.line().trim_end()), Some(want));
-        }
-        assert_eq!(Want::parse(r#"{"op":"register"}"#), None);
-        let answer = Value::parse(&Want::answer("GPU 1 \"x\""));
-        assert!(answer.is_ok_and(|a| a.text("message") == Some("GPU 1 \"x\"")));
-    }
-
-    #[test]
-    fn an_answer_survives_the_line() {
-        for answer in [
+    fn answers() -> Vec<Answer> {
+        vec![
             Answer::Member {
                 claim: 3,
                 name: "c3 ü \\ \"".to_owned(),
@@ -496,49 +432,80 @@ mod tests {
                 reason: "needs 8.0 GiB; \"c1\" has it".to_owned(),
             },
             Answer::Later { claim: 4, gpus: 2 },
+            Answer::Wanted {
+                message: "GPU 1 \"x\"".to_owned(),
+            },
             Answer::Refused {
                 code: "no_claim".to_owned(),
                 message: "process 12 is in no claim".to_owned(),
             },
-        ] {
-            assert_eq!(Answer::parse(answer.line().trim_end()), Ok(answer));
+        ]
+    }
+
+    #[test]
+    fn answers_survive() {
+        for answer in answers() {
+            assert_eq!(Answer::read(&answer.bytes()), Ok(answer));
         }
     }
 
     #[test]
-    fn what_the_service_writes_is_what_the_member_expects() {
-        let line = r#"{"ok": true, "claim": 3, "name": "c3", "extra": [1, {"a": null}],
-            "gpus": [{"uuid": "GPU-0123abcd-4567-89ef-0011-aabbccddeeff", "slot": 5, "generation": 9}]}"#;
-        let Ok(Answer::Member {
-            claim, gpus, env, ..
-        }) = Answer::parse(line)
-        else {
-            panic!("{line}");
+    fn a_message_that_is_cut_names_what_is_missing_and_one_with_more_is_read() {
+        for answer in answers() {
+            let bytes = answer.bytes();
+            for cut in 0..bytes.len() {
+                assert!(Answer::read(&bytes[..cut]).is_err(), "{answer:?} {cut}");
+            }
+            // As a newer side sends it.
+            let more = [&bytes[..], b"more"].concat();
+            let mut longer = more.clone();
+            let body = u32::try_from(more.len() - 12).expect("short");
+            longer[8..12].copy_from_slice(&body.to_ne_bytes());
+            assert_eq!(Answer::read(&longer), Ok(answer));
+        }
+        let cut = |bytes: &[u8]| Answer::read(bytes).expect_err("cut").to_string();
+        let seat = Answer::Later { claim: 1, gpus: 1 }.bytes();
+        let mut short = seat[..20].to_vec();
+        short[8..12].copy_from_slice(&8_u32.to_ne_bytes());
+        assert!(cut(&short).contains("`gpus` is missing"), "{}", cut(&short));
+        assert!(cut(b"{\"ok\":true}").contains("begin"));
+        let mut newer = seat;
+        newer[4] = 9;
+        assert!(cut(&newer).contains("version 9"), "{}", cut(&newer));
+    }
+
+    #[test]
+    fn a_long_body_and_a_count_that_lies_are_refused() {
+        let mut long = Request::Launch(Launch { claim: 1 }).bytes();
+        long[8..12].copy_from_slice(&(64_u32 << 20).to_ne_bytes());
+        assert!(length(&long).is_err());
+        let mut lies = Request::Want(Want { hint: Some(1) }).bytes();
+        lies[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert!(Request::read(&lies).is_err());
+    }
+
+    /// What members of 0.2 send stays understood: programs keep the library that they started with.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_bytes_of_0_2_are_understood() {
+        let register = [
+            1, b'g', b's', b'h', 2, 0, 1, 0, 24, 0, 0,
+            0, // header: version 2, kind 1, 24 bytes
+            3, 0, 0, 0, // pages
+            0x67, 0x12, 0, 0, // process
+            1, 0, 0, 0, // only looks
+            1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // claim 7
+        ];
+        let expected = Register {
+            abi: 3,
+            pid: 4711,
+            hint: Some(7),
+            looks: true,
         };
-        assert_eq!((claim, gpus[0].slot, gpus[0].generation), (3, 5, 9));
-        assert!(env.is_empty(), "an older service sends none");
-    }
-
-    #[test]
-    fn other_lines_are_errors_that_name_the_field() {
-        for (line, expected) in [
-            ("", "end"),
-            ("{", "field name"),
-            ("[]", "ok"),
-            (r#"{"ok":1}"#, "ok"),
-            (r#"{"ok":true,"claim":1}"#, "gpus"),
-            (r#"{"ok":true,"claim":-1,"gpus":[]}"#, "claim"),
-            (r#"{"ok":true,"claim":1,"gpus":[{}]}"#, "uuid"),
-            (
-                r#"{"ok":true,"claim":1,"gpus":[{"uuid":"GPU-1"}]}"#,
-                "GPU-1",
-            ),
-        ] {
-            let error = Answer::parse(line).unwrap_err().to_string();
-            assert!(error.contains(expected), "{line}: {error}");
-        }
-        assert!(Register::parse(r#"{"op":"register","abi":1}"#).is_err());
-        assert!(!Register::is_register(r#"{"op":"ps"}"#));
-        assert!(Register::is_register(r#"{"op":"register"}"#));
+        assert_eq!(
+            Request::read(&register),
+            Ok(Request::Register(expected.clone()))
+        );
+        assert_eq!(Request::Register(expected).bytes(), register);
     }
 }

@@ -122,7 +122,7 @@ fn ask() -> Option<Share> {
                 later: Some(gpus),
             });
         }
-        Answer::Wait { .. } | Answer::Refused { .. } => return None,
+        Answer::Wait { .. } | Answer::Wanted { .. } | Answer::Refused { .. } => return None,
     };
     let mut fds = fds.into_iter().map(move_fd_up);
     let parts = gpus.into_iter().map(|gpu| {

@@ -133,7 +133,7 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
             env,
         } => (claim, name, gpus, env),
         Answer::Refused { code, message } => return Err(Unheld::Word { code, message }),
-        Answer::Wait { .. } | Answer::Later { .. } => {
+        Answer::Wait { .. } | Answer::Later { .. } | Answer::Wanted { .. } => {
             return Err(garbled(
                 "the service answered what was not asked".to_owned(),
             ));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gshare_abi::Bell;
+use gshare_abi::wire::{Register, Request};
 use serde_json::{Value, json};
 
 /// First argument of the process.
@@ -112,7 +113,7 @@ impl Flood {
         connections: usize,
         ahead: usize,
         reads: bool,
-        mut question: impl FnMut(u64) -> Value,
+        mut question: impl FnMut(u64) -> Vec<u8>,
     ) -> anyhow::Result<()> {
         let mut lines = self.connect(connections)?;
         let mut n = 0;
@@ -126,7 +127,7 @@ impl Flood {
                     continue;
                 }
                 if line.unanswered < ahead {
-                    line.say(&question(n));
+                    line.send(&question(n));
                     n += 1;
                 }
             }
@@ -161,12 +162,9 @@ impl Flood {
 
     fn resizes(&self) -> anyhow::Result<()> {
         let (_line, id) = self.claim(&json!({"op": "claim", "gpus_milli": 200, "hold": true}))?;
-        self.ask(
-            16,
-            4,
-            true,
-            |n| json!({"op": "resize", "id": id, "gpus_milli": 100 + n % 50}),
-        )
+        self.ask(16, 4, true, |n| {
+            line(&json!({"op": "resize", "id": id, "gpus_milli": 100 + n % 50}))
+        })
     }
 
     fn half_lines(&self) -> anyhow::Result<()> {
@@ -201,13 +199,8 @@ impl Flood {
         let _held = self.claim(&json!({"op": "claim", "gpus_milli": 2000, "hold": true}))?;
         let claim = json!({"op": "claim", "lazy": true, "gpus_milli": 2000, "command": ["flood"], "wait": "forever"});
         let (_line, _) = self.claim(&claim)?;
-        let pid = std::process::id();
-        self.ask(
-            60,
-            usize::MAX,
-            true,
-            |_| json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "pid": pid, "hint": null}),
-        )
+        let register = register();
+        self.ask(60, usize::MAX, true, |_| register.clone())
     }
 
     /// Claims that wait; all are given up at once, again and again.
@@ -252,10 +245,7 @@ impl Flood {
         let claim = json!({"op": "claim", "gpus_milli": 100, "command": ["flood"]});
         let (_line, _) = self.claim(&claim)?;
         let mut stream = UnixStream::connect(&self.socket)?;
-        let pid = std::process::id();
-        let register =
-            json!({"op": "register", "abi": gshare_abi::ABI_VERSION, "pid": pid, "hint": null});
-        writeln!(stream, "{register}")?;
+        stream.write_all(&register())?;
         let (mut buffer, mut fds) = ([0; 4096], Vec::new());
         gshare_abi::recv_with_fds(stream.as_fd(), &mut buffer, &mut fds)?;
         let bells: Vec<Bell> = fds
@@ -310,8 +300,24 @@ impl Flood {
                 break;
             }
         }
-        self.ask(60, 1, true, |_| json!({"op": "log", "id": id}))
+        self.ask(60, 1, true, |_| line(&json!({"op": "log", "id": id})))
     }
+}
+
+/// A question of a client.
+fn line(question: &Value) -> Vec<u8> {
+    format!("{question}\n").into_bytes()
+}
+
+/// What a member sends first.
+fn register() -> Vec<u8> {
+    Request::Register(Register {
+        abi: gshare_abi::ABI_VERSION,
+        pid: std::process::id(),
+        hint: None,
+        looks: false,
+    })
+    .bytes()
 }
 
 /// Stops every helper for notebooks that runs as this user.
@@ -361,8 +367,11 @@ impl Line {
     }
 
     fn say(&mut self, value: &Value) {
-        self.pending.extend_from_slice(value.to_string().as_bytes());
-        self.pending.push(b'\n');
+        self.send(&line(value));
+    }
+
+    fn send(&mut self, question: &[u8]) {
+        self.pending.extend_from_slice(question);
         self.unanswered += 1;
         self.flush();
     }

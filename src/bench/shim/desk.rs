@@ -11,7 +11,7 @@ use anyhow::Context;
 use gshare_abi::GpuUuid;
 use gshare_abi::host::{Doorbell, LimitsFile, LimitsInit, UsageMemfd};
 use gshare_abi::send_with_fds;
-use gshare_abi::wire::{Answer, Register, Seat, read_request};
+use gshare_abi::wire::{Answer, Request, Seat, read_request};
 use gshare_artifacts::Mode;
 
 use super::child::Scene;
@@ -148,7 +148,9 @@ impl Page {
 }
 
 fn register(mut stream: UnixStream, pages: &mut [Page]) -> anyhow::Result<()> {
-    let request = Register::parse(&read_request(&mut stream)?)?;
+    let Request::Register(request) = read_request(&mut stream)? else {
+        anyhow::bail!("no registration");
+    };
     let mut seats = Vec::new();
     let mut limits = Vec::new();
     for page in pages.iter_mut() {
@@ -167,14 +169,14 @@ fn register(mut stream: UnixStream, pages: &mut [Page]) -> anyhow::Result<()> {
         fds.push(page.usage.fd());
     }
     fds.extend(pages.iter().map(|page| page.doorbell.member_fd()));
-    let line = Answer::Member {
+    let message = Answer::Member {
         claim: CLAIM,
         name: format!("c{CLAIM}"),
         gpus: seats,
         env: Vec::new(),
     }
-    .line();
-    let sent = send_with_fds(stream.as_fd(), line.as_bytes(), &fds)?;
-    stream.write_all(&line.as_bytes()[sent..])?;
+    .bytes();
+    let sent = send_with_fds(stream.as_fd(), &message, &fds)?;
+    stream.write_all(&message[sent..])?;
     Ok(())
 }

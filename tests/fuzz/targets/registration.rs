@@ -1,30 +1,21 @@
 //! The messages of members and of the launcher, as both sides read them.
 #![no_main]
 
-use gshare_abi::wire::{Answer, Launch, LaunchAnswer, Register, Want};
+use gshare_abi::wire::{Answer, LaunchAnswer, Request, length};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| {
-    if let Ok(register) = Register::parse(text) {
-        assert!(Register::is_register(text), "read, yet no registration");
-        let line = register.line();
-        assert_eq!(line.matches('\n').count(), 1, "not one line: {line:?}");
-        assert_eq!(Register::parse(line.trim_end()), Ok(register));
+fuzz_target!(|message: &[u8]| {
+    let whole = |bytes: &[u8]| assert_eq!(length(bytes), Ok(Some(bytes.len())));
+    if let Ok(request) = Request::read(message) {
+        whole(&request.bytes());
+        assert_eq!(Request::read(&request.bytes()), Ok(request));
     }
-    if let Ok(answer) = Answer::parse(text) {
-        let line = answer.line();
-        assert_eq!(line.matches('\n').count(), 1, "not one line: {line:?}");
-        assert_eq!(Answer::parse(line.trim_end()), Ok(answer));
+    if let Ok(answer) = Answer::read(message) {
+        whole(&answer.bytes());
+        assert_eq!(Answer::read(&answer.bytes()), Ok(answer));
     }
-    if let Some(want) = Want::parse(text) {
-        assert_eq!(Want::parse(want.line().trim_end()), Some(want));
-    }
-    if let Some(Ok(launch)) = Launch::parse(text) {
-        assert_eq!(Launch::parse(launch.line().trim_end()), Some(Ok(launch)));
-    }
-    if let Ok(answer) = LaunchAnswer::parse(text) {
-        let line = answer.line();
-        assert_eq!(line.matches('\n').count(), 1, "not one line: {line:?}");
-        assert_eq!(LaunchAnswer::parse(line.trim_end()), Ok(answer));
+    if let Ok(answer) = LaunchAnswer::read(message) {
+        whole(&answer.bytes());
+        assert_eq!(LaunchAnswer::read(&answer.bytes()), Ok(answer));
     }
 });

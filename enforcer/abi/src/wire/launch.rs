@@ -1,8 +1,8 @@
-//! The message by which the launcher gets its plan: `{"op":"launch","claim":3}` and the answer. The launcher
-//! holds a capability while it reads it, so there is nothing in it that it does not need.
+//! The message by which the launcher gets its plan, and the answer. The launcher holds a capability while it reads it, so
+//! there is nothing in it that it does not need.
 
-use super::json::{Value, quote};
-use super::{Malformed, missing, refusal};
+use super::kind;
+use super::message::{Malformed, Writer, open};
 
 /// The launcher asks to become the command of a claim, or one more process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,99 +49,50 @@ pub enum LaunchAnswer {
     },
 }
 
-impl Launch {
-    /// Reads the line; `None` if it is another request.
-    ///
-    /// # Errors
-    /// [`Malformed`] if it is a launch without its fields.
-    pub fn parse(line: &str) -> Option<Result<Self, Malformed>> {
-        // Most lines are something else: those need not be read twice.
-        if !line.contains("launch") {
-            return None;
-        }
-        let value = Value::parse(line).ok()?;
-        (value.text("op") == Some("launch")).then(|| {
-            let claim = value.number("claim").ok_or_else(|| missing("claim"))?;
-            Ok(Self { claim })
-        })
-    }
-
-    /// The line, with its newline.
-    #[must_use]
-    pub fn line(&self) -> String {
-        format!("{{\"op\":\"launch\",\"claim\":{}}}\n", self.claim)
-    }
-}
-
 impl LaunchAnswer {
-    /// Reads the line.
+    /// Reads a message.
     ///
     /// # Errors
-    /// [`Malformed`] naming the field.
-    pub fn parse(line: &str) -> Result<Self, Malformed> {
-        let value = Value::parse(line)?;
-        if let Some((code, message)) = refusal(&value)? {
-            return Ok(Self::Refused { code, message });
+    /// [`Malformed`], which names what is missing.
+    pub fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut body) = open(message)?;
+        match kind {
+            kind::PLAN => Ok(Self::Go(Plan {
+                claim: body.u64("claim")?,
+                majors: body.list("majors", |body| body.u64("majors"))?,
+                binds: body.list("binds", |body| {
+                    Ok(Bind {
+                        from: body.text("from")?,
+                        device: body.u64("device")?,
+                        inode: body.u64("inode")?,
+                        on: body.text("on")?,
+                    })
+                })?,
+            })),
+            kind::REFUSED => Ok(Self::Refused {
+                code: body.text("code")?,
+                message: body.text("message")?,
+            }),
+            other => Err(Malformed(format!(
+                "a launch is not answered by kind {other}"
+            ))),
         }
-        let Some(Value::Array(majors)) = value.get("majors") else {
-            return Err(missing("majors"));
-        };
-        let Some(Value::Array(binds)) = value.get("binds") else {
-            return Err(missing("binds"));
-        };
-        let major = |major: &Value| match major {
-            Value::Number(number) => Ok(*number),
-            _ => Err(missing("majors")),
-        };
-        let bind = |entry: &Value| -> Result<Bind, Malformed> {
-            let text = |name: &str| {
-                let found = entry.text(name).map(str::to_owned);
-                found.ok_or_else(|| missing(name))
-            };
-            let number = |name: &str| entry.number(name).ok_or_else(|| missing(name));
-            Ok(Bind {
-                from: text("from")?,
-                device: number("device")?,
-                inode: number("inode")?,
-                on: text("on")?,
-            })
-        };
-        Ok(Self::Go(Plan {
-            claim: value.number("claim").ok_or_else(|| missing("claim"))?,
-            majors: majors.iter().map(major).collect::<Result<_, _>>()?,
-            binds: binds.iter().map(bind).collect::<Result<_, _>>()?,
-        }))
     }
 
-    /// The line, with its newline.
+    /// The message.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn bytes(&self) -> Vec<u8> {
         match self {
-            Self::Go(plan) => {
-                let majors: Vec<String> = plan.majors.iter().map(u64::to_string).collect();
-                let bind = |b: &Bind| {
-                    format!(
-                        "{{\"from\":{},\"device\":{},\"inode\":{},\"on\":{}}}",
-                        quote(&b.from),
-                        b.device,
-                        b.inode,
-                        quote(&b.on)
-                    )
-                };
-                let binds: Vec<String> = plan.binds.iter().map(bind).collect();
-                format!(
-                    "{{\"ok\":true,\"claim\":{},\"majors\":[{}],\"binds\":[{}]}}\n",
-                    plan.claim,
-                    majors.join(","),
-                    binds.join(",")
-                )
-            }
-            Self::Refused { code, message } => format!(
-                "{{\"ok\":false,\"code\":{},\"message\":{}}}\n",
-                quote(code),
-                quote(message)
-            ),
+            Self::Go(plan) => Writer::new(kind::PLAN)
+                .u64(plan.claim)
+                .list(&plan.majors, |writer, major| writer.u64(*major))
+                .list(&plan.binds, |writer, bind| {
+                    let writer = writer.text(&bind.from).u64(bind.device);
+                    writer.u64(bind.inode).text(&bind.on)
+                }),
+            Self::Refused { code, message } => Writer::new(kind::REFUSED).text(code).text(message),
         }
+        .done()
     }
 }
 
@@ -150,19 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_survives_the_line() {
-        for claim in [0, 3, u64::MAX] {
-            let launch = Launch { claim };
-            assert_eq!(Launch::parse(launch.line().trim_end()), Some(Ok(launch)));
-        }
-        assert!(Launch::parse(r#"{"op":"register"}"#).is_none());
-        assert!(Launch::parse(r#"{"op":"env","id":"launch"}"#).is_none());
-        assert!(Launch::parse("launch").is_none());
-        assert!(Launch::parse(r#"{"op":"launch"}"#).is_some_and(|l| l.is_err()));
-    }
-
-    #[test]
-    fn a_plan_survives_the_line() {
+    fn a_plan_survives_and_half_of_one_is_an_error() {
         let bind = |n: u64| Bind {
             from: format!("/run/a \"b\"/{n}"),
             device: n,
@@ -181,21 +120,14 @@ mod tests {
                 message: "c3 is ending".to_owned(),
             },
         ] {
-            assert_eq!(LaunchAnswer::parse(answer.line().trim_end()), Ok(answer));
-        }
-    }
-
-    #[test]
-    fn half_a_plan_is_an_error() {
-        for line in [
-            "",
-            "{}",
-            r#"{"ok":true}"#,
-            r#"{"ok":true,"claim":1,"majors":[],"binds":[{"from":"/x"}]}"#,
-            r#"{"ok":true,"claim":1,"majors":["x"],"binds":[]}"#,
-            r#"{"ok":true,"majors":[],"binds":[]}"#,
-        ] {
-            assert!(LaunchAnswer::parse(line).is_err(), "{line}");
+            let bytes = answer.bytes();
+            for cut in 0..bytes.len() {
+                assert!(
+                    LaunchAnswer::read(&bytes[..cut]).is_err(),
+                    "{answer:?} {cut}"
+                );
+            }
+            assert_eq!(LaunchAnswer::read(&bytes), Ok(answer));
         }
     }
 }

@@ -31,7 +31,7 @@ use gshare_abi::{
     GpuUuid,
     host::{Doorbell, LimitsFile, LimitsInit, SlotView, UsageMemfd},
     send_with_fds,
-    wire::{Answer, Register, Seat, read_request},
+    wire::{Answer, Register, Request, Seat, read_request},
 };
 use gshare_artifacts::{Mode, stage_shim};
 
@@ -158,16 +158,15 @@ impl Desk {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
-                let Ok(line) = read_request(&mut stream) else {
+                let Ok(Request::Register(request)) = read_request(&mut stream) else {
                     continue;
                 };
-                let request = Register::parse(&line).unwrap();
                 if let Some(code) = *refuse.lock().unwrap() {
                     let answer = Answer::Refused {
                         code: code.into(),
                         message: format!("process {} gets no seat", request.pid),
                     };
-                    stream.write_all(answer.line().as_bytes()).unwrap();
+                    stream.write_all(&answer.bytes()).unwrap();
                     continue;
                 }
                 *last.lock().unwrap() = Some(request.clone());
@@ -256,16 +255,16 @@ fn answer(stream: &UnixStream, request: &Register, held: &mut [Held]) {
             .flat_map(|gpu| &gpu.doorbell)
             .map(Doorbell::member_fd),
     );
-    let line = Answer::Member {
+    let message = Answer::Member {
         claim: 3,
         name: "c3".into(),
         gpus: seats,
         env: Vec::new(),
     }
-    .line();
+    .bytes();
     assert_eq!(
-        send_with_fds(stream.as_fd(), line.as_bytes(), &fds).unwrap(),
-        line.len()
+        send_with_fds(stream.as_fd(), &message, &fds).unwrap(),
+        message.len()
     );
 }
 

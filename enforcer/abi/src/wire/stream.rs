@@ -1,25 +1,25 @@
-//! Lines of the service, and the descriptors that come beside them.
+//! Messages from a stream, and the descriptors that come beside them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::LINE_LIMIT;
+use super::message::length;
 use crate::recv_with_fds;
 
 /// Between two looks whether one who waits still does.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Reads a stream line by line.
-pub(super) struct Lines<'a> {
+/// Reads a stream message by message.
+pub(super) struct Messages<'a> {
     stream: &'a mut UnixStream,
     read: Vec<u8>,
-    /// What came beside the lines so far.
+    /// What came beside the messages so far.
     pub(super) fds: Vec<OwnedFd>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> Messages<'a> {
     pub(super) fn new(stream: &'a mut UnixStream) -> Self {
         Self {
             stream,
@@ -28,11 +28,11 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The next line, read by `deadline`.
-    pub(super) fn next(&mut self, deadline: Instant) -> io::Result<String> {
+    /// The next one, read by `deadline`.
+    pub(super) fn next(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(line) = self.whole()? {
-                return Ok(line);
+            if let Some(message) = self.whole()? {
+                return Ok(message);
             }
             let left = deadline
                 .checked_duration_since(Instant::now())
@@ -45,12 +45,12 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The next line, however long it takes; `Interrupted` when it stops.
-    pub(super) fn next_unless(&mut self, stops: &mut dyn FnMut() -> bool) -> io::Result<String> {
+    /// The next one, however long it takes; `Interrupted` when it stops.
+    pub(super) fn next_unless(&mut self, stops: &mut dyn FnMut() -> bool) -> io::Result<Vec<u8>> {
         use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
         loop {
-            if let Some(line) = self.whole()? {
-                return Ok(line);
+            if let Some(message) = self.whole()? {
+                return Ok(message);
             }
             match self.more(LOOK) {
                 Err(error) if !matches!(error.kind(), Interrupted | WouldBlock | TimedOut) => {
@@ -76,20 +76,9 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// A line that is there already.
-    fn whole(&mut self) -> io::Result<Option<String>> {
-        let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
-        let Some(end) = self.read.iter().position(|&byte| byte == b'\n') else {
-            return match self.read.len() > LINE_LIMIT {
-                true => Err(wrong("answer is longer than 64 KiB")),
-                false => Ok(None),
-            };
-        };
-        let mut line: Vec<u8> = self.read.drain(..=end).collect();
-        line.pop();
-        match String::from_utf8(line) {
-            Ok(line) => Ok(Some(line)),
-            Err(_) => Err(wrong("answer is not UTF-8")),
-        }
+    /// One that is there already.
+    fn whole(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let whole = length(&self.read)?.filter(|&whole| whole <= self.read.len());
+        Ok(whole.map(|whole| self.read.drain(..whole).collect()))
     }
 }
