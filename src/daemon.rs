@@ -49,6 +49,7 @@ mod msg;
 mod names;
 mod notebooks;
 mod notices;
+mod older;
 mod outside;
 mod overhead;
 mod owners;

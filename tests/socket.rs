@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gshare::station::Station;
+use gshare_abi::wire::{Register, Request};
 use support::station;
 
 fn connect(station: &Station) -> UnixStream {
@@ -24,9 +25,9 @@ fn say(station: &Station, bytes: &[u8]) -> String {
     // The service may close before it has read all.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
-    let mut text = String::new();
-    let _ = stream.read_to_string(&mut text);
-    text
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 fn served(station: &Station) {
@@ -74,6 +75,28 @@ fn garbage_gets_an_error_and_others_are_served() {
         "no_claim",
     );
     check(&after(b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n"), "bad_request");
+    // Members, also those of 0.1, which spoke JSON.
+    let register = |abi: u32| {
+        let asked = Register {
+            abi,
+            pid: 1,
+            hint: Some(1),
+            looks: false,
+        };
+        Request::Register(asked).bytes()
+    };
+    check(&register(gshare_abi::ABI_VERSION), "no_claim");
+    check(&register(1), "the service knows version 3");
+    check(&register(3)[..20], "");
+    let changed = |at: usize, to: u8| {
+        let mut bytes = register(3);
+        bytes[at] = to;
+        bytes
+    };
+    check(&changed(3, b'x'), "does not begin as a message does");
+    check(&changed(4, 9), "it has version 9, this side knows 2");
+    check(&changed(6, 99), "nothing is asked by kind 99");
+    check(&changed(9, 5), "longer than");
     check(b"{\"op\":\"register\",\"abi\":2}\n", "bad_request");
     check(
         b"{\"op\":\"register\",\"abi\":1,\"pid\":1,\"hint\":1}\n",

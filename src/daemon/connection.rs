@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use gshare_abi::wire::{Answer, LaunchAnswer};
 use gshare_proto::{Reply, WireError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -23,6 +24,8 @@ pub(crate) struct Out {
 pub(crate) struct Sender {
     pub(super) out: mpsc::UnboundedSender<Out>,
     pub(super) unsent: Arc<AtomicUsize>,
+    /// A member of 0.1 is at the other end.
+    pub(super) older: bool,
 }
 
 impl Sender {
@@ -58,10 +61,33 @@ impl Sender {
         self.reply(&Reply::Error(error));
     }
 
-    /// Sends a raw line (ending in a newline) with descriptors.
-    pub(crate) fn raw(&self, line: String, fds: Vec<OwnedFd>) {
+    /// The same for a member of 0.1.
+    pub(super) fn to_older(&self) -> Self {
+        Self {
+            older: true,
+            ..self.clone()
+        }
+    }
+
+    /// Answers a member, with descriptors.
+    pub(crate) fn member(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+        self.bytes(
+            match self.older {
+                true => super::older::line(answer).into_bytes(),
+                false => answer.bytes(),
+            },
+            fds,
+        );
+    }
+
+    /// Answers the launcher.
+    pub(crate) fn launcher(&self, answer: &LaunchAnswer) {
+        self.bytes(answer.bytes(), Vec::new());
+    }
+
+    fn bytes(&self, bytes: Vec<u8>, fds: Vec<OwnedFd>) {
         self.send(Out {
-            line: line.into_bytes().into(),
+            line: bytes.into(),
             fds,
         });
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use gshare_abi::wire::{Bind, LaunchAnswer, Plan};
+use gshare_abi::wire::Bind;
 use gshare_core::ClaimId;
 use gshare_enforcer::driver::Library;
 use nix::errno::Errno;
@@ -281,12 +281,17 @@ impl Service {
             "process {pid} made a view of its own"
         );
         let view = File::open(format!("/proc/{pid}/ns/mnt"))?;
-        let plan = LaunchAnswer::Go(Plan {
-            binds: self.strict.binds().to_vec(),
-            ..Plan::default()
-        });
+        let bind = |b: &Bind| {
+            [
+                b.from.clone(),
+                b.device.to_string(),
+                b.inode.to_string(),
+                b.on.clone(),
+            ]
+        };
         let output = Command::new(std::env::current_exe()?)
-            .args([COVER_ARGUMENT, plan.line().trim_end()])
+            .arg(COVER_ARGUMENT)
+            .args(self.strict.binds().iter().flat_map(bind))
             .stdin(Stdio::from(view))
             .stdout(Stdio::null())
             .output()?;
@@ -306,23 +311,29 @@ fn is_sign(bind: &Bind) -> bool {
 /// # Errors
 /// What could not be done.
 pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
-    let plan = arguments.first().context("no plan")?;
-    let LaunchAnswer::Go(plan) = LaunchAnswer::parse(plan)? else {
-        anyhow::bail!("no plan");
+    let bind = |[from, device, inode, on]: &[String; 4]| -> anyhow::Result<Bind> {
+        Ok(Bind {
+            from: from.clone(),
+            device: device.parse()?,
+            inode: inode.parse()?,
+            on: on.clone(),
+        })
     };
+    let (binds, rest) = arguments.as_chunks();
+    anyhow::ensure!(rest.is_empty(), "no plan");
+    let binds: Vec<Bind> = binds.iter().map(bind).collect::<anyhow::Result<_>>()?;
     setns(std::io::stdin(), CloneFlags::CLONE_NEWNS).context("cannot enter the view")?;
     let is = |bind: &Bind, path: &str| -> bool {
         fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (bind.device, bind.inode))
     };
-    for bind in &plan.binds {
+    for bind in &binds {
         for path in [&bind.from, &bind.on] {
             gshare_abi::trusted(Path::new(path)).map_err(anyhow::Error::msg)?;
         }
     }
     // All of it anew: the driver in gshare's directory may have no name any more, and then nothing can be laid over
     // it; and while a proxy lies over the new one, that cannot be reached. The claim opens no GPU meanwhile.
-    for bind in plan
-        .binds
+    for bind in binds
         .iter()
         .filter(|bind| !is(bind, &bind.on) || !is_sign(bind))
     {
@@ -339,7 +350,7 @@ pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
             }
         }
     }
-    for bind in &plan.binds {
+    for bind in &binds {
         if is(bind, &bind.on) {
             continue;
         }

@@ -71,7 +71,7 @@ impl Service {
                 LaunchAnswer::Refused { code, message }
             }
         };
-        out.raw(answer.line(), Vec::new());
+        out.launcher(&answer);
         die::at("launch-told");
         die::after_answer("launch-heard");
     }

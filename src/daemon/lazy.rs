@@ -134,17 +134,11 @@ impl Service {
             return;
         }
         if own.len() >= COPIES {
-            out.raw(
-                Answer::Refused {
-                    code: "not_available".to_owned(),
-                    message: format!(
-                        "this process waits {COPIES} times for the GPU of {id} already"
-                    ),
-                }
-                .line(),
-                Vec::new(),
-            );
-            return;
+            let refused = Answer::Refused {
+                code: "not_available".to_owned(),
+                message: format!("this process waits {COPIES} times for the GPU of {id} already"),
+            };
+            return out.member(&refused, Vec::new());
         }
         live.wanting.push(Wanting {
             peer: peer.clone(),
@@ -153,8 +147,8 @@ impl Service {
         });
         if self.waiting.contains_key(&id) {
             // Its place is told again with the next change; the first word comes at once.
-            if let Some(line) = self.claims.get(&id).and_then(|l| l.told_wait.clone()) {
-                out.raw(line, Vec::new());
+            if let Some(answer) = self.claims.get(&id).and_then(|l| l.told_wait.as_ref()) {
+                out.member(answer, Vec::new());
             }
             return;
         }
@@ -202,18 +196,17 @@ impl Service {
         let Some(live) = self.claims.get_mut(&id) else {
             return;
         };
-        let line = Answer::Wait {
+        let answer = Answer::Wait {
             claim: id.0,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             reason: text,
-        }
-        .line();
+        };
         for wanting in &live.wanting {
             if wanting.out.unsent() < UNREAD_PLACES {
-                wanting.out.raw(line.clone(), Vec::new());
+                wanting.out.member(&answer, Vec::new());
             }
         }
-        live.told_wait = Some(line);
+        live.told_wait = Some(answer);
         live.told_no_start = no_start;
     }
 
@@ -267,7 +260,7 @@ impl Service {
             message,
         };
         for wanting in std::mem::take(&mut live.wanting) {
-            wanting.out.raw(answer.line(), Vec::new());
+            wanting.out.member(&answer, Vec::new());
         }
     }
 

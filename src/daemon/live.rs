@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::host::{LimitsFile, UsageMemfd};
-use gshare_abi::wire::Register;
+use gshare_abi::wire::{Answer, Register};
 use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::proc::{PidFd, ProcessKey};
 
@@ -80,7 +80,7 @@ pub(crate) struct Live {
     /// Processes that wait until it has its GPUs.
     pub(crate) wanting: Vec<Wanting>,
     /// What they were told last.
-    pub(crate) told_wait: Option<String>,
+    pub(crate) told_wait: Option<Answer>,
     /// When that was, if it did not say when they start.
     pub(crate) told_no_start: Option<Instant>,
     /// Its kernel has ended and may be started again.

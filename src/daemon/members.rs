@@ -40,14 +40,14 @@ impl Service {
         die::at("member-asked");
         if let Some(id) = self.lacking(peer, register) {
             return match register.looks {
-                true => out.raw(self.later(id).line(), Vec::new()),
+                true => out.member(&self.later(id), Vec::new()),
                 false => self.want(id, peer, register, out),
             };
         }
         match self.seat(peer, register) {
             Ok((answer, fds)) => {
                 die::at("member-seated");
-                out.raw(answer.line(), fds);
+                out.member(&answer, fds);
                 die::at("member-told");
                 die::after_answer("member-heard");
             }
@@ -57,14 +57,8 @@ impl Service {
                     pid = register.pid,
                     "registration refused: {message}"
                 );
-                out.raw(
-                    Answer::Refused {
-                        code: code.to_owned(),
-                        message,
-                    }
-                    .line(),
-                    Vec::new(),
-                );
+                let code = code.to_owned();
+                out.member(&Answer::Refused { code, message }, Vec::new());
             }
         }
     }

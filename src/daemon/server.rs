@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gshare_abi::wire::{self, Answer, Request};
 use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -233,6 +234,7 @@ async fn connection(
     let sender = Sender {
         out,
         unsent: Arc::clone(&unsent),
+        older: false,
     };
     let mut reader = Lines::new(Arc::clone(&budget));
     // One request at a time: whoever does not read the answers is not read either.
@@ -268,6 +270,11 @@ async fn connection(
                 Ok(Err(Stop::TooLong)) => {
                     let message = format!("a line is longer than {MAX_LINE} bytes");
                     sender.error(WireError::new(ErrorCode::BadRequest, message));
+                    break Ok(());
+                }
+                Ok(Err(Stop::Malformed(message))) => {
+                    let code = "malformed".to_owned();
+                    sender.member(&Answer::Refused { code, message }, Vec::new());
                     break Ok(());
                 }
                 Ok(Err(Stop::TooMany)) => {
@@ -315,12 +322,12 @@ fn hung_up(stream: &UnixStream) -> bool {
             .is_some_and(|seen| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
 }
 
-/// Longest line of a member in bytes: it has a few numbers.
-const MEMBER_LINE: usize = 1024;
+/// Longest line of a member of 0.1 in bytes.
+const OLDER_LINE: usize = 1024;
 
-/// Passes a line on. True if the client from now on waits for or holds something.
+/// Passes a line or message on. True if the client from now on waits for or holds something.
 fn handle(
-    line: &str,
+    received: &[u8],
     greeted: &mut bool,
     peer: &Peer,
     sender: &Sender,
@@ -328,45 +335,45 @@ fn handle(
     events: &mpsc::UnboundedSender<Msg>,
 ) -> bool {
     let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
-    let of_member = Some(line).filter(|line| line.len() <= MEMBER_LINE);
-    if of_member.is_some_and(gshare_abi::wire::Register::is_register) {
+    let line = String::from_utf8_lossy(received);
+    let line = line.trim_end();
+    let (of_member, out) = if wire::begins(received) {
+        let request = Request::read(received).map_err(|error| error.to_string());
+        (Some(request), sender.clone())
+    } else if received.len() <= OLDER_LINE {
+        (super::older::request(line), sender.to_older())
+    } else {
+        (None, sender.clone())
+    };
+    if let Some(request) = of_member {
         *greeted = true;
-        match gshare_abi::wire::Register::parse(line) {
-            Ok(register) => {
-                let _ = events.send(Msg::Register {
-                    peer: peer.clone(),
-                    register,
-                    out: sender.clone(),
-                    turn,
-                });
+        let peer = peer.clone();
+        let asked = match request {
+            Ok(Request::Register(register)) => Msg::Register {
+                peer,
+                register,
+                out,
+                turn,
+            },
+            Ok(Request::Want(want)) => Msg::Lever(LeverMsg::Want {
+                peer,
+                want,
+                out,
+                turn,
+            }),
+            Ok(Request::Launch(launch)) => Msg::Launch {
+                peer,
+                launch,
+                out,
+                turn,
+            },
+            Err(message) => {
+                let code = "bad_request".to_owned();
+                out.member(&Answer::Refused { code, message }, Vec::new());
+                return false;
             }
-            Err(error) => bad(error.to_string()),
-        }
-        return false;
-    }
-    if let Some(want) = of_member.and_then(gshare_abi::wire::Want::parse) {
-        *greeted = true;
-        let _ = events.send(Msg::Lever(LeverMsg::Want {
-            peer: peer.clone(),
-            want,
-            out: sender.clone(),
-            turn,
-        }));
-        return false;
-    }
-    if let Some(launch) = of_member.and_then(gshare_abi::wire::Launch::parse) {
-        *greeted = true;
-        match launch {
-            Ok(launch) => {
-                let _ = events.send(Msg::Launch {
-                    peer: peer.clone(),
-                    launch,
-                    out: sender.clone(),
-                    turn,
-                });
-            }
-            Err(error) => bad(error.to_string()),
-        }
+        };
+        let _ = events.send(asked);
         return false;
     }
     if !*greeted {
@@ -418,7 +425,7 @@ async fn next_line(
     stream: &UnixStream,
     turns: &Arc<Semaphore>,
     budget: &Budget,
-) -> io::Result<Result<(String, Turn), Stop>> {
+) -> io::Result<Result<(Vec<u8>, Turn), Stop>> {
     let connection = Arc::clone(turns).acquire_owned().await;
     let connection = connection.map_err(io::Error::other)?;
     let length = match reader.next(stream).await? {

@@ -108,12 +108,12 @@ impl Flood {
     }
 
     /// Asks on so many connections, `ahead` questions unanswered on each; `reads` the answers or not.
-    fn ask(
+    fn ask<Q: Into<Question>>(
         &self,
         connections: usize,
         ahead: usize,
         reads: bool,
-        mut question: impl FnMut(u64) -> Vec<u8>,
+        mut question: impl FnMut(u64) -> Q,
     ) -> anyhow::Result<()> {
         let mut lines = self.connect(connections)?;
         let mut n = 0;
@@ -127,7 +127,7 @@ impl Flood {
                     continue;
                 }
                 if line.unanswered < ahead {
-                    line.send(&question(n));
+                    line.send(&question(n).into());
                     n += 1;
                 }
             }
@@ -162,9 +162,12 @@ impl Flood {
 
     fn resizes(&self) -> anyhow::Result<()> {
         let (_line, id) = self.claim(&json!({"op": "claim", "gpus_milli": 200, "hold": true}))?;
-        self.ask(16, 4, true, |n| {
-            line(&json!({"op": "resize", "id": id, "gpus_milli": 100 + n % 50}))
-        })
+        self.ask(
+            16,
+            4,
+            true,
+            |n| json!({"op": "resize", "id": id, "gpus_milli": 100 + n % 50}),
+        )
     }
 
     fn half_lines(&self) -> anyhow::Result<()> {
@@ -200,7 +203,7 @@ impl Flood {
         let claim = json!({"op": "claim", "lazy": true, "gpus_milli": 2000, "command": ["flood"], "wait": "forever"});
         let (_line, _) = self.claim(&claim)?;
         let register = register();
-        self.ask(60, usize::MAX, true, |_| register.clone())
+        self.ask(60, usize::MAX, true, |_| Question(register.clone()))
     }
 
     /// Claims that wait; all are given up at once, again and again.
@@ -300,13 +303,17 @@ impl Flood {
                 break;
             }
         }
-        self.ask(60, 1, true, |_| line(&json!({"op": "log", "id": id})))
+        self.ask(60, 1, true, |_| json!({"op": "log", "id": id}))
     }
 }
 
-/// A question of a client.
-fn line(question: &Value) -> Vec<u8> {
-    format!("{question}\n").into_bytes()
+/// What is asked, as it is sent.
+struct Question(Vec<u8>);
+
+impl From<Value> for Question {
+    fn from(question: Value) -> Self {
+        Self(format!("{question}\n").into_bytes())
+    }
 }
 
 /// What a member sends first.
@@ -367,11 +374,11 @@ impl Line {
     }
 
     fn say(&mut self, value: &Value) {
-        self.send(&line(value));
+        self.send(&value.clone().into());
     }
 
-    fn send(&mut self, question: &[u8]) {
-        self.pending.extend_from_slice(question);
+    fn send(&mut self, question: &Question) {
+        self.pending.extend_from_slice(&question.0);
         self.unanswered += 1;
         self.flush();
     }

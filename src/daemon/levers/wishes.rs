@@ -176,7 +176,7 @@ impl Service {
                 code: "no_claim".to_owned(),
                 message: "the process belongs to no claim".to_owned(),
             };
-            return out.raw(refused.line(), Vec::new());
+            return out.member(&refused, Vec::new());
         };
         // Not where a person has asked for it already.
         let asked = self.machine.reason(id).is_some();
@@ -196,7 +196,7 @@ impl Service {
             },
             _ => String::new(),
         };
-        out.raw(Want::answer(&text), Vec::new());
+        out.member(&Answer::Wanted { message: text }, Vec::new());
         self.touch();
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use gshare_abi::wire;
 use gshare_proto::MAX_LINE;
 use tokio::net::UnixStream;
 
@@ -11,15 +12,22 @@ use super::budget::{Budget, SMALL, Unfinished};
 /// Why no further line is read.
 pub(super) enum Stop {
     TooLong,
+    /// What began as a member's message is none.
+    Malformed(String),
     /// Too much is unfinished of this user.
     TooMany,
     End,
 }
 
-/// Splits what arrives into lines; cancel safe.
+/// Longest message of a member or the launcher in bytes: it has a few numbers.
+const MEMBER: usize = 1024;
+
+/// Splits what arrives into lines of clients and messages of members; cancel safe.
 pub(super) struct Lines {
     buffer: Vec<u8>,
     seen: usize,
+    /// Length of the one that is there.
+    whole: usize,
     unfinished: Unfinished,
     budget: Arc<Budget>,
 }
@@ -29,16 +37,22 @@ impl Lines {
         Self {
             buffer: Vec::new(),
             seen: 0,
+            whole: 0,
             unfinished: Unfinished::new(Arc::clone(&budget)),
             budget,
         }
     }
 
-    /// Waits for a whole line and gives its length; it stays until it is taken.
+    /// Waits for a whole one and gives its length; it stays until it is taken.
     pub(super) async fn next(&mut self, stream: &UnixStream) -> io::Result<Result<usize, Stop>> {
         loop {
-            if let Some(end) = self.buffer[self.seen..].iter().position(|b| *b == b'\n') {
-                return Ok(Ok(self.seen + end + 1));
+            match self.length() {
+                Ok(Some(whole)) => {
+                    self.whole = whole;
+                    return Ok(Ok(whole));
+                }
+                Ok(None) => {}
+                Err(stop) => return Ok(Err(stop)),
             }
             self.seen = self.buffer.len();
             if self.seen > MAX_LINE {
@@ -51,6 +65,20 @@ impl Lines {
                 return Ok(Err(stop));
             }
         }
+    }
+
+    /// Length of what is whole.
+    fn length(&self) -> Result<Option<usize>, Stop> {
+        if wire::begins(&self.buffer) {
+            let length = wire::length(&self.buffer);
+            let length = length.map_err(|error| Stop::Malformed(error.to_string()))?;
+            if length.is_some_and(|length| length > MEMBER) {
+                return Err(Stop::TooLong);
+            }
+            return Ok(length.filter(|&length| length <= self.buffer.len()));
+        }
+        let end = self.buffer[self.seen..].iter().position(|b| *b == b'\n');
+        Ok(end.map(|end| self.seen + end + 1))
     }
 
     /// Reads once what has arrived.
@@ -75,15 +103,12 @@ impl Lines {
         }
     }
 
-    /// The line that is there.
-    pub(super) fn take(&mut self) -> String {
-        let rest = &self.buffer[self.seen..];
-        let end = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
-        let end = (self.seen + end + 1).min(self.buffer.len());
-        let rest = self.buffer.split_off(end);
-        let line = std::mem::replace(&mut self.buffer, rest);
-        self.seen = 0;
+    /// The one that is there.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let rest = self.buffer.split_off(self.whole.min(self.buffer.len()));
+        let taken = std::mem::replace(&mut self.buffer, rest);
+        (self.seen, self.whole) = (0, 0);
         self.unfinished.hold(self.buffer.len());
-        String::from_utf8_lossy(&line).trim_end().to_owned()
+        taken
     }
 }
