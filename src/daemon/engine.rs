@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use gshare_core::ClaimId;
 use gshare_core::machine::Now;
-use gshare_core::machine::lever::Levers;
 use gshare_enforcer::checkpoint::Engine;
 use tokio::sync::mpsc::UnboundedSender;
 
