@@ -6,7 +6,7 @@ use crate::support;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use support::{Random, Raw, claim_of, station, until};
+use support::{Raw, claim_of, station, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -72,80 +72,6 @@ fn what_ended_meanwhile_is_noticed_and_ids_are_never_used_again() {
         claim_of(&snapshot, third.pid()).map(|c| c.id.as_str()),
         Some("c3")
     );
-}
-
-/// 200 random repetitions: claims come and go, members allocate, free and are killed, and the service is
-/// killed at a random moment of it and started again. Every living claim is there, once, with its bytes.
-#[test]
-fn two_hundred_random_deaths_lose_nothing() {
-    let mut station = station();
-    let mut random = Random::new("two_hundred_random_deaths_lose_nothing");
-    let mut members: Vec<Raw> = Vec::new();
-    for round in 0..200 {
-        for _ in 0..=random.below(2) {
-            match random.below(6) {
-                0 if members.len() < 6 => {
-                    members.push(Raw::claim(&station, &["-q", "-g", "0.2", "--nonblock"]));
-                }
-                1 if members.len() > 2 => {
-                    let i = usize::try_from(random.below(members.len() as u64)).expect("small");
-                    members.swap_remove(i).kill();
-                }
-                _ if !members.is_empty() => {
-                    let i = usize::try_from(random.below(members.len() as u64)).expect("small");
-                    let mib = 1 + random.below(900);
-                    let answer = members[i].ask(&format!("alloc {}", mib * MIB));
-                    assert!(
-                        answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY",
-                        "{answer}"
-                    );
-                }
-                _ => {}
-            }
-        }
-        // A member may be in the middle of an allocation when the service dies.
-        if let Some(last) = members.last_mut() {
-            last.tell(&format!("alloc {}", 8 * MIB));
-            std::thread::sleep(Duration::from_micros(random.below(3_000)));
-        }
-        station.stop_service(Signal::SIGKILL).expect("killed");
-        if let Some(last) = members.last_mut() {
-            let answer = last.line();
-            assert!(
-                answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY",
-                "{answer}"
-            );
-        }
-        station
-            .start_service()
-            .unwrap_or_else(|e| panic!("round {round}: {e:#}"));
-        let snapshot = until(
-            "exactly the living claims are there",
-            Duration::from_secs(5),
-            || {
-                let snapshot = station.snapshot().ok()?;
-                (snapshot.claims.len() == members.len()).then_some(snapshot)
-            },
-        );
-        for raw in &mut members {
-            let claim = claim_of(&snapshot, raw.pid())
-                .unwrap_or_else(|| panic!("round {round}: a claim is lost"));
-            let part = &claim.gpus[0];
-            let (free, total) = raw.info();
-            assert_eq!(total, part.mem_limit, "round {round}");
-            assert_eq!(
-                Some(total - free),
-                part.mem_charge,
-                "round {round}: {}",
-                claim.id
-            );
-            assert_eq!(
-                part.mem_used, part.mem_charge,
-                "round {round}: ledger and driver, {}",
-                claim.id
-            );
-        }
-    }
 }
 
 #[test]

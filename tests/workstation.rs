@@ -10,6 +10,7 @@ mod caps;
 mod claims;
 mod clients;
 mod containers;
+mod deaths;
 mod demo;
 mod deny;
 mod detach;

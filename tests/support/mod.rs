@@ -275,7 +275,17 @@ impl Random {
             .map_or(1, |d| d.as_nanos());
         let seed = given.unwrap_or((clock & 0xffff_ffff) as u64 | 1);
         println!("{test}: GSHARE_TEST_SEED={seed}");
-        Self(seed)
+        Self::seeded(seed)
+    }
+
+    /// With this seed; none is 0.
+    pub fn seeded(seed: u64) -> Self {
+        Self(seed.max(1))
+    }
+
+    /// What it would have to be seeded with to go on as it does now.
+    pub fn seed(&self) -> u64 {
+        self.0
     }
 
     /// A number below `n`.

@@ -1,0 +1,261 @@
+//! Deaths at random moments: of the service, of members, of commands while they are launched, of what the service has
+//! started to help it. After each one all living claims are there, held to their caps, and nothing is left of the dead.
+//!
+//! `GSHARE_DEATHS` says how many (300). Every hundred has a workstation of its own and prints its seed before: with that as
+//! `GSHARE_TEST_SEED` a long run goes on there.
+
+use crate::support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gshare::station::Station;
+use gshare_proto::Snapshot;
+use gshare_sim_board::Board;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
+use support::{Random, Raw, board, claim_of, example, station_with, until};
+
+const MIB: u64 = 1 << 20;
+/// Deaths on one workstation.
+const ON_ONE: u64 = 100;
+/// Members that live at a time, at most: they fit on the first GPU.
+const MEMBERS: usize = 4;
+/// Longest wait for what follows of a death.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
+    let given = std::env::var("GSHARE_DEATHS").ok();
+    let wanted = given.map_or(300, |n| n.parse().expect("a number of deaths"));
+    let first = Random::new("deaths_at_random_moments_lose_nothing_and_leak_nothing").seed();
+    let mut died = [0_u64; 4];
+    for nth in 0.. {
+        let left = wanted - died.iter().sum::<u64>();
+        if left == 0 {
+            break;
+        }
+        let mut desk = Desk::new(first + nth);
+        while desk.died.iter().sum::<u64>() < left.min(ON_ONE) {
+            desk.round();
+        }
+        died.iter_mut()
+            .zip(desk.died)
+            .for_each(|(all, n)| *all += n);
+        let [service, members, launches, helpers] = died;
+        println!(
+            "{service} services, {members} members, {launches} launches, {helpers} helpers died"
+        );
+    }
+    assert!(died.iter().all(|n| *n > 0), "one of each: {died:?}");
+}
+
+/// A workstation with what runs on it.
+struct Desk {
+    station: Station,
+    board: Board,
+    random: Random,
+    members: Vec<Raw>,
+    kernels: u64,
+    /// How many services, members, launches and helpers have died.
+    died: [u64; 4],
+}
+
+impl Desk {
+    fn new(seed: u64) -> Self {
+        println!("from here: GSHARE_TEST_SEED={seed}");
+        let station = station_with(|o| {
+            // Strict caps have a launcher.
+            o.strict = Uid::effective().is_root();
+            o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+        });
+        Self {
+            board: board(&station),
+            station,
+            random: Random::seeded(seed),
+            members: Vec::new(),
+            kernels: 0,
+            died: [0; 4],
+        }
+    }
+
+    /// A claim of a command, or of a notebook's kernel: that has a helper look after it, and runs without a claim if there is
+    /// no service.
+    fn launch(&mut self, is_kernel: bool) -> Raw {
+        let mut command = self.station.command();
+        if is_kernel {
+            self.kernels += 1;
+            let file = format!("kernel-{}.json", self.kernels);
+            // A notebook's cap grows with what is free, unless it asks for a limit.
+            let words = "kernel exec -g 0.2 --gpu-mem 4G --gpu-mem-limit 4G -- sh -c";
+            command.args(words.split(' ')).arg("exec \"$0\"");
+            command.arg(example("raw_client")).arg(file);
+        } else {
+            command.args(["claim", "-q", "-g", "0.2", "--"]);
+            command.arg(example("raw_client"));
+        }
+        Raw::spawn(&mut command)
+    }
+
+    /// One that was launched has arrived.
+    fn arrived(&mut self, mut raw: Raw) {
+        assert_eq!(raw.line(), "ok ready", "{:?}", raw.child.try_wait());
+        self.members.push(raw);
+    }
+
+    fn pause(&mut self, most_us: u64) {
+        std::thread::sleep(Duration::from_micros(self.random.below(most_us)));
+    }
+
+    /// Any of the living.
+    fn one(&mut self) -> usize {
+        usize::try_from(self.random.below(self.members.len() as u64)).expect("few")
+    }
+
+    /// Some come and go and use memory; then somebody dies.
+    fn round(&mut self) {
+        while self.members.len() < 2 || (self.members.len() < MEMBERS && self.random.below(4) == 0)
+        {
+            let is_kernel = self.random.below(3) == 0;
+            let raw = self.launch(is_kernel);
+            self.arrived(raw);
+        }
+        let (one, mib) = (self.one(), 1 + self.random.below(900));
+        let answer = self.members[one].ask(&format!("alloc {}", mib * MIB));
+        assert!(held_or_refused(&answer), "{answer}");
+        let died = match self.random.below(8) {
+            0..=3 => self.service_dies(),
+            4..=5 => self.launch_dies(),
+            6 => self.member_dies(),
+            _ => self.helper_dies(),
+        };
+        if let Some(kind) = died {
+            self.died[kind] += 1;
+            self.check(&format!("death of kind {kind} after {:?}", self.died));
+        }
+    }
+
+    /// In the middle of an allocation, perhaps also of a launch.
+    fn service_dies(&mut self) -> Option<usize> {
+        let launched = (self.random.below(3) == 0).then(|| self.launch(false));
+        if launched.is_some() {
+            self.pause(30_000);
+        }
+        let one = self.one();
+        self.members[one].tell(&format!("alloc {}", 8 * MIB));
+        self.pause(3_000);
+        self.station.stop_service(Signal::SIGKILL).expect("killed");
+        let answer = self.members[one].line();
+        assert!(held_or_refused(&answer), "{answer}");
+        self.station.start_service().expect("starts again");
+        if let Some(mut raw) = launched {
+            match raw.line().as_str() {
+                "ok ready" => self.members.push(raw),
+                // It found nobody to ask, and says so.
+                other => assert_eq!(raw.finish(), Some(69), "{other}"),
+            }
+        }
+        Some(0)
+    }
+
+    fn member_dies(&mut self) -> Option<usize> {
+        let one = self.one();
+        let mut raw = self.members.swap_remove(one);
+        raw.tell(&format!("alloc {}", 8 * MIB));
+        self.pause(3_000);
+        raw.kill();
+        Some(1)
+    }
+
+    /// The command line, the launcher or what it has just become.
+    fn launch_dies(&mut self) -> Option<usize> {
+        let is_kernel = self.random.below(3) == 0;
+        let mut raw = self.launch(is_kernel);
+        self.pause(60_000);
+        raw.kill();
+        Some(2)
+    }
+
+    /// Any process that the service has started, if there is one.
+    fn helper_dies(&mut self) -> Option<usize> {
+        let helpers = children(self.station.service_pid().expect("runs"));
+        let nth = usize::try_from(self.random.below(helpers.len().max(1) as u64)).expect("few");
+        let one = *helpers.get(nth)?;
+        self.pause(3_000);
+        kill(Pid::from_raw(one), Signal::SIGKILL).ok().map(|()| 3)
+    }
+
+    /// All that live are there, each with what it has and no more; of the dead there is nothing.
+    fn check(&mut self, what: &str) {
+        let living: BTreeSet<u32> = self.members.iter().map(Raw::pid).collect();
+        let all_there = |s: &Snapshot| -> bool {
+            let listed = s.claims.iter().flat_map(|c| c.members.clone());
+            listed.collect::<BTreeSet<u32>>() == living && s.claims.len() == living.len()
+        };
+        let mut seen = None;
+        let snapshot = until(&format!("{what}: the living and nobody else"), SOON, || {
+            seen = self.station.snapshot().ok();
+            seen.clone().filter(all_there)
+        });
+        let processes = self.board.snapshot();
+        let processes = processes.gpus.iter().flat_map(|gpu| &gpu.processes);
+        let on_gpus = |pid: u32| -> u64 {
+            processes
+                .clone()
+                .filter(|p| p.pid == pid)
+                .map(|p| p.bytes)
+                .sum()
+        };
+        let dead: Vec<u32> = processes
+            .clone()
+            .map(|p| p.pid)
+            .filter(|p| !living.contains(p))
+            .collect();
+        assert_eq!(dead, [0; 0], "{what}: their memory is left");
+        for raw in &mut self.members {
+            let claim = claim_of(&snapshot, raw.pid()).expect("listed");
+            let (part, (free, total)) = (&claim.gpus[0], raw.info());
+            assert_eq!(total, part.mem_limit, "{what}: {}", claim.id);
+            assert_eq!(
+                on_gpus(raw.pid()),
+                total - free,
+                "{what}: {}: ledger and driver",
+                claim.id
+            );
+            assert_eq!(part.mem_charge, Some(total - free), "{what}: {}", claim.id);
+            let more = raw.ask(&format!("alloc {}", free + 1));
+            assert_eq!(
+                more, "error 2 CUDA_ERROR_OUT_OF_MEMORY",
+                "{what}: {}",
+                claim.id
+            );
+        }
+        let ids: BTreeSet<String> = snapshot.claims.iter().map(|c| c.id.clone()).collect();
+        let pages = std::fs::read_dir(self.station.dir().join("run/claims")).expect("there");
+        let claim_of_page = |name: String| name.split('-').next().map(str::to_owned);
+        let pages = pages.map(|p| p.expect("read").file_name().to_string_lossy().into_owned());
+        let pages: BTreeSet<String> = pages.filter_map(claim_of_page).collect();
+        assert_eq!(pages, ids, "{what}: pages");
+    }
+}
+
+/// What an allocation of a member may be answered with.
+fn held_or_refused(answer: &str) -> bool {
+    answer.starts_with("ok") || answer == "error 2 CUDA_ERROR_OUT_OF_MEMORY"
+}
+
+/// The processes that this one has started.
+fn children(pid: u32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());
+    lists
+        .flat_map(|l| {
+            l.split_whitespace()
+                .filter_map(|p| p.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
