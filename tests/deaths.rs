@@ -44,7 +44,7 @@ fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
             .for_each(|(all, n)| *all += n);
         let [service, members, launches, helpers] = died;
         println!(
-            "{service} services, {members} members, {launches} launches, {helpers} helpers died"
+            "result: {service} services, {members} members, {launches} launches and {helpers} helpers died"
         );
     }
     assert!(died.iter().all(|n| *n > 0), "one of each: {died:?}");
