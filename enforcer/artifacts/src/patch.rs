@@ -1,7 +1,10 @@
 //! Writes paths into the places that the proxy was built with. A file that does not have each place
 //! exactly once is refused, so that a change of the compiler cannot go unnoticed.
 
-use std::{collections::BTreeSet, io};
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead},
+};
 
 use object::{
     Object, ObjectSection, ObjectSymbol,
@@ -113,16 +116,18 @@ fn check(what: &str, path: &[u8], limit: usize) -> io::Result<()> {
     ))
 }
 
+/// Where the mark stands, which has to be there once. The search goes by its first byte, which libc looks for: every start of
+/// the service searches megabytes.
 fn only(image: &[u8], mark: &[u8]) -> io::Result<usize> {
-    let mut found = image
-        .windows(mark.len())
-        .enumerate()
-        .filter_map(|(at, window)| (window == mark).then_some(at));
-    match (found.next(), found.next()) {
-        (Some(at), None) => Ok(at),
-        (None, _) => Err(other("the proxy lacks a placeholder")),
-        (Some(_), Some(_)) => Err(other("the proxy has a placeholder twice")),
+    let (mut rest, mut found) = (image, None);
+    while !rest.is_empty() {
+        rest.skip_until(mark[0])?;
+        let at = image.len() - rest.len() - 1;
+        if image[at..].starts_with(mark) && found.replace(at).is_some() {
+            return Err(other("the proxy has a placeholder twice"));
+        }
     }
+    found.ok_or_else(|| other("the proxy lacks a placeholder"))
 }
 
 fn other(what: &str) -> io::Error {
