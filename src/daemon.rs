@@ -167,6 +167,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
         idle,
         tx,
         service.features.metrics.answers(),
+        service.tree.as_ref().and_then(Tree::units).cloned(),
         warmer(service.tree.clone()),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service.summary());

@@ -26,6 +26,11 @@ struct Image(String);
 impl Image {
     /// Says why it skips where there is no podman.
     fn make(test: &str) -> Option<Self> {
+        Self::make_with(test, &[], |_| ())
+    }
+
+    /// With words of a Dockerfile, and files changed.
+    fn make_with(test: &str, words: &[&str], change: impl FnOnce(&Path)) -> Option<Self> {
         if !root(test) {
             return None;
         }
@@ -60,6 +65,7 @@ impl Image {
         ] {
             std::fs::copy(from, dir.path().join(to)).expect("copied");
         }
+        change(dir.path());
         let tar = dir.path().with_extension("tar");
         let packed = Command::new("tar")
             .arg("-C")
@@ -70,7 +76,10 @@ impl Image {
             .status();
         assert!(packed.expect("tar runs").success());
         let name = format!("localhost/gshare-test-{}-{test}", std::process::id());
-        let imported = podman(&["import", "-q", &tar.to_string_lossy(), &name]);
+        let tarred = tar.to_string_lossy();
+        let words = words.iter().flat_map(|word| ["--change", word]);
+        let import = ["import", "-q"].into_iter().chain(words);
+        let imported = podman(&import.chain([&*tarred, &name]).collect::<Vec<_>>());
         std::fs::remove_file(&tar).expect("removed");
         if !imported.status.success() {
             let why = String::from_utf8_lossy(&imported.stderr).into_owned();
@@ -455,6 +464,41 @@ fn docker_puts_a_container_into_a_claim() {
         until("the claim ends with the container", SOON, || {
             station.snapshot().ok()?.claims.is_empty().then_some(())
         });
+        // With rights and the socket it administrates nothing, in a claim or beside one.
+        let mut words = docker.run(&name, &image);
+        let (image, at) = (words.pop().expect("the image"), |dir: &str| {
+            station.dir().join(dir).display().to_string()
+        });
+        // All of `--privileged` that a machine has which may itself be a container.
+        for more in [
+            "--cap-add=SYS_ADMIN",
+            "--cap-add=SYS_PTRACE",
+            "--cap-add=DAC_READ_SEARCH",
+        ] {
+            words.push(more.to_owned());
+        }
+        words.push("--security-opt=seccomp=unconfined".to_owned());
+        words.push(format!("--volume={}:/g:ro", at("bin")));
+        words.push(format!("--volume={}:/s", at("run")));
+        words.push("--env=GSHARE_SOCKET=/s/gshared.sock".to_owned());
+        words.extend([image, "/g/gshare".to_owned()]);
+        words.extend(["admin", "drain", "1"].map(str::to_owned));
+        for claim in [&[][..], &["claim", "-q", "-g", "0.25", "--"]] {
+            let mut command = match claim {
+                [] => Command::new(&words[0]),
+                _ => station.command(),
+            };
+            let rest = if claim.is_empty() {
+                &words[1..]
+            } else {
+                &words[..]
+            };
+            let output = command.args(claim).args(rest).output().expect("runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(77), "{claim:?}: {said}");
+        }
+        let gpus = station.snapshot().expect("served").gpus;
+        assert!(gpus.iter().all(|gpu| gpu.drain.is_none()));
     }
 }
 
@@ -776,6 +820,43 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     until("the claim is gone", SOON, || {
         station.snapshot().ok()?.claims.is_empty().then_some(())
     });
+}
+
+/// An image may name libraries, a socket and GPUs of its own, and have links where files of the claim are put.
+#[test]
+fn a_hostile_image_is_held_like_any_other() {
+    let words = [
+        "ENV LD_LIBRARY_PATH=/evil",
+        "ENV GSHARE_SOCKET=/evil/gshared.sock",
+        "ENV GSHARE_CLAIM=999",
+        "ENV CUDA_VISIBLE_DEVICES=0,1,2,3",
+        "ENV NVIDIA_VISIBLE_DEVICES=all",
+    ];
+    let made = Image::make_with("hostile", &words, |dir| {
+        use std::os::unix::fs::symlink;
+        std::fs::create_dir_all(dir.join("evil")).expect("made");
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            std::fs::write(dir.join("evil").join(name), "evil").expect("written");
+        }
+        let usual = dir.join("usr/lib/x86_64-linux-gnu");
+        std::fs::create_dir_all(&usual).expect("made");
+        symlink("/evil/libcuda.so.1", usual.join("libcuda.so.1")).expect("linked");
+        std::fs::create_dir_all(dir.join("run")).expect("made");
+        symlink("../../../../../tmp", dir.join("run/gshare")).expect("linked");
+        symlink("/tmp", dir.join("usr/lib64")).expect("linked");
+    });
+    let Some(image) = made else { return };
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let name = format!("{}-{strict}", name("hostile"));
+        let mut command = station.command();
+        command.args(["claim", "-q", "-g", "0.25", "--gpu-ids", "1", "--"]);
+        command.args(run(&name, &image, &["--pid=host"]));
+        command.arg("/raw_client");
+        let mut raw = Raw::start(command);
+        held(&station, &mut raw, &name);
+        assert_eq!(raw.finish(), Some(0));
+    }
 }
 
 /// Root's podman may give an image every right and the service's socket: what runs in it administrates nothing and claims

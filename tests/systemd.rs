@@ -4,7 +4,7 @@ use crate::support;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::machine::Machine;
 use support::{GSHARE, Raw, example, until};
@@ -336,6 +336,89 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     machine.ok("systemctl disable --quiet --now vllm && gshare setup --undo");
 }
 
+/// What users may ask of systemd, on the bus and by polkit's leave, touches no claim; and a bus that does not answer keeps
+/// nobody waiting but who needs it.
+#[test]
+fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
+    let test = "systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody";
+    let Some(machine) = machine(test, false) else {
+        return;
+    };
+    machine.ok(
+        "useradd -m -u 1001 -s /bin/bash bob && loginctl enable-linger ada && /root/gshare setup",
+    );
+    let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
+    assert_eq!(raw.ask("launch 1"), "ok 1");
+    let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
+    let own = machine.ok(&format!("cat /proc/{member}/cgroup"));
+    let manager = "busctl --timeout=5 call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager";
+    let (unit, slice) = ("gshare-claims-1000.service", "gshare-claims-1000.slice");
+    for line in [
+        "systemctl --no-ask-password stop gshared".to_owned(),
+        format!("systemctl --no-ask-password kill -s KILL {unit}"),
+        format!("systemctl --no-ask-password stop {slice}"),
+        format!("systemctl --no-ask-password set-property --runtime {slice} MemoryMax=infinity"),
+        format!("systemd-run --no-ask-password --slice={slice} true"),
+        format!("{manager} StopUnit ss {unit} fail"),
+        format!("{manager} AttachProcessesToUnit ssau {unit} / 1 {member}"),
+        "busctl --timeout=5 call org.freedesktop.DBus / org.freedesktop.DBus RequestName su org.freedesktop.systemd1 4".to_owned(),
+    ] {
+        let output = machine.run(&format!("runuser -u ada -- {line}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{line}");
+        assert!(said.contains("Access denied"), "{line}: {said}");
+    }
+    assert_eq!(machine.ok(&format!("cat /proc/{member}/cgroup")), own);
+    assert_eq!(raw.ask("launch 1"), "ok 2");
+
+    let claim = |user: &str| {
+        machine.command(&format!(
+            "exec runuser -u {user} -- env GSHARE_SIM_BOARD=/opt/sim/board gshare claim -q -g .25 -- true"
+        ))
+    };
+    let ended = |line: &str| -> Duration {
+        let begun = Instant::now();
+        machine.ok(line);
+        begun.elapsed()
+    };
+    machine.ok("kill -STOP $(pidof dbus-daemon)");
+    let mut waits = claim("bob").spawn().expect("runs");
+    std::thread::sleep(Duration::from_millis(500));
+    let others = ended("runuser -u ada -- gshare ps") + ended("runuser -u ada -- gshare ps");
+    assert!(others < Duration::from_secs(2), "others wait: {others:?}");
+    assert_eq!(
+        claim("ada").status().expect("runs").code(),
+        Some(0),
+        "it needs nothing"
+    );
+    machine.ok("kill -CONT $(pidof dbus-daemon)");
+    assert!(waits.wait().expect("ends").code().is_some());
+    assert_eq!(claim("bob").status().expect("runs").code(), Some(0));
+    // Without a bus the service has a tree of its own, soon, and says so.
+    machine.ok("useradd -m -u 1002 eve; systemctl mask --runtime dbus.socket dbus.service; systemctl stop dbus.socket dbus.service; systemctl restart gshared");
+    assert_eq!(claim("eve").status().expect("runs").code(), Some(0));
+    assert_eq!(raw.ask("launch 1"), "ok 3");
+
+    // Users may have systemd move programs of theirs to their own manager's units, so out of a claim: then they are outside
+    // of it as any other program is, and keep their cap.
+    machine.ok("systemctl unmask --runtime dbus.socket dbus.service; systemctl start dbus; systemctl start user@1000");
+    let (_, total) = raw.info();
+    machine.ok(&format!(
+        "runuser -u ada -- {manager} AttachProcessesToUnit ssau user@1000.service / 1 {member}"
+    ));
+    let now = machine.ok(&format!("cat /proc/{member}/cgroup"));
+    assert!(now.contains("user@1000.service"), "{now}");
+    let (free, cap) = raw.info();
+    assert_eq!(cap, total);
+    let refused = raw.ask(&format!("alloc {}", free + 1));
+    assert_eq!(refused, "error 2 CUDA_ERROR_OUT_OF_MEMORY");
+    until("it is seen to be outside", Duration::from_secs(10), || {
+        let log = machine.ok("journalctl -u gshared -o cat -n 20 --no-pager");
+        log.contains("uses GPU 0 outside claims").then_some(())
+    });
+    assert_eq!(raw.finish(), Some(0));
+}
+
 /// The package of this build; says why where it cannot be made.
 fn package(test: &str) -> Option<std::path::PathBuf> {
     // The tree that `packaging/build` makes of another profile.
@@ -434,6 +517,22 @@ fn the_package_installs_upgrades_and_goes() {
     assert_eq!(claims(&machine).len(), 1);
     machine.ok("grep -q '# mine' /etc/gshare/gshare.toml && systemctl restart gshared");
     assert_eq!(claims(&machine).len(), 1, "a restart kills no member");
+
+    // Links in the state directory lead the upgrade and the service nowhere; without them all is as it was.
+    machine.ok(
+        "echo precious > /root/precious && cd /var/lib/gshare && rm -f history.db* && \
+         for name in history.db gshare.db-journal; do ln -sf /root/precious $name; done && dpkg -i /root/gshare.deb",
+    );
+    until("it says what is wrong", Duration::from_secs(10), || {
+        let log = machine.ok("journalctl -u gshared -o cat -n 12 --no-pager");
+        log.contains("cannot open the journal").then_some(())
+    });
+    assert_eq!(machine.ok("cat /root/precious"), "precious");
+    machine.ok(
+        "rm -f /root/precious /var/lib/gshare/history.db* /var/lib/gshare/gshare.db-journal; \
+         systemctl reset-failed gshared; systemctl restart gshared",
+    );
+    assert_eq!(claims(&machine).len(), 1, "nothing is lost");
 
     machine.ok("dpkg --remove gshare");
     assert_eq!(raw.ask("launch 1"), "ok 3", "a member outlives the package");

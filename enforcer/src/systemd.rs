@@ -4,8 +4,10 @@
 //! The calls run in a thread of their own: the bus may be slow, and its client may not run inside another
 //! runtime. Claims need it only when a user claims for the first time since boot.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use zbus::blocking::{Connection, connection::Builder};
@@ -13,8 +15,6 @@ use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
 
 /// Where systemd says that it runs this machine (`sd_booted(3)`).
 const BOOTED: &str = "/run/systemd/system";
-/// systemd's own socket, for root where no bus runs.
-const PRIVATE: &str = "unix:path=/run/systemd/private";
 const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -23,6 +23,8 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const CALL: Duration = Duration::from_secs(5);
 /// How long a unit may take to start.
 const START: Duration = Duration::from_secs(10);
+/// How long whoever can let nobody else wait waits for an answer.
+const SHORT: Duration = Duration::from_millis(200);
 
 /// What an administrator can set on `user-<uid>.slice` that a claim must not lead around.
 const CAPS: [&str; 14] = [
@@ -49,7 +51,7 @@ pub enum SystemdError {
     /// It is not what runs this machine.
     #[error("systemd does not run this machine ({BOOTED} is not there)")]
     NotBooted,
-    /// Neither the bus nor its own socket answers.
+    /// The bus does not answer.
     #[error("systemd cannot be reached: {0}")]
     NoBus(String),
     /// It refused, or failed.
@@ -78,10 +80,23 @@ pub struct MainOf {
 
 type Job = Box<dyn FnOnce(&mut Bus) + Send>;
 
+/// How long somebody waits for systemd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as a unit may take to start.
+    Long,
+    /// 200 ms, and not at all while systemd owes an answer that somebody has given up waiting for.
+    Short,
+}
+
 /// A handle on the thread that talks to systemd. Copies use the same thread.
 #[derive(Clone)]
 pub struct Systemd {
     jobs: mpsc::Sender<Job>,
+    /// Questions that nobody waits for any more, and that have no answer yet.
+    owed: Arc<AtomicUsize>,
+    /// Slices whose caps are about to be copied: once each, however often somebody asks.
+    refreshed: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl std::fmt::Debug for Systemd {
@@ -115,8 +130,12 @@ impl Systemd {
                 }
             })
             .map_err(|e| SystemdError::NoBus(e.to_string()))?;
-        let systemd = Self { jobs };
-        systemd.ask(|bus| bus.connection().map(drop))?;
+        let systemd = Self {
+            jobs,
+            owed: Arc::default(),
+            refreshed: Arc::default(),
+        };
+        systemd.ask(Patience::Long, |bus| bus.connection().map(drop))?;
         Ok(systemd)
     }
 
@@ -130,8 +149,11 @@ impl Systemd {
         name: String,
         description: String,
         like: Option<String>,
+        patience: Patience,
     ) -> Result<PathBuf, SystemdError> {
-        self.ask(move |bus| bus.slice(&name, &description, like.as_deref()))
+        self.ask(patience, move |bus| {
+            bus.slice(&name, &description, like.as_deref())
+        })
     }
 
     /// Makes sure that a unit is active whose cgroup is gshare's to divide; the cgroup, as the kernel
@@ -144,13 +166,19 @@ impl Systemd {
         name: String,
         slice: String,
         description: String,
+        patience: Patience,
     ) -> Result<PathBuf, SystemdError> {
-        self.ask(move |bus| bus.home(&name, &slice, &description))
+        self.ask(patience, move |bus| bus.home(&name, &slice, &description))
     }
 
     /// Copies the caps of slice `like` to slice `name` again, in the background.
     pub fn refresh_caps(&self, name: String, like: String) {
+        if !asked_for(&self.refreshed).insert(name.clone()) {
+            return;
+        }
+        let slices = Arc::clone(&self.refreshed);
         let job = move |bus: &mut Bus| {
+            asked_for(&slices).remove(&name);
             // What was copied before stays in force; the next refresh may succeed.
             let _ = bus.copy_caps(&name, &like);
         };
@@ -162,25 +190,47 @@ impl Systemd {
     /// # Errors
     /// [`SystemdError`] if systemd does not answer; a process that is no main process is `None`.
     pub fn main_of(&self, pid: u32) -> Result<Option<MainOf>, SystemdError> {
-        self.ask(move |bus| bus.main_of(pid))
+        self.ask(Patience::Short, move |bus| bus.main_of(pid))
     }
 
     fn ask<T: Send + 'static>(
         &self,
+        patience: Patience,
         job: impl FnOnce(&mut Bus) -> Result<T, SystemdError> + Send + 'static,
     ) -> Result<T, SystemdError> {
-        let (tell, told) = mpsc::sync_channel(1);
+        let most = match patience {
+            Patience::Long => START + CALL,
+            Patience::Short if self.owed.load(Ordering::Relaxed) > 0 => Duration::ZERO,
+            Patience::Short => SHORT,
+        };
+        let silent = Err(SystemdError::Silent(most));
+        if most.is_zero() {
+            return silent;
+        }
+        // Handed over or given up, nothing between.
+        let (tell, told) = mpsc::sync_channel(0);
+        let owed = Arc::clone(&self.owed);
         let job = move |bus: &mut Bus| {
-            let _ = tell.send(job(bus));
+            if tell.send(job(bus)).is_err() {
+                owed.fetch_sub(1, Ordering::Relaxed);
+            }
         };
         let gone = || SystemdError::NoBus("its thread has ended".to_owned());
         self.jobs.send(Box::new(job)).map_err(|_| gone())?;
-        match told.recv_timeout(START + CALL) {
+        match told.recv_timeout(most) {
             Ok(answer) => answer,
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(SystemdError::Silent(START + CALL)),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                // Counted before the other side can find that nobody waits.
+                self.owed.fetch_add(1, Ordering::Relaxed);
+                silent
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(gone()),
         }
     }
+}
+
+fn asked_for(slices: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    slices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The connection, made when it is needed and made anew when it has broken.
@@ -195,13 +245,8 @@ type Property<'a> = (&'a str, Value<'a>);
 impl Bus {
     fn connection(&mut self) -> Result<&Connection, SystemdError> {
         if self.connection.is_none() {
-            let made = Builder::system()
-                .and_then(|b| b.method_timeout(CALL).build())
-                .or_else(|bus| {
-                    Builder::address(PRIVATE)
-                        .and_then(|b| b.p2p().method_timeout(CALL).build())
-                        .map_err(|_| bus)
-                });
+            // Not by systemd's own socket, `/run/systemd/private`: it names itself as its sender, which zbus does not read.
+            let made = Builder::system().and_then(|b| b.method_timeout(CALL).build());
             self.connection = Some(made.map_err(|e| SystemdError::NoBus(e.to_string()))?);
         }
         self.connection

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gshare_abi::wire::{self, Answer, Request};
+use gshare_enforcer::cgroup::UnitTree;
 use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -142,6 +143,7 @@ pub(crate) async fn serve(
     idle_connections: u32,
     events: mpsc::UnboundedSender<Msg>,
     answers: Answers,
+    units: Option<UnitTree>,
     wake: impl Fn(),
 ) {
     let most = usize::try_from(idle_connections).unwrap_or(usize::MAX);
@@ -174,12 +176,14 @@ pub(crate) async fn serve(
                 let conn = next;
                 next += 1;
                 let (events, idle) = (events.clone(), Arc::clone(&idle));
-                let answers = answers.clone();
+                let (answers, units) = (answers.clone(), units.clone());
                 tokio::spawn(async move {
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    match connection(conn, stream, &arrivals, &idle, &events, &answers).await {
+                    let units = units.as_ref();
+                    match connection(conn, stream, &arrivals, &idle, &events, &answers, units).await
+                    {
                         Ok(uid) => {
                             let _ = events.send(Msg::Closed { conn, uid });
                         }
@@ -204,6 +208,7 @@ async fn connection(
     idle: &Arc<Mutex<Idle>>,
     events: &mpsc::UnboundedSender<Msg>,
     answers: &Answers,
+    units: Option<&UnitTree>,
 ) -> io::Result<u32> {
     let arriving = arrivals.acquire().await;
     let peer = Peer::of(conn, &stream)?;
@@ -262,7 +267,7 @@ async fn connection(
                 Ok(Ok((line, turn))) => {
                     received = Some(turn.received);
                     // A connection that waits for or watches something is not idle from now on.
-                    if handle(&line, &mut greeted, &peer, &sender, turn, events) {
+                    if handle(&line, &mut greeted, &peer, &sender, turn, events, units).await {
                         lock().leave(uid, conn);
                         counted = false;
                     }
@@ -326,13 +331,14 @@ fn hung_up(stream: &UnixStream) -> bool {
 const OLDER_LINE: usize = 1024;
 
 /// Passes a line or message on. True if the client from now on waits for or holds something.
-fn handle(
+async fn handle(
     received: &[u8],
     greeted: &mut bool,
     peer: &Peer,
     sender: &Sender,
     turn: Turn,
     events: &mpsc::UnboundedSender<Msg>,
+    units: Option<&UnitTree>,
 ) -> bool {
     let bad = |message: String| sender.error(WireError::new(ErrorCode::BadRequest, message));
     let line = String::from_utf8_lossy(received);
@@ -402,6 +408,9 @@ fn handle(
     match serde_json::from_str::<Call>(line) {
         Ok(call) => {
             let stays = matches!(call, Call::Claim(_) | Call::Watch { .. });
+            if matches!(call, Call::Claim(_)) {
+                prepare(units, peer.uid).await;
+            }
             let _ = events.send(Msg::Call {
                 peer: peer.clone(),
                 call,
@@ -416,6 +425,18 @@ fn handle(
             bad(format!("not a request: {error}"));
             false
         }
+    }
+}
+
+/// Has systemd make what claims of this user live in: it may be slow, and the task that owns the state waits for nobody.
+async fn prepare(units: Option<&UnitTree>, uid: u32) {
+    let Some(units) = units.filter(|units| !units.has_home(uid)).cloned() else {
+        return;
+    };
+    let made = tokio::task::spawn_blocking(move || units.prepare(uid)).await;
+    if let Ok(Err(error)) = made {
+        // The claim will be told.
+        tracing::debug!(uid, %error, "no place for claims yet");
     }
 }
 

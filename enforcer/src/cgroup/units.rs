@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::bound::{Bound, Ground};
 use super::tree::{number, warm_up};
 use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, v2_path};
-use crate::systemd::{MainOf, Systemd};
+use crate::systemd::{MainOf, Patience, Systemd};
 
 /// A tree of units.
 #[derive(Debug, Clone)]
@@ -104,6 +104,7 @@ impl UnitTree {
             names.top(),
             "Claims of GPUs".to_owned(),
             Some("user.slice".to_owned()),
+            Patience::Long,
         )?;
         let dir = dir_of(&mount, &kernel_path)?;
         let old = mount.dir_of(&format!("/{root}"));
@@ -230,8 +231,24 @@ impl UnitTree {
             .collect()
     }
 
+    /// Whether the user's units are there.
+    #[must_use]
+    pub fn has_home(&self, uid: u32) -> bool {
+        let home = Path::new(&self.names.slice(uid)).join(self.names.service(uid));
+        self.dir.join(home).is_dir()
+    }
+
+    /// Has systemd make the user's units, which may take seconds: for whoever lets nobody else wait. A claim that finds none
+    /// has them made in a moment, or fails.
+    ///
+    /// # Errors
+    /// [`CgroupError::Systemd`].
+    pub fn prepare(&self, uid: u32) -> Result<(), CgroupError> {
+        self.make_home(uid, Patience::Long)
+    }
+
     /// Has systemd make the user's units.
-    fn make_home(&self, uid: u32) -> Result<(), CgroupError> {
+    fn make_home(&self, uid: u32, patience: Patience) -> Result<(), CgroupError> {
         let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
         let name = user.map_or_else(|| format!("uid {uid}"), |u| u.name);
         let slice = self.names.slice(uid);
@@ -239,11 +256,13 @@ impl UnitTree {
             slice.clone(),
             format!("Claims of GPUs of {name}"),
             Some(format!("user-{uid}.slice")),
+            patience,
         )?;
         self.systemd.home(
             self.names.service(uid),
             slice,
             format!("Home of the claims of {name}"),
+            patience,
         )?;
         Ok(())
     }
@@ -267,7 +286,7 @@ impl ClaimTree for UnitTree {
         let made = match fs::create_dir(&dir) {
             // The user's first claim, or somebody has stopped the units.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                self.make_home(place.uid)?;
+                self.make_home(place.uid, Patience::Short)?;
                 fs::create_dir(&dir)
             }
             other => {

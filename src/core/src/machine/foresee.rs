@@ -143,7 +143,7 @@ impl Machine {
             }
             false => (scene(None, 1).starts, None, BTreeMap::new()),
         };
-        // Whoever does not start in the copy in which claims end early starts no sooner than it was gone on with.
+        // A claim that does not start in the copy in which claims end early starts no sooner than it was gone on with.
         let lowest = |id: &ClaimId| {
             let early = early.as_ref()?;
             let starts = early.starts.get(id).copied();
