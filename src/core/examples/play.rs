@@ -85,11 +85,11 @@ fn cpu_ns() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).expect("less than centuries")
 }
 
-/// Time from request to end of each claim on a machine without borders between GPUs, by somebody who knows how long each
-/// runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`), then those with the
-/// least left.
-fn clairvoyant(list: &[Entry], gpus: f64, shielded: bool) -> Vec<f64> {
-    let mut took = vec![0.0; list.len()];
+/// Time from request to start and to end of each claim on a machine without borders between GPUs, by somebody who knows how
+/// long each runs and for whom stopping costs nothing: those of all users but the first before the others (if `shielded`),
+/// then those with the least left. Those that have started and not ended need no more than `memory` together, in GPUs.
+fn clairvoyant(list: &[Entry], gpus: f64, memory: f64, shielded: bool) -> Vec<Outcome> {
+    let mut out = vec![Outcome::default(); list.len()];
     let mut active: Vec<(usize, f64)> = Vec::new();
     let (mut now, mut next) = (0.0, 0);
     while next < list.len() || !active.is_empty() {
@@ -97,11 +97,21 @@ fn clairvoyant(list: &[Entry], gpus: f64, shielded: bool) -> Vec<f64> {
             let last = |i: &usize| shielded && list[*i].user == 0;
             last(a).cmp(&last(b)).then(left.total_cmp(other))
         });
+        let started = active.iter().filter(|(i, _)| out[*i].wait_s.is_some());
+        let mut room = memory - started.map(|(i, _)| list[*i].size()).sum::<f64>();
         let mut free = gpus;
         let rate = |(i, _): &(usize, f64)| {
-            let part = list[*i].size().min(free);
+            let size = list[*i].size();
+            if free <= 1e-9 || (out[*i].wait_s.is_none() && room + 1e-9 < size) {
+                return 0.0;
+            }
+            if out[*i].wait_s.is_none() {
+                room -= size;
+                out[*i].wait_s = Some(now - list[*i].arrival_s);
+            }
+            let part = size.min(free);
             free -= part;
-            part / list[*i].size()
+            part / size
         };
         let rates: Vec<f64> = active.iter().map(rate).collect();
         let ends = active
@@ -116,7 +126,7 @@ fn clairvoyant(list: &[Entry], gpus: f64, shielded: bool) -> Vec<f64> {
         now = at;
         active.retain(|(i, left)| {
             if *left <= 1e-6 {
-                took[*i] = now - list[*i].arrival_s;
+                out[*i].done_s = Some(now - list[*i].arrival_s);
             }
             *left > 1e-6
         });
@@ -125,13 +135,15 @@ fn clairvoyant(list: &[Entry], gpus: f64, shielded: bool) -> Vec<f64> {
             next += 1;
         }
     }
-    took
+    out
 }
 
-/// Jain's index of users' speeds and the speed of the slowest, for the played blocks and for somebody clairvoyant.
-fn bounds(name: &str, blocks: &[cases::Block], gpus: f64) {
-    let told = |what: &str, of: &dyn Fn(&cases::Block) -> Vec<f64>| {
-        let speeds: Vec<Vec<f64>> = blocks.iter().map(of).collect();
+/// The mean wait, Jain's index of users' speeds and the speed of the slowest, for the played blocks and for somebody clairvoyant.
+fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
+    let gpus = setup.gpus as f64;
+    let memory = gpus + setup.host.0 as f64 / setup.mem.0 as f64;
+    let told = |what: &str, of: &dyn Fn(&cases::Block) -> Played| {
+        let speeds: Vec<Vec<f64>> = blocks.iter().map(|b| of(b).speeds(&b.list)).collect();
         let over =
             |f: &dyn Fn(&[f64]) -> f64| mean(&speeds.iter().map(|s| f(s)).collect::<Vec<_>>());
         let least = over(&|s| s.iter().copied().fold(1.0, f64::min));
@@ -140,28 +152,22 @@ fn bounds(name: &str, blocks: &[cases::Block], gpus: f64) {
             s.sort_by(f64::total_cmp);
             s.get(1).copied().unwrap_or(1.0)
         });
+        let waits = |b: &cases::Block| mean(&of(b).waits().collect::<Vec<_>>()) / 60.0;
+        let waits: Vec<f64> = blocks.iter().map(waits).collect();
         println!(
-            "{name}: {what:<32} Jain {:.3}, slowest user {least:.3}, next {second:.3}",
+            "{name}: {what:<32} mean wait {:.1} min, Jain {:.3}, slowest user {least:.3}, next {second:.3}",
+            mean(&waits),
             over(&jain)
         );
     };
-    told("as played", &|b| b.played.speeds(&b.list));
+    told("as played", &|b| b.played.clone());
     for (what, shielded) in [
         ("clairvoyant, others first", true),
         ("clairvoyant, least left first", false),
     ] {
-        told(what, &|b| {
-            let took = clairvoyant(&b.list, gpus, shielded);
-            let claim = |t: f64| Outcome {
-                done_s: Some(t),
-                ..Outcome::default()
-            };
-            let claims = took.into_iter().map(claim).collect();
-            Played {
-                claims,
-                ..Played::default()
-            }
-            .speeds(&b.list)
+        told(what, &|b| Played {
+            claims: clairvoyant(&b.list, gpus, memory, shielded),
+            ..Played::default()
         });
     }
 }
@@ -235,7 +241,7 @@ fn main() {
                 println!("{}", cases::Foreseen::of(&blocks).line(&name));
             }
             if args.bounds {
-                bounds(&name, &blocks, case.setup.gpus as f64);
+                bounds(&name, &blocks, &case.setup);
             }
             rows.insert(case.name, sums);
         }
