@@ -26,6 +26,49 @@ fn the_overview_at_the_usual_sizes() {
     check_screen("monitor-80x24", &model(NLP, (80, 24), canned::monitor()));
 }
 
+/// Eight claims share a GPU: a large one and seven small ones.
+fn eight_on_one() -> gshare_proto::Snapshot {
+    let mut base = canned::workstation();
+    let one = base.claims[0].clone();
+    base.claims = (0..8u8)
+        .map(|n| {
+            let mut claim = one.clone();
+            (claim.id, claim.uid) = (format!("c{}", 30 + n), 1001 + u32::from(n));
+            (claim.user, claim.what) = (format!("user{n}"), format!("job{n}.py"));
+            claim.state_text = "run".to_owned();
+            let part = &mut claim.gpus[0];
+            part.sm_request = if n == 0 { 0.3 } else { 0.1 };
+            part.mem_request = canned::gib(23.5 * part.sm_request);
+            part.mem_used = Some(part.mem_request / 2);
+            claim
+        })
+        .collect();
+    base.gpus.truncate(1);
+    base.unclaimed.clear();
+    base.gpus[0].sm_claimed = 1.0;
+    base.gpus[0].claimable = 0.0;
+    base
+}
+
+/// Names that are long, wide and of several cells a letter.
+fn long_names() -> gshare_proto::Snapshot {
+    let mut base = canned::workstation();
+    let names = [
+        (
+            "maximilian.von-der-lauterbach",
+            "a-very-long-notebook-name-for-a-thesis.ipynb",
+        ),
+        ("山田太郎", "画像認識モデルの学習.ipynb"),
+        ("jürgen", "größenänderung.py 🚀"),
+    ];
+    for (claim, (user, what)) in base.claims.iter_mut().zip(names) {
+        (claim.user, claim.what) = (user.to_owned(), what.to_owned());
+    }
+    base.queue[0].user = names[1].0.to_owned();
+    base.queue[0].what = names[1].1.to_owned();
+    base
+}
+
 #[test]
 fn the_overview_in_the_states_of_a_laboratory() {
     let states = [
@@ -34,6 +77,8 @@ fn the_overview_in_the_states_of_a_laboratory() {
         ("nothing-free", canned::nothing_free()),
         ("mig", canned::mig()),
         ("old-driver", unknown::old_driver()),
+        ("eight-on-one", eight_on_one()),
+        ("long-names", long_names()),
     ];
     for (name, snapshot) in states {
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
