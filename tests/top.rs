@@ -49,7 +49,7 @@ fn every_screen_is_printed_once_without_a_terminal() {
     assert!(claims.contains("printed"), "{claims}");
     let health = printed(top(&station, &["--once", "--screen", "5", "--ascii"]));
     assert!(
-        health.contains("DOCTOR") && health.contains(" ok, "),
+        health.contains("TO FIX") && health.contains("FINE "),
         "{health}"
     );
     assert!(health.is_ascii(), "{health}");

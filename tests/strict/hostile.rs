@@ -121,8 +121,8 @@ fn nobody_is_launched_into_a_claim_that_is_not_his() {
     assert_eq!(said(&own), ("ran\n".to_owned(), String::new()));
     // A program that speaks to the service as the launcher does is not the launcher.
     let script = format!(
-        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}'); \
-         s.send(b'{{\"op\":\"launch\",\"claim\":{number}}}\\n'); print(s.recv(65536).decode())",
+        "import socket, struct; s = socket.socket(socket.AF_UNIX); s.connect('{}'); \
+         s.send(b'\\x01gsh' + struct.pack('=HHIQ', 2, 3, 8, {number})); print(s.recv(65536).decode())",
         station.socket().display()
     );
     let mut python = Command::new("python3");

@@ -20,9 +20,12 @@ use std::convert::Infallible;
 use std::ffi::{CString, OsString};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use gshare_abi::Handover;
+use gshare_abi::wire::Plan;
 use refusal::{CANNOT_RUN, NOT_FOUND, Refusal, USAGE};
 
 fn main() -> ExitCode {
@@ -36,15 +39,28 @@ fn run() -> Result<Infallible, Refusal> {
     let handover = files::handover(asked.fd)?;
     rights::check_privilege()?;
     let own = files::own_file()?;
-    let plan = service::ask(&own, asked.claim)?;
-    for bind in &plan.binds {
-        mounts::check(bind)?;
-    }
+    let plan = plan(&own, asked.claim)?;
     files::close_devices(&plan.majors)?;
     mounts::make(&plan.binds)?;
     rights::for_good()?;
     rights::restore(&handover);
     Err(exec(asked.command, &handover))
+}
+
+/// How long a plan may be of other files than there are: a driver that is just being replaced is noticed in a tick.
+const REPLACED: Duration = Duration::from_secs(2);
+
+/// The service's plan, of the files that there are.
+fn plan(own: &Path, claim: u64) -> Result<Plan, Refusal> {
+    let until = Instant::now() + REPLACED;
+    loop {
+        let plan = service::ask(own, claim)?;
+        match plan.binds.iter().try_for_each(mounts::check) {
+            Ok(()) => return Ok(plan),
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),
+            Err(refusal) => return Err(refusal),
+        }
+    }
 }
 
 /// What the arguments say.
