@@ -418,7 +418,10 @@ fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
         let left: Vec<_> = std::fs::read_dir(tmp.path()).expect("read").collect();
         assert!(left.is_empty(), "{left:?}");
         let name = dir.to_str().expect("text");
-        assert_eq!(running(name), [""; 0], "{ends:?}");
+        // A question to the daemon of MPS may just be ending.
+        until(&format!("{ends:?}: nothing of it runs"), SOON, || {
+            running(name).is_empty().then_some(())
+        });
     }
 }
 
