@@ -328,11 +328,12 @@ impl Service {
                 self.tell(Fact::KernelXid { xid, claim });
                 self.refresh_facts();
             }
-            // One that lay in the queue while instances were made knows nothing of them.
-            Msg::Sample(sample) if self.sample.as_ref().is_some_and(|s| s.taken > sample.taken) => {
-            }
             Msg::Sample(sample) => {
-                self.sample = Some(*sample);
+                // One that lay in the queue while instances were made knows nothing of them.
+                let known = self.sample.as_ref().map(|s| s.taken);
+                if known.is_none_or(|known| known <= sample.taken) {
+                    self.sample = Some(*sample);
+                }
                 self.follow_majors(false);
                 self.meet_instances();
                 self.meet_gpus();
