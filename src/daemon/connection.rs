@@ -69,8 +69,19 @@ impl Sender {
         }
     }
 
+    /// Answers a member.
+    pub(crate) fn member(&self, answer: &Answer) {
+        self.member_with(answer, Vec::new());
+    }
+
+    /// Refuses what a member asks.
+    pub(crate) fn refuse_member(&self, code: &str, message: String) {
+        let code = code.to_owned();
+        self.member(&Answer::Refused { code, message });
+    }
+
     /// Answers a member, with descriptors.
-    pub(crate) fn member(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+    pub(crate) fn member_with(&self, answer: &Answer, fds: Vec<OwnedFd>) {
         self.bytes(
             match self.older {
                 true => super::older::line(answer).into_bytes(),

@@ -11,12 +11,11 @@ mod spec;
 use std::path::{Path, PathBuf};
 
 use gshare_artifacts::Mode as Library;
-use gshare_core::ClaimId;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError};
 
 use super::peer::Peer;
 use super::service::Service;
-use gshare_core::Held;
 use spec::{Mount, Node, Spec};
 
 /// Whose kind of device this is.

@@ -134,11 +134,8 @@ impl Service {
             return;
         }
         if own.len() >= COPIES {
-            let refused = Answer::Refused {
-                code: "not_available".to_owned(),
-                message: format!("this process waits {COPIES} times for the GPU of {id} already"),
-            };
-            return out.member(&refused, Vec::new());
+            let why = format!("this process waits {COPIES} times for the GPU of {id} already");
+            return out.refuse_member("not_available", why);
         }
         live.wanting.push(Wanting {
             peer: peer.clone(),
@@ -148,7 +145,7 @@ impl Service {
         if self.waiting.contains_key(&id) {
             // Its place is told again with the next change; the first word comes at once.
             if let Some(answer) = self.claims.get(&id).and_then(|l| l.told_wait.as_ref()) {
-                out.member(answer, Vec::new());
+                out.member(answer);
             }
             return;
         }
@@ -203,7 +200,7 @@ impl Service {
         };
         for wanting in &live.wanting {
             if wanting.out.unsent() < UNREAD_PLACES {
-                wanting.out.member(&answer, Vec::new());
+                wanting.out.member(&answer);
             }
         }
         live.told_wait = Some(answer);
@@ -260,7 +257,7 @@ impl Service {
             message,
         };
         for wanting in std::mem::take(&mut live.wanting) {
-            wanting.out.member(&answer, Vec::new());
+            wanting.out.member(&answer);
         }
     }
 

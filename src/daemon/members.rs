@@ -40,14 +40,14 @@ impl Service {
         die::at("member-asked");
         if let Some(id) = self.lacking(peer, register) {
             return match register.looks {
-                true => out.member(&self.later(id), Vec::new()),
+                true => out.member(&self.later(id)),
                 false => self.want(id, peer, register, out),
             };
         }
         match self.seat(peer, register) {
             Ok((answer, fds)) => {
                 die::at("member-seated");
-                out.member(&answer, fds);
+                out.member_with(&answer, fds);
                 die::at("member-told");
                 die::after_answer("member-heard");
             }
@@ -57,8 +57,7 @@ impl Service {
                     pid = register.pid,
                     "registration refused: {message}"
                 );
-                let code = code.to_owned();
-                out.member(&Answer::Refused { code, message }, Vec::new());
+                out.refuse_member(code, message);
             }
         }
     }

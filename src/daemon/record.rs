@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gshare_core::ClaimId;
-use gshare_core::Held;
+use gshare_core::{ClaimId, Held};
 use gshare_proto::history::Usage;
 use gshare_proto::{ClaimGpu, ErrorCode, Identity, WireError};
 use tokio::sync::mpsc::UnboundedSender;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gshare_abi::wire::{self, Answer, Request};
+use gshare_abi::wire::{self, Request};
 use gshare_enforcer::cgroup::UnitTree;
 use gshare_proto::{Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
 use tokio::io::Interest;
@@ -278,8 +278,7 @@ async fn connection(
                     break Ok(());
                 }
                 Ok(Err(Stop::Malformed(message))) => {
-                    let code = "malformed".to_owned();
-                    sender.member(&Answer::Refused { code, message }, Vec::new());
+                    sender.refuse_member("bad_request", message);
                     break Ok(());
                 }
                 Ok(Err(Stop::TooMany)) => {
@@ -374,8 +373,7 @@ async fn handle(
                 turn,
             },
             Err(message) => {
-                let code = "bad_request".to_owned();
-                out.member(&Answer::Refused { code, message }, Vec::new());
+                out.refuse_member("bad_request", message);
                 return false;
             }
         };

@@ -124,22 +124,14 @@ impl Plain {
             view::free_now(&self.model, snapshot, &self.look),
         );
         for gpu in &snapshot.gpus {
-            let word = condition(gpu);
-            let text = match word {
-                "ok" if self.told.contains_key(&format!("gpu {}", gpu.index)) => {
-                    format!("GPU {} is ok again", gpu.index)
-                }
+            let key = format!("gpu {}", gpu.index);
+            let was_not = self.told.get(&key).is_some_and(|told| !told.is_empty());
+            let text = match condition(gpu) {
+                "ok" if was_not => format!("GPU {} is ok again", gpu.index),
                 "ok" => String::new(),
-                _ => format!("GPU {} ({}): {word}", gpu.index, gpu.short),
+                word => format!("GPU {} ({}): {word}", gpu.index, gpu.short),
             };
-            // It was ok all the time.
-            let told = self.told.get(&format!("gpu {}", gpu.index));
-            let text = if word == "ok" && told.is_none_or(String::is_empty) {
-                String::new()
-            } else {
-                text
-            };
-            out.insert(format!("gpu {}", gpu.index), text);
+            out.insert(key, text);
         }
         for claim in &snapshot.claims {
             let state = words(claim, snapshot, clock, "moves to").text;

@@ -55,6 +55,7 @@ fn plan(own: &Path, claim: u64) -> Result<Plan, Refusal> {
     let until = Instant::now() + REPLACED;
     loop {
         let plan = service::ask(own, claim)?;
+        plan.binds.iter().try_for_each(mounts::trust)?;
         match plan.binds.iter().try_for_each(mounts::check) {
             Ok(()) => return Ok(plan),
             Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),

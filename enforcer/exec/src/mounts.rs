@@ -13,14 +13,19 @@ use nix::sched::{CloneFlags, unshare};
 use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal};
 use crate::rights;
 
-/// Looks at the files by the service's word before anything is done.
-pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
+/// Whether only root can change the files.
+pub(crate) fn trust(bind: &Bind) -> Result<(), Refusal> {
     for path in [&bind.from, &bind.on] {
         trusted(Path::new(path)).map_err(|why| {
             Refusal::new(NOT_PERMITTED, format!("a library cannot be trusted: {why}"))
                 .hint("ask your administrator: only root may be able to write the driver's and gshare's libraries")
         })?;
     }
+    Ok(())
+}
+
+/// Whether the files are those that the service means.
+pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     if is(bind, &bind.on)? || is(bind, &bind.from)? {
         return Ok(());
     }

@@ -445,7 +445,7 @@ impl Machine {
     fn settle(&mut self, actions: &mut Vec<Action>) {
         let nothing = self.queue.is_empty()
             && self.reclaim.plans.is_empty()
-            && self.claims.lowered().is_empty();
+            && self.claims.lowered().next().is_none();
         if nothing && !self.ledger.lending_lowers() {
             actions.extend(caps(self.ledger.lend_caps(true)));
         } else {

@@ -172,11 +172,8 @@ impl Service {
             .and_then(|p| self.claim_of(p.pid))
             .or_else(|| self.claim_by_hint(peer, want.hint));
         let Some(id) = id.filter(|id| self.claims.contains_key(id)) else {
-            let refused = Answer::Refused {
-                code: "no_claim".to_owned(),
-                message: "the process belongs to no claim".to_owned(),
-            };
-            return out.member(&refused, Vec::new());
+            let why = "the process belongs to no claim".to_owned();
+            return out.refuse_member("no_claim", why);
         };
         // Not where a person has asked for it already.
         let asked = self.machine.reason(id).is_some();
@@ -196,7 +193,7 @@ impl Service {
             },
             _ => String::new(),
         };
-        out.member(&Answer::Wanted { message: text }, Vec::new());
+        out.member(&Answer::Wanted { message: text });
         self.touch();
     }
 

@@ -69,18 +69,24 @@ fn long_names() -> gshare_proto::Snapshot {
     base
 }
 
-#[test]
-fn the_overview_in_the_states_of_a_laboratory() {
-    let states = [
+/// The states of a laboratory that every screen is drawn in.
+fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
+    [
         ("first-day", canned::first_day()),
         ("lab", canned::lab()),
         ("nothing-free", canned::nothing_free()),
         ("mig", canned::mig()),
         ("old-driver", unknown::old_driver()),
+    ]
+}
+
+#[test]
+fn the_overview_in_the_states_of_a_laboratory() {
+    let more = [
         ("eight-on-one", eight_on_one()),
         ("long-names", long_names()),
     ];
-    for (name, snapshot) in states {
+    for (name, snapshot) in laboratory().into_iter().chain(more) {
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
             let m = model(NLP, size, snapshot.clone());
             check_screen(&format!("{name}-{cols}"), &m);
@@ -286,14 +292,7 @@ fn the_other_screens_at_the_usual_sizes() {
 
 #[test]
 fn the_other_screens_in_the_states_of_a_laboratory() {
-    let states = [
-        ("first-day", canned::first_day()),
-        ("lab", canned::lab()),
-        ("nothing-free", canned::nothing_free()),
-        ("mig", canned::mig()),
-        ("old-driver", unknown::old_driver()),
-    ];
-    for (name, snapshot) in states {
+    for (name, snapshot) in laboratory() {
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
             for page in [Page::Claims, Page::Queue, Page::Health] {
                 let mut m = model(NLP, size, snapshot.clone());

@@ -142,7 +142,7 @@ impl Machine {
 
     /// Gives back the shares that were lowered, as far as nobody needs them.
     pub(super) fn raise_shares(&mut self, future: &Ledger, actions: &mut Vec<Action>) {
-        for (id, full) in self.claims.lowered() {
+        for (id, full) in self.claims.lowered().collect::<Vec<_>>() {
             let Some(slice) = self.ledger.slices(id).and_then(|s| s.first()) else {
                 if let Some(claim) = self.claims.get_mut(id) {
                     claim.lowered_from = None;

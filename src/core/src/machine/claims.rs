@@ -230,9 +230,9 @@ impl Claims {
     }
 
     /// Those whose share of the SMs is lowered, and what it is else.
-    pub(super) fn lowered(&self) -> Vec<(ClaimId, Share)> {
-        let lowered = |(id, c): (ClaimId, &Claim)| Some((id, c.lowered_from?));
-        self.iter().filter_map(lowered).collect()
+    pub(super) fn lowered(&self) -> impl Iterator<Item = (ClaimId, Share)> {
+        self.iter()
+            .filter_map(|(id, claim)| Some((id, claim.lowered_from?)))
     }
 
     /// Those that are not on their GPUs.
